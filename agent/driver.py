@@ -1,0 +1,191 @@
+"""The contract between the agent and a virt driver.
+
+A driver describes; it never claims and never sees placement (seed 2018). It names providers, the agent gives
+them uuids. Everything here is a frozen value; a driver that finds nothing new may return the very same object
+again, and the agent then knows without looking that there is nothing to do.
+
+Third parties' drivers are found by the entry point group `plimsoll.drivers`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+ENTRY_POINT_GROUP = "plimsoll.drivers"
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedInventory:
+    """An inventory as the host has it.
+
+    `max_unit` None means `total`. `allocation_ratio` None leaves the ratio that placement has alone;
+    `initial_allocation_ratio` is used when placement has none yet.
+    """
+
+    total: int
+    reserved: int = 0
+    min_unit: int = 1
+    max_unit: int | None = None
+    step_size: int = 1
+    allocation_ratio: float | None = None
+    initial_allocation_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedProvider:
+    """A provider as the driver wants it; `parent` is a name, None for the host itself.
+
+    `device` says which thing stands behind it ("host", "numa:0", "pci:0000:84:00.0"): names are never parsed.
+    `units` lists the exact units of a class where the host has them (PCPU: cpu ids; SRIOV_NET_VF: addresses),
+    in the order in which they are handed out. `aggregates` are uuids.
+    """
+
+    name: str
+    parent: str | None = None
+    inventories: Mapping[str, DescribedInventory] = field(default_factory=dict)
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
+    device: str = "host"
+    units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A move instruction (seed 2018): `moved_resources` {class: amount} went from one provider to another.
+
+    Providers by name. `consumers` {consumer uuid: {class: amount}} where the driver knows who uses which unit.
+    """
+
+    from_resource_provider: str
+    moved_resources: Mapping[str, int]
+    to_resource_provider: str
+    consumers: Mapping[str, Mapping[str, int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The tree a driver wants, and what moved in it. The first provider is the host, parents come first."""
+
+    providers: tuple[DescribedProvider, ...]
+    moves: tuple[Move, ...] = ()
+
+
+class GuestState(StrEnum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    SHUTOFF = "shutoff"
+    CRASHED = "crashed"
+    SUSPENDED = "suspended"
+
+
+@dataclass(frozen=True, slots=True)
+class UsedUnit:
+    """One exact unit a guest holds: `device` is the `DescribedProvider.device` that it belongs to."""
+
+    resource_class: str
+    unit: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A domain, running or only defined, and what it uses.
+
+    `resources` {class: amount}: VCPU or PCPU, MEMORY_MB (MiB), DISK_GB (GiB, rounded up), and devices.
+    """
+
+    uuid: str
+    name: str
+    state: GuestState
+    resources: Mapping[str, int]
+    units: tuple[UsedUnit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A NUMA cell: `siblings` are the sets of hardware threads of one core, `pages` {size in KiB: count}."""
+
+    id: int
+    cpus: frozenset[int]
+    memory_mb: int
+    siblings: tuple[frozenset[int], ...] = ()
+    pages: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The host's cells, and which CPUs are for shared (VCPU) and for dedicated (PCPU) use."""
+
+    cells: tuple[Cell, ...]
+    shared_cpus: frozenset[int]
+    dedicated_cpus: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """The operator's word on every driver's host; names and defaults as operators know them from nova.
+
+    A CPU set of None is "not configured": all CPUs are shared. A ratio of None leaves placement's alone.
+    """
+
+    reserved_host_cpus: int = 0
+    reserved_host_memory_mb: int = 512
+    reserved_host_disk_mb: int = 0
+    cpu_allocation_ratio: float | None = None
+    ram_allocation_ratio: float | None = None
+    disk_allocation_ratio: float | None = None
+    initial_cpu_allocation_ratio: float = 4.0
+    initial_ram_allocation_ratio: float = 1.0
+    initial_disk_allocation_ratio: float = 1.0
+    cpu_shared_set: frozenset[int] | None = None
+    cpu_dedicated_set: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """All a driver is given. `options` {group: {option: value}} holds the groups that it declared."""
+
+    host: str
+    host_settings: HostSettings = HostSettings()
+    options: Mapping[str, Mapping[str, Any]] = _NOTHING
+
+
+class Driver(ABC):
+    """A virt driver. Methods may be called from any thread; each returns or raises within its deadline.
+
+    Every method raises `DriverUnavailable` when the hypervisor does not answer and `DriverDataError` when its
+    answer makes no sense; after the first, a later call tries again (the driver reconnects by itself).
+    """
+
+    OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """{group: (oslo.config options, ...)} that this driver wants from the configuration."""
+
+    @classmethod
+    @abstractmethod
+    def create(cls, settings: DriverSettings) -> Self:
+        """Make a driver. Does not connect. Raises SettingsError where its options make no sense."""
+
+    @abstractmethod
+    def describe(self) -> Description:
+        """The provider tree this host wants, and the moves."""
+
+    @abstractmethod
+    def guests(self) -> tuple[Guest, ...]:
+        """What runs or is defined here, with the exact units each uses, in the order of their uuids."""
+
+    @abstractmethod
+    def topology(self) -> Topology:
+        """The host's NUMA cells and CPU sets."""
+
+    @abstractmethod
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """Call `changed(why)`, from any thread, whenever the host or a guest may have changed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the hypervisor; idempotent."""

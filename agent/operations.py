@@ -1,0 +1,42 @@
+"""What the local API may ask of the running agent; the service implements it, tests may too."""
+
+from typing import Any, Protocol
+
+from agent.claim import Claim, Explanation
+from agent.driver import Guest
+from agent.plan import Plan
+from agent.request import ClaimRequest
+from agent.tree import ProviderTree
+
+Usages = dict[str, dict[str, int]]
+"""{provider uuid: {resource class: amount in use, by whomever}}"""
+
+
+class Operations(Protocol):
+    """Each method raises PlimsollError with a sentence; none blocks without a bound."""
+
+    def status(self) -> dict[str, Any]:
+        """JSON-ready: {host, uuid, version, state: starting|ready|degraded|stopping, reasons: [sentence],
+        since, driver: {name, ok, error}, placement: {kind, ok, error}, claims: {open, reason, count},
+        last_pass: {at, sentence, duration_ms}, pid}. Never raises."""
+
+    def tree(self) -> tuple[ProviderTree, Usages]:
+        """What placement holds for this host."""
+
+    def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
+        """Guests and claims side by side, by uuid; one of the two may be missing."""
+
+    def claim(self, request: ClaimRequest) -> Claim:
+        """Raises Refused (DoesNotFit, ClaimsClosed, ClaimConflict), PlacementError."""
+
+    def explain(self, request: ClaimRequest) -> Explanation:
+        """What `claim` would do, without doing it; also while claims are closed."""
+
+    def release(self, consumer: str) -> bool:
+        """True: gone from placement; False: journaled, will be delivered. Raises UnknownConsumer."""
+
+    def next_plan(self) -> Plan:
+        """What the next pass would change in placement."""
+
+    def configuration(self) -> dict[str, Any]:
+        """JSON-ready {group: {option: {value, origin}}}, secrets masked."""

@@ -1,0 +1,48 @@
+"""Metadata and entry points; pyproject.toml holds the build system and the tools' settings."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+LIBVIRT = ["libvirt-python>=9.0"]
+TEST = [
+    "hypothesis>=6.100",
+    "openstack-placement>=16.0,<17",
+    "pytest>=8.0",
+    "pytest-timeout>=2.3",
+    "responses>=0.25",
+]
+DEV = ["import-linter>=2.0", "mypy>=1.13", "ruff>=0.8", "types-PyYAML", "types-jsonschema"]
+
+setup(
+    name="plimsoll",
+    version="0.1.0",
+    description="The load line for hypervisors: a compute-node agent that claims before anything runs",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["agent", "agent.*", "drivers", "drivers.*"]),
+    package_data={"agent": ["py.typed", "api/*.json"], "drivers": ["py.typed", "fake/*.yaml"]},
+    install_requires=[
+        "apscheduler>=3.10,<4",
+        "cheroot>=10.0",
+        "jsonschema>=4.10",
+        "keystoneauth1>=5.1",
+        "os-resource-classes>=1.1",
+        "os-traits>=3.0",
+        "oslo.config>=9.1",
+        "PyYAML>=6.0",
+        "requests>=2.28",
+        "werkzeug>=2.2",
+    ],
+    extras_require={"libvirt": LIBVIRT, "test": TEST, "dev": TEST + DEV},
+    entry_points={
+        "console_scripts": ["plimsoll = agent.cli.main:main"],
+        "plimsoll.drivers": [
+            "fake = drivers.fake:FakeDriver",
+            "libvirt = drivers.libvirt:LibvirtDriver",
+        ],
+    },
+)
