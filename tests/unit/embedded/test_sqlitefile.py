@@ -1,0 +1,298 @@
+"""The durable SQLite file: ownership, checks at open, migrations, group commit, and a full disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.placement.embedded.groupcommit import Transaction
+from agent.placement.embedded.sqliteerrors import (
+    DatabaseClosed,
+    DatabaseDamaged,
+    DatabaseError,
+    DatabaseForeign,
+    DatabaseLocked,
+    DatabaseNewer,
+    DatabaseTimeout,
+    DiskFull,
+)
+from agent.placement.embedded.sqlitefile import SqliteFile
+
+APPLICATION = 0x54455354
+SCHEMA = ("CREATE TABLE thing (name TEXT PRIMARY KEY, size INTEGER NOT NULL) STRICT",)
+
+
+def opened(path: Path, migrations: tuple[str, ...] = SCHEMA) -> SqliteFile:
+    return SqliteFile.open(path, application_id=APPLICATION, migrations=migrations, name="test")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "test.db"
+
+
+@pytest.fixture
+def file(path: Path) -> Iterator[SqliteFile]:
+    file = opened(path)
+    yield file
+    file.close()
+
+
+def add(name: str, size: int = 1):  # type: ignore[no-untyped-def]
+    return lambda tx: tx.execute("INSERT INTO thing VALUES (?, ?)", (name, size))
+
+
+def names(file: SqliteFile) -> list[str]:
+    return [row[0] for row in file.read("SELECT name FROM thing ORDER BY name")]
+
+
+class Tally:
+    """A participant that keeps names in memory beside the table."""
+
+    def __init__(self) -> None:
+        self.published: list[str] = []
+        self.pending: list[str] = []
+
+    def flush(self, transaction: Transaction) -> None:
+        transaction.executemany("INSERT INTO thing VALUES (?, 1)", [(name,) for name in self.pending])
+
+    def publish(self) -> None:
+        self.published += self.pending
+        self.pending = []
+
+    def discard(self) -> None:
+        self.pending = []
+
+
+def test_what_was_acknowledged_is_there_after_reopening(path: Path) -> None:
+    first = opened(path)
+    first.run(add("a"))
+    first.close()
+    second = opened(path)
+    assert names(second) == ["a"]
+    second.close()
+
+
+def test_files_are_for_their_owner_only(file: SqliteFile, path: Path) -> None:
+    file.run(add("a"))
+    modes = {entry.name: entry.stat().st_mode & 0o777 for entry in path.parent.iterdir()}
+    assert set(modes) == {"test.db", "test.db-wal", "test.db-shm", "test.db.lock", "test.db.ballast"}
+    assert set(modes.values()) == {0o600}
+
+
+def test_the_durable_settings_are_in_force(file: SqliteFile) -> None:
+    def settings(tx: Transaction) -> dict[str, object]:
+        wanted = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "application_id")
+        return {pragma: tx.query(f"PRAGMA {pragma}")[0][0] for pragma in wanted}
+
+    assert file.run(settings) == {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "busy_timeout": 5000,
+        "application_id": APPLICATION,
+    }
+
+
+def test_a_second_owner_is_refused_and_told_the_first_ones_pid(file: SqliteFile, path: Path) -> None:
+    with pytest.raises(DatabaseLocked) as refused:
+        opened(path)
+    assert refused.value.holder_pid == os.getpid()
+    assert str(os.getpid()) in str(refused.value)
+
+
+def test_the_lock_of_a_killed_owner_is_free(path: Path) -> None:
+    script = (
+        "import os, sys, signal\nfrom pathlib import Path\n"
+        "from agent.placement.embedded.sqlitefile import SqliteFile\n"
+        f"SqliteFile.open(Path(sys.argv[1]), application_id={APPLICATION}, migrations=())\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(path)], check=False, timeout=30)
+    assert killed.returncode == -9
+    opened(path).close()
+
+
+@pytest.mark.parametrize("content", [b"this is not a database" * 100, b"SQLite format 3\0" + b"\xff" * 8176])
+def test_a_damaged_file_is_refused_and_left_as_it_is(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DatabaseDamaged, match=r"left as it is\. Move it aside"):
+        opened(path)
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_page_is_found_at_open(path: Path) -> None:
+    file = opened(path)
+    for number in range(200):
+        file.run(add(f"{number:050}"))
+    file.close()
+    content = bytearray(path.read_bytes())
+    content[8192:12288] = os.urandom(4096)
+    path.write_bytes(bytes(content))
+    with pytest.raises(DatabaseDamaged):
+        opened(path)
+    assert path.read_bytes() == bytes(content)
+
+
+def test_another_applications_file_is_refused(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (a)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(DatabaseForeign):
+        opened(path)
+    assert path.read_bytes() == before
+
+
+def test_a_newer_schema_is_refused(path: Path) -> None:
+    opened(path, (*SCHEMA, "SELECT 1")).close()
+    before = path.read_bytes()
+    with pytest.raises(DatabaseNewer) as refused:
+        opened(path)
+    assert (refused.value.found, refused.value.supported) == (2, 1)
+    assert path.read_bytes() == before
+
+
+def test_migrations_run_once_with_a_backup_first_and_two_kept(path: Path) -> None:
+    migrations = SCHEMA
+    opened(path, migrations).close()
+    for number in range(2, 6):
+        migrations = (*migrations, f"INSERT INTO thing VALUES ('v{number}', {number})")
+        opened(path, migrations).close()
+    backups = sorted(path.parent.glob("test.db.backup-*"))
+    assert [backup.name.split("-")[1] for backup in backups] == ["3", "4"]
+    copy = sqlite3.connect(backups[-1])
+    assert copy.execute("SELECT max(size) FROM thing").fetchone() == (4,)
+    copy.close()
+    file = opened(path, migrations)
+    assert names(file) == ["v2", "v3", "v4", "v5"]
+    file.close()
+
+
+def test_a_failed_migration_changes_nothing(path: Path) -> None:
+    opened(path).close()
+    with pytest.raises(DatabaseError):
+        opened(path, (*SCHEMA, "INSERT INTO thing VALUES ('half', 1); INSERT INTO nowhere VALUES (1)"))
+    file = opened(path)
+    assert names(file) == []
+    file.close()
+
+
+def hold_writer(file: SqliteFile) -> threading.Event:
+    """Keep the writer busy, so that what is submitted next is run as one group, until the event is set."""
+    go_on, running = threading.Event(), threading.Event()
+
+    def wait(tx: Transaction) -> None:
+        running.set()
+        go_on.wait(10)
+
+    file.submit(wait)
+    assert running.wait(10)
+    return go_on
+
+
+def test_a_failing_job_takes_back_only_its_own_statements(file: SqliteFile) -> None:
+    def half(tx: Transaction) -> None:
+        tx.execute("INSERT INTO thing VALUES ('half', 1)")
+        raise LookupError("no")
+
+    go_on = hold_writer(file)
+    good, bad, twice, last = (file.submit(job) for job in (add("a"), half, add("a"), add("b")))
+    go_on.set()
+    assert good.result() == 1
+    with pytest.raises(LookupError):
+        bad.result()
+    with pytest.raises(sqlite3.IntegrityError):
+        twice.result()
+    assert last.result() == 1
+    assert names(file) == ["a", "b"]
+
+
+def test_jobs_of_one_group_see_their_predecessors(file: SqliteFile) -> None:
+    go_on = hold_writer(file)
+    file.submit(add("a"))
+    count = file.submit(lambda tx: tx.query("SELECT count(*) FROM thing")[0][0])
+    go_on.set()
+    assert count.result() == 1
+
+
+def test_a_failed_commit_fails_the_whole_group_and_changes_nothing(file: SqliteFile, path: Path) -> None:
+    tally = Tally()
+    file.join(tally)
+    file.run(lambda tx: tx.execute("PRAGMA max_page_count = 3"))  # the file cannot grow: SQLITE_FULL
+    go_on = hold_writer(file)
+    first = file.submit(lambda tx: tally.pending.append("a"))
+    second = file.submit(lambda tx: tx.execute("INSERT INTO thing VALUES (?, 1)", ("x" * 100_000,)))
+    go_on.set()
+    for ticket in (first, second):
+        with pytest.raises(DiskFull):
+            ticket.result()
+    assert (tally.published, tally.pending, names(file)) == ([], [], [])
+
+
+def test_releases_get_through_on_a_full_disk(file: SqliteFile, path: Path) -> None:
+    file.run(add("a"))
+    file.run(lambda tx: tx.execute("PRAGMA max_page_count = 3"))
+    with pytest.raises(DiskFull):
+        file.run(add("x" * 100_000))
+    assert file.disk_full and not path.with_name("test.db.ballast").exists()
+    with pytest.raises(DiskFull):
+        file.run(add("b"))
+    assert file.run(lambda tx: tx.execute("DELETE FROM thing"), releases=True) == 1
+    assert names(file) == []
+
+
+def test_writes_go_on_once_the_ballast_could_be_made_again(
+    file: SqliteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.run(lambda tx: tx.execute("PRAGMA max_page_count = 3"))
+    with pytest.raises(DiskFull):
+        file.run(add("x" * 100_000))
+    monkeypatch.setattr("agent.placement.embedded.sqlitefile.BALLAST_RETRY_S", 0.0)
+    file.run(add("b"))
+    assert not file.disk_full
+
+
+def test_a_participant_is_published_after_the_commit(file: SqliteFile) -> None:
+    tally = Tally()
+    file.join(tally)
+    file.run(lambda tx: tally.pending.append("a"))
+    assert tally.published == ["a"]
+    assert names(file) == ["a"]
+
+
+def test_many_threads_lose_nothing(file: SqliteFile) -> None:
+    def work(worker: int) -> None:
+        for number in range(50):
+            file.run(add(f"{worker}-{number}"))
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(names(file)) == 400
+
+
+def test_a_slow_job_times_out_for_its_caller(file: SqliteFile) -> None:
+    go_on = hold_writer(file)
+    ticket = file.submit(add("late"))
+    with pytest.raises(DatabaseTimeout):
+        ticket.result(timeout_s=0.01)
+    go_on.set()
+    assert ticket.result() == 1
+
+
+def test_after_close_jobs_are_refused(path: Path) -> None:
+    file = opened(path)
+    file.close()
+    file.close()
+    with pytest.raises(DatabaseClosed):
+        file.run(add("a"))
