@@ -1,0 +1,136 @@
+"""What a write is about to change, kept over the state it was checked against, and readable through.
+
+Every write makes a `Draft` over the state it sees, reads and changes through it, and either raises (the draft
+is thrown away, nothing has happened) or returns. The writer keeps one draft per group of writes over the
+model: a write's own draft is merged into it, the next write of the group reads through both, and after the
+commit the group's draft is applied to the model.
+
+A record that maps to None is one that the draft removes.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from agent.placement.embedded.model import Consumer, Provider
+
+
+class State(Protocol):
+    """The questions that rules ask; the model and the drafts over it answer them alike."""
+
+    def provider(self, uuid: str) -> Provider | None: ...
+    def provider_named(self, name: str) -> Provider | None: ...
+    def consumer(self, uuid: str) -> Consumer | None: ...
+    def used(self, provider_uuid: str, resource_class: str) -> int: ...
+    def children_of(self, provider_uuid: str) -> list[Provider]: ...
+    def tree(self, root_uuid: str) -> list[Provider]: ...
+    def has_trait(self, name: str) -> bool: ...
+    def has_resource_class(self, name: str) -> bool: ...
+    def providers_with_trait(self, name: str) -> list[Provider]: ...
+    def providers_with_class(self, name: str) -> list[Provider]: ...
+
+
+class Draft:
+    """Changes over `below`, which is the model or another draft. `now` is the time that the changes carry."""
+
+    def __init__(self, below: State, now: float) -> None:
+        self._below = below
+        self.now = now
+        self.providers: dict[str, Provider | None] = {}
+        self.consumers: dict[str, Consumer | None] = {}
+        self.traits: dict[str, float | None] = {}
+        self.resource_classes: dict[str, float | None] = {}
+        self._used: dict[tuple[str, str], int] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.providers or self.consumers or self.traits or self.resource_classes)
+
+    # -- changing --
+
+    def put_provider(self, provider: Provider) -> None:
+        self.providers[provider.uuid] = provider
+
+    def drop_provider(self, uuid: str) -> None:
+        self.providers[uuid] = None
+
+    def put_consumer(self, uuid: str, consumer: Consumer | None) -> None:
+        """Put the consumer in place of what it was; None removes it. Usage follows."""
+        old = self.consumer(uuid)
+        if old is not None:
+            self._add_usage(old, -1)
+        if consumer is not None:
+            self._add_usage(consumer, 1)
+        self.consumers[uuid] = consumer
+
+    def put_trait(self, name: str) -> None:
+        self.traits[name] = self.now
+
+    def drop_trait(self, name: str) -> None:
+        self.traits[name] = None
+
+    def put_resource_class(self, name: str) -> None:
+        self.resource_classes[name] = self.now
+
+    def drop_resource_class(self, name: str) -> None:
+        self.resource_classes[name] = None
+
+    def merge(self, other: Draft) -> None:
+        """Take over the changes of a draft that was made over this one."""
+        self.providers.update(other.providers)
+        self.consumers.update(other.consumers)
+        self.traits.update(other.traits)
+        self.resource_classes.update(other.resource_classes)
+        self._used.update(other._used)
+
+    def _add_usage(self, consumer: Consumer, sign: int) -> None:
+        for provider_uuid, resources in consumer.allocations.items():
+            for resource_class, amount in resources.items():
+                before = self.used(provider_uuid, resource_class)
+                self._used[provider_uuid, resource_class] = before + sign * amount
+
+    # -- reading through --
+
+    def provider(self, uuid: str) -> Provider | None:
+        return self.providers[uuid] if uuid in self.providers else self._below.provider(uuid)
+
+    def provider_named(self, name: str) -> Provider | None:
+        for provider in self.providers.values():
+            if provider is not None and provider.name == name:
+                return provider
+        below = self._below.provider_named(name)
+        return None if below is None or below.uuid in self.providers else below
+
+    def consumer(self, uuid: str) -> Consumer | None:
+        return self.consumers[uuid] if uuid in self.consumers else self._below.consumer(uuid)
+
+    def used(self, provider_uuid: str, resource_class: str) -> int:
+        used = self._used.get((provider_uuid, resource_class))
+        return self._below.used(provider_uuid, resource_class) if used is None else used
+
+    def children_of(self, provider_uuid: str) -> list[Provider]:
+        changed = [p for p in self.providers.values() if p is not None and p.parent_uuid == provider_uuid]
+        return self._unchanged(self._below.children_of(provider_uuid)) + changed
+
+    def tree(self, root_uuid: str) -> list[Provider]:
+        changed = [p for p in self.providers.values() if p is not None and p.root_uuid == root_uuid]
+        return self._unchanged(self._below.tree(root_uuid)) + changed
+
+    def _unchanged(self, providers: list[Provider]) -> list[Provider]:
+        return [provider for provider in providers if provider.uuid not in self.providers]
+
+    def has_trait(self, name: str) -> bool:
+        return self.traits[name] is not None if name in self.traits else self._below.has_trait(name)
+
+    def has_resource_class(self, name: str) -> bool:
+        if name in self.resource_classes:
+            return self.resource_classes[name] is not None
+        return self._below.has_resource_class(name)
+
+    def providers_with_trait(self, name: str) -> list[Provider]:
+        changed = [p for p in self.providers.values() if p is not None and name in p.traits]
+        return self._unchanged(self._below.providers_with_trait(name)) + changed
+
+    def providers_with_class(self, name: str) -> list[Provider]:
+        changed = [p for p in self.providers.values() if p is not None and name in p.inventories]
+        return self._unchanged(self._below.providers_with_class(name)) + changed

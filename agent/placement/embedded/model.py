@@ -1,0 +1,237 @@
+"""The committed state of placement in memory: frozen records and the indexes that the questions need.
+
+Records (`Inventory`, `Provider`, `Consumer`) are values: a change puts a new record in the old one's place,
+so a record that a reader holds never changes. Their mappings must not be modified by anybody.
+
+`Model` holds what is on disk, nothing else. Readers hold `model.lock` while they look at more than one record
+(the writer takes it only for the short moment in which it applies a committed `Draft`, see draft.py). The
+public dictionaries are for reading; only `apply` changes them. They keep the order in which things were made.
+
+Amounts are whole units of the resource class; times are seconds since 1970 (UTC).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from agent.placement.embedded.draft import Draft
+
+Ordered = dict[str, None]
+"""A set of uuids that keeps the order of insertion."""
+
+SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
+
+
+class Inventory(NamedTuple):
+    """What a provider offers of one resource class."""
+
+    total: int
+    reserved: int
+    min_unit: int
+    max_unit: int
+    step_size: int
+    allocation_ratio: float
+    updated_at: float
+
+    @property
+    def capacity(self) -> float:
+        """How much may be used in sum; summaries truncate it to an int."""
+        return (self.total - self.reserved) * self.allocation_ratio
+
+    def admits(self, amount: int) -> bool:
+        """Whether one allocation of `amount` respects min_unit, max_unit and step_size."""
+        return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
+
+
+class Provider(NamedTuple):
+    """A resource provider with everything that hangs on it, except usage."""
+
+    uuid: str
+    name: str
+    generation: int
+    parent_uuid: str | None
+    root_uuid: str
+    inventories: Mapping[str, Inventory]
+    traits: frozenset[str]
+    aggregates: frozenset[str]
+    updated_at: float
+
+    @property
+    def is_sharing(self) -> bool:
+        return SHARING_TRAIT in self.traits
+
+
+class Consumer(NamedTuple):
+    """A consumer and all its allocations: `{provider uuid: {resource class: amount}}`, never empty.
+
+    `consumer_type` is None where the consumer was last written before microversion 1.38 ("unknown").
+    """
+
+    uuid: str
+    project_id: str
+    user_id: str
+    consumer_type: str | None
+    generation: int
+    allocations: Mapping[str, Mapping[str, int]]
+    updated_at: float
+
+
+class Model:
+    """See the module's docstring. `traits` and `resource_classes` map every known name to its creation time.
+    """
+
+    def __init__(self, traits: Mapping[str, float], resource_classes: Mapping[str, float]) -> None:
+        self.lock = threading.Lock()
+        self.traits: dict[str, float] = dict(traits)
+        self.resource_classes: dict[str, float] = dict(resource_classes)
+        self.providers: dict[str, Provider] = {}
+        self.consumers: dict[str, Consumer] = {}
+        # Indexes, each derived from the records above. A missing key means "none".
+        self.uuid_by_name: dict[str, str] = {}
+        self.children: dict[str, Ordered] = {}
+        """Provider uuid -> uuids of its direct children."""
+        self.trees: dict[str, Ordered] = {}
+        """Root uuid -> uuids of the whole tree, the root included."""
+        self.providers_by_trait: dict[str, Ordered] = {}
+        self.providers_by_aggregate: dict[str, Ordered] = {}
+        self.providers_by_class: dict[str, Ordered] = {}
+        """Resource class -> uuids of the providers with an inventory of it."""
+        self.usages: dict[str, dict[str, int]] = {}
+        """Provider uuid -> {resource class: sum of the allocations}, without zeros."""
+        self.consumers_by_provider: dict[str, Ordered] = {}
+        self.changes = 0
+        """Counts the drafts applied; a reader may cache what it derived from the model under this number."""
+
+    # -- reading; Draft answers the same questions --
+
+    def provider(self, uuid: str) -> Provider | None:
+        return self.providers.get(uuid)
+
+    def provider_named(self, name: str) -> Provider | None:
+        uuid = self.uuid_by_name.get(name)
+        return None if uuid is None else self.providers[uuid]
+
+    def consumer(self, uuid: str) -> Consumer | None:
+        return self.consumers.get(uuid)
+
+    def used(self, provider_uuid: str, resource_class: str) -> int:
+        """The sum of the allocations of `resource_class` on the provider."""
+        usage = self.usages.get(provider_uuid)
+        return 0 if usage is None else usage.get(resource_class, 0)
+
+    def children_of(self, provider_uuid: str) -> list[Provider]:
+        return [self.providers[uuid] for uuid in self.children.get(provider_uuid, ())]
+
+    def tree(self, root_uuid: str) -> list[Provider]:
+        """All providers of the tree under `root_uuid`, the root included."""
+        return [self.providers[uuid] for uuid in self.trees.get(root_uuid, ())]
+
+    def has_trait(self, name: str) -> bool:
+        return name in self.traits
+
+    def has_resource_class(self, name: str) -> bool:
+        return name in self.resource_classes
+
+    def providers_with_trait(self, name: str) -> list[Provider]:
+        return [self.providers[uuid] for uuid in self.providers_by_trait.get(name, ())]
+
+    def providers_with_class(self, name: str) -> list[Provider]:
+        """The providers that have an inventory of the resource class."""
+        return [self.providers[uuid] for uuid in self.providers_by_class.get(name, ())]
+
+    # -- writing --
+
+    def apply(self, draft: Draft) -> None:
+        """Take over the changes of a draft that has been committed; the caller holds the lock."""
+        _replace_all(self.traits, draft.traits)
+        _replace_all(self.resource_classes, draft.resource_classes)
+        for uuid, provider in draft.providers.items():
+            self._put_provider(uuid, provider)
+        for uuid, consumer in draft.consumers.items():
+            self._put_consumer(uuid, consumer)
+        self.changes += 1
+
+    def load(self, providers: Iterable[Provider], consumers: Iterable[Consumer]) -> None:
+        """Fill an empty model, in the order in which the records were made."""
+        for provider in providers:
+            self._put_provider(provider.uuid, provider)
+        for consumer in consumers:
+            self._put_consumer(consumer.uuid, consumer)
+
+    def _put_provider(self, uuid: str, new: Provider | None) -> None:
+        old = self.providers.get(uuid)
+        if new is None:
+            self.providers.pop(uuid, None)
+        else:
+            self.providers[uuid] = new
+        if old is not None and self.uuid_by_name.get(old.name) == uuid:
+            # Within one draft another provider may have taken the name over already; then it stays there.
+            del self.uuid_by_name[old.name]
+        if new is not None:
+            self.uuid_by_name[new.name] = uuid
+        _reindex(self.children, uuid, _one(old and old.parent_uuid), _one(new and new.parent_uuid))
+        _reindex(self.trees, uuid, _one(old and old.root_uuid), _one(new and new.root_uuid))
+        _reindex(self.providers_by_trait, uuid, old.traits if old else (), new.traits if new else ())
+        _reindex(
+            self.providers_by_aggregate, uuid, old.aggregates if old else (), new.aggregates if new else ()
+        )
+        _reindex(
+            self.providers_by_class, uuid, old.inventories if old else (), new.inventories if new else ()
+        )
+
+    def _put_consumer(self, uuid: str, new: Consumer | None) -> None:
+        old = self.consumers.get(uuid)
+        old_allocations: Mapping[str, Mapping[str, int]] = old.allocations if old else {}
+        new_allocations: Mapping[str, Mapping[str, int]] = new.allocations if new else {}
+        if new is None:
+            self.consumers.pop(uuid, None)
+        else:
+            self.consumers[uuid] = new
+        for provider_uuid, resources in old_allocations.items():
+            self._add_usage(provider_uuid, resources, -1)
+        for provider_uuid, resources in new_allocations.items():
+            self._add_usage(provider_uuid, resources, 1)
+        _reindex(self.consumers_by_provider, uuid, old_allocations, new_allocations)
+
+    def _add_usage(self, provider_uuid: str, resources: Mapping[str, int], sign: int) -> None:
+        usage = self.usages.setdefault(provider_uuid, {})
+        for resource_class, amount in resources.items():
+            left = usage.get(resource_class, 0) + sign * amount
+            if left:
+                usage[resource_class] = left
+            else:
+                del usage[resource_class]
+        if not usage:
+            del self.usages[provider_uuid]
+
+
+def _one(key: str | None) -> tuple[str, ...]:
+    return () if key is None else (key,)
+
+
+def _replace_all(names: dict[str, float], changes: Mapping[str, float | None]) -> None:
+    for name, created_at in changes.items():
+        if created_at is None:
+            names.pop(name, None)
+        else:
+            names[name] = created_at
+
+
+def _reindex(index: dict[str, Ordered], uuid: str, old_keys: Iterable[str], new_keys: Iterable[str]) -> None:
+    """Take `uuid` out of the index under the keys it lost, and put it under those it gained."""
+    if old_keys is new_keys or old_keys == new_keys:
+        return
+    kept = set(new_keys)
+    for key in old_keys:
+        if key not in kept:
+            entry = index[key]
+            del entry[uuid]
+            if not entry:
+                del index[key]
+    before = set(old_keys)
+    for key in new_keys:
+        if key not in before:
+            index.setdefault(key, {})[uuid] = None
