@@ -6,6 +6,7 @@
     ├── IdentityError            this host's uuid is missing, doubled or somebody else's
     ├── StateError               the agent's own database cannot be used
     ├── ApplyError               a plan stopped at one operation
+    ├── TreeError                providers that cannot stand together in one tree (a ValueError too)
     ├── DriverError
     │   ├── DriverUnavailable    the hypervisor did not answer; nothing is changed because of that
     │   └── DriverDataError      it answered with something that makes no sense
@@ -78,6 +79,10 @@ class StateError(PlimsollError):
 class ApplyError(PlimsollError):
     code = "plimsoll.apply"
     http_status = 502
+
+
+class TreeError(PlimsollError, ValueError):
+    code = "plimsoll.tree"
 
 
 class DriverError(PlimsollError):
