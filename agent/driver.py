@@ -11,12 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 ENTRY_POINT_GROUP = "plimsoll.drivers"
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +149,7 @@ class DriverSettings:
 
     host: str
     host_settings: HostSettings = HostSettings()
-    options: Mapping[str, Mapping[str, Any]] = _NOTHING
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Driver(ABC):
