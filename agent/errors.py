@@ -18,6 +18,7 @@
     │   ├── DoesNotFit           asked, free and provider stand in `shortfalls`
     │   ├── ClaimsClosed         the agent cannot vouch for its inventory just now
     │   └── ClaimConflict        the consumer already holds, or is getting, something else
+    ├── ReshapeRefused           moved inventory cannot take its allocations along; `reasons`
     ├── UnknownConsumer          nothing is known of that consumer
     ├── Forbidden                the caller's role does not allow it
     └── DaemonUnreachable        the command line found no agent at the socket
@@ -145,6 +146,12 @@ class ClaimsClosed(Refused):
 
 class ClaimConflict(Refused):
     code = "plimsoll.claim.conflict"
+
+
+class ReshapeRefused(PlimsollError):
+    code = "plimsoll.reshape.refused"
+    http_status = 409
+    exit_code = ExitCode.REFUSED
 
 
 class UnknownConsumer(PlimsollError):

@@ -1,0 +1,186 @@
+"""The reshape arithmetic: what moves lands where it belongs, all of it, or nothing does."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.driver import Move
+from agent.errors import ReshapeRefused
+from agent.reshape import breaches, inverse_moves, plan_reshape, with_sources_reserved
+from agent.tree import Inventory, Provider, ProviderTree
+
+ROOT = "00000000-0000-0000-0000-000000000001"
+GPU = [f"00000000-0000-0000-0000-0000000000a{n}" for n in range(8)]
+PF = "00000000-0000-0000-0000-0000000000b0"
+
+
+def consumer(number: int) -> str:
+    return f"10000000-0000-0000-0000-{number:012d}"
+
+
+def flat(vgpus: int, **more: Inventory) -> ProviderTree:
+    return ProviderTree(
+        [Provider(ROOT, "host", None, {"VCPU": Inventory(64), "VGPU": Inventory(vgpus), **more})]
+    )
+
+
+def nested(gpus: int, each: int, **inventories: Inventory) -> ProviderTree:
+    children = [Provider(GPU[n], f"gpu{n}", ROOT, {"VGPU": Inventory(each)}) for n in range(gpus)]
+    pf = [Provider(PF, "pf", ROOT, inventories)] if inventories else []
+    return ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(64)}), *children, *pf])
+
+
+def to_gpus(gpus: int, each: int) -> list[Move]:
+    return [Move("host", {"VGPU": each}, f"gpu{n}") for n in range(gpus)]
+
+
+def test_told_consumers_land_on_the_device_their_guest_holds() -> None:
+    held = {consumer(1): {ROOT: {"VCPU": 2, "VGPU": 1}}, consumer(2): {ROOT: {"VCPU": 1, "VGPU": 2}}}
+    moves = [
+        Move("host", {"VGPU": 4}, "gpu0", {consumer(2): {"VGPU": 2}}),
+        Move("host", {"VGPU": 4}, "gpu1", {consumer(1): {"VGPU": 1}}),
+    ]
+    reshape = plan_reshape(flat(8), nested(2, 4), moves, held)
+    assert reshape.allocations == {
+        consumer(1): {ROOT: {"VCPU": 2}, GPU[1]: {"VGPU": 1}},
+        consumer(2): {ROOT: {"VCPU": 1}, GPU[0]: {"VGPU": 2}},
+    }
+
+
+def test_only_the_touched_are_named() -> None:
+    bystander = {ROOT: {"VCPU": 8}}
+    held = {consumer(1): {ROOT: {"VGPU": 1}}, consumer(2): bystander}
+    desired = nested(1, 4, SRIOV_NET_VF=Inventory(8))
+    reshape = plan_reshape(flat(4), desired, to_gpus(1, 4), held)
+    assert set(reshape.allocations) == {consumer(1)}
+    assert set(reshape.inventories) == {ROOT, GPU[0]}
+
+
+def test_untold_consumers_are_placed_whole_largest_first() -> None:
+    held = {
+        consumer(1): {ROOT: {"VGPU": 1}},
+        consumer(2): {ROOT: {"VGPU": 1}},
+        consumer(3): {ROOT: {"VGPU": 2}},
+    }
+    reshape = plan_reshape(flat(4), nested(2, 2), to_gpus(2, 2), held)
+    assert reshape.allocations[consumer(3)] == {GPU[0]: {"VGPU": 2}}
+    assert reshape.allocations[consumer(1)] == reshape.allocations[consumer(2)] == {GPU[1]: {"VGPU": 1}}
+
+
+def test_a_consumer_that_no_single_target_holds_stops_the_whole() -> None:
+    held = {consumer(1): {ROOT: {"VGPU": 3}}, consumer(2): {ROOT: {"VGPU": 1}}}
+    with pytest.raises(ReshapeRefused, match=f"consumer {consumer(1)} holds 3 VGPU of host.*gpu0: 2 VGPU"):
+        plan_reshape(flat(4), nested(2, 2), to_gpus(2, 2), held)
+
+
+def test_the_driver_cannot_tell_more_than_is_held() -> None:
+    moves = [Move("host", {"VGPU": 4}, "gpu0", {consumer(1): {"VGPU": 2}})]
+    with pytest.raises(ReshapeRefused, match="uses 2 VGPU of gpu0 but holds 1 on host"):
+        plan_reshape(flat(4), nested(1, 4), moves, {consumer(1): {ROOT: {"VGPU": 1}}})
+
+
+def test_a_target_that_is_too_small_is_refused_even_where_ownership_is_told() -> None:
+    moves = [Move("host", {"VGPU": 1}, "gpu0", {consumer(1): {"VGPU": 1}, consumer(2): {"VGPU": 1}})]
+    held = {consumer(n): {ROOT: {"VGPU": 1}} for n in (1, 2)}
+    with pytest.raises(ReshapeRefused, match="gpu0 would hold 2 VGPU and has room for 1"):
+        plan_reshape(flat(4), nested(1, 1), moves, held)
+
+
+def test_classes_of_one_instruction_travel_together() -> None:
+    more = {"SRIOV_NET_VF": Inventory(4), "NET_BW_EGR_KILOBIT_PER_SEC": Inventory(1000)}
+    desired = nested(0, 0, **more)
+    moves = [Move("host", {"SRIOV_NET_VF": 4, "NET_BW_EGR_KILOBIT_PER_SEC": 1000}, "pf")]
+    held = {consumer(1): {ROOT: {"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 600, "VCPU": 1}}}
+    current = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(64), **more})])
+    reshape = plan_reshape(current, desired, moves, held)
+    assert reshape.allocations[consumer(1)] == {
+        ROOT: {"VCPU": 1},
+        PF: {"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 600},
+    }
+
+
+def test_inventory_that_goes_away_without_an_instruction_loses_nobody() -> None:
+    current = flat(4, SRIOV_NET_VF=Inventory(4))
+    held = {consumer(1): {ROOT: {"SRIOV_NET_VF": 1}}}
+    with pytest.raises(ReshapeRefused, match="holds 1 SRIOV_NET_VF of host, which no longer has any"):
+        plan_reshape(current, nested(1, 4), to_gpus(1, 4), held)
+
+
+def test_an_unknown_provider_in_an_instruction_is_named() -> None:
+    with pytest.raises(ReshapeRefused, match="names provider gpu7"):
+        plan_reshape(flat(4), nested(1, 4), [Move("host", {"VGPU": 4}, "gpu7")], {})
+
+
+def test_while_pending_the_sources_are_reserved() -> None:
+    reserved = with_sources_reserved(flat(4), to_gpus(2, 2))
+    assert reserved[ROOT].inventories["VGPU"].capacity == 0
+    assert reserved[ROOT].inventories["VCPU"].capacity == 64
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> tuple[int, int, list[Move], dict[str, dict[str, dict[str, int]]]]:
+    """A flat host in use, the nested one it becomes, and instructions that tell some of the owners."""
+    gpus, each = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    held: dict[str, dict[str, dict[str, int]]] = {}
+    told: list[dict[str, dict[str, int]]] = [{} for _ in range(gpus)]
+    for number in range(draw(st.integers(0, 10))):
+        amount = draw(st.integers(1, 3))
+        held[consumer(number)] = {ROOT: {"VCPU": 1, "VGPU": amount}}
+        if draw(st.booleans()):
+            told[draw(st.integers(0, gpus - 1))][consumer(number)] = {"VGPU": amount}
+    moves = [Move("host", {"VGPU": each}, f"gpu{n}", told[n]) for n in range(gpus)]
+    return gpus, each, moves, held
+
+
+def amounts(allocations: dict[str, dict[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for resources in allocations.values():
+        total.update(resources)
+    return total
+
+
+@given(hosts())
+def test_sums_are_conserved_or_nothing_happens(
+    case: tuple[int, int, list[Move], dict[str, dict[str, dict[str, int]]]],
+) -> None:
+    gpus, each, moves, held = case
+    current, desired = flat(64), nested(gpus, each)
+    try:
+        reshape = plan_reshape(current, desired, moves, held)
+    except ReshapeRefused as refusal:
+        assert refusal.details["reasons"]
+        return
+    after = {**held, **reshape.allocations}
+    used: Counter[str] = Counter()
+    for uuid, allocations in after.items():
+        assert amounts(allocations) == amounts(held[uuid])
+        assert "VGPU" not in allocations.get(ROOT, {})
+        for provider, resources in allocations.items():
+            used[provider] += resources.get("VGPU", 0)
+    assert all(used[GPU[n]] <= each for n in range(gpus))
+    for move in moves:
+        for uuid, shares in (move.consumers or {}).items():
+            assert after[uuid][desired.by_name(move.to_resource_provider).uuid] == shares
+
+    back = plan_reshape(desired, current, inverse_moves(reshape, desired), after)
+    assert {**after, **back.allocations} == held
+
+
+@given(hosts(), st.integers(0, 9), st.integers(-1, 1).filter(bool))
+def test_a_tampered_reshape_breaks_a_law(
+    case: tuple[int, int, list[Move], dict[str, dict[str, dict[str, int]]]], number: int, change: int
+) -> None:
+    gpus, each, moves, held = case
+    try:
+        reshape = plan_reshape(flat(64), nested(gpus, each), moves, held)
+    except ReshapeRefused:
+        return
+    victim = consumer(number)
+    if victim not in reshape.allocations:
+        return
+    tampered = {p: {c: a + change for c, a in r.items()} for p, r in reshape.allocations[victim].items()}
+    broken = replace(reshape, allocations={**reshape.allocations, victim: tampered})
+    assert list(breaches(broken, nested(gpus, each), held))
