@@ -1,0 +1,216 @@
+"""The fake driver: the contract over a described host, with faults and delays on demand."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from oslo_config import cfg
+
+from agent.driver import Description, Driver, DriverSettings, Guest, Topology
+from agent.errors import DriverError, DriverUnavailable, SettingsError
+from drivers.fake.describe import describe_host, describe_topology
+from drivers.fake.host import Host
+from drivers.fake.hostfile import load_host
+from drivers.inventory import check_cpu_sets
+
+DEFAULT_HOST_FILE = Path(__file__).with_name("default.yaml")
+POLL_INTERVAL_S = 0.2
+
+_Stamp = tuple[int, int, int]
+
+
+@cache
+def default_host() -> Host:
+    """A plausible server: 2 cells of 32 CPUs, 2 GPUs, 2 network cards with 8 virtual functions each."""
+    return load_host(DEFAULT_HOST_FILE)
+
+
+class FakeDriver(Driver):
+    """A driver without a hypervisor.
+
+    The host is given as a value, or as a file that is read again whenever it changes, so that a script
+    outside can change the host of a running agent. A host that did not change is described by the very
+    object that described it before.
+    """
+
+    OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "fake": (
+            cfg.StrOpt(
+                "host_file",
+                help="YAML file that describes the host, read again when it changes; unset: a built-in host",
+            ),
+        )
+    }
+
+    def __init__(
+        self,
+        host: Host | None = None,
+        settings: DriverSettings | None = None,
+        *,
+        host_file: Path | None = None,
+    ) -> None:
+        self._settings = settings or DriverSettings(host="fake")
+        self._host_file = host_file
+        self._stamp: _Stamp | None = None
+        self._host = host or default_host()
+        self._description: tuple[Host, Description] | None = None
+        self._faults: list[DriverError] = []
+        self._delay_s = 0.0
+        self._watchers: list[Callable[[str], None]] = []
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._poller: threading.Thread | None = None
+
+    @classmethod
+    def create(cls, settings: DriverSettings) -> Self:
+        check_cpu_sets(settings.host_settings)
+        name = settings.options.get("fake", {}).get("host_file")
+        driver = cls(settings=settings, host_file=Path(name) if name else None)
+        try:
+            driver._reread()
+        except DriverError as error:
+            raise SettingsError(f"[fake] host_file: {error}", host_file=name) from error
+        return driver
+
+    # The contract
+
+    def describe(self) -> Description:
+        host = self._answer()
+        with self._lock:
+            if self._description is None or self._description[0] is not host:
+                new = describe_host(host, self._settings.host_settings, self._settings.host)
+                old = self._description[1] if self._description else None
+                self._description = (host, old if old == new else new)
+            return self._description[1]
+
+    def guests(self) -> tuple[Guest, ...]:
+        return self._answer().guests
+
+    def topology(self) -> Topology:
+        return describe_topology(self._answer(), self._settings.host_settings)
+
+    def watch(self, changed: Callable[[str], None]) -> None:
+        with self._lock:
+            self._watchers.append(changed)
+            if self._host_file is not None and self._poller is None:
+                self._poller = threading.Thread(
+                    target=self._poll,
+                    args=(self._host_file, self._look(self._host_file)),
+                    name="plimsoll-fake-watch",
+                    daemon=True,
+                )
+                self._poller.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._poller is not None and self._poller is not threading.current_thread():
+            self._poller.join(timeout=10 * POLL_INTERVAL_S)
+
+    # What tests script
+
+    @property
+    def host(self) -> Host:
+        """The host as it is now."""
+        return self._host
+
+    def change(self, **fields: Any) -> None:
+        """Replace fields of the host, and tell the watchers."""
+        with self._lock:
+            self._set(replace(self._host, **fields))
+        self.fire(f"the fake host's {', '.join(sorted(fields))} changed")
+
+    def add_guest(self, guest: Guest) -> None:
+        """Add the guest, or replace the one of its uuid."""
+        others = (each for each in self._host.guests if each.uuid != guest.uuid)
+        self.change(guests=(*others, guest))
+
+    def remove_guest(self, uuid: str) -> None:
+        """Raises KeyError where there is no such guest."""
+        if uuid not in {guest.uuid for guest in self._host.guests}:
+            raise KeyError(uuid)
+        self.change(guests=tuple(guest for guest in self._host.guests if guest.uuid != uuid))
+
+    def fail(self, times: int = 1, error: DriverError | None = None) -> None:
+        """Let the next `times` calls fail, with DriverUnavailable unless told otherwise."""
+        with self._lock:
+            told = DriverUnavailable("the fake hypervisor does not answer, as it was told")
+            self._faults += [error or told] * times
+
+    def delay(self, seconds: float) -> None:
+        """Let each call take that long from now on; `close` ends the wait."""
+        self._delay_s = seconds
+
+    def fire(self, why: str) -> None:
+        """Tell the watchers that something may have changed."""
+        with self._lock:
+            watchers = tuple(self._watchers)
+        for changed in watchers:
+            changed(why)
+
+    # The rest
+
+    def _answer(self) -> Host:
+        """The host after what was scripted. Raises DriverUnavailable, DriverDataError."""
+        if self._closed.is_set():
+            raise DriverUnavailable("the fake driver was closed")
+        with self._lock:
+            fault = self._faults.pop(0) if self._faults else None
+            if fault is None:
+                self._reread()
+            host, delay_s = self._host, max(self._delay_s, self._host.delay_s)
+        if delay_s and self._closed.wait(delay_s):
+            raise DriverUnavailable("the fake driver was closed")
+        if fault is not None:
+            raise fault
+        if host.unavailable is not None:
+            raise DriverUnavailable(host.unavailable)
+        return host
+
+    def _reread(self) -> bool:
+        """Read the host file if it changed; True if it did. Raises DriverUnavailable, DriverDataError."""
+        if self._host_file is None:
+            return False
+        with self._lock:
+            try:
+                stamp = self._file_stamp(self._host_file)
+                if stamp == self._stamp:
+                    return False
+                self._set(load_host(self._host_file))
+            except OSError as error:
+                raise DriverUnavailable(
+                    f"cannot read the host file {self._host_file}: {error.strerror or error}"
+                ) from error
+            self._stamp = stamp
+            return True
+
+    @staticmethod
+    def _file_stamp(path: Path) -> _Stamp:
+        status = os.stat(path)  # noqa: PTH116 - Path.stat costs twice as much, and each call of the driver pays it
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _set(self, host: Host) -> None:
+        """Keep what did not change as the very same object, by which the agent sees that nothing is new."""
+        guests = tuple(sorted(host.guests, key=lambda guest: guest.uuid))
+        guests = self._host.guests if guests == self._host.guests else guests
+        host = replace(host, guests=guests)
+        if host != self._host:
+            self._host = host
+
+    def _poll(self, path: Path, last: _Stamp | None) -> None:
+        """Tell the watchers when the file's stamp moves, whatever the file then says."""
+        while not self._closed.wait(POLL_INTERVAL_S):
+            now = self._look(path)
+            if now != last:
+                last = now
+                self.fire(f"{path} changed")
+
+    @classmethod
+    def _look(cls, path: Path) -> _Stamp | None:
+        try:
+            return cls._file_stamp(path)
+        except OSError:
+            return None  # a missing file is a state too: its coming and going are changes
