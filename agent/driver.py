@@ -55,7 +55,7 @@ class DescribedProvider:
 class Move:
     """A move instruction (seed 2018): `moved_resources` {class: amount} went from one provider to another.
 
-    Providers by name. `consumers` {consumer uuid: {class: amount}} where the driver knows who uses which unit.
+    Providers by name. `consumers` {consumer uuid: {class: amount}} where the driver knows who uses which.
     """
 
     from_resource_provider: str
