@@ -14,7 +14,7 @@ Units = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
 class ClaimState(StrEnum):
-    """CLAIMING: chosen and journaled, not known to be in placement. RELEASING: to be taken out of placement."""
+    """CLAIMING: chosen and journaled, not known to be in placement. RELEASING: to be taken out of it."""
 
     CLAIMING = "claiming"
     CLAIMED = "claimed"

@@ -1,10 +1,10 @@
 """Reshape arithmetic: move instructions + current tree + current allocations -> one atomic change. Pure.
 
-A driver that changed its model says which inventory went where (`agent.driver.Move`, seed 2018), and, where it
-knows, which consumer uses how much. `plan_reshape` turns that into the content of one `POST /reshaper`: only
-the touched providers, only the touched consumers. Placement proves nothing of what is asked of it there, so it
-is proved here: for every consumer and class the sum stays the same, every target can hold what it gets, and
-nobody is left on inventory that goes away.
+A driver that changed its model says which inventory went where (`agent.driver.Move`, seed 2018), and, where
+it knows, which consumer uses how much. `plan_reshape` turns that into the content of one `POST /reshaper`:
+only the touched providers, only the touched consumers. Placement proves nothing of what is asked of it there,
+so it is proved here: for every consumer and class the sum stays the same, every target can hold what it gets,
+and nobody is left on inventory that goes away.
 
 Where ownership is told, that is where a consumer goes. Where it is not, a consumer is placed whole on the
 first target with room, the largest first, then by uuid; if there is none, the whole reshape is refused.
@@ -201,7 +201,8 @@ def _unit_breach(
     if not inventory.min_unit <= amount <= inventory.max_unit or amount % inventory.step_size:
         yield (
             f"consumer {consumer} would hold {amount} {slot.resource_class} of "
-            f"{_name(desired, slot.provider)}, which gives {inventory.min_unit} to {inventory.max_unit} in steps of {inventory.step_size}"
+            f"{_name(desired, slot.provider)}, which gives {inventory.min_unit} to {inventory.max_unit} "
+            f"in steps of {inventory.step_size}"
         )
 
 
