@@ -6,7 +6,7 @@ Source: https://docs.openstack.org/api-ref/placement/.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from agent.errors import TreeError
 
@@ -31,6 +31,10 @@ class Inventory:
     @property
     def capacity(self) -> int:
         return int((self.total - self.reserved) * self.allocation_ratio)
+
+    def to_json(self) -> dict[str, int | float]:
+        """As the Placement API writes it."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
