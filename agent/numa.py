@@ -26,10 +26,10 @@ class ThreadPolicy(StrEnum):
 class FreeCell:
     """What a host cell still has to give.
 
-    `cores` are the cell's cores, each with the ids of all threads that guests might run on; `free_cpus` those
-    for dedicated use that nobody holds; `shared_cpus` the number of CPUs that floating guests share (what they
-    may overcommit is placement's business); `memory_mb` is free memory in small pages, `pages` {size in KiB:
-    free count}.
+    `cores` are the cell's cores, each with the ids of all threads that guests might run on; `free_cpus` are
+    those for dedicated use that nobody holds; `shared_cpus` is the number of CPUs that floating guests share
+    (what they may overcommit is placement's business); `memory_mb` is free memory in small pages, and `pages`
+    {size in KiB: free count}.
     """
 
     id: int
