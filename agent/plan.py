@@ -384,7 +384,6 @@ def _inventory_change(before: Inventories, after: Inventories) -> str:
 
 
 def _details(before: Inventory, after: Inventory) -> str:
-    """What changed beside the total: " (reserved 0 -> 512, ...)"."""
     changes = [
         f"{each.name} {getattr(before, each.name)} -> {getattr(after, each.name)}"
         for each in fields(Inventory)

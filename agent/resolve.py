@@ -1,0 +1,324 @@
+"""From a driver's description to the full tree that placement shall hold. Pure.
+
+A driver speaks of names; placement knows uuids, and others write under our root too. `resolve` gives each
+described provider its uuid and keeps, exactly as they are, the things of others: providers that this agent
+neither wrote nor describes (bandwidth providers of a network agent, an operator's), and on the agent's own
+providers the classes, traits and aggregates that it never put.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from re import compile as pattern
+from typing import Any
+from uuid import UUID, uuid5
+
+import os_resource_classes
+import os_traits
+
+from agent.driver import DescribedInventory, DescribedProvider, Description
+from agent.errors import DriverDataError, StateError
+from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
+
+_CUSTOM = pattern(r"CUSTOM_[A-Z0-9_]+")
+_NAME_MAX = 200
+_CUSTOM_MAX = 255
+_RESOURCE_CLASSES = frozenset(os_resource_classes.STANDARDS)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedProvider:
+    """What the agent has written on one provider."""
+
+    classes: frozenset[str] = frozenset()
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
+
+    def __or__(self, other: "OwnedProvider") -> "OwnedProvider":
+        return OwnedProvider(
+            self.classes | other.classes, self.traits | other.traits, self.aggregates | other.aggregates
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """{provider uuid: what this agent has written there}: the line between ours and others'.
+
+    Journal the union, `owned | resolved.owned`, before a plan is applied and `resolved.owned` after it: then
+    nothing of ours is taken for somebody else's, wherever a crash falls.
+    """
+
+    providers: Mapping[str, OwnedProvider] = field(default_factory=dict)
+
+    def __contains__(self, uuid: object) -> bool:
+        return uuid in self.providers
+
+    def get(self, uuid: str) -> OwnedProvider:
+        """What is ours on that provider; nothing, if it is not ours."""
+        return self.providers.get(uuid, OwnedProvider())
+
+    def __or__(self, other: "Owned") -> "Owned":
+        both = {**self.providers, **other.providers}
+        return Owned({uuid: self.get(uuid) | other.get(uuid) for uuid in both})
+
+    def to_json(self) -> dict[str, dict[str, list[str]]]:
+        """JSON-ready: {uuid: {"classes": [...], "traits": [...], "aggregates": [...]}}."""
+        return {
+            uuid: {
+                "classes": sorted(owned.classes),
+                "traits": sorted(owned.traits),
+                "aggregates": sorted(owned.aggregates),
+            }
+            for uuid, owned in sorted(self.providers.items())
+        }
+
+    @classmethod
+    def from_json(cls, record: Any) -> "Owned":
+        """The inverse of `to_json`. Raises StateError for anything else."""
+        try:
+            return cls({str(uuid): OwnedProvider(**_names_of(each)) for uuid, each in record.items()})
+        except (AttributeError, TypeError) as error:
+            raise StateError(
+                f"The record of what this agent has written to placement cannot be read ({error}): "
+                "restore the state database from its backup."
+            ) from error
+
+
+def _names_of(record: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
+    if not all(isinstance(names, list) for names in record.values()):
+        raise TypeError("a list of names was expected")
+    return {key: frozenset(names) for key, names in record.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """`tree` is all of placement's tree as it shall be; `owned` holds once it is; `devices` {uuid: device};
+
+    `units` {uuid: {class: (unit, ...)}}; `problems`: sentences on what was left out, the rest stands.
+    """
+
+    tree: ProviderTree
+    owned: Owned
+    devices: Mapping[str, str]
+    units: Mapping[str, Mapping[str, tuple[str, ...]]]
+    problems: tuple[str, ...] = ()
+
+
+def resolve(description: Description, current: ProviderTree, owned: Owned, root_uuid: str) -> Resolved:
+    """What placement's tree `current` shall become so that it holds the description.
+
+    A described provider whose name stands under our root keeps its uuid; a new one gets uuid5(root, name), so
+    that it has the same one wherever it is made. Raises DriverDataError for a description that is no tree, or
+    amounts that make no sense.
+    """
+    _check(description)
+    uuids = _uuids(description, current, root_uuid)
+    problems: list[str] = []
+    wanted: dict[str, Provider] = {}
+    ours: dict[str, OwnedProvider] = {}
+    for described in description.providers:
+        uuid = uuids[described.name]
+        now = current.get(uuid) or Provider(uuid, described.name)
+        known = _known_names(described, problems)
+        parent = now.parent if described.parent is None else uuids[described.parent]
+        wanted[uuid] = _merged(now, known, owned.get(uuid), parent, problems)
+        classes = frozenset(name for name, inventory in known.inventories.items() if inventory.total)
+        ours[uuid] = OwnedProvider(classes, known.traits, known.aggregates)
+    for kept, left in _others(current, owned, wanted):
+        wanted[kept.uuid] = kept
+        if left is not None:
+            ours[kept.uuid] = left
+    return Resolved(
+        ProviderTree(wanted.values()),
+        Owned(ours),
+        {uuids[described.name]: described.device for described in description.providers},
+        {uuids[described.name]: described.units for described in description.providers if described.units},
+        tuple(problems),
+    )
+
+
+def _check(description: Description) -> None:
+    if not description.providers or description.providers[0].parent is not None:
+        raise DriverDataError("The driver's description must begin with the host, which has no parent.")
+    seen: set[str] = set()
+    for provider in description.providers:
+        name = provider.name
+        if name in seen:
+            raise DriverDataError(f"The driver describes provider {name!r} twice.")
+        if not 1 <= len(name) <= _NAME_MAX:
+            raise DriverDataError(
+                f"The driver describes a provider with a name of {len(name)} characters ({name[:40]!r}); "
+                f"placement takes 1 to {_NAME_MAX}."
+            )
+        if seen and provider.parent not in seen:
+            raise DriverDataError(
+                f"The driver describes provider {name!r} under {provider.parent!r}, "
+                "which does not come before it."
+            )
+        seen.add(name)
+
+
+def _uuids(description: Description, current: ProviderTree, root_uuid: str) -> dict[str, str]:
+    """{name: uuid} of the described providers."""
+    under_root = {p.name: p.uuid for p in current.subtree(root_uuid)} if root_uuid in current else {}
+    uuids = {description.providers[0].name: root_uuid}
+    for described in description.providers[1:]:
+        uuid = under_root.get(described.name)
+        if uuid is not None and uuid != root_uuid:
+            uuids[described.name] = uuid
+    taken = set(uuids.values())
+    for described in description.providers:
+        if described.name not in uuids:
+            uuids[described.name] = _new_uuid(root_uuid, described.name, taken)
+            taken.add(uuids[described.name])
+    return uuids
+
+
+def _new_uuid(root_uuid: str, name: str, taken: set[str]) -> str:
+    """uuid5(root, name); counted on where somebody renamed the provider that has it."""
+    uuid = str(uuid5(UUID(root_uuid), name))
+    count = 1
+    while uuid in taken:
+        count += 1
+        uuid = str(uuid5(UUID(root_uuid), f"{name}#{count}"))
+    return uuid
+
+
+@cache
+def _standard_traits() -> frozenset[str]:
+    return frozenset(os_traits.get_traits())
+
+
+def _is_custom(name: str) -> bool:
+    return _CUSTOM.fullmatch(name) is not None and len(name) <= _CUSTOM_MAX
+
+
+def _is_uuid(name: str) -> bool:
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False
+
+
+def _known_names(described: DescribedProvider, problems: list[str]) -> DescribedProvider:
+    """The described provider without the names that placement cannot know."""
+    bad = {
+        "resource class": [
+            n for n in described.inventories if n not in _RESOURCE_CLASSES and not _is_custom(n)
+        ],
+        "trait": [n for n in described.traits if n not in _standard_traits() and not _is_custom(n)],
+        "aggregate": [n for n in described.aggregates if not _is_uuid(n)],
+    }
+    if not any(bad.values()):
+        return described
+    problems.extend(
+        f"The driver reports the {kind} {name!r} on provider {described.name!r}; that is "
+        f"{'no uuid' if kind == 'aggregate' else 'neither a standard name nor a CUSTOM_ one'}, "
+        "so it was left out."
+        for kind, names in bad.items()
+        for name in sorted(names)
+    )
+    return replace(
+        described,
+        inventories={n: each for n, each in described.inventories.items() if n not in bad["resource class"]},
+        traits=described.traits.difference(bad["trait"]),
+        aggregates=described.aggregates.difference(bad["aggregate"]),
+    )
+
+
+def _merged(
+    now: Provider, known: DescribedProvider, ours: OwnedProvider, parent: str | None, problems: list[str]
+) -> Provider:
+    """The described provider with what others have put on it."""
+    inventories = {
+        name: inventory
+        for name, inventory in now.inventories.items()
+        if name not in ours.classes and name not in known.inventories
+    }
+    for name, inventory in known.inventories.items():
+        if inventory.total:
+            inventories[name] = _inventory(known.name, name, inventory, now.inventories.get(name), problems)
+        else:
+            _check_amounts(known.name, name, inventory)
+    return Provider(
+        now.uuid,
+        known.name,
+        parent,
+        inventories,
+        known.traits | (now.traits - ours.traits),
+        known.aggregates | (now.aggregates - ours.aggregates),
+        now.generation,
+    )
+
+
+def _check_amounts(provider: str, resource_class: str, inventory: DescribedInventory) -> None:
+    ratio = (
+        inventory.initial_allocation_ratio
+        if inventory.allocation_ratio is None
+        else inventory.allocation_ratio
+    )
+    max_unit = inventory.total if inventory.max_unit is None else inventory.max_unit
+    fine = (
+        0 <= inventory.total <= MAX_UNIT
+        and inventory.reserved >= 0
+        and inventory.min_unit >= 1
+        and inventory.step_size >= 1
+        and (1 <= max_unit <= MAX_UNIT or not inventory.total)
+        and ratio > 0
+    )
+    if not fine:
+        raise DriverDataError(
+            f"The driver reports an inventory of {resource_class} on {provider!r} that makes no sense: "
+            f"total {inventory.total}, reserved {inventory.reserved}, min_unit {inventory.min_unit}, "
+            f"max_unit {max_unit}, step_size {inventory.step_size}, allocation_ratio {ratio}."
+        )
+
+
+def _inventory(
+    provider: str,
+    resource_class: str,
+    described: DescribedInventory,
+    now: Inventory | None,
+    problems: list[str],
+) -> Inventory:
+    _check_amounts(provider, resource_class, described)
+    ratio = described.allocation_ratio
+    if ratio is None:
+        ratio = described.initial_allocation_ratio if now is None else now.allocation_ratio
+    if described.reserved > described.total:
+        problems.append(
+            f"{described.reserved} of {resource_class} are reserved on provider {provider!r}, which has only "
+            f"{described.total}: nothing of it is offered; lower what is reserved."
+        )
+    return Inventory(
+        described.total,
+        min(described.reserved, described.total),
+        described.min_unit,
+        described.total if described.max_unit is None else described.max_unit,
+        described.step_size,
+        ratio,
+    )
+
+
+def _others(
+    current: ProviderTree, owned: Owned, wanted: Mapping[str, Provider]
+) -> Iterator[tuple[Provider, OwnedProvider | None]]:
+    """The providers that stay though they are not described, and what of ours is left on them.
+
+    One that we wrote goes away, unless others' providers hang under it or it has others' inventory: then it
+    stays without our inventory, still ours, until they are gone.
+    """
+    needed: set[str] = set()
+    for provider in current.bottom_up():
+        if provider.uuid in wanted:
+            continue
+        ours = owned.get(provider.uuid)
+        theirs = {name: each for name, each in provider.inventories.items() if name not in ours.classes}
+        if provider.uuid not in owned:
+            yield provider, None
+        elif theirs or provider.uuid in needed:
+            yield replace(provider, inventories=theirs), replace(ours, classes=frozenset())
+        else:
+            continue
+        if provider.parent is not None:
+            needed.add(provider.parent)
