@@ -1,0 +1,183 @@
+"""Who is asking, and what that role may do: noauth on loopback and the Unix socket, bearer tokens elsewhere.
+
+The rules are OpenStack Placement's own defaults: `admin` and `service` may do everything but reshape, which
+takes `service`; a `reader` of a project may see that project's usages. A token file may also hold a reader
+of everything, who may send any GET.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+from agent.placement.embedded.errors import FORBIDDEN, Refused
+
+ROLES = ("admin", "service", "reader")
+TOKEN_CHARACTERS_MIN = 16
+FILE_BYTES_MAX = 1 << 20
+
+Environ = Mapping[str, Any]
+"""A WSGI environ (PEP 3333)."""
+
+
+class DoorError(Exception):
+    """The door cannot be opened like this; the sentence says why and what to do."""
+
+
+class Caller(NamedTuple):
+    """`project_id` is None for a token that is bound to no project."""
+
+    name: str
+    project_id: str | None
+    roles: frozenset[str]
+
+
+class Unauthenticated(Exception):
+    """The request does not say who is asking; the sentence goes to the client."""
+
+
+Authenticator = Callable[[Environ], Caller]
+"""Raises Unauthenticated where the request does not say who asks."""
+
+
+def noauth(environ: Environ) -> Caller:
+    """The caller as `noauth2` of OpenStack Placement has it: `X-Auth-Token: USER[:PROJECT]`, believed.
+
+    USER "admin" has the role admin; `X-Roles: ROLE,ROLE` overrides. Only for doors that nobody else reaches.
+    """
+    token = environ.get("HTTP_X_AUTH_TOKEN")
+    if token is None:
+        raise Unauthenticated("Say who is asking in X-Auth-Token, as USER or USER:PROJECT.")
+    user, _, project = token.partition(":")
+    given = environ.get("HTTP_X_ROLES")
+    roles = {"admin"} if user == "admin" and given is None else _words(given or "")
+    if environ.get("HTTP_OPENSTACK_SYSTEM_SCOPE"):
+        roles = set()  # no call of Placement takes a system scope
+    return Caller(user, environ.get("HTTP_X_PROJECT_ID") or project or user, frozenset(roles))
+
+
+class Tokens:
+    """Bearer tokens, known by their SHA-256 digests only."""
+
+    def __init__(self, callers: Mapping[bytes, Caller]) -> None:
+        self._callers = tuple(callers.items())
+
+    def __call__(self, environ: Environ) -> Caller:
+        """The caller whose token stands in `Authorization: Bearer` or in `X-Auth-Token`."""
+        scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+        if scheme.lower() != "bearer":
+            token = environ.get("HTTP_X_AUTH_TOKEN", "")
+        digest = hashlib.sha256(token.strip().encode("latin-1", "replace")).digest()
+        found = None
+        for known, caller in self._callers:  # all of them, so that the time tells nothing
+            if hmac.compare_digest(known, digest):
+                found = caller
+        if found is None:
+            raise Unauthenticated("The request needs a valid token in Authorization: Bearer or X-Auth-Token.")
+        return found
+
+    @classmethod
+    def read(cls, path: Path) -> Tokens:
+        """Read a token file, which nobody but its owner may read, or a systemd credential.
+
+        One token a line: `NAME ROLE[,ROLE][@PROJECT] TOKEN`, where TOKEN may be written as `sha256:HEX` (its
+        digest); empty lines and lines that begin with # are skipped.
+
+        :raises DoorError: the file cannot be read, is open to others, or does not parse
+        """
+        return cls(dict(_parsed(path, number, line) for number, line in _lines(path)))
+
+
+def permits(caller: Caller, method: str, path: str, query: str) -> bool:
+    """Whether the caller's roles allow the request; `path` and `query` as a WSGI environ has them."""
+    if "service" in caller.roles:
+        return True
+    if method == "POST" and path == "/reshaper":
+        return False
+    if "admin" in caller.roles:
+        return True
+    if "reader" not in caller.roles or method != "GET":
+        return False
+    return caller.project_id is None or (path == "/usages" and caller.project_id == _project(query))
+
+
+def authorize(caller: Caller, method: str, path: str, query: str) -> None:
+    """:raises Refused: 403, where `permits` says no"""
+    if not permits(caller, method, path, query):
+        roles = ", ".join(sorted(caller.roles)) or "none"
+        raise Refused(FORBIDDEN, f"The roles of {caller.name} ({roles}) do not allow {method} {path}.")
+
+
+def _project(query: str) -> str | None:
+    return dict(parse_qsl(query)).get("project_id")
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip().lower() for word in text.split(",") if word.strip()}
+
+
+def _lines(path: Path) -> Sequence[tuple[int, str]]:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise DoorError(f"The token file {path} cannot be read: {error.strerror}.") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO) and not _is_credential(path):
+        raise DoorError(
+            f"The token file {path} is open to others (mode {stat.S_IMODE(mode):04o}); chmod it to 0600."
+        )
+    if len(content) > FILE_BYTES_MAX:
+        raise DoorError(f"The token file {path} has more than {FILE_BYTES_MAX} bytes; is it the right file?")
+    try:
+        lines = content.decode("ascii").splitlines()
+    except UnicodeDecodeError as error:
+        raise DoorError(f"The token file {path} holds something other than ASCII text.") from error
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
+    wanted = [(number, line) for number, line in numbered if line and not line.startswith("#")]
+    if not wanted:
+        raise DoorError(
+            f"The token file {path} holds no token; write lines of NAME ROLE[,ROLE][@PROJECT] TOKEN."
+        )
+    return wanted
+
+
+def _is_credential(path: Path) -> bool:
+    """Whether systemd keeps the file (LoadCredential=); its mode shows an access list then, not the group."""
+    directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    return bool(directory) and path.absolute().is_relative_to(Path(directory or "/").absolute())
+
+
+def _parsed(path: Path, number: int, line: str) -> tuple[bytes, Caller]:
+    where = f"Line {number} of the token file {path}"
+    words = line.split()
+    if len(words) != 3:
+        raise DoorError(f"{where} must be NAME ROLE[,ROLE][@PROJECT] TOKEN.")
+    name, grant, token = words
+    roles_text, at, project = grant.partition("@")
+    roles = _words(roles_text)
+    unknown = roles.difference(ROLES)
+    if unknown or not roles or (at and not project):
+        raise DoorError(
+            f"{where} must grant some of {', '.join(ROLES)} (and @PROJECT, if any), not {grant!r}."
+        )
+    return _digest(where, token), Caller(name, project or None, frozenset(roles))
+
+
+def _digest(where: str, token: str) -> bytes:
+    if token.startswith("sha256:"):
+        if not re.fullmatch(r"sha256:[0-9a-fA-F]{64}", token):
+            raise DoorError(f"{where} must hold 64 hexadecimal digits after sha256:.")
+        return bytes.fromhex(token.removeprefix("sha256:"))
+    if len(token) < TOKEN_CHARACTERS_MIN:
+        raise DoorError(
+            f"{where} holds a token of fewer than {TOKEN_CHARACTERS_MIN} characters; make a longer one."
+        )
+    return hashlib.sha256(token.encode("ascii")).digest()
