@@ -26,6 +26,7 @@ class State(Protocol):
     def tree(self, root_uuid: str) -> list[Provider]: ...
     def has_trait(self, name: str) -> bool: ...
     def has_resource_class(self, name: str) -> bool: ...
+    def consumers_of(self, provider_uuid: str) -> list[Consumer]: ...
     def providers_with_trait(self, name: str) -> list[Provider]: ...
     def providers_with_class(self, name: str) -> list[Provider]: ...
 
@@ -103,6 +104,12 @@ class Draft:
 
     def consumer(self, uuid: str) -> Consumer | None:
         return self.consumers[uuid] if uuid in self.consumers else self._below.consumer(uuid)
+
+    def consumers_of(self, provider_uuid: str) -> list[Consumer]:
+        below = [c for c in self._below.consumers_of(provider_uuid) if c.uuid not in self.consumers]
+        return below + [
+            c for c in self.consumers.values() if c is not None and provider_uuid in c.allocations
+        ]
 
     def used(self, provider_uuid: str, resource_class: str) -> int:
         used = self._used.get((provider_uuid, resource_class))

@@ -80,8 +80,7 @@ class Consumer(NamedTuple):
 
 
 class Model:
-    """See the module's docstring. `traits` and `resource_classes` map every known name to its creation time.
-    """
+    """`traits` and `resource_classes` map every known name to its creation time."""
 
     def __init__(self, traits: Mapping[str, float], resource_classes: Mapping[str, float]) -> None:
         self.lock = threading.Lock()
@@ -116,6 +115,10 @@ class Model:
 
     def consumer(self, uuid: str) -> Consumer | None:
         return self.consumers.get(uuid)
+
+    def consumers_of(self, provider_uuid: str) -> list[Consumer]:
+        """The consumers that hold something on the provider."""
+        return [self.consumers[uuid] for uuid in self.consumers_by_provider.get(provider_uuid, ())]
 
     def used(self, provider_uuid: str, resource_class: str) -> int:
         """The sum of the allocations of `resource_class` on the provider."""

@@ -1,0 +1,106 @@
+"""The embedded core's front door: one function call per Placement API request.
+
+core = Core.open(Path("/var/lib/plimsoll"))
+answer = core.request("GET", "/resource_providers?name=host1", microversion="1.39")
+answer.status, answer.headers["last-modified"], answer.body["resource_providers"]
+core.close()
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from agent.placement.embedded import microversions as mv
+from agent.placement.embedded import routes
+from agent.placement.embedded.answers import Answer, Request
+from agent.placement.embedded.errors import INTERNAL_ERROR, NOT_ACCEPTABLE, TITLES, UNAVAILABLE, Refused
+from agent.placement.embedded.query import Query
+from agent.placement.embedded.sqliteerrors import DatabaseError
+from agent.placement.embedded.store import Store
+
+LOG = logging.getLogger(__name__)
+
+
+class Core:
+    """A complete Placement over one state directory. `request` may be called from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @classmethod
+    def open(cls, state_dir: Path, *, clock: Callable[[], float] = time.time) -> Core:
+        """Take the directory's lock, migrate and load placement.db, and be ready.
+
+        :raises DatabaseError: typed by cause, see sqliteerrors.py; the file is left as it is
+        """
+        return cls(Store(state_dir, clock))
+
+    def close(self) -> None:
+        """Finish the writes under way, close the file and give up the lock."""
+        self._store.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        microversion: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Answer one request as the Placement API does; a write is on disk when its answer is given.
+
+        `path` may carry a query string; `body` is the Python object that the JSON would be. `microversion`
+        is "1.N" or "latest"; without it the openstack-api-version header decides, and without that 1.0.
+        What goes wrong is an answer too: 4xx, 503 where the disk refused (nothing was changed), 500.
+        """
+        request_id = f"req-{uuid.uuid4()}"
+        minor: int | None = None
+        try:
+            told = {name.lower(): value for name, value in headers.items()} if headers else {}
+            if microversion is None:
+                microversion = mv.from_header(told.get(mv.HEADER))
+            minor = mv.parse(microversion)
+            bare_path, _, query = path.partition("?")
+            route, args = routes.find(method, unquote(bare_path), minor)
+            routes.check_content(route, told)
+            answer = route.handler(Request(self._store, minor, method, args, Query(query), body))
+        except Refused as refusal:
+            answer = refused(refusal, minor, request_id)
+        except DatabaseError as error:
+            LOG.error("%s %s was not done: %s", method, path, error)
+            answer = refused(Refused(UNAVAILABLE, str(error)), minor, request_id)
+        except Exception as error:
+            LOG.exception("%s %s failed", method, path)
+            answer = refused(Refused(INTERNAL_ERROR, repr(error)), minor, request_id)
+        if minor is not None:
+            answer.headers[mv.HEADER] = f"{mv.SERVICE} {mv.text(minor)}"
+            answer.headers["vary"] = mv.HEADER
+        answer.headers["x-openstack-request-id"] = request_id
+        if answer.body is not None:
+            answer.headers["content-type"] = "application/json"
+        return answer
+
+
+def refused(refusal: Refused, minor: int | None, request_id: str) -> Answer:
+    """The answer that tells a refusal. `minor` is None where the microversion itself was refused."""
+    problem = refusal.problem
+    error: dict[str, Any] = {
+        "status": problem.status,
+        "title": TITLES[problem.status],
+        "detail": refusal.detail,
+        "request_id": request_id,
+    }
+    if minor is not None and minor >= mv.ERROR_CODES:
+        error["code"] = problem.code
+    if minor is None and problem is NOT_ACCEPTABLE:
+        error["max_version"], error["min_version"] = mv.text(mv.MAX), mv.text(mv.MIN)
+    if refusal.reasons:
+        error["reasons"] = [dict(reason) for reason in refusal.reasons]
+    return Answer(problem.status, dict(refusal.headers), {"errors": [error]})

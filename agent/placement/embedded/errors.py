@@ -1,0 +1,74 @@
+"""Every way in which a request is refused, in one table: HTTP status and Placement's error code.
+
+A client tells "retry" from "full" by the code of a 409 alone, so the codes are part of the interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+UNDEFINED_CODE = "placement.undefined_code"
+
+TITLES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    406: "Not Acceptable",
+    409: "Conflict",
+    413: "Request Entity Too Large",
+    415: "Unsupported Media Type",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+class Problem(NamedTuple):
+    status: int
+    code: str = UNDEFINED_CODE
+
+
+BAD_REQUEST = Problem(400)
+DUPLICATE_KEY = Problem(400, "placement.query.duplicate_key")
+BAD_VALUE = Problem(400, "placement.query.bad_value")
+MISSING_VALUE = Problem(400, "placement.query.missing_value")
+PROVIDER_NOT_FOUND = Problem(400, "placement.resource_provider.not_found")
+UNAUTHORIZED = Problem(401)
+FORBIDDEN = Problem(403)
+NOT_FOUND = Problem(404)
+METHOD_NOT_ALLOWED = Problem(405)
+NOT_ACCEPTABLE = Problem(406)
+CONFLICT = Problem(409)
+CONCURRENT_UPDATE = Problem(409, "placement.concurrent_update")
+DUPLICATE_NAME = Problem(409, "placement.duplicate_name")
+INVENTORY_IN_USE = Problem(409, "placement.inventory.inuse")
+PROVIDER_IN_USE = Problem(409, "placement.resource_provider.inuse")
+PROVIDER_HAS_CHILDREN = Problem(409, "placement.resource_provider.cannot_delete_parent")
+TOO_LARGE = Problem(413)
+UNSUPPORTED_MEDIA_TYPE = Problem(415)
+INTERNAL_ERROR = Problem(500)
+UNAVAILABLE = Problem(503)
+
+
+class Refused(Exception):
+    """A request that is not granted; nothing was changed.
+
+    `reasons` is the machine-readable part of a capacity refusal (see rules/allocations.py), `headers` are
+    added to the answer's.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        detail: str,
+        *,
+        reasons: Sequence[Mapping[str, Any]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.problem = problem
+        self.detail = detail
+        self.reasons = reasons
+        self.headers = headers or {}

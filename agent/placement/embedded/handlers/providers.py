@@ -1,0 +1,131 @@
+"""/resource_providers and /resource_providers/{uuid}"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Iterable
+from typing import Any
+
+from agent.placement.embedded import microversions as mv
+from agent.placement.embedded import query, schemas
+from agent.placement.embedded.answers import Answer, Request, empty, freshness, ok
+from agent.placement.embedded.draft import Draft
+from agent.placement.embedded.errors import BAD_REQUEST, Refused
+from agent.placement.embedded.model import Model, Provider
+from agent.placement.embedded.rules import inventories, providers
+
+_LINKS = (
+    ("inventories", mv.MIN),
+    ("usages", mv.MIN),
+    ("aggregates", mv.AGGREGATES),
+    ("traits", mv.TRAITS),
+    ("allocations", mv.ALLOCATIONS_LINK),
+)
+
+
+def url_of(provider_uuid: str) -> str:
+    return f"/resource_providers/{provider_uuid}"
+
+
+def show(provider: Provider, minor: int) -> dict[str, Any]:
+    url = url_of(provider.uuid)
+    links = [{"rel": "self", "href": url}]
+    links += [{"rel": rel, "href": f"{url}/{rel}"} for rel, since in _LINKS if minor >= since]
+    shown = {
+        "uuid": provider.uuid,
+        "name": provider.name,
+        "generation": provider.generation,
+        "links": links,
+    }
+    if minor >= mv.NESTED_PROVIDERS:
+        shown["parent_provider_uuid"] = provider.parent_uuid
+        shown["root_provider_uuid"] = provider.root_uuid
+    return shown
+
+
+def create(request: Request) -> Answer:
+    body = request.checked_body(schemas.POST_PROVIDER)
+    given = body.get("uuid")
+    uuid = str(uuids.UUID(given)) if given else str(uuids.uuid4())
+    provider = request.store.write(
+        lambda draft: providers.create(draft, uuid, body["name"], body.get("parent_provider_uuid"))
+    )
+    location = {"location": url_of(uuid)}
+    if request.minor < mv.CREATED_PROVIDER_BODY:
+        return empty(201, location)
+    headers = freshness(request, provider.updated_at) | location
+    return Answer(200, headers, show(provider, request.minor))
+
+
+def get(request: Request) -> Answer:
+    provider = providers.get(request.store.model, request.args["uuid"])
+    return ok(request, show(provider, request.minor), provider.updated_at)
+
+
+def update(request: Request) -> Answer:
+    uuid, minor = request.args["uuid"], request.minor
+    providers.get(request.store.model, uuid)
+    body = request.checked_body(schemas.PUT_PROVIDER)
+
+    def rule(draft: Draft) -> Provider:
+        parent = body.get("parent_provider_uuid", providers.get(draft, uuid).parent_uuid)
+        return providers.update(draft, uuid, body["name"], parent, may_reparent=minor >= mv.REPARENTING)
+
+    provider = request.store.write(rule)
+    return ok(request, show(provider, minor), provider.updated_at)
+
+
+def delete(request: Request) -> Answer:
+    uuid = request.args["uuid"]
+    request.store.write(lambda draft: providers.delete(draft, uuid), releases=True)
+    return empty()
+
+
+def list_all(request: Request) -> Answer:
+    parameters = request.checked_query(schemas.LIST_PROVIDERS)
+    aggregates = query.member_of(request.query.all("member_of"), request.minor)
+    traits = query.traits(request.query.all("required"), request.minor)
+    amounts = query.resources(parameters["resources"]) if "resources" in parameters else {}
+    with request.store.reading() as model:
+        found = _filtered(model, parameters, traits, aggregates, amounts)
+    modified = max((provider.updated_at for provider in found), default=request.store.clock())
+    return ok(request, {"resource_providers": [show(p, request.minor) for p in found]}, modified)
+
+
+def _filtered(
+    model: Model,
+    parameters: dict[str, str],
+    traits: query.TraitFilter,
+    aggregates: query.AggregateFilter,
+    amounts: dict[str, int],
+) -> list[Provider]:
+    candidates: Iterable[Provider] = model.providers.values()
+    if parameters.get("in_tree"):
+        member = model.provider(parameters["in_tree"])
+        if member is None:
+            return []
+        candidates = model.tree(member.root_uuid)
+    if parameters.get("uuid"):
+        candidates = [provider for provider in candidates if provider.uuid == parameters["uuid"]]
+    if parameters.get("name"):
+        candidates = [provider for provider in candidates if provider.name == parameters["name"]]
+    unknown = sorted(name for name in traits.names if not model.has_trait(name))
+    if unknown:
+        raise Refused(BAD_REQUEST, f"No such trait(s): {', '.join(unknown)}.")
+    inventories.check_known(model, amounts)
+    return [
+        provider
+        for provider in candidates
+        if traits.admits(provider.traits)
+        and aggregates.admits(provider.aggregates)
+        and all(_has_room(model, provider, name, amount) for name, amount in amounts.items())
+    ]
+
+
+def _has_room(model: Model, provider: Provider, resource_class: str, amount: int) -> bool:
+    inventory = provider.inventories.get(resource_class)
+    return (
+        inventory is not None
+        and inventory.admits(amount)
+        and model.used(provider.uuid, resource_class) + amount <= inventory.capacity
+    )

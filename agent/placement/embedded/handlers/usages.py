@@ -1,0 +1,57 @@
+"""/usages and /resource_providers/{uuid}/usages"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.placement.embedded import microversions as mv
+from agent.placement.embedded import schemas
+from agent.placement.embedded.answers import Answer, Request, ok
+from agent.placement.embedded.handlers.allocations import UNKNOWN_TYPE
+from agent.placement.embedded.model import Consumer
+from agent.placement.embedded.rules import providers
+
+ALL_TYPES = "all"
+
+
+def get_of_provider(request: Request) -> Answer:
+    with request.store.reading() as model:
+        provider = providers.get(model, request.args["uuid"])
+        used = {name: model.used(provider.uuid, name) for name in provider.inventories}
+    body = {"resource_provider_generation": provider.generation, "usages": used}
+    return ok(request, body, request.store.clock())
+
+
+def get(request: Request) -> Answer:
+    parameters = request.checked_query(schemas.GET_USAGES)
+    project_id, user_id = parameters["project_id"], parameters.get("user_id")
+    with request.store.reading() as model:
+        owned = [
+            consumer
+            for consumer in model.consumers.values()
+            if consumer.project_id == project_id and user_id in (None, consumer.user_id)
+        ]
+    if request.minor < mv.CONSUMER_TYPES:
+        usages: dict[str, int] | dict[str, dict[str, int]] = _sums(owned)
+    else:
+        usages = _by_type(owned, parameters.get("consumer_type"))
+    return ok(request, {"usages": usages}, request.store.clock())
+
+
+def _by_type(consumers: list[Consumer], wanted: str | None) -> dict[str, dict[str, int]]:
+    """{type: {class: sum, ..., "consumer_count": n}}; `wanted` "all" puts them all under that one name."""
+    groups: dict[str, list[Consumer]] = {}
+    for consumer in consumers:
+        name = ALL_TYPES if wanted == ALL_TYPES else consumer.consumer_type or UNKNOWN_TYPE
+        if wanted in (None, name):
+            groups.setdefault(name, []).append(consumer)
+    return {name: {**_sums(group), "consumer_count": len(group)} for name, group in groups.items()}
+
+
+def _sums(consumers: Iterable[Consumer]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for consumer in consumers:
+        for resources in consumer.allocations.values():
+            for resource_class, amount in resources.items():
+                sums[resource_class] = sums.get(resource_class, 0) + amount
+    return sums

@@ -1,0 +1,160 @@
+"""The durable form of the model: the tables, and the way of records into them and back.
+
+One row per provider and one per consumer, with what hangs on it as JSON. A claim therefore writes one
+consumer row, and of each provider that it names only the generation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import os_resource_classes
+import os_traits
+
+from agent.placement.embedded.draft import Draft
+from agent.placement.embedded.groupcommit import Transaction
+from agent.placement.embedded.model import Consumer, Inventory, Model, Provider
+from agent.placement.embedded.sqlitefile import SqliteFile
+
+APPLICATION_ID = 0x504C5043
+FILE_NAME = "placement.db"
+
+MIGRATIONS = (
+    """
+    CREATE TABLE resource_providers (
+        id INTEGER PRIMARY KEY,
+        uuid TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        generation INTEGER NOT NULL,
+        parent_provider_uuid TEXT,
+        root_provider_uuid TEXT NOT NULL,
+        inventories TEXT NOT NULL,  -- {class: [total, reserved, min, max, step, ratio, updated_at]}
+        traits TEXT NOT NULL,       -- [name, ...]
+        aggregates TEXT NOT NULL,   -- [uuid, ...]
+        updated_at REAL NOT NULL
+    ) STRICT;
+    CREATE TABLE consumers (
+        uuid TEXT NOT NULL PRIMARY KEY,
+        project_id TEXT NOT NULL,
+        user_id TEXT NOT NULL,
+        consumer_type TEXT,
+        generation INTEGER NOT NULL,
+        allocations TEXT NOT NULL,  -- {provider uuid: {class: amount}}
+        updated_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE meta (created_at REAL NOT NULL) STRICT;
+    INSERT INTO meta VALUES (unixepoch());
+    CREATE TABLE traits (name TEXT NOT NULL PRIMARY KEY, created_at REAL NOT NULL) STRICT;
+    CREATE TABLE resource_classes (name TEXT NOT NULL PRIMARY KEY, created_at REAL NOT NULL) STRICT;
+    """,
+)
+
+_PUT_PROVIDER = """
+    INSERT INTO resource_providers (uuid, name, generation, parent_provider_uuid, root_provider_uuid,
+                                    inventories, traits, aggregates, updated_at)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+    ON CONFLICT (uuid) DO UPDATE SET name = ?2, generation = ?3, parent_provider_uuid = ?4,
+        root_provider_uuid = ?5, inventories = ?6, traits = ?7, aggregates = ?8, updated_at = ?9
+"""
+_RAISE_GENERATION = "UPDATE resource_providers SET generation = ?, updated_at = ? WHERE uuid = ?"
+_PUT_CONSUMER = """
+    INSERT OR REPLACE INTO consumers (uuid, project_id, user_id, consumer_type, generation, allocations,
+                                      updated_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+
+_dump = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def write(transaction: Transaction, draft: Draft, before: Model) -> None:
+    """Write what the draft changes over the state `before`."""
+    _write_providers(transaction, draft, before)
+    if draft.consumers:
+        gone = [(uuid,) for uuid, consumer in draft.consumers.items() if consumer is None]
+        if gone:
+            transaction.executemany("DELETE FROM consumers WHERE uuid = ?", gone)
+        kept = [
+            (*consumer[:5], _dump(consumer.allocations), consumer.updated_at)
+            for consumer in draft.consumers.values()
+            if consumer is not None
+        ]
+        transaction.executemany(_PUT_CONSUMER, kept)
+    _write_names(transaction, "traits", draft.traits)
+    _write_names(transaction, "resource_classes", draft.resource_classes)
+
+
+def _write_names(transaction: Transaction, table: str, names: Mapping[str, float | None]) -> None:
+    for name, created_at in names.items():
+        transaction.execute(f"DELETE FROM {table} WHERE name = ?", (name,))  # noqa: S608 - table is ours
+        if created_at is not None:
+            transaction.execute(f"INSERT INTO {table} VALUES (?, ?)", (name, created_at))  # noqa: S608
+
+
+def _write_providers(transaction: Transaction, draft: Draft, before: Model) -> None:
+    raised, put, gone = [], [], []
+    for uuid, provider in draft.providers.items():
+        old = before.providers.get(uuid)
+        if provider is None:
+            gone.append((uuid,))
+        elif old is not None and _same_but_generation(old, provider):
+            raised.append((provider.generation, provider.updated_at, uuid))
+        else:
+            put.append(_row_of(provider))
+    if raised:
+        transaction.executemany(_RAISE_GENERATION, raised)
+    if put:
+        transaction.executemany(_PUT_PROVIDER, put)
+    if gone:
+        transaction.executemany("DELETE FROM resource_providers WHERE uuid = ?", gone)
+
+
+def _same_but_generation(old: Provider, new: Provider) -> bool:
+    return (old.name, *old[3:8]) == (new.name, *new[3:8])
+
+
+def _row_of(provider: Provider) -> tuple[Any, ...]:
+    return (
+        *provider[:5],
+        _dump(provider.inventories),
+        _dump(sorted(provider.traits)),
+        _dump(sorted(provider.aggregates)),
+        provider.updated_at,
+    )
+
+
+def load(file: SqliteFile) -> Model:
+    """The model of what is in the file. The standard names are as old as the file."""
+    created_at: float = file.read("SELECT created_at FROM meta")[0][0]
+    model = Model(
+        traits=dict.fromkeys(os_traits.get_traits(), created_at),
+        resource_classes=dict.fromkeys(os_resource_classes.STANDARDS, created_at),
+    )
+    for table, names in (("traits", model.traits), ("resource_classes", model.resource_classes)):
+        names.update(file.read(f"SELECT name, created_at FROM {table} ORDER BY rowid"))  # noqa: S608 - ours
+    providers = file.read(
+        "SELECT uuid, name, generation, parent_provider_uuid, root_provider_uuid, inventories, traits,"
+        " aggregates, updated_at FROM resource_providers ORDER BY id"
+    )
+    consumers = file.read(
+        "SELECT uuid, project_id, user_id, consumer_type, generation, allocations, updated_at FROM consumers"
+    )
+    model.load(_providers(providers), _consumers(consumers))
+    # A standard name that a newer library brought stays known while something uses it.
+    for name in model.providers_by_trait:
+        model.traits.setdefault(name, created_at)
+    for name in model.providers_by_class:
+        model.resource_classes.setdefault(name, created_at)
+    return model
+
+
+def _providers(rows: list[tuple[Any, ...]]) -> Iterator[Provider]:
+    for row in rows:
+        offered = {name: Inventory(*numbers) for name, numbers in json.loads(row[5]).items()}
+        traits, aggregates = frozenset(json.loads(row[6])), frozenset(json.loads(row[7]))
+        yield Provider._make((*row[:5], offered, traits, aggregates, row[8]))
+
+
+def _consumers(rows: list[tuple[Any, ...]]) -> Iterator[Consumer]:
+    for row in rows:
+        yield Consumer._make((*row[:5], json.loads(row[5]), row[6]))

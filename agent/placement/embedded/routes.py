@@ -1,0 +1,189 @@
+"""The routes of the Placement API: which function answers which method, from which microversion on.
+
+A route's rows stand newest first. Before the oldest row a route is not born yet: 404, or where the path has
+other methods and the API says so, 405.
+
+The allocation candidates plug in here as one more entry; its function takes a `Request`, gives an `Answer`:
+
+    "/allocation_candidates": {"GET": (Route(mv.CANDIDATES, candidates.get_candidates, JSON_OUT),)},
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from enum import Flag, auto
+from typing import NamedTuple
+
+from agent.placement.embedded import microversions as mv
+from agent.placement.embedded.answers import Answer, Request
+from agent.placement.embedded.errors import (
+    METHOD_NOT_ALLOWED,
+    NOT_ACCEPTABLE,
+    NOT_FOUND,
+    UNSUPPORTED_MEDIA_TYPE,
+    Problem,
+    Refused,
+)
+from agent.placement.embedded.handlers import (
+    allocations,
+    classes,
+    inventories,
+    providers,
+    root,
+    traits,
+    usages,
+)
+
+
+class Content(Flag):
+    """JSON_IN: takes a body, which must be JSON. JSON_OUT: minds an Accept header that bars JSON."""
+
+    NONE = 0
+    JSON_IN = auto()
+    JSON_OUT = auto()
+
+
+NONE, JSON_IN, JSON_OUT = Content.NONE, Content.JSON_IN, Content.JSON_OUT
+
+
+class Route(NamedTuple):
+    since: int
+    handler: Callable[[Request], Answer]
+    content: Content
+    before: Problem = NOT_FOUND
+
+
+_JSON_RANGES = ("*/*", "application/*", "application/json")
+"""The media ranges that JSON falls into, the most precise last."""
+
+Methods = Mapping[str, tuple[Route, ...]]
+
+ROUTES: Mapping[str, Methods] = {
+    "/": {"GET": (Route(mv.MIN, root.get, NONE),)},
+    "/resource_classes": {
+        "GET": (Route(mv.CUSTOM_CLASSES, classes.list_all, JSON_OUT),),
+        "POST": (Route(mv.CUSTOM_CLASSES, classes.create, JSON_IN),),
+    },
+    "/resource_classes/{name}": {
+        "GET": (Route(mv.CUSTOM_CLASSES, classes.get, JSON_OUT),),
+        "PUT": (
+            Route(mv.CLASS_PUT_CREATES, classes.ensure, NONE),
+            Route(mv.CUSTOM_CLASSES, classes.rename, JSON_IN),
+        ),
+        "DELETE": (Route(mv.CUSTOM_CLASSES, classes.delete, NONE),),
+    },
+    "/resource_providers": {
+        "GET": (Route(mv.MIN, providers.list_all, JSON_OUT),),
+        "POST": (Route(mv.MIN, providers.create, JSON_IN),),
+    },
+    "/resource_providers/{uuid}": {
+        "GET": (Route(mv.MIN, providers.get, JSON_OUT),),
+        "DELETE": (Route(mv.MIN, providers.delete, NONE),),
+        "PUT": (Route(mv.MIN, providers.update, JSON_IN),),
+    },
+    "/resource_providers/{uuid}/inventories": {
+        "GET": (Route(mv.MIN, inventories.get_all, JSON_OUT),),
+        "POST": (Route(mv.MIN, inventories.add, JSON_IN),),
+        "PUT": (Route(mv.MIN, inventories.put_all, JSON_IN),),
+        "DELETE": (Route(mv.DELETE_INVENTORIES, inventories.delete_all, NONE, METHOD_NOT_ALLOWED),),
+    },
+    "/resource_providers/{uuid}/inventories/{resource_class}": {
+        "GET": (Route(mv.MIN, inventories.get_one, JSON_OUT),),
+        "PUT": (Route(mv.MIN, inventories.put_one, JSON_IN),),
+        "DELETE": (Route(mv.MIN, inventories.delete_one, NONE),),
+    },
+    "/resource_providers/{uuid}/usages": {
+        "GET": (Route(mv.MIN, usages.get_of_provider, JSON_OUT),),
+    },
+    "/resource_providers/{uuid}/aggregates": {
+        "GET": (Route(mv.AGGREGATES, traits.get_aggregates, JSON_OUT),),
+        "PUT": (Route(mv.AGGREGATES, traits.put_aggregates, JSON_IN),),
+    },
+    "/resource_providers/{uuid}/allocations": {
+        "GET": (Route(mv.MIN, allocations.get_of_provider, JSON_OUT),),
+    },
+    "/resource_providers/{uuid}/traits": {
+        "GET": (Route(mv.TRAITS, traits.get_of_provider, JSON_OUT),),
+        "PUT": (Route(mv.TRAITS, traits.put_of_provider, JSON_IN),),
+        "DELETE": (Route(mv.TRAITS, traits.delete_of_provider, NONE),),
+    },
+    "/allocations": {
+        "POST": (Route(mv.POST_ALLOCATIONS, allocations.post, JSON_IN),),
+    },
+    "/allocations/{consumer_uuid}": {
+        "GET": (Route(mv.MIN, allocations.get, JSON_OUT),),
+        "PUT": (Route(mv.MIN, allocations.put, JSON_IN),),
+        "DELETE": (Route(mv.MIN, allocations.delete, NONE),),
+    },
+    "/traits": {"GET": (Route(mv.TRAITS, traits.list_all, JSON_OUT),)},
+    "/traits/{name}": {
+        "GET": (Route(mv.TRAITS, traits.get, NONE),),
+        "PUT": (Route(mv.TRAITS, traits.put, NONE),),
+        "DELETE": (Route(mv.TRAITS, traits.delete, NONE),),
+    },
+    "/usages": {"GET": (Route(mv.USAGES, usages.get, JSON_OUT),)},
+    "/reshaper": {"POST": (Route(mv.RESHAPER, allocations.reshape, JSON_IN),)},
+}
+
+
+def find(method: str, path: str, minor: int) -> tuple[Route, dict[str, str]]:
+    """The route for a decoded path without its query, and the values of the path's own parts.
+
+    :raises Refused: 404, or 405 with the methods that the path has
+    """
+    parts = path.split("/")[1:] if path not in ("", "/") else []
+    names, methods = _BY_SHAPE.get(_shape(parts), ((), None))
+    if methods is None or not all(parts):
+        raise Refused(NOT_FOUND, "The resource could not be found.")
+    rows = methods.get(method)
+    if rows is None:
+        allowed = {"allow": ", ".join(methods)}
+        raise Refused(METHOD_NOT_ALLOWED, f"{method} is not allowed for this resource.", headers=allowed)
+    for route in rows:
+        if minor >= route.since:
+            return route, dict(zip(names, parts[1::2], strict=True))
+    raise Refused(rows[-1].before, f"This resource is served from microversion 1.{rows[-1].since} on.")
+
+
+def check_content(route: Route, headers: Mapping[str, str]) -> None:
+    """Check media types where the caller tells any (lower-case names); a call in process tells none.
+
+    :raises Refused: 406 or 415
+    """
+    if JSON_OUT in route.content and not _takes_json(headers.get("accept", "")):
+        raise Refused(NOT_ACCEPTABLE, "Only application/json is provided.")
+    if JSON_IN in route.content and "content-type" in headers:
+        given = headers["content-type"].partition(";")[0].strip().lower()
+        if given != "application/json":
+            raise Refused(
+                UNSUPPORTED_MEDIA_TYPE,
+                f"The media type {given or None} is not supported, use application/json.",
+            )
+
+
+def _takes_json(accept: str) -> bool:
+    """Whether an Accept header, where there is one, leaves room for JSON (RFC 9110, section 12.5.1)."""
+    best: tuple[int, bool] = (-1, not accept.strip())
+    for media_range in accept.split(","):
+        name, *parameters = (part.strip().lower() for part in media_range.split(";"))
+        if name in _JSON_RANGES:
+            barred = any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
+            best = max(best, (_JSON_RANGES.index(name), not barred))
+    return best[1]
+
+
+def _shape(parts: list[str]) -> tuple[str | int, ...]:
+    """What tells routes apart: how many parts, and the fixed ones, which alternate with the free."""
+    return (len(parts), *parts[::2])
+
+
+def _by_shape(routes: Mapping[str, Methods]) -> dict[tuple[str | int, ...], tuple[tuple[str, ...], Methods]]:
+    shapes = {}
+    for pattern, methods in routes.items():
+        parts = pattern.split("/")[1:] if pattern != "/" else []
+        shapes[_shape(parts)] = (tuple(part.strip("{}") for part in parts[1::2]), methods)
+    return shapes
+
+
+_BY_SHAPE = _by_shape(ROUTES)

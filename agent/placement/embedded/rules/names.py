@@ -1,0 +1,86 @@
+"""Traits and resource classes: custom ones are made and deleted, standard ones are always there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from agent.placement.embedded.draft import Draft
+from agent.placement.embedded.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, Refused
+
+V = TypeVar("V")
+
+CUSTOM = "CUSTOM_"
+
+
+def ensure_trait(draft: Draft, name: str) -> bool:
+    """Make the custom trait if it is missing; answers whether it was."""
+    if draft.has_trait(name):
+        return False
+    draft.put_trait(name)
+    return True
+
+
+def delete_trait(draft: Draft, name: str) -> None:
+    """:raises Refused: 404, 400 a standard one, 409 in use"""
+    if not draft.has_trait(name):
+        raise Refused(NOT_FOUND, f"No such trait(s): {name}.")
+    if not name.startswith(CUSTOM):
+        raise Refused(BAD_REQUEST, f"{name} is a standard trait and cannot be deleted.")
+    if draft.providers_with_trait(name):
+        raise Refused(CONFLICT, f"The trait {name} is in use by a resource provider.")
+    draft.drop_trait(name)
+
+
+def create_class(draft: Draft, name: str) -> None:
+    """:raises Refused: 409 there already"""
+    if draft.has_resource_class(name):
+        raise Refused(CONFLICT, f"Conflicting resource class already exists: {name}.")
+    draft.put_resource_class(name)
+
+
+def ensure_class(draft: Draft, name: str) -> bool:
+    """Make the custom resource class if it is missing; answers whether it was."""
+    if draft.has_resource_class(name):
+        return False
+    draft.put_resource_class(name)
+    return True
+
+
+def delete_class(draft: Draft, name: str) -> None:
+    """:raises Refused: 404, 400 a standard one, 409 in use"""
+    _check_custom(draft, name)
+    if draft.providers_with_class(name):
+        raise Refused(CONFLICT, f"The resource class {name} is in use in an inventory.")
+    draft.drop_resource_class(name)
+
+
+def rename_class(draft: Draft, name: str, new_name: str) -> None:
+    """Rename the custom resource class, also in all inventories and allocations (up to 1.6).
+
+    :raises Refused: 404, 400 a standard one, 409 the new name is taken
+    """
+    _check_custom(draft, name)
+    if new_name == name:
+        return
+    if draft.has_resource_class(new_name):
+        raise Refused(CONFLICT, f"Resource class already exists: {new_name}.")
+    for provider in draft.providers_with_class(name):
+        for consumer in draft.consumers_of(provider.uuid):
+            held = {uuid: _renamed(part, name, new_name) for uuid, part in consumer.allocations.items()}
+            draft.put_consumer(consumer.uuid, consumer._replace(allocations=held))
+        offered = _renamed(provider.inventories, name, new_name)
+        draft.put_provider(provider._replace(inventories=offered))
+    draft.drop_resource_class(name)
+    draft.put_resource_class(new_name)
+
+
+def _check_custom(draft: Draft, name: str) -> None:
+    if not draft.has_resource_class(name):
+        raise Refused(NOT_FOUND, f"No such resource class {name}.")
+    if not name.startswith(CUSTOM):
+        raise Refused(BAD_REQUEST, f"{name} is a standard resource class and stays as it is.")
+
+
+def _renamed(held: Mapping[str, V], name: str, new_name: str) -> dict[str, V]:
+    return {new_name if key == name else key: value for key, value in held.items()}

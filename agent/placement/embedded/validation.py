@@ -1,0 +1,150 @@
+"""Checks of what came in from outside, as small functions that are put together like a schema.
+
+A `Check` takes a value and the place where it stands, and returns the value (an integral float as an int, as
+JSON Schema has it) or raises `Invalid` with a sentence that names the place. Hand-made because a claim is
+checked on the hot path: this takes microseconds, where a schema library takes hundreds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Check = Callable[[Any, str], Any]
+
+MAX_INT = 2**31 - 1
+
+
+class Invalid(Exception):
+    """A value is not what it must be; the message says where, and what was expected."""
+
+
+def integer(minimum: int | None = None, maximum: int | None = None) -> Check:
+    def check(value: Any, where: str) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Invalid(f"{where} must be an integer, not {_shown(value)}.")
+        if minimum is not None and value < minimum:
+            raise Invalid(f"{where} must be at least {minimum}, not {value}.")
+        if maximum is not None and value > maximum:
+            raise Invalid(f"{where} must be at most {maximum}, not {value}.")
+        return value
+
+    return check
+
+
+def number(maximum: float) -> Check:
+    def check(value: Any, where: str) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise Invalid(f"{where} must be a number, not {_shown(value)}.")
+        if not math.isfinite(value) or value > maximum:
+            raise Invalid(f"{where} must be at most {maximum:g}, not {value}.")
+        return value
+
+    return check
+
+
+def string(minimum: int = 0, maximum: int | None = None, pattern: str | None = None) -> Check:
+    match = re.compile(pattern).search if pattern else None
+
+    def check(value: Any, where: str) -> str:
+        if not isinstance(value, str):
+            raise Invalid(f"{where} must be a string, not {_shown(value)}.")
+        if len(value) < minimum or (maximum is not None and len(value) > maximum):
+            raise Invalid(f"{where} must have {minimum} to {maximum} characters, not {len(value)}.")
+        if match is not None and not match(value):
+            raise Invalid(f"{where} must match {pattern}, which {value!r} does not.")
+        return value
+
+    return check
+
+
+def nullable(inner: Check) -> Check:
+    return lambda value, where: None if value is None else inner(value, where)
+
+
+def array(items: Check, minimum: int = 0, unique: bool = False) -> Check:
+    def check(value: Any, where: str) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            raise Invalid(f"{where} must be an array, not {_shown(value)}.")
+        if len(value) < minimum:
+            raise Invalid(f"{where} must have at least {minimum} items.")
+        checked = [items(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        if unique and len(set(checked)) != len(checked):
+            raise Invalid(f"{where} must not name anything twice.")
+        return checked
+
+    return check
+
+
+def record(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
+    """An object with exactly these keys."""
+    known = {**required, **(optional or {})}
+
+    def check(value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise Invalid(f"{where} must be an object, not {_shown(value)}.")
+        checked: dict[str, Any] = {}
+        for key, item in value.items():
+            inner = known.get(key)
+            if inner is None:
+                raise Invalid(f"{where} has {key!r}, which is not known here.")
+            checked[key] = inner(item, f"{where}.{key}")
+        for key in required:
+            if key not in checked:
+                raise Invalid(f"{where} needs {key!r}.")
+        return checked
+
+    return check
+
+
+def mapping(key_pattern: str, items: Check, minimum: int = 0) -> Check:
+    """An object whose keys all match `key_pattern`."""
+    match = re.compile(key_pattern).search
+
+    def check(value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise Invalid(f"{where} must be an object, not {_shown(value)}.")
+        if len(value) < minimum:
+            raise Invalid(f"{where} must not be empty.")
+        checked: dict[str, Any] = {}
+        for key, item in value.items():
+            if not isinstance(key, str) or not match(key):
+                raise Invalid(f"{where} has the key {_shown(key)}, which does not match {key_pattern}.")
+            checked[key] = items(item, f"{where}.{key}")
+        return checked
+
+    return check
+
+
+def loose_uuid(value: Any, where: str) -> str:
+    """A UUID in any of its written forms: with or without dashes, braces or a urn prefix, in any case."""
+    if not isinstance(value, str) or not is_loose_uuid(value):
+        raise Invalid(f"{where} must be a UUID, not {_shown(value)}.")
+    return value
+
+
+def dashed_uuid(value: Any, where: str) -> str:
+    """A UUID with its dashes, as query parameters have it."""
+    if is_loose_uuid(value) and all(value[index : index + 1] == "-" for index in (8, 13, 18, 23)):
+        return str(value)
+    raise Invalid(f"{where} must be a UUID with dashes, not {_shown(value)}.")
+
+
+def is_loose_uuid(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    digits = value.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "").lower()
+    try:
+        return uuid.UUID(value).hex == digits
+    except ValueError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
