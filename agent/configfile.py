@@ -1,0 +1,236 @@
+"""From configuration files to checked values, each with where it came from.
+
+oslo.config alone takes a misspelt option in silence and finds a bad value only when somebody reads it. So
+each reading makes a new ConfigOpts, reads every option once, and refuses what it does not know.
+Source: https://docs.openstack.org/oslo.config/latest/reference/
+"""
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from oslo_config import cfg
+
+from agent.errors import SettingsError
+from agent.options import Options, allowed
+
+MASK = "***"
+
+Sections = Mapping[str, Mapping[str, list[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """One option's value; `origin` is "default", a file, "environment NAME" or "credential NAME"."""
+
+    value: Any
+    origin: str = "default"
+    secret: bool = False
+
+    def __repr__(self) -> str:
+        return f"Configured({MASK if self.secret else self.value!r}, {self.origin!r})"
+
+
+Table = Mapping[str, Mapping[str, Configured]]
+"""{group: {option: Configured}}, every option there is."""
+
+
+def expand(files: Sequence[Path], directories: Sequence[Path]) -> tuple[Path, ...]:
+    """The files, then each directory's *.conf by name. Raises SettingsError for what is not there."""
+    found = list(files)
+    for directory in directories:
+        try:
+            found.extend(sorted(path for path in directory.iterdir() if path.suffix == ".conf"))
+        except OSError as error:
+            raise SettingsError(
+                f"The configuration directory {directory} cannot be read: {error.strerror}.",
+                file=str(directory),
+            ) from error
+    return tuple(found)
+
+
+def read(files: Sequence[Path], options: Options) -> Table:
+    """Every option's value: environment over files, later files over earlier ones, defaults last.
+
+    Raises SettingsError with file, group, option, value and what is allowed.
+    """
+    parsed = [(path, _parse(path)) for path in files]
+    for path, sections in parsed:
+        _check_known(path, sections, options)
+    _check_environment(options)
+    conf = cfg.ConfigOpts()
+    for group, declared in options.items():
+        conf.register_opts(declared, group=None if group == "DEFAULT" else group)
+    try:
+        conf(
+            args=[],
+            project="plimsoll",
+            default_config_files=[str(path) for path in files],
+            default_config_dirs=[],
+        )
+    except cfg.Error as error:
+        raise SettingsError(f"The configuration cannot be used: {error}.") from error
+    return MappingProxyType(
+        {
+            group: MappingProxyType({option.dest: _value(conf, group, option, parsed) for option in declared})
+            for group, declared in options.items()
+        }
+    )
+
+
+def _parse(path: Path) -> Sections:
+    sections: dict[str, dict[str, list[str]]] = {}
+    try:
+        cfg.ConfigParser(str(path), sections).parse()
+    except OSError as error:
+        raise SettingsError(
+            f"The configuration file {path} cannot be read: {error.strerror}.", file=str(path)
+        ) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"The configuration file {path} is not UTF-8 text.", file=str(path)) from error
+    except cfg.ParseError as error:
+        # The line itself is left out: it may hold a secret.
+        raise SettingsError(
+            f"The configuration file {path} cannot be understood at line {error.lineno}: {error.msg}.",
+            file=str(path),
+            line=error.lineno,
+        ) from error
+    merged: dict[str, dict[str, list[str]]] = {}
+    for name, assignments in sections.items():
+        for option, values in assignments.items():
+            merged.setdefault(_group_name(name), {}).setdefault(option, []).extend(values)
+        merged.setdefault(_group_name(name), {})
+    return merged
+
+
+def _group_name(name: str) -> str:
+    return "DEFAULT" if name.upper() == "DEFAULT" else name.lower()
+
+
+def _check_known(path: Path, sections: Sections, options: Options) -> None:
+    for group, assignments in sections.items():
+        if group not in options:
+            raise SettingsError(
+                f"{path}: there is no group [{group}]{_nearest(group, options)}.", file=str(path), group=group
+            )
+        known = [option.dest for option in options[group]]
+        for name in assignments:
+            if name not in known:
+                hint = _nearest(name, known) or _elsewhere(name, options)
+                raise SettingsError(
+                    f"{path}: [{group}] has no option {name!r}{hint}.",
+                    file=str(path),
+                    group=group,
+                    option=name,
+                )
+
+
+def _check_environment(options: Options) -> None:
+    """OS_<GROUP>__<OPTION> of one of our groups must name one of its options; other groups are not ours."""
+    by_upper = {group.upper(): group for group in options if group != "DEFAULT"}
+    for variable in os.environ:
+        group_part, separator, name = variable.removeprefix("OS_").partition("__")
+        group = by_upper.get(group_part)
+        if not variable.startswith("OS_") or not separator or group is None:
+            continue
+        known = [option.dest for option in options[group]]
+        if name.lower() not in known:
+            hint = _nearest(name.lower(), known)
+            raise SettingsError(
+                f"The environment variable {variable} names no option of [{group}]{hint}.",
+                file="environment",
+                group=group,
+                option=name.lower(),
+            )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; the nearest one is {close[0]!r}" if close else ""
+
+
+def _elsewhere(name: str, options: Options) -> str:
+    groups = [group for group, declared in options.items() if name in {option.dest for option in declared}]
+    return f"; it belongs into [{groups[0]}]" if groups else ""
+
+
+def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> Configured:
+    origin = _origin(group, option, parsed)
+    try:
+        value = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
+    except ValueError as error:
+        _refuse(
+            group,
+            option,
+            origin,
+            _raw(group, option, origin, parsed),
+            str(error).rpartition("is not valid: ")[2],
+        )
+    except cfg.Error as error:
+        _refuse(
+            group, option, origin, _raw(group, option, origin, parsed), f"{error}; write $$ for a dollar sign"
+        )
+    if value == "" and option.default is None:
+        value = None
+    if value is None and option.secret:
+        return _credential(group, option)
+    return Configured(_frozen(value), origin, bool(option.secret))
+
+
+def _origin(group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> str:
+    variable = f"OS_{group.upper()}__{option.dest.upper()}"
+    if variable in os.environ:
+        return f"environment {variable}"
+    for path, sections in reversed(parsed):
+        if option.dest in sections.get(group, {}):
+            return str(path)
+    return "default"
+
+
+def _raw(group: str, option: Any, origin: str, parsed: Sequence[tuple[Path, Sections]]) -> str:
+    if option.secret:
+        return MASK
+    if origin.startswith("environment "):
+        return os.environ[origin.removeprefix("environment ")]
+    found = [sections[group][option.dest][-1] for path, sections in parsed if str(path) == origin]
+    return found[-1] if found else str(option.default)
+
+
+def _refuse(group: str, option: Any, origin: str, raw: str, why: str) -> NoReturn:
+    allows = allowed(option)
+    reason = "" if option.secret else f" ({why.rstrip('.')})"
+    raise SettingsError(
+        f"{origin}: [{group}] {option.dest} = {raw} is not allowed{reason}; allowed is {allows}.",
+        file=origin,
+        group=group,
+        option=option.dest,
+        value=raw,
+        allowed=allows,
+    )
+
+
+def _credential(group: str, option: Any) -> Configured:
+    """A secret that systemd hands over (LoadCredential=GROUP.OPTION:PATH), None where it does not."""
+    directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    name = f"{group}.{option.dest}"
+    if not directory or not (Path(directory) / name).exists():
+        return Configured(None, "default", True)
+    try:
+        text = (Path(directory) / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"The credential {name} cannot be read: {error}.", group=group, option=option.dest
+        ) from error
+    return Configured(text.removesuffix("\n"), f"credential {name}", True)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, dict):
+        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
+    return value
