@@ -1,0 +1,107 @@
+"""Logging: the standard library's, one record a line, a sentence with fields beside it.
+
+LOG = log.get(__name__)
+LOG.info("The pass changed 3 providers.", fields={"operations": 7, "duration_ms": 41.2})
+"""
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import IO, Any
+
+PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
+"""syslog's, which the journal takes from the <N> that a line begins with (sd-daemon(3))."""
+
+MASK = "***"
+_BARE = re.compile(r'[^\s"=\x00-\x1f\x7f]+')
+
+
+class Logger(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose calls take `fields`, and that carries fields of its own."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        fields = {**(self.extra or {}), **kwargs.pop("fields", {})}
+        kwargs["extra"] = {**kwargs.get("extra", {}), "fields": fields}
+        return msg, kwargs
+
+
+def get(name: str, **fields: Any) -> Logger:
+    return Logger(logging.getLogger(name), fields)
+
+
+class Formatter(logging.Formatter):
+    """`style` is journal, logfmt or json; what is in `secrets` never gets through."""
+
+    def __init__(self, style: str, secrets: Iterable[str] = ()) -> None:
+        super().__init__()
+        self._render = {"journal": _journal, "logfmt": _logfmt, "json": _json}[style]
+        self._secrets = sorted((secret for secret in secrets if secret), key=len, reverse=True)
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = dict(getattr(record, "fields", {}))
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        masked = {name: self._mask(value) for name, value in fields.items()}
+        return self._render(record, self._mask(record.getMessage()), masked)
+
+    def _mask(self, value: Any) -> Any:
+        if isinstance(value, bool | int | float) or value is None:
+            return value
+        text = str(value)
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return text
+
+
+def _journal(record: logging.LogRecord, message: str, fields: Mapping[str, Any]) -> str:
+    words = (message.replace("\n", "\\n"), *_pairs(fields))
+    return f"<{PRIORITIES.get(record.levelname, 6)}>{' '.join(words)}"
+
+
+def _logfmt(record: logging.LogRecord, message: str, fields: Mapping[str, Any]) -> str:
+    head = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name, "msg": message}
+    return " ".join(_pairs({**head, **fields}))
+
+
+def _json(record: logging.LogRecord, message: str, fields: Mapping[str, Any]) -> str:
+    head = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name, "msg": message}
+    return json.dumps({**fields, **head}, ensure_ascii=False)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return (
+        datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
+
+
+def _pairs(fields: Mapping[str, Any]) -> Iterable[str]:
+    for name, value in fields.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        yield f"{name}={text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)}"
+
+
+def under_journal(stream: IO[str], environment: Mapping[str, str]) -> bool:
+    """Does `stream` go to the journal? $JOURNAL_STREAM names its device and inode (systemd.exec(5))."""
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def configure(level: str, style: str, secrets: Iterable[str] = (), stream: IO[str] | None = None) -> None:
+    """Write the process's log to `stream` (standard error) from now on; may be called again."""
+    stream = stream or sys.stderr
+    if style == "auto":
+        style = "journal" if under_journal(stream, os.environ) else "logfmt"
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(Formatter(style, secrets))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for chatty in ("apscheduler", "urllib3", "keystoneauth", "cheroot"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -1,0 +1,85 @@
+"""The log: one record a line, a sentence and its fields, never a secret."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent import log
+
+
+@pytest.fixture(autouse=True)
+def root() -> Iterator[None]:
+    logger = logging.getLogger()
+    before = logger.handlers[:], logger.level
+    yield
+    logger.handlers[:], level = before
+    logger.setLevel(level)
+
+
+def written(style: str, secrets: tuple[str, ...] = ()) -> io.StringIO:
+    stream = io.StringIO()
+    log.configure("info", style, secrets, stream)
+    return stream
+
+
+def test_logfmt() -> None:
+    stream = written("logfmt")
+    log.get("agent.report", host="node1").info(
+        "Changed %d providers.", 3, fields={"duration_ms": 4.5, "done": True}
+    )
+    line = stream.getvalue()
+    assert (
+        'level=info logger=agent.report msg="Changed 3 providers." host=node1 duration_ms=4.5 done=true\n'
+        in line
+    )
+    assert line.startswith("time=20")
+
+
+def test_json() -> None:
+    stream = written("json")
+    log.get("agent.report").warning("Of „one“ line\nonly.", fields={"operations": 7, "level": "mine"})
+    said = json.loads(stream.getvalue())
+    assert stream.getvalue().count("\n") == 1
+    assert said["msg"] == "Of „one“ line\nonly." and said["operations"] == 7 and said["level"] == "warning"
+
+
+def test_journal_puts_the_priority_first_and_keeps_one_line() -> None:
+    stream = written("journal")
+    try:
+        raise ValueError("of two\nlines")
+    except ValueError:
+        log.get("agent.service").exception("It broke\nhere.", fields={"pass": "7 a"})
+    assert stream.getvalue().startswith('<3>It broke\\nhere. pass="7 a" exception="Traceback')
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_other_people_s_records_look_the_same() -> None:
+    stream = written("logfmt")
+    logging.getLogger("other").info("hello")
+    logging.getLogger("apscheduler.executors").info("chatter")
+    assert "logger=other msg=hello" in stream.getvalue()
+    assert "chatter" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("style", ["journal", "logfmt", "json"])
+def test_secrets_do_not_get_through(style: str) -> None:
+    stream = written(style, ("canary",))
+    try:
+        raise ValueError("canary in the traceback")
+    except ValueError:
+        log.get("agent").exception("It says canary.", fields={"url": "http://user:canary@host"})
+    assert "canary" not in stream.getvalue()
+    assert stream.getvalue().count("***") >= 3
+
+
+def test_auto_asks_systemd(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as stream:
+        status = (tmp_path / "out").stat()
+        assert log.under_journal(stream, {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"})
+        assert not log.under_journal(stream, {"JOURNAL_STREAM": "1:2"})
+        assert not log.under_journal(stream, {})
+    assert not log.under_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})
