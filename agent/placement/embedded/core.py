@@ -53,11 +53,13 @@ class Core:
         *,
         microversion: str | None = None,
         headers: Mapping[str, str] | None = None,
+        admit: Callable[[], None] | None = None,
     ) -> Answer:
         """Answer one request as the Placement API does; a write is on disk when its answer is given.
 
         `path` may carry a query string; `body` is the Python object that the JSON would be. `microversion`
         is "1.N" or "latest"; without it the openstack-api-version header decides, and without that 1.0.
+        `admit` is called before the body is looked at; a door raises Refused there for a caller's role.
         What goes wrong is an answer too: 4xx, 503 where the disk refused (nothing was changed), 500.
         """
         request_id = f"req-{uuid.uuid4()}"
@@ -70,6 +72,8 @@ class Core:
             bare_path, _, query = path.partition("?")
             route, args = routes.find(method, unquote(bare_path), minor)
             routes.check_content(route, told)
+            if admit is not None:
+                admit()
             answer = route.handler(Request(self._store, minor, method, args, Query(query), body))
         except Refused as refusal:
             answer = refused(refusal, minor, request_id)

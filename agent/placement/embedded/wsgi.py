@@ -21,7 +21,6 @@ from agent.placement.embedded.auth import Authenticator, Environ, Unauthenticate
 from agent.placement.embedded.errors import BAD_REQUEST, TITLES, TOO_LARGE, Refused
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
-READ_BYTES = 1 << 16
 PATH_SAFE = "/:@!$&'()*+,;=-._~"
 JSON = "application/json"
 
@@ -52,6 +51,7 @@ class Core(Protocol):
         *,
         microversion: str | None = None,
         headers: Mapping[str, str] | None = None,
+        admit: Callable[[], None] | None = None,
     ) -> Answer: ...
 
 
@@ -77,24 +77,29 @@ class Door:
             response = self._response(environ)
         except Unauthenticated as error:
             response = _unauthorized(str(error))
-        except Refused as refusal:
-            response = _refused(refusal)
         if response[0] >= 400:
             response = _in_taken_form(environ, response)
         status, headers, payload = response
         if environ["REQUEST_METHOD"] == "HEAD":
             payload = b""
         headers.append(("content-length", str(len(payload))))
-        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
+        start_response(f"{status} {TITLES.get(status) or HTTPStatus(status).phrase}", headers)
         return (payload,)
 
     def _response(self, environ: Environ) -> Response:
         method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")
-        if path != "/":
-            authorize(self._authenticate(environ), method, path, query)
+        caller = None if path == "/" else self._authenticate(environ)
+        body, problem = _body(environ)
+
+        def admit() -> None:
+            if problem is not None:
+                raise problem
+            if caller is not None:
+                authorize(caller, method, path, query)
+
         target = quote(path.encode("latin-1"), safe=PATH_SAFE)
         answer = self._core.request(
-            method, f"{target}?{query}" if query else target, _body(environ), headers=_headers(environ)
+            method, f"{target}?{query}" if query else target, body, headers=_headers(environ), admit=admit
         )
         headers = [
             (name, _absolute(environ, value) if name == "location" else value)
@@ -115,49 +120,36 @@ def _headers(environ: Environ) -> dict[str, str]:
     return headers
 
 
-def _body(environ: Environ) -> Any:
-    """The request's body as JSON objects: None where there is none, NoJson where it is no JSON.
-
-    :raises Refused: 400 or 413, for its length
+def _body(environ: Environ) -> tuple[Any, Refused | None]:
+    """The request's body as JSON objects (None where there is none, NoJson where it is no JSON), and what is
+    wrong with its length or type.
     """
-    text = _read(environ)
-    if not text:
-        return None
     try:
-        return json.loads(text)
+        text = _read(environ)
+    except Refused as refusal:
+        return None, refusal
+    if not text:
+        return None, None
+    if not environ.get("CONTENT_TYPE"):
+        return None, Refused(BAD_REQUEST, "A body needs a Content-Type header.")
+    try:
+        return json.loads(text), None
     except (ValueError, RecursionError) as error:
-        return NoJson(str(error))
+        return NoJson(str(error)), None
 
 
 def _read(environ: Environ) -> bytes:
-    stream = environ["wsgi.input"]
-    if environ.get("wsgi.input_terminated"):  # chunked: the end is told by the stream, not before
-        return _read_chunked(stream)
+    """:raises Refused: 400 or 413"""
     length_text = environ.get("CONTENT_LENGTH") or "0"
     if not (length_text.isascii() and length_text.isdigit()):
         raise Refused(BAD_REQUEST, f"Content-Length must be a number of bytes, not {length_text!r}.")
     length = int(length_text)
     if length > BODY_BYTES_MAX:
-        raise _too_large()
-    text: bytes = stream.read(length) if length else b""
+        raise Refused(TOO_LARGE, f"The body may have at most {BODY_BYTES_MAX} bytes; send it in parts.")
+    text: bytes = environ["wsgi.input"].read(length) if length else b""
     if len(text) < length:
         raise Refused(BAD_REQUEST, f"The body ended after {len(text)} of {length} bytes.")
     return text
-
-
-def _read_chunked(stream: Any) -> bytes:
-    parts: list[bytes] = []
-    left = BODY_BYTES_MAX
-    while part := stream.read(READ_BYTES):
-        left -= len(part)
-        if left < 0:
-            raise _too_large()
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _too_large() -> Refused:
-    return Refused(TOO_LARGE, f"The body may have at most {BODY_BYTES_MAX} bytes; send it in parts.")
 
 
 def _absolute(environ: Environ, path: str) -> str:
@@ -169,18 +161,6 @@ def _unauthorized(sentence: str) -> Response:
     """Shaped as the real service does it, which answers this one before Placement proper is reached."""
     body = {"message": sentence, "code": "401 Unauthorized", "title": TITLES[401]}
     return 401, [("content-type", JSON), ("www-authenticate", "Bearer")], json.dumps(body).encode()
-
-
-def _refused(refusal: Refused) -> Response:
-    status = refusal.problem.status
-    error = {
-        "status": status,
-        "title": TITLES[status],
-        "detail": refusal.detail,
-        "code": refusal.problem.code,
-    }
-    headers = [("content-type", JSON), *refusal.headers.items()]
-    return status, headers, json.dumps({"errors": [error]}).encode()
 
 
 def _in_taken_form(environ: Environ, response: Response) -> Response:
