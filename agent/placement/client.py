@@ -1,0 +1,347 @@
+"""The placement client: every call of it is a Placement API call, typed, over whichever transport.
+
+Source: https://docs.openstack.org/api-ref/placement/. Errors, for every method:
+
+    PlacementUnavailable  no answer came, or a 5xx: a state, worth trying again later
+    PlacementConflict     409 placement.concurrent_update: somebody wrote in between, read again
+    PlacementFull         409 to a write of allocations: the resources are not there
+    PlacementError        anything else; `status` and `placement_code` are placement's own
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from agent.errors import (
+    PlacementConflict,
+    PlacementError,
+    PlacementFull,
+    PlacementUnavailable,
+    UsageError,
+)
+from agent.placement.transport import Reply, Transport
+from agent.tree import Inventory, Provider, ProviderTree
+
+DEFAULT_MICROVERSION = "1.39"
+CONCURRENT_UPDATE = "placement.concurrent_update"
+DUPLICATE_NAME = "placement.duplicate_name"
+_CONSUMER_TYPES = "1.38"
+_REPARENTING = "1.37"
+_UNTYPED = "unknown"  # how placement shows a consumer that was written before 1.38
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerAllocations:
+    """What one consumer holds, {provider uuid: {class: amount}}, or shall hold.
+
+    `generation` is placement's, None for a consumer that it does not have; empty `allocations` delete the
+    consumer. Below microversion 1.38 the type is neither sent nor seen.
+    """
+
+    consumer: str
+    allocations: Mapping[str, Mapping[str, int]]
+    generation: int | None = None
+    project_id: str = "plimsoll"
+    user_id: str = "plimsoll"
+    consumer_type: str = "INSTANCE"
+
+
+class PlacementClient:
+    """Placement's API for one agent. `microversion` is asked for with every call; 1.30 is the least."""
+
+    def __init__(self, transport: Transport, *, microversion: str = DEFAULT_MICROVERSION) -> None:
+        self._transport = transport
+        self.microversion = microversion
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def versions(self) -> tuple[str, str]:
+        """The lowest and the highest microversion that the service speaks."""
+        asked = "say which versions it speaks"
+        (version,) = _part(self._call("GET", "/", asked, microversion="1.0"), asked, "versions", kind=list)[
+            :1
+        ]
+        return str(version["min_version"]), str(version["max_version"])
+
+    # Providers
+
+    def read_tree(self, root: str, known: ProviderTree | None = None) -> ProviderTree:
+        """The tree that `root` is in, empty if placement does not know it.
+
+        One request, and three more for each provider whose generation differs from the one in `known`.
+        """
+        old = known or ProviderTree()
+        return ProviderTree(
+            self._filled(provider, old.get(provider.uuid)) for provider in self._in_tree(root)
+        )
+
+    def generations(self, root: str) -> Mapping[str, int]:
+        """{provider uuid: generation} of the tree that `root` is in, in one request."""
+        return {provider.uuid: provider.generation or 0 for provider in self._in_tree(root)}
+
+    def find_provider(self, *, name: str | None = None, uuid: str | None = None) -> Provider | None:
+        """The provider with that name, or that uuid, without its contents (`refreshed` reads them)."""
+        wanted = {key: value for key, value in (("name", name), ("uuid", uuid)) if value is not None}
+        found = self._providers(wanted, f"find the provider {name or uuid}")
+        return found[0] if found else None
+
+    def refreshed(self, provider: Provider) -> Provider:
+        """The provider with its inventories, traits, aggregates and generation as they are now.
+
+        Three requests. The generation is the lowest that was seen, so that a change in between is noticed at
+        the next write. Raises PlacementConflict if the provider has gone.
+        """
+        base = _path("resource_providers", provider.uuid)
+        asked = f"show what is on {_called(provider)}"
+        bodies = []
+        for what in ("inventories", "traits", "aggregates"):
+            reply = self._call("GET", f"{base}/{what}", asked, also=(404,))
+            if reply.status == 404:
+                raise PlacementConflict(
+                    f"Provider {_called(provider)} was deleted while it was being read: read the tree again.",
+                    status=404,
+                )
+            bodies.append(reply)
+        inventories, traits, aggregates = bodies
+        return replace(
+            provider,
+            inventories={
+                name: _inventory(each)
+                for name, each in _part(inventories, asked, "inventories", kind=dict).items()
+            },
+            traits=frozenset(_part(traits, asked, "traits", kind=list)),
+            aggregates=frozenset(_part(aggregates, asked, "aggregates", kind=list)),
+            generation=min(_generation(reply, asked) for reply in bodies),
+        )
+
+    def create_provider(self, provider: Provider) -> int:
+        """Create it, empty; its generation. PlacementError with DUPLICATE_NAME: name or uuid are taken."""
+        body: dict[str, Any] = {"uuid": provider.uuid, "name": provider.name}
+        if provider.parent is not None:
+            body["parent_provider_uuid"] = provider.parent
+        asked = f"create the provider {_called(provider)}"
+        return int(
+            _part(self._call("POST", "/resource_providers", asked, body), asked, "generation", kind=int)
+        )
+
+    def rename(self, uuid: str, name: str) -> int:
+        """Give it another name; its generation. PlacementError with DUPLICATE_NAME: that is taken."""
+        return self._put_provider(uuid, {"name": name}, f"rename the provider {uuid} to {name}")
+
+    def reparent(self, uuid: str, name: str, parent: str | None) -> int:
+        """Hang it under another parent, None for none; its generation. From microversion 1.37."""
+        asked = f"move the provider {name} ({uuid}) under {parent or 'no parent'}"
+        if not self._speaks(_REPARENTING):
+            raise PlacementError(
+                f"Placement cannot {asked}: that needs microversion {_REPARENTING}, "
+                f"and it is spoken to in {self.microversion}."
+            )
+        return self._put_provider(uuid, {"name": name, "parent_provider_uuid": parent}, asked)
+
+    def delete_provider(self, uuid: str) -> bool:
+        """Delete it with all that is on it; False if it had gone already."""
+        path = _path("resource_providers", uuid)
+        return self._call("DELETE", path, f"delete the provider {uuid}", also=(404,)).status != 404
+
+    # What is on a provider: each write is guarded by the provider's generation and returns the new one.
+
+    def put_inventories(self, uuid: str, generation: int, inventories: Mapping[str, Inventory]) -> int:
+        """Replace them. PlacementError with placement.inventory.inuse: somebody holds a class that goes."""
+        body = {"inventories": {name: inventory.to_json() for name, inventory in inventories.items()}}
+        return self._put_contents(uuid, generation, "inventories", body)
+
+    def delete_inventories(self, uuid: str, generation: int) -> int:
+        """Take them all away. (A PUT of none: DELETE would not be guarded by the generation.)"""
+        return self.put_inventories(uuid, generation, {})
+
+    def put_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int:
+        return self._put_contents(uuid, generation, "traits", {"traits": sorted(traits)})
+
+    def put_aggregates(self, uuid: str, generation: int, aggregates: Iterable[str]) -> int:
+        return self._put_contents(uuid, generation, "aggregates", {"aggregates": sorted(aggregates)})
+
+    def ensure_trait(self, name: str) -> None:
+        self._call("PUT", _path("traits", name), f"create the trait {name}")
+
+    def ensure_resource_class(self, name: str) -> None:
+        self._call("PUT", _path("resource_classes", name), f"create the resource class {name}")
+
+    # Consumers
+
+    def allocations_of(self, consumer: str) -> ConsumerAllocations:
+        """What it holds; no allocations and generation None if placement has no such consumer."""
+        asked = f"show what consumer {consumer} holds"
+        reply = self._call("GET", _path("allocations", consumer), asked)
+        held = {
+            provider: dict(each["resources"])
+            for provider, each in _part(reply, asked, "allocations", kind=dict).items()
+        }
+        said = {
+            key: reply.body[key] for key in ("project_id", "user_id", "consumer_type") if key in reply.body
+        }
+        return ConsumerAllocations(consumer, held, reply.body.get("consumer_generation"), **said)
+
+    def write_allocations(self, *writes: ConsumerAllocations) -> None:
+        """Write what these consumers shall hold, all or none, each guarded by its generation.
+
+        Raises UsageError for an empty write of a consumer that does not exist: placement would keep a record
+        that nobody can see and that bars the consumer's first claim.
+        """
+        for write in writes:
+            if not write.allocations and write.generation is None:
+                raise UsageError(
+                    f"Consumer {write.consumer} holds nothing, so there is nothing to take away."
+                )
+        asked = "write the allocations of " + ", ".join(f"consumer {write.consumer}" for write in writes)
+        if len(writes) == 1:
+            path = _path("allocations", writes[0].consumer)
+            self._call("PUT", path, asked, self._allocation_body(writes[0]), full=True)
+        elif writes:
+            body = {write.consumer: self._allocation_body(write) for write in writes}
+            self._call("POST", "/allocations", asked, body, full=True)
+
+    def forget_consumer(self, consumer: str) -> bool:
+        """Take all away from it, whatever its generation; False if it held nothing."""
+        path = _path("allocations", consumer)
+        reply = self._call("DELETE", path, f"delete the allocations of consumer {consumer}", also=(404,))
+        return reply.status != 404
+
+    def consumers_on(self, provider: str) -> Mapping[str, Mapping[str, int]]:
+        """{consumer: {class: amount}} on the provider with that uuid."""
+        asked = f"show who holds what on provider {provider}"
+        reply = self._call("GET", f"{_path('resource_providers', provider)}/allocations", asked)
+        held = _part(reply, asked, "allocations", kind=dict)
+        return {consumer: dict(each["resources"]) for consumer, each in held.items()}
+
+    def usages(self, provider: str) -> Mapping[str, int]:
+        """{class: amount in use} on the provider with that uuid; classes nobody uses stand at 0."""
+        asked = f"show the usages of provider {provider}"
+        reply = self._call("GET", f"{_path('resource_providers', provider)}/usages", asked)
+        return dict(_part(reply, asked, "usages", kind=dict))
+
+    def reshape(self, body: Mapping[str, Any]) -> None:
+        """Write inventories and allocations in one transaction; `body` as POST /reshaper takes it."""
+        self._call("POST", "/reshaper", "reshape the tree", body, full=True)
+
+    # One request
+
+    def _in_tree(self, root: str) -> list[Provider]:
+        return self._providers({"in_tree": root}, f"show the tree of provider {root}")
+
+    def _providers(self, query: Mapping[str, str], asked: str) -> list[Provider]:
+        reply = self._call("GET", f"/resource_providers?{urlencode(query)}", asked)
+        return [
+            Provider(each["uuid"], each["name"], each["parent_provider_uuid"], generation=each["generation"])
+            for each in _part(reply, asked, "resource_providers", kind=list)
+        ]
+
+    def _filled(self, listed: Provider, known: Provider | None) -> Provider:
+        if known is None or known.generation != listed.generation:
+            return self.refreshed(listed)
+        if (known.name, known.parent) == (listed.name, listed.parent):
+            return known
+        return replace(known, name=listed.name, parent=listed.parent)
+
+    def _put_provider(self, uuid: str, body: Mapping[str, Any], asked: str) -> int:
+        reply = self._call("PUT", _path("resource_providers", uuid), asked, body)
+        return int(_part(reply, asked, "generation", kind=int))
+
+    def _put_contents(self, uuid: str, generation: int, what: str, body: dict[str, Any]) -> int:
+        asked = f"put the {what} of provider {uuid}"
+        guarded = {**body, "resource_provider_generation": generation}
+        path = f"{_path('resource_providers', uuid)}/{what}"
+        return _generation(self._call("PUT", path, asked, guarded), asked)
+
+    def _allocation_body(self, write: ConsumerAllocations) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "allocations": {
+                provider: {"resources": dict(amounts)} for provider, amounts in write.allocations.items()
+            },
+            "consumer_generation": write.generation,
+            "project_id": write.project_id,
+            "user_id": write.user_id,
+        }
+        if self._speaks(_CONSUMER_TYPES):
+            body["consumer_type"] = "INSTANCE" if write.consumer_type == _UNTYPED else write.consumer_type
+        return body
+
+    def _speaks(self, microversion: str) -> bool:
+        return _numbers(self.microversion) >= _numbers(microversion)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        asked: str,
+        body: Any = None,
+        *,
+        also: tuple[int, ...] = (),
+        full: bool = False,
+        microversion: str | None = None,
+    ) -> Reply:
+        """Send one request; `also` are statuses that are answers too, `full`: a 409 means it does not fit."""
+        reply = self._transport.request(method, path, body, microversion=microversion or self.microversion)
+        if 200 <= reply.status < 300 or reply.status in also:
+            return reply
+        raise _error(reply, asked, full)
+
+
+def _error(reply: Reply, asked: str, full: bool) -> PlacementError:
+    said: Mapping[str, Any] = {}
+    if isinstance(reply.body, dict) and isinstance(reply.body.get("errors"), list) and reply.body["errors"]:
+        said = reply.body["errors"][0]
+    code = str(said.get("code", ""))
+    sentence = " ".join(str(said.get("detail") or said.get("title") or "it gave no reason").split())
+    details = {key: said[key] for key in ("reasons", "request_id") if key in said}
+    kind: type[PlacementError] = PlacementError
+    if reply.status >= 500:
+        kind = PlacementUnavailable
+        if "retry-after" in reply.headers:
+            details["retry_after"] = reply.headers["retry-after"]
+    elif reply.status == 409 and code == CONCURRENT_UPDATE:
+        kind = PlacementConflict
+    elif reply.status == 409 and full and code in {"", "placement.undefined_code"}:
+        kind = PlacementFull
+    message = f"Placement did not {asked}: {sentence} (status {reply.status}{', ' if code else ''}{code})."
+    return kind(message, status=reply.status, placement_code=code, **details)
+
+
+def _part(reply: Reply, asked: str, key: str, *, kind: type) -> Any:
+    """One member of the answer's body. Raises PlacementError where it is not of that kind."""
+    part = reply.body.get(key) if isinstance(reply.body, dict) else None
+    if not isinstance(part, kind):
+        raise PlacementError(
+            f"Placement was asked to {asked} and its answer has no {key!r}: "
+            "check that the address is placement's and not that of a proxy.",
+            status=reply.status,
+        )
+    return part
+
+
+def _generation(reply: Reply, asked: str) -> int:
+    return int(_part(reply, asked, "resource_provider_generation", kind=int))
+
+
+def _inventory(said: Mapping[str, Any]) -> Inventory:
+    return Inventory(
+        said["total"],
+        said["reserved"],
+        said["min_unit"],
+        said["max_unit"],
+        said["step_size"],
+        float(said["allocation_ratio"]),
+    )
+
+
+def _called(provider: Provider) -> str:
+    return f"{provider.name} ({provider.uuid})"
+
+
+def _path(*parts: str) -> str:
+    return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _numbers(microversion: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in microversion.split("."))

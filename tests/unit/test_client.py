@@ -1,0 +1,251 @@
+"""The placement client: what it asks on the wire, and which error an answer becomes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from agent.errors import (
+    PlacementConflict,
+    PlacementError,
+    PlacementFull,
+    PlacementUnavailable,
+    UsageError,
+)
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import Reply
+from agent.tree import Inventory, Provider, ProviderTree
+
+CONSUMER = "c0ffee00-0000-4000-8000-0000000000c1"
+MIGRATION = "c0ffee00-0000-4000-8000-0000000000c2"
+
+
+class Wire:
+    """Answers from a table {(method, path): Reply} and remembers what was asked."""
+
+    def __init__(self, replies: Mapping[tuple[str, str], Reply] | Reply) -> None:
+        self.replies = replies
+        self.asked: list[tuple[str, str, Any, str]] = []
+        self.closed = False
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.asked.append((method, path, body, microversion))
+        return self.replies if isinstance(self.replies, Reply) else self.replies[method, path]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def error(status: int, code: str = "placement.undefined_code", **more: Any) -> Reply:
+    said = {"status": status, "title": "Conflict", "detail": "It was\n\n   refused ", "code": code, **more}
+    return Reply(status, {"errors": [said]}, {})
+
+
+def listed(uuid: str, generation: int, parent: str | None = None, name: str | None = None) -> dict[str, Any]:
+    return {
+        "uuid": uuid,
+        "name": name or uuid,
+        "generation": generation,
+        "parent_provider_uuid": parent,
+        "root_provider_uuid": "host",
+    }
+
+
+def contents(uuid: str, generations: tuple[int, int, int], total: int = 8) -> dict[tuple[str, str], Reply]:
+    inventory = {
+        "total": total,
+        "reserved": 0,
+        "min_unit": 1,
+        "max_unit": 8,
+        "step_size": 1,
+        "allocation_ratio": 1,
+    }
+    bodies: list[tuple[str, Any]] = [
+        ("inventories", {"VCPU": inventory}),
+        ("traits", ["T"]),
+        ("aggregates", ["a"]),
+    ]
+    return {
+        ("GET", f"/resource_providers/{uuid}/{what}"): Reply(
+            200, {what: body, "resource_provider_generation": generation}
+        )
+        for (what, body), generation in zip(bodies, generations, strict=True)
+    }
+
+
+IN_TREE = ("GET", "/resource_providers?in_tree=host")
+
+
+def test_a_tree_is_read_in_one_request_and_three_for_each_provider_that_changed() -> None:
+    wire = Wire(
+        {
+            IN_TREE: Reply(200, {"resource_providers": [listed("gpu", 4, "host"), listed("host", 7)]}),
+            **contents("host", (7, 7, 7)),
+        }
+    )
+    known = ProviderTree(
+        [
+            Provider("host", "host", generation=6),
+            Provider("gpu", "gpu", "host", {"VGPU": Inventory(4)}, generation=4),
+        ]
+    )
+    tree = PlacementClient(wire).read_tree("host", known)
+    assert len(wire.asked) == 4
+    assert tree["gpu"] is known["gpu"]
+    assert tree["host"] == Provider(
+        "host", "host", None, {"VCPU": Inventory(8, max_unit=8)}, frozenset({"T"}), frozenset({"a"})
+    )
+    assert tree["host"].generation == 7
+
+
+def test_a_provider_that_was_only_renamed_is_not_read_again() -> None:
+    wire = Wire({IN_TREE: Reply(200, {"resource_providers": [listed("host", 6, name="new")]})})
+    known = ProviderTree([Provider("host", "old", None, {"VCPU": Inventory(1)}, generation=6)])
+    assert PlacementClient(wire).read_tree("host", known)["host"] == Provider(
+        "host", "new", None, {"VCPU": Inventory(1)}
+    )
+
+
+def test_an_unknown_root_is_an_empty_tree() -> None:
+    assert (
+        PlacementClient(Wire({IN_TREE: Reply(200, {"resource_providers": []})})).read_tree("host")
+        == ProviderTree()
+    )
+
+
+@pytest.mark.parametrize("generations", [(8, 7, 7), (7, 8, 9), (9, 8, 7)])
+def test_a_change_while_reading_is_noticed_at_the_next_write(generations: tuple[int, int, int]) -> None:
+    wire = Wire(
+        {IN_TREE: Reply(200, {"resource_providers": [listed("host", 7)]}), **contents("host", generations)}
+    )
+    assert PlacementClient(wire).read_tree("host")["host"].generation == 7
+
+
+def test_a_provider_deleted_while_it_is_read_is_a_conflict() -> None:
+    wire = Wire(
+        {
+            IN_TREE: Reply(200, {"resource_providers": [listed("host", 7)]}),
+            ("GET", "/resource_providers/host/inventories"): error(404),
+        }
+    )
+    with pytest.raises(PlacementConflict, match="deleted while it was being read"):
+        PlacementClient(wire).read_tree("host")
+
+
+def test_names_in_queries_and_paths_are_quoted() -> None:
+    wire = Wire(Reply(200, {"resource_providers": []}))
+    assert PlacementClient(wire).find_provider(name="host:eth 0&x") is None
+    assert wire.asked[0][1] == "/resource_providers?name=host%3Aeth+0%26x"
+    PlacementClient(wire).forget_consumer("../traits")
+    assert wire.asked[1][1] == "/allocations/..%2Ftraits"
+
+
+def test_one_consumer_is_put_and_several_are_posted() -> None:
+    wire = Wire(Reply(204))
+    client = PlacementClient(wire)
+    held = ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}}, 3, "p", "u")
+    moved = ConsumerAllocations(MIGRATION, {}, 1, "p", "u", "MIGRATION")
+    client.write_allocations(held)
+    client.write_allocations(held, moved)
+    body = {
+        "allocations": {"host": {"resources": {"VCPU": 2}}},
+        "consumer_generation": 3,
+        "project_id": "p",
+        "user_id": "u",
+        "consumer_type": "INSTANCE",
+    }
+    gone = {**body, "allocations": {}, "consumer_generation": 1, "consumer_type": "MIGRATION"}
+    assert wire.asked == [
+        ("PUT", f"/allocations/{CONSUMER}", body, "1.39"),
+        ("POST", "/allocations", {CONSUMER: body, MIGRATION: gone}, "1.39"),
+    ]
+
+
+def test_consumer_types_are_kept_to_oneself_below_1_38() -> None:
+    wire = Wire(Reply(204))
+    PlacementClient(wire, microversion="1.37").write_allocations(
+        ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}})
+    )
+    assert "consumer_type" not in wire.asked[0][2]
+    assert wire.asked[0][3] == "1.37"
+
+
+def test_a_consumer_without_a_type_gets_one_when_it_is_written() -> None:
+    wire = Wire(Reply(204))
+    PlacementClient(wire).write_allocations(
+        ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}}, 1, consumer_type="unknown")
+    )
+    assert wire.asked[0][2]["consumer_type"] == "INSTANCE"
+
+
+def test_nothing_is_taken_from_a_consumer_that_does_not_exist() -> None:
+    wire = Wire(Reply(204))
+    with pytest.raises(UsageError, match="holds nothing"):
+        PlacementClient(wire).write_allocations(
+            ConsumerAllocations(MIGRATION, {"host": {"VCPU": 1}}), ConsumerAllocations(CONSUMER, {})
+        )
+    PlacementClient(wire).write_allocations()
+    assert wire.asked == []
+
+
+def test_a_parent_is_not_changed_below_1_37() -> None:
+    wire = Wire(Reply(200, {"generation": 1}))
+    with pytest.raises(PlacementError, match=r"needs microversion 1\.37, and it is spoken to in 1\.36"):
+        PlacementClient(wire, microversion="1.36").reparent("gpu", "gpu", "host")
+    assert wire.asked == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (error(409, "placement.concurrent_update"), PlacementConflict),
+        (error(409), PlacementFull),
+        (error(409, "placement.inventory.inuse"), PlacementError),
+        (error(400), PlacementError),
+        (error(401), PlacementError),
+        (error(500), PlacementUnavailable),
+        (Reply(502, None), PlacementUnavailable),
+        (Reply(503, None, {"retry-after": "7"}), PlacementUnavailable),
+        (Reply(418, ["?"]), PlacementError),
+        (Reply(418, {"errors": []}), PlacementError),
+    ],
+)
+def test_each_refusal_has_its_type_and_says_what_was_asked_of_whom(
+    reply: Reply, kind: type[PlacementError]
+) -> None:
+    with pytest.raises(PlacementError) as raised:
+        PlacementClient(Wire(reply)).write_allocations(ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}}))
+    assert type(raised.value) is kind
+    assert raised.value.status == reply.status
+    assert f"write the allocations of consumer {CONSUMER}" in raised.value.message
+    if isinstance(reply.body, dict) and reply.body["errors"]:
+        assert "It was refused" in raised.value.message
+        assert raised.value.placement_code in raised.value.message
+    assert raised.value.details.get("retry_after") == reply.headers.get("retry-after")
+
+
+def test_a_409_that_is_not_about_allocations_is_not_full() -> None:
+    with pytest.raises(PlacementError) as raised:
+        PlacementClient(Wire(error(409))).put_traits("host", 1, {"T"})
+    assert type(raised.value) is PlacementError
+
+
+def test_the_reasons_of_a_refusal_are_kept() -> None:
+    reasons = [{"resource_class": "VCPU", "asked": 4, "free": 1}]
+    with pytest.raises(PlacementFull) as raised:
+        PlacementClient(Wire(error(409, reasons=reasons))).write_allocations(
+            ConsumerAllocations(CONSUMER, {"host": {"VCPU": 4}})
+        )
+    assert raised.value.details["reasons"] == reasons
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"resource_providers": "many"}])
+def test_an_answer_that_is_not_placements_is_an_error(body: Any) -> None:
+    with pytest.raises(PlacementError, match="has no 'resource_providers': check that the address"):
+        PlacementClient(Wire(Reply(200, body))).read_tree("host")
+
+
+def test_closing_the_client_closes_the_transport() -> None:
+    wire = Wire({})
+    PlacementClient(wire).close()
+    assert wire.closed
