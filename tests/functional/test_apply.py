@@ -1,0 +1,387 @@
+"""Plans written through the real client into the real embedded core."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.apply import ATTEMPTS_MAX, apply
+from agent.driver import DescribedInventory, DescribedProvider, Description
+from agent.errors import (
+    ApplyError,
+    IdentityError,
+    PlacementConflict,
+    PlacementFull,
+    PlacementUnavailable,
+    SettingsError,
+    StateError,
+)
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.connect import open_transport
+from agent.placement.transport import Reply, Transport
+from agent.plan import plan
+from agent.resolve import Owned, resolve
+from agent.tree import Inventory, Provider, ProviderTree
+
+ROOT = "c0ffee00-0000-4000-8000-000000000001"
+GPU = "c0ffee00-0000-4000-8000-000000000002"
+OTHER = "c0ffee00-0000-4000-8000-000000000003"
+AGGREGATE = "c0ffee00-0000-4000-8000-00000000000a"
+CONSUMER = "c0ffee00-0000-4000-8000-0000000000c1"
+MIGRATION = "c0ffee00-0000-4000-8000-0000000000c2"
+EMPTY = ProviderTree()
+
+HOST = Provider(ROOT, "host", None, {"VCPU": Inventory(16, max_unit=16)}, frozenset({"COMPUTE_NODE"}))
+TREE = ProviderTree(
+    [
+        HOST,
+        Provider(
+            GPU,
+            "host_gpu",
+            ROOT,
+            {"VGPU": Inventory(8)},
+            frozenset({"CUSTOM_T4", "HW_CPU_X86_AVX2"}),
+            frozenset({AGGREGATE}),
+        ),
+    ]
+)
+
+
+class Wire:
+    """A transport that counts what passes, and does `before` each request that a test names."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.asked: list[str] = []
+        self.before: Callable[[str, str], None] = lambda method, path: None
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.asked.append(f"{method} {path}")
+        self.before(method, path)
+        return self.inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.fixture
+def wire(tmp_path: Path) -> Iterator[Wire]:
+    transport = Wire(open_transport("embedded", state_dir=tmp_path))
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def client(wire: Wire) -> PlacementClient:
+    return PlacementClient(wire)
+
+
+@pytest.fixture
+def other(wire: Wire) -> PlacementClient:
+    """Somebody else who writes to the same placement."""
+    return PlacementClient(wire.inner)
+
+
+def no_sleep(_seconds: float) -> None:
+    pass
+
+
+def reach(client: PlacementClient, current: ProviderTree, desired: ProviderTree) -> ProviderTree:
+    return apply(plan(current, desired), client, current, sleep=no_sleep)
+
+
+def test_a_plan_written_is_what_placement_holds(client: PlacementClient) -> None:
+    written = reach(client, EMPTY, TREE)
+    read = client.read_tree(ROOT)
+    assert written == read == TREE
+    assert {p.uuid: p.generation for p in written} == client.generations(ROOT)
+
+
+def test_a_first_report_takes_three_requests_a_provider_and_a_few_names(
+    client: PlacementClient, wire: Wire
+) -> None:
+    description = Description(
+        (
+            DescribedProvider("host", None, {"VCPU": DescribedInventory(16)}, frozenset({"COMPUTE_NODE"})),
+            *(
+                DescribedProvider(
+                    f"host_gpu{n}", "host", {"CUSTOM_FPGA": DescribedInventory(4)}, frozenset({"CUSTOM_T4"})
+                )
+                for n in range(20)
+            ),
+        )
+    )
+    desired = resolve(description, client.read_tree(ROOT), Owned(), ROOT).tree
+    written = reach(client, EMPTY, desired)
+    assert len(wire.asked) == 1 + 3 * len(desired) + 2
+    wire.asked.clear()
+    resolved = resolve(description, written, Owned(), ROOT)
+    assert reach(client, written, resolved.tree) == written
+    assert wire.asked == []
+
+
+def test_one_changed_inventory_is_one_request(client: PlacementClient, wire: Wire) -> None:
+    written = reach(client, EMPTY, TREE)
+    wire.asked.clear()
+    desired = written.with_provider(replace(HOST, inventories={"VCPU": Inventory(24, max_unit=24)}))
+    assert reach(client, written, desired) == desired
+    assert wire.asked == [f"PUT /resource_providers/{ROOT}/inventories"]
+
+
+def test_a_claim_in_between_costs_three_reads_and_a_second_write(
+    client: PlacementClient, other: PlacementClient, wire: Wire
+) -> None:
+    written = reach(client, EMPTY, TREE)
+    other.write_allocations(ConsumerAllocations(CONSUMER, {ROOT: {"VCPU": 2}}))
+    wire.asked.clear()
+    desired = written.with_provider(replace(HOST, inventories={"VCPU": Inventory(24, max_unit=24)}))
+    after = reach(client, written, desired)
+    assert [line.split("/")[-1] for line in wire.asked] == [
+        "inventories",
+        "inventories",
+        "traits",
+        "aggregates",
+        "inventories",
+    ]
+    assert after == desired == client.read_tree(ROOT)
+    assert {p.uuid: p.generation for p in after} == client.generations(ROOT)
+
+
+def test_what_others_changed_in_between_is_kept(client: PlacementClient, other: PlacementClient) -> None:
+    written = reach(client, EMPTY, TREE)
+    other.ensure_trait("CUSTOM_GOLD")
+    other.ensure_resource_class("CUSTOM_LICENSE")
+    generation = other.put_traits(ROOT, written[ROOT].generation or 0, HOST.traits | {"CUSTOM_GOLD"})
+    license_ = {"CUSTOM_LICENSE": Inventory(5)}
+    other.put_inventories(ROOT, generation, {**HOST.inventories, **license_})
+    desired = written.with_provider(
+        replace(HOST, inventories={"VCPU": Inventory(24)}, traits=frozenset({"HW_CPU_X86_AVX2"}))
+    )
+    reach(client, written, desired)
+    now = client.read_tree(ROOT)[ROOT]
+    assert now.inventories == {"VCPU": Inventory(24), **license_}
+    assert now.traits == {"HW_CPU_X86_AVX2", "CUSTOM_GOLD"}
+
+
+def test_a_contradiction_in_between_is_a_conflict_and_changes_nothing(
+    client: PlacementClient, other: PlacementClient
+) -> None:
+    written = reach(client, EMPTY, TREE)
+    theirs = {"VCPU": Inventory(4)}
+    other.put_inventories(ROOT, written[ROOT].generation or 0, theirs)
+    desired = written.with_provider(replace(HOST, inventories={"VCPU": Inventory(24)}))
+    with pytest.raises(PlacementConflict, match="changed the inventory of VCPU on provider host"):
+        reach(client, written, desired)
+    assert client.read_tree(ROOT)[ROOT].inventories == theirs
+
+
+def test_a_write_that_was_done_already_is_not_done_again(
+    client: PlacementClient, other: PlacementClient
+) -> None:
+    written = reach(client, EMPTY, TREE)
+    desired = written.with_provider(replace(HOST, inventories={"VCPU": Inventory(24)}))
+    reach(other, written, desired)
+    assert reach(client, written, desired) == desired == client.read_tree(ROOT)
+
+
+def test_a_provider_that_is_written_all_the_time_ends_in_a_conflict(
+    client: PlacementClient, other: PlacementClient, wire: Wire
+) -> None:
+    written = reach(client, EMPTY, TREE)
+    pauses: list[float] = []
+
+    def claim_and_release(method: str, _path: str) -> None:
+        if method == "PUT":
+            other.write_allocations(ConsumerAllocations(CONSUMER, {ROOT: {"VCPU": 2}}))
+            other.forget_consumer(CONSUMER)
+
+    wire.before = claim_and_release
+    wire.asked.clear()
+    desired = written.with_provider(replace(HOST, inventories={"VCPU": Inventory(24)}))
+    with pytest.raises(PlacementConflict):
+        apply(plan(written, desired), client, written, sleep=pauses.append)
+    assert sum(line.startswith("PUT") for line in wire.asked) == ATTEMPTS_MAX
+    assert len(pauses) == ATTEMPTS_MAX - 2
+
+
+def test_a_creation_whose_answer_was_lost_is_found(client: PlacementClient, other: PlacementClient) -> None:
+    other.create_provider(HOST)
+    assert reach(client, EMPTY, TREE) == TREE == client.read_tree(ROOT)
+
+
+def test_a_foreign_provider_with_our_name_is_an_identity_error(
+    client: PlacementClient, other: PlacementClient
+) -> None:
+    other.create_provider(Provider(OTHER, "host"))
+    with pytest.raises(IdentityError, match=rf"'host' already: {OTHER}, .*`plimsoll adopt {OTHER}`"):
+        reach(client, EMPTY, TREE)
+    assert client.read_tree(ROOT) == EMPTY
+
+
+def test_a_foreign_provider_with_our_uuid_is_an_identity_error(
+    client: PlacementClient, other: PlacementClient
+) -> None:
+    other.create_provider(Provider(ROOT, "another-host"))
+    with pytest.raises(IdentityError, match=rf"`plimsoll adopt {ROOT}`"):
+        reach(client, EMPTY, TREE)
+
+
+def test_a_rename_to_a_foreign_name_is_an_identity_error(
+    client: PlacementClient, other: PlacementClient
+) -> None:
+    written = reach(client, EMPTY, ProviderTree([HOST]))
+    other.create_provider(Provider(OTHER, "taken"))
+    with pytest.raises(IdentityError, match=OTHER):
+        reach(client, written, ProviderTree([replace(HOST, name="taken")]))
+
+
+def test_inventory_in_use_stops_the_plan_and_is_named(client: PlacementClient) -> None:
+    written = reach(client, EMPTY, TREE)
+    client.write_allocations(ConsumerAllocations(CONSUMER, {GPU: {"VGPU": 1}}))
+    with pytest.raises(ApplyError) as raised:
+        reach(client, written, ProviderTree([HOST]))
+    error = raised.value
+    assert "operation 1 of 2 (Delete the inventories of host_gpu: VGPU 8 -> none)" in error.message
+    assert error.details["done"] == []
+    assert error.details["operation"]["operation"] == "delete_inventories"
+    assert client.read_tree(ROOT) == TREE
+
+
+@pytest.mark.parametrize("failing", range(1, 11))
+def test_a_plan_that_was_cut_off_is_finished_by_the_next(
+    client: PlacementClient, wire: Wire, failing: int
+) -> None:
+    def fail(_method: str, _path: str) -> None:
+        if len(wire.asked) == failing:
+            raise PlacementUnavailable("Placement did not answer.")
+
+    wire.before = fail
+    try:
+        reach(client, EMPTY, TREE)
+    except ApplyError as error:
+        assert isinstance(error.__cause__, PlacementUnavailable)
+        assert error.details["cause"] == "plimsoll.placement.unavailable"
+        assert len(error.details["done"]) == failing - 1
+    else:
+        assert failing > len(plan(EMPTY, TREE).operations)
+    wire.before = lambda method, path: None
+    current = client.read_tree(ROOT)
+    assert reach(client, current, TREE) == TREE == client.read_tree(ROOT)
+
+
+def test_a_provider_is_renamed_moved_and_deleted(client: PlacementClient) -> None:
+    written = reach(client, EMPTY, TREE)
+    cell = Provider(OTHER, "host_gpu", ROOT, {"PCPU": Inventory(4)}, frozenset({"HW_NUMA_ROOT"}))
+    moved = replace(TREE[GPU], name="gpu", parent=OTHER)
+    desired = ProviderTree([replace(HOST, name="host-b"), cell, moved])
+    written = reach(client, written, desired)
+    assert written == client.read_tree(ROOT) == desired
+    written = reach(client, written, ProviderTree([replace(moved, parent=ROOT), HOST]))
+    assert client.read_tree(ROOT) == written
+    assert len(written) == 2
+
+
+def test_claims_are_written_read_swapped_and_released(client: PlacementClient) -> None:
+    reach(client, EMPTY, TREE)
+    absent = client.allocations_of(CONSUMER)
+    assert (absent.allocations, absent.generation) == ({}, None)
+    client.write_allocations(replace(absent, allocations={ROOT: {"VCPU": 2}, GPU: {"VGPU": 1}}))
+    held = client.allocations_of(CONSUMER)
+    assert held == ConsumerAllocations(CONSUMER, {ROOT: {"VCPU": 2}, GPU: {"VGPU": 1}}, 1)
+    assert client.consumers_on(GPU) == {CONSUMER: {"VGPU": 1}}
+    assert client.usages(ROOT) == {"VCPU": 2}
+    client.write_allocations(
+        replace(held, allocations={ROOT: {"VCPU": 16}}),
+        ConsumerAllocations(MIGRATION, {GPU: {"VGPU": 8}}, consumer_type="MIGRATION"),
+    )
+    migration = client.allocations_of(MIGRATION)
+    assert (migration.allocations, migration.consumer_type) == ({GPU: {"VGPU": 8}}, "MIGRATION")
+    with pytest.raises(PlacementConflict):
+        client.write_allocations(replace(held, allocations={ROOT: {"VCPU": 1}}))
+    with pytest.raises(PlacementFull):
+        client.write_allocations(ConsumerAllocations(OTHER, {ROOT: {"VCPU": 1}}))
+    client.write_allocations(replace(migration, allocations={}))
+    assert client.allocations_of(MIGRATION).generation is None
+    assert client.forget_consumer(CONSUMER)
+    assert not client.forget_consumer(CONSUMER)
+    assert client.usages(GPU) == {"VGPU": 0}
+
+
+def test_inventory_and_the_claims_on_it_move_in_one_request(client: PlacementClient) -> None:
+    bare = replace(TREE[GPU], inventories={})
+    on_root = ProviderTree([replace(HOST, inventories={"VGPU": Inventory(8)}), bare])
+    written = reach(client, EMPTY, on_root)
+    client.write_allocations(ConsumerAllocations(CONSUMER, {ROOT: {"VGPU": 3}}))
+    generations = client.generations(ROOT)
+    held = client.allocations_of(CONSUMER)
+    client.reshape(
+        {
+            "inventories": {
+                ROOT: {"inventories": {}, "resource_provider_generation": generations[ROOT]},
+                GPU: {
+                    "inventories": {"VGPU": Inventory(8).to_json()},
+                    "resource_provider_generation": generations[GPU],
+                },
+            },
+            "allocations": {
+                CONSUMER: {
+                    "allocations": {GPU: {"resources": {"VGPU": 3}}},
+                    "consumer_generation": held.generation,
+                    "project_id": held.project_id,
+                    "user_id": held.user_id,
+                    "consumer_type": held.consumer_type,
+                }
+            },
+        }
+    )
+    assert client.consumers_on(GPU) == {CONSUMER: {"VGPU": 3}}
+    assert client.read_tree(ROOT, known=written)[GPU].inventories == {"VGPU": Inventory(8)}
+
+
+def test_the_versions_of_the_service(client: PlacementClient) -> None:
+    assert client.versions() == ("1.0", "1.39")
+
+
+def test_a_kind_of_placement_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(SettingsError, match="'embedded' or 'remote', not 'elsewhere'"):
+        open_transport("elsewhere")
+    with pytest.raises(SettingsError, match="state directory"):
+        open_transport("embedded")
+
+
+def test_a_state_directory_in_use_is_a_state_error(wire: Wire, tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="in use"):
+        open_transport("embedded", state_dir=tmp_path)
+
+
+names = st.sampled_from(["a", "b", "c", "d"])
+totals = st.dictionaries(st.sampled_from(["VCPU", "CUSTOM_X"]), st.integers(1, 4), max_size=2)
+devices = st.dictionaries(
+    names, st.tuples(names, totals, st.frozensets(st.sampled_from(["CUSTOM_T", "HW_NUMA_ROOT"])))
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(devices, min_size=1, max_size=4))
+def test_whatever_is_described_one_after_the_other_is_reached(
+    history: list[dict[str, tuple[str, dict[str, int], frozenset[str]]]],
+) -> None:
+    with TemporaryDirectory() as directory:
+        client = PlacementClient(open_transport("embedded", state_dir=Path(directory)))
+        current, owned = EMPTY, Owned()
+        for step in history:
+            described = {"host": DescribedProvider("host")}
+            for name, (parent, amounts, traits) in step.items():
+                above = parent if parent in described else "host"
+                inventories = {each: DescribedInventory(total) for each, total in amounts.items()}
+                described[name] = DescribedProvider(name, above, inventories, traits)
+            resolved = resolve(Description(tuple(described.values())), current, owned, ROOT)
+            current, owned = reach(client, current, resolved.tree), resolved.owned
+            assert current == resolved.tree == client.read_tree(ROOT)
+            assert len(current) == len(described)
+        client.close()
