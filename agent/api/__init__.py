@@ -1,0 +1,1 @@
+"""The local API: HTTP and JSON on a Unix socket; the kernel says who asks."""

@@ -1,0 +1,117 @@
+"""Who may do what over the local API: three roles, and nothing for anybody else.
+
+A caller is the uid and gid that the kernel vouches for (SO_PEERCRED), never a header.
+Source: https://man7.org/linux/man-pages/man7/unix.7.html
+"""
+
+import grp
+import os
+import pwd
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+from agent.errors import SettingsError
+
+
+class Role(IntEnum):
+    """Each role may do what the ones below it may."""
+
+    NONE = 0
+    READER = 1
+    CLAIMER = 2
+    ADMIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Principals:
+    """Users and groups, by id."""
+
+    uids: frozenset[int] = frozenset()
+    gids: frozenset[int] = frozenset()
+
+    @classmethod
+    def parse(cls, option: str, names: Sequence[str]) -> Self:
+        """From user names or uids, and "@group" names or "@gid". Raises SettingsError for an unknown name."""
+        uids: set[int] = set()
+        gids: set[int] = set()
+        for name in names:
+            word = name.strip()
+            if word.startswith("@"):
+                gids.add(_gid(option, word[1:]))
+            else:
+                uids.add(_uid(option, word))
+        return cls(frozenset(uids), frozenset(gids))
+
+    def has(self, uid: int, gids: frozenset[int]) -> bool:
+        return uid in self.uids or not self.gids.isdisjoint(gids)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The access list: `readers` may look, `claimers` may also claim and release, `admins` may do all."""
+
+    readers: Principals = Principals()
+    claimers: Principals = Principals()
+    admins: Principals = Principals()
+
+    @classmethod
+    def parse(cls, readers: Sequence[str], claimers: Sequence[str], admins: Sequence[str]) -> Self:
+        """From the settings. Root and the agent's own user are always admins: they can take it anyway."""
+        told = Principals.parse("admins", admins)
+        return cls(
+            readers=Principals.parse("readers", readers),
+            claimers=Principals.parse("claimers", claimers),
+            admins=Principals(told.uids | {0, os.geteuid()}, told.gids),
+        )
+
+    def role_of(self, uid: int, gid: int) -> Role:
+        """The highest role of a user; its supplementary groups are the ones that the system knows of it."""
+        gids = self._groups_of(uid, gid)
+        for role, principals in (
+            (Role.ADMIN, self.admins),
+            (Role.CLAIMER, self.claimers),
+            (Role.READER, self.readers),
+        ):
+            if principals.has(uid, gids):
+                return role
+        return Role.NONE
+
+    def _groups_of(self, uid: int, gid: int) -> frozenset[int]:
+        # Only when a group counts: the user database may be a directory server far away.
+        if not (self.readers.gids or self.claimers.gids or self.admins.gids):
+            return frozenset()
+        try:
+            user = pwd.getpwuid(uid)
+        except KeyError:
+            return frozenset((gid,))
+        return frozenset((gid, *os.getgrouplist(user.pw_name, user.pw_gid)))
+
+
+def _uid(option: str, word: str) -> int:
+    if word.isascii() and word.isdigit():
+        return int(word)
+    try:
+        return pwd.getpwnam(word).pw_uid
+    except (KeyError, ValueError):
+        raise SettingsError(
+            f"[api] {option} names the user {word!r}, whom this system does not know; "
+            "create the user, give a numeric uid, or write @NAME for a group",
+            option=option,
+            value=word,
+        ) from None
+
+
+def _gid(option: str, word: str) -> int:
+    if word.isascii() and word.isdigit():
+        return int(word)
+    try:
+        return grp.getgrnam(word).gr_gid
+    except (KeyError, ValueError):
+        raise SettingsError(
+            f"[api] {option} names the group {'@' + word!r}, which this system does not know; "
+            "create the group or give a numeric gid",
+            option=option,
+            value="@" + word,
+        ) from None

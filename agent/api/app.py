@@ -1,0 +1,218 @@
+"""The WSGI application: who asks, which route, what went wrong; always JSON, never a traceback."""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from werkzeug.routing import Map, Rule
+from werkzeug.wrappers import Request, Response
+
+from agent.api.access import Access, Role
+from agent.api.handlers import ROUTES, Answer, Call, Caller, Route
+from agent.errors import Forbidden, PlimsollError, UsageError
+from agent.operations import Operations
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+LOG = logging.getLogger("agent.api")
+BODY_BYTES_MAX = 1024 * 1024
+
+
+class NotFound(PlimsollError):
+    code = "plimsoll.api.not_found"
+    http_status = 404
+
+
+class WrongMethod(PlimsollError):
+    """`allow` are the methods that the path does know."""
+
+    code = "plimsoll.api.method_not_allowed"
+    http_status = 405
+
+    def __init__(self, message: str, allow: Iterable[str]) -> None:
+        super().__init__(message, allow=sorted(allow))
+
+
+class LengthRequired(PlimsollError):
+    code = "plimsoll.api.length_required"
+    http_status = 411
+
+
+class BodyTooLarge(PlimsollError):
+    code = "plimsoll.api.body_too_large"
+    http_status = 413
+
+
+class WrongMediaType(PlimsollError):
+    code = "plimsoll.api.media_type"
+    http_status = 415
+
+
+def error_body(code: str, message: str, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The one shape of every error."""
+    return {"error": {"code": code, "message": message, "details": dict(details or {})}}
+
+
+def _error_id() -> str:
+    return uuid4().hex[:12]
+
+
+class Api:
+    """A WSGI callable over the agent's operations; safe to call from many threads."""
+
+    def __init__(
+        self, operations: Operations, access: Access, *, error_id: Callable[[], str] = _error_id
+    ) -> None:
+        self._operations = operations
+        self._access = access
+        self._error_id = error_id
+        self._routes = Map(
+            [Rule(route.rule, methods=[route.method], endpoint=route) for route in ROUTES],
+            strict_slashes=True,
+            merge_slashes=False,
+            redirect_defaults=False,
+        )
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        return self._respond(Request(environ))(environ, start_response)
+
+    def _respond(self, request: Request) -> Response:
+        try:
+            return _response(self._answer(request))
+        except PlimsollError as error:
+            if error.http_status >= 500:
+                LOG.warning("%s %s: %s", request.method, request.path, error.message)
+            return _failure(error)
+        except HTTPException as error:
+            code = f"plimsoll.api.http_{error.code or 400}"
+            return _response(Answer(error.code or 400, error_body(code, error.description or error.name)))
+        except Exception:
+            # The last line of defence: the caller gets an id, the log gets the rest.
+            name = self._error_id()
+            LOG.exception("error %s in %s %s", name, request.method, request.path, extra={"error_id": name})
+            message = f"The agent failed in a way it does not know; its log tells more under error {name}"
+            return _response(Answer(500, error_body("plimsoll.internal", message, {"id": name})))
+
+    def _answer(self, request: Request) -> Answer:
+        caller = _caller(request)
+        role = self._access.role_of(caller.uid, caller.gid)
+        if role is Role.NONE:
+            raise _forbidden(request, caller, role, Role.READER)
+        route, path = self._route(request)
+        if role < route.role:
+            raise _forbidden(request, caller, role, route.role)
+        query = _query(request, route)
+        if not route.has_body:
+            _refuse_body(request)
+        body = _json(request) if route.has_body else None
+        return route.handle(Call(self._operations, caller, path, query, body))
+
+    def _route(self, request: Request) -> tuple[Route, Mapping[str, str]]:
+        try:
+            route, path = self._routes.bind_to_environ(request.environ).match()
+        except MethodNotAllowed as error:
+            allow = error.valid_methods or ()
+            known = ", ".join(sorted(allow))
+            raise WrongMethod(f"{request.path} knows {known}, not {request.method}", allow) from None
+        except HTTPException:
+            raise NotFound(
+                f"There is nothing at {request.path}; GET /v1/openapi.json says what there is"
+            ) from None
+        return route, path
+
+
+def _caller(request: Request) -> Caller:
+    # cheroot writes these from SO_PEERCRED; a header would arrive as HTTP_X_REMOTE_UID.
+    try:
+        uid, gid, pid = (int(request.environ[f"X_REMOTE_{name}"]) for name in ("UID", "GID", "PID"))
+    except KeyError:
+        raise Forbidden("The kernel did not say who is asking, so nothing is allowed") from None
+    return Caller(uid, gid, pid)
+
+
+def _forbidden(request: Request, caller: Caller, role: Role, needed: Role) -> Forbidden:
+    LOG.warning(
+        "%s %s refused: uid %d (pid %d) is %s, which takes %s",
+        request.method,
+        request.path,
+        caller.uid,
+        caller.pid,
+        role.name.lower(),
+        needed.name.lower(),
+        extra={"uid": caller.uid, "pid": caller.pid},
+    )
+    return Forbidden(
+        f"Uid {caller.uid} may not {request.method} {request.path}: that takes the role "
+        f"{needed.name.lower()}, and its role is {role.name.lower()}; [api] {needed.name.lower()}s in the "
+        "agent's settings says who has it",
+        uid=caller.uid,
+        role=role.name.lower(),
+        needed=needed.name.lower(),
+    )
+
+
+def _query(request: Request, route: Route) -> dict[str, str]:
+    query: dict[str, str] = {}
+    for name, values in request.args.lists():
+        if name not in route.query:
+            raise UsageError(f"{request.path} knows no query parameter {name!r}", parameter=name)
+        if len(values) != 1:
+            raise UsageError(f"The query parameter {name} is given {len(values)} times", parameter=name)
+        query[name] = values[0]
+    return query
+
+
+def _refuse_body(request: Request) -> None:
+    if request.content_length:
+        raise UsageError(f"{request.method} {request.path} takes no body")
+
+
+def _json(request: Request) -> Any:
+    if request.mimetype != "application/json":
+        raise WrongMediaType(
+            f"The body must be application/json, not {request.mimetype or 'of no type'}",
+            media_type=request.mimetype,
+        )
+    if request.content_length is None:
+        raise LengthRequired("The body must come with a Content-Length")
+    if request.content_length > BODY_BYTES_MAX:
+        raise BodyTooLarge(
+            f"The body has {request.content_length} bytes, at most {BODY_BYTES_MAX} are taken",
+            max_bytes=BODY_BYTES_MAX,
+        )
+    try:
+        text = request.get_data(cache=False).decode("utf-8")
+        parsed = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
+        json.dumps(parsed, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The body is not JSON that can be used: {error}") from error
+    return parsed
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    known = dict(pairs)
+    if len(known) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"{', '.join(map(repr, twice))} is given twice")
+    return known
+
+
+def _failure(error: PlimsollError) -> Response:
+    headers = {"Allow": ", ".join(error.details["allow"])} if isinstance(error, WrongMethod) else {}
+    return _response(Answer(error.http_status, error_body(error.code, error.message, error.details), headers))
+
+
+def _response(answer: Answer) -> Response:
+    response = Response(json.dumps(answer.body) + "\n", answer.status, content_type="application/json")
+    response.headers.extend(answer.headers)
+    response.headers["Cache-Control"] = "no-store"
+    return response

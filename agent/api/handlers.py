@@ -1,0 +1,169 @@
+"""What each route does: parse, call, show. No rule of the agent's lives here."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any, NoReturn
+from uuid import UUID
+
+from agent.api.access import Role
+from agent.api.views import claim_view, explanation_view, instances_view, plan_view, tree_view
+from agent.claim import Claim
+from agent.errors import UnknownConsumer, UsageError
+from agent.operations import Operations
+from agent.request import parse_claim
+
+LOG = logging.getLogger("agent.api")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The process at the other end, as the kernel knows it."""
+
+    uid: int
+    gid: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, already let in: `path` and `query` by name, `body` is parsed JSON."""
+
+    operations: Operations
+    caller: Caller
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: Any
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`rule` as werkzeug and (with braces) OpenAPI write it; `query` are the parameters it knows."""
+
+    method: str
+    rule: str
+    role: Role
+    handle: Callable[[Call], Answer]
+    query: frozenset[str] = frozenset()
+    has_body: bool = False
+
+
+def healthz(call: Call) -> Answer:
+    """200 as long as the agent answers at all; `state` says how it is."""
+    return Answer(200, {"state": call.operations.status()["state"]})
+
+
+def status(call: Call) -> Answer:
+    return Answer(200, call.operations.status())
+
+
+def tree(call: Call) -> Answer:
+    return Answer(200, tree_view(*call.operations.tree()))
+
+
+def instances(call: Call) -> Answer:
+    return Answer(200, instances_view(call.operations.instances()))
+
+
+def plan(call: Call) -> Answer:
+    return Answer(200, plan_view(call.operations.next_plan()))
+
+
+def config(call: Call) -> Answer:
+    return Answer(200, call.operations.configuration())
+
+
+def openapi(call: Call) -> Answer:
+    return Answer(200, document())
+
+
+def make_claim(call: Call) -> Answer:
+    request = parse_claim(call.body)
+    if _flag(call.query, "dry_run"):
+        return Answer(200, explanation_view(request, call.operations.explain(request)))
+    claim = call.operations.claim(request)
+    _record("claim", claim.consumer, call.caller, "granted")
+    return Answer(201, claim_view(claim), {"Location": f"/v1/claims/{claim.consumer}"})
+
+
+def show_claim(call: Call) -> Answer:
+    return Answer(200, claim_view(_find(call.operations, _uuid(call.path["consumer"]))))
+
+
+def release(call: Call) -> Answer:
+    consumer = _uuid(call.path["consumer"])
+    gone = call.operations.release(consumer)
+    _record("release", consumer, call.caller, "done" if gone else "journaled")
+    return Answer(200 if gone else 202, {"consumer": consumer, "released": gone})
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The OpenAPI document of this API."""
+    text = resources.files("agent.api").joinpath("openapi.json").read_text(encoding="utf-8")
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
+
+
+def _find(operations: Operations, consumer: str) -> Claim:
+    for _, claim in operations.instances():
+        if claim is not None and claim.consumer == consumer:
+            return claim
+    _unknown(consumer)
+
+
+def _unknown(consumer: str) -> NoReturn:
+    raise UnknownConsumer(
+        f"No claim of {consumer} is known on this host; `plimsoll instances` lists what there is",
+        consumer=consumer,
+    )
+
+
+def _uuid(text: str) -> str:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise UsageError(f"A consumer is named by its uuid, which {text!r} is not", consumer=text) from None
+
+
+def _flag(query: Mapping[str, str], name: str) -> bool:
+    value = query.get(name, "false")
+    if value not in ("true", "false"):
+        raise UsageError(f"The query parameter {name} is true or false, not {value!r}", parameter=name)
+    return value == "true"
+
+
+def _record(what: str, consumer: str, caller: Caller, outcome: str) -> None:
+    LOG.info(
+        "%s of %s %s, asked for by uid %d (pid %d)",
+        what,
+        consumer,
+        outcome,
+        caller.uid,
+        caller.pid,
+        extra={"consumer": consumer, "uid": caller.uid, "pid": caller.pid, "outcome": outcome},
+    )
+
+
+ROUTES = (
+    Route("GET", "/healthz", Role.READER, healthz),
+    Route("GET", "/v1/status", Role.READER, status),
+    Route("GET", "/v1/tree", Role.READER, tree),
+    Route("GET", "/v1/instances", Role.READER, instances),
+    Route("GET", "/v1/plan", Role.READER, plan),
+    Route("GET", "/v1/config", Role.READER, config),
+    Route("GET", "/v1/openapi.json", Role.READER, openapi),
+    Route("POST", "/v1/claims", Role.CLAIMER, make_claim, frozenset({"dry_run"}), has_body=True),
+    Route("GET", "/v1/claims/<consumer>", Role.READER, show_claim),
+    Route("DELETE", "/v1/claims/<consumer>", Role.CLAIMER, release),
+)

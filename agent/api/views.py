@@ -1,0 +1,125 @@
+"""The agent's values as the JSON of the local API, in Placement's terms. Pure."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from agent.claim import Allocations, Claim, Explanation, Shortfall, Units
+from agent.driver import Guest
+from agent.operations import Usages
+from agent.plan import Plan
+from agent.request import ClaimRequest, to_json
+from agent.tree import Inventory, Provider, ProviderTree
+
+Json = dict[str, Any]
+
+
+def tree_view(tree: ProviderTree, usages: Usages) -> Json:
+    """Depth first, each parent before its children, siblings by name."""
+    roots: dict[str, str] = {}
+    shown = []
+    for provider in tree:
+        root = provider.uuid if provider.parent is None else roots[provider.parent]
+        roots[provider.uuid] = root
+        shown.append(_provider(provider, root, usages.get(provider.uuid, {})))
+    return {"resource_providers": shown}
+
+
+def _provider(provider: Provider, root: str, used: dict[str, int]) -> Json:
+    return {
+        "uuid": provider.uuid,
+        "name": provider.name,
+        "parent_provider_uuid": provider.parent,
+        "root_provider_uuid": root,
+        "generation": provider.generation,
+        "inventories": {name: _inventory(each) for name, each in sorted(provider.inventories.items())},
+        "usages": {name: used.get(name, 0) for name in sorted({*provider.inventories, *used})},
+        "traits": sorted(provider.traits),
+        "aggregates": sorted(provider.aggregates),
+    }
+
+
+def _inventory(inventory: Inventory) -> Json:
+    return {**inventory.to_json(), "capacity": inventory.capacity}
+
+
+def instances_view(pairs: Iterable[tuple[Guest | None, Claim | None]]) -> Json:
+    return {"instances": [_instance(guest, claim) for guest, claim in pairs]}
+
+
+def _instance(guest: Guest | None, claim: Claim | None) -> Json:
+    uuid = guest.uuid if guest else claim.consumer if claim else ""
+    name = guest.name if guest else claim.request.name if claim else ""
+    return {
+        "uuid": uuid,
+        "name": name,
+        "guest": _guest(guest) if guest else None,
+        "claim": claim_view(claim) if claim else None,
+    }
+
+
+def _guest(guest: Guest) -> Json:
+    return {
+        "state": guest.state.value,
+        "resources": dict(sorted(guest.resources.items())),
+        "units": [
+            {"resource_class": used.resource_class, "unit": used.unit, "device": used.device}
+            for used in guest.units
+        ],
+    }
+
+
+def claim_view(claim: Claim) -> Json:
+    """`since` is RFC 3339, UTC."""
+    return {
+        "consumer": claim.consumer,
+        "name": claim.request.name,
+        "state": claim.state.value,
+        "adopted": claim.adopted,
+        "since": datetime.fromtimestamp(claim.since, UTC).isoformat(timespec="seconds"),
+        "allocations": _allocations(claim.allocations),
+        "units": _units(claim.units),
+        "request": to_json(claim.request),
+    }
+
+
+def explanation_view(request: ClaimRequest, explanation: Explanation) -> Json:
+    """`asked` sums the groups up."""
+    return {
+        "consumer": request.consumer,
+        "asked": dict(sorted(request.resources.items())),
+        "fits": explanation.fits,
+        "allocations": _allocations(explanation.allocations),
+        "units": _units(explanation.units),
+        "shortfalls": [_shortfall(shortfall) for shortfall in explanation.shortfalls],
+    }
+
+
+def plan_view(plan: Plan) -> Json:
+    """`lines` is for people; there are as many as operations."""
+    return {"operations": plan.to_json(), "lines": list(plan.lines())}
+
+
+def _allocations(allocations: Allocations) -> Json:
+    return {
+        provider: {"resources": dict(sorted(resources.items()))}
+        for provider, resources in sorted(allocations.items())
+    }
+
+
+def _units(units: Units) -> Json:
+    return {
+        provider: {name: list(exact) for name, exact in sorted(classes.items())}
+        for provider, classes in sorted(units.items())
+    }
+
+
+def _shortfall(shortfall: Shortfall) -> Json:
+    return {
+        "resource_class": shortfall.resource_class,
+        "asked": shortfall.asked,
+        "free": shortfall.free,
+        "provider": shortfall.provider,
+        "provider_uuid": shortfall.provider_uuid,
+        "reason": shortfall.reason,
+    }

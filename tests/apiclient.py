@@ -1,0 +1,113 @@
+"""What the tests of the local API share: a served host, requests to it, the OpenAPI document's schemas."""
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jsonschema import Draft202012Validator, FormatChecker
+
+from agent.api.access import Access
+from agent.api.handlers import document
+from agent.api.server import ApiServer
+from agent.operations import Operations
+
+TIMEOUT_S = 10.0
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(str(self._path))
+
+
+@contextmanager
+def serving(
+    operations: Operations, path: Path, access: Access | None = None, **options: int
+) -> Iterator[ApiServer]:
+    server = ApiServer(operations, access or Access.parse([], [], []), path, **options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def ask(
+    path: Path, method: str, url: str, body: Any = None, headers: Mapping[str, str] | None = None
+) -> Reply:
+    """One request on a connection of its own; a `body` of bytes is sent as it is, anything else as JSON."""
+    sent = dict(headers or {})
+    if body is not None and not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+        sent.setdefault("Content-Type", "application/json")
+    connection = _Connection(path)
+    try:
+        connection.request(method, url, body, sent)
+        reply = connection.getresponse()
+        text = reply.read()
+        assert reply.getheader("Content-Type") == "application/json"
+        return Reply(reply.status, dict(reply.getheaders()), json.loads(text) if text else None)
+    finally:
+        connection.close()
+
+
+def raw(path: Path, sent: bytes) -> bytes:
+    """What comes back for these bytes, until the server closes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(TIMEOUT_S)
+        sock.connect(str(path))
+        sock.sendall(sent)
+        received = b""
+        while chunk := sock.recv(65536):
+            received += chunk
+        return received
+
+
+def check(method: str, template: str, reply: Reply) -> None:
+    """Fail unless the OpenAPI document describes this reply to this operation."""
+    responses = document()["paths"][template][method.lower()]["responses"]
+    response = responses.get(str(reply.status), responses["default"])
+    response = resolve(response)
+    validate(response["content"]["application/json"]["schema"], reply.body)
+    if str(reply.status) not in responses:
+        assert reply.status >= 400, (
+            f"{reply.status} is no error, and {method} {template} does not describe it"
+        )
+
+
+def resolve(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "$ref" not in node:
+        return node
+    found: Any = document()
+    for part in node["$ref"].removeprefix("#/").split("/"):
+        found = found[part]
+    return found
+
+
+def validate(schema: Mapping[str, Any], value: Any) -> None:
+    whole = {**schema, "components": document()["components"]}
+    Draft202012Validator(whole, format_checker=FormatChecker()).validate(value)
+
+
+NOBODY = 65534
+ROOT_NEEDED = "starts a process as another user, which takes root"
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0

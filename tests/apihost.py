@@ -1,0 +1,167 @@
+"""A small host to serve: a tree, two guests, and claims that really count; no placement and no hypervisor."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from agent.claim import Claim, ClaimState, Explanation, Shortfall
+from agent.driver import Guest, GuestState, UsedUnit
+from agent.errors import ClaimsClosed, DoesNotFit, UnknownConsumer
+from agent.operations import Usages
+from agent.plan import Plan, PutTraits
+from agent.request import ClaimRequest
+from agent.tree import Inventory, Provider, ProviderTree
+
+ROOT = "11111111-1111-4111-8111-111111111111"
+CELL = "22222222-2222-4222-8222-222222222222"
+GPU = "33333333-3333-4333-8333-333333333333"
+LONER = "44444444-4444-4444-8444-444444444444"
+SINCE = 1_790_000_000.0
+
+TREE = ProviderTree(
+    [
+        Provider(
+            ROOT,
+            "host1",
+            inventories={
+                "DISK_GB": Inventory(500, reserved=10),
+                "MEMORY_MB": Inventory(65536, reserved=512),
+                "VCPU": Inventory(16, allocation_ratio=4.0),
+            },
+            traits=frozenset({"COMPUTE_NODE", "HW_CPU_X86_AVX2"}),
+            generation=7,
+        ),
+        Provider(CELL, "host1_numa0", ROOT, traits=frozenset({"HW_NUMA_ROOT"}), generation=2),
+        Provider(GPU, "host1_pci_0000:84:00.0", CELL, {"VGPU": Inventory(4)}, generation=3),
+    ]
+)
+
+
+class SmallHost:
+    """Operations over a fixed tree. `fault` is called first by each, so that a test can make it fail."""
+
+    def __init__(self) -> None:
+        self.fault: Callable[[], None] = lambda: None
+        self.open = True
+        self.placement_away = False
+        self.pending = Plan()
+        self._claims: dict[str, Claim] = {}
+        self._lock = threading.Lock()
+
+    def status(self) -> dict[str, Any]:
+        self.fault()
+        reasons = [] if self.open else ["the driver has not delivered an inventory yet"]
+        return {
+            "host": "host1",
+            "uuid": ROOT,
+            "version": "0.1.0",
+            "state": "ready" if self.open else "degraded",
+            "reasons": reasons,
+            "since": SINCE,
+            "driver": {"name": "small", "ok": self.open, "error": None if self.open else "it is asleep"},
+            "placement": {"kind": "none", "ok": True, "error": None},
+            "claims": {
+                "open": self.open,
+                "reason": reasons[0] if reasons else None,
+                "count": len(self._claims),
+            },
+            "last_pass": {"at": SINCE, "sentence": "Nothing new.", "duration_ms": 1.25}
+            if self.open
+            else None,
+            "pid": 4711,
+        }
+
+    def tree(self) -> tuple[ProviderTree, Usages]:
+        self.fault()
+        return TREE, self._usages()
+
+    def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
+        self.fault()
+        units = (UsedUnit("VGPU", "mdev1", "pci:0000:84:00.0"),)
+        loner = Guest(LONER, "loner", GuestState.RUNNING, {"MEMORY_MB": 512, "VCPU": 1}, units)
+        with self._lock:
+            pairs = [(None, claim) for claim in self._claims.values()]
+        return ((loner, None), *pairs)
+
+    def claim(self, request: ClaimRequest) -> Claim:
+        self.fault()
+        if not self.open:
+            raise ClaimsClosed("Claims are closed: the driver has not delivered an inventory yet")
+        with self._lock:
+            known = self._claims.get(request.consumer)
+            if known is not None:
+                return known
+            explanation = self._explain(request)
+            if not explanation.fits:
+                raise DoesNotFit(
+                    f"The claim of {request.consumer} does not fit on host1",
+                    shortfalls=[
+                        {name: getattr(short, name) for name in Shortfall.__slots__}
+                        for short in explanation.shortfalls
+                    ],
+                )
+            claim = Claim(
+                request.consumer,
+                ClaimState.CLAIMED,
+                request,
+                explanation.allocations,
+                explanation.units,
+                since=SINCE,
+            )
+            self._claims[request.consumer] = claim
+            return claim
+
+    def explain(self, request: ClaimRequest) -> Explanation:
+        self.fault()
+        with self._lock:
+            return self._explain(request)
+
+    def release(self, consumer: str) -> bool:
+        self.fault()
+        with self._lock:
+            if self._claims.pop(consumer, None) is None:
+                raise UnknownConsumer(f"Nothing is known of {consumer}", consumer=consumer)
+        return not self.placement_away
+
+    def next_plan(self) -> Plan:
+        self.fault()
+        return self.pending
+
+    def configuration(self) -> dict[str, Any]:
+        self.fault()
+        return {
+            "DEFAULT": {"host": {"value": "host1", "origin": "default"}},
+            "api": {"claimers": {"value": ["alice", "@ops"], "origin": "/etc/plimsoll/plimsoll.conf"}},
+        }
+
+    def drift(self) -> None:
+        """From now on there is something to change."""
+        operation = PutTraits(ROOT, "host1", frozenset(), frozenset({"CUSTOM_SHINY"}))
+        self.pending = Plan((operation,))
+
+    def _usages(self) -> Usages:
+        usages: Usages = {}
+        for claim in list(self._claims.values()):
+            for provider, resources in claim.allocations.items():
+                for name, amount in resources.items():
+                    used = usages.setdefault(provider, {})
+                    used[name] = used.get(name, 0) + amount
+        return usages
+
+    def _explain(self, request: ClaimRequest) -> Explanation:
+        """First provider that has the class; no trait is looked at."""
+        usages, allocations, shortfalls = self._usages(), {}, []
+        for group in request.groups:
+            for name, asked in group.resources.items():
+                owner = next((each for each in TREE if name in each.inventories), TREE[ROOT])
+                capacity = owner.inventories[name].capacity if name in owner.inventories else 0
+                free = capacity - usages.get(owner.uuid, {}).get(name, 0)
+                if asked > free:
+                    reason = f"only {free} of {capacity} are free"
+                    shortfalls.append(Shortfall(name, asked, free, owner.name, owner.uuid, reason))
+                else:
+                    allocations.setdefault(owner.uuid, {})[name] = asked
+        if shortfalls:
+            return Explanation(False, {}, {}, tuple(shortfalls))
+        units = {GPU: {"VGPU": ("mdev7",)}} if GPU in allocations else {}
+        return Explanation(True, allocations, units, ())
