@@ -1,0 +1,78 @@
+"""Strict reading of parsed JSON: each function returns what it was promised or says where it is not. Pure.
+
+`path` is where the value stands, such as `groups[0].resources.VCPU`. Every error is a UsageError whose
+sentence begins with the path and says what is allowed there; its details carry the path.
+"""
+
+from collections.abc import Collection, Mapping
+from re import Pattern
+from typing import Any
+from uuid import UUID
+
+from agent.errors import UsageError
+
+_SHOWN_MAX = 60
+
+
+def fault(path: str, wanted: str, value: object) -> UsageError:
+    """The error for a value that is not what was wanted."""
+    shown = repr(value)
+    if len(shown) > _SHOWN_MAX:
+        shown = f"{shown[:_SHOWN_MAX]}…"
+    return UsageError(f"{path or 'the body'}: expected {wanted}, not {shown}.", path=path)
+
+
+def read_object(value: object, path: str, allowed: Collection[str] | None = None) -> Mapping[str, Any]:
+    """An object, whose keys are all among `allowed` (None: any)."""
+    if not isinstance(value, dict):
+        raise fault(path, "an object", value)
+    if allowed is not None:
+        for key in value:
+            if key not in allowed:
+                raise UsageError(
+                    f"{below(path, key)}: unknown key; allowed are {', '.join(allowed)}.",
+                    path=below(path, key),
+                )
+    return value
+
+
+def read_list(value: object, path: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise fault(path, "a list", value)
+    return value
+
+
+def read_text(
+    value: object, path: str, pattern: Pattern[str] | None = None, wanted: str = "a text", longest: int = 255
+) -> str:
+    """A text of at most `longest` characters that matches the pattern as a whole; `wanted` is for people."""
+    if not isinstance(value, str) or len(value) > longest or (pattern and not pattern.fullmatch(value)):
+        raise fault(path, wanted, value)
+    return value
+
+
+def read_choice(value: object, path: str, choices: Collection[str]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise fault(path, f"one of {', '.join(choices)}", value)
+    return value
+
+
+def read_whole(value: object, path: str, least: int, most: int) -> int:
+    """A whole number between both, inclusive."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise fault(path, f"a whole number between {least} and {most}", value)
+    return value
+
+
+def read_uuid(value: object, path: str) -> str:
+    """A uuid in its dashed lower-case form, however it was written."""
+    if isinstance(value, str):
+        try:
+            return str(UUID(value))
+        except ValueError:
+            pass
+    raise fault(path, "a uuid", value)
+
+
+def below(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key

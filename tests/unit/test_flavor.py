@@ -1,0 +1,226 @@
+"""Flavors and their extra specs, as operators know them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import UsageError
+from agent.flavor import Flavor, claim_for_flavor
+from agent.request import RequestGroup, TopologyRequest
+
+CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
+
+
+def with_specs(specs: dict[str, str], vcpus: int = 4, memory_mb: int = 4096) -> Any:
+    return claim_for_flavor(CONSUMER, Flavor(vcpus, memory_mb, 10, specs))
+
+
+PLAIN = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 10}
+
+
+def test_resources_replace_add_and_remove() -> None:
+    (group,) = with_specs({"resources:VGPU": "1", "resources:DISK_GB": "0", "resources:VCPU": "8"}).groups
+    assert group == RequestGroup("", {"VCPU": 8, "MEMORY_MB": 4096, "VGPU": 1})
+
+
+def test_a_flavor_without_a_disk_asks_for_none() -> None:
+    (group,) = claim_for_flavor(CONSUMER, Flavor(1, 512)).groups
+    assert group.resources == {"VCPU": 1, "MEMORY_MB": 512}
+
+
+def test_suffixed_groups_and_traits() -> None:
+    request = with_specs(
+        {
+            "resources1:VGPU": "1",
+            "trait1:CUSTOM_T4": "required",
+            "resources_NET:SRIOV_NET_VF": "2",
+            "trait_NET:CUSTOM_OLD": "forbidden",
+            "trait:HW_CPU_X86_AVX2": "required",
+            "trait_N:HW_NUMA_ROOT": "required",
+            "group_policy": "isolate",
+            "same_subtree": "1,_N; _NET,_N",
+        }
+    )
+    assert request.groups == (
+        RequestGroup("", PLAIN, (frozenset({"HW_CPU_X86_AVX2"}),)),
+        RequestGroup("1", {"VGPU": 1}, (frozenset({"CUSTOM_T4"}),)),
+        RequestGroup("_N", {}, (frozenset({"HW_NUMA_ROOT"}),)),
+        RequestGroup("_NET", {"SRIOV_NET_VF": 2}, (), frozenset({"CUSTOM_OLD"})),
+    )
+    assert request.group_policy == "isolate"
+    assert request.same_subtree == (frozenset({"1", "_N"}), frozenset({"_NET", "_N"}))
+
+
+@pytest.mark.parametrize(
+    ("specs", "cpus", "topology"),
+    [
+        ({}, {"VCPU": 4}, TopologyRequest()),
+        ({"hw:cpu_policy": "shared"}, {"VCPU": 4}, TopologyRequest()),
+        ({"hw:cpu_policy": "dedicated"}, {"PCPU": 4}, TopologyRequest("dedicated")),
+        (
+            {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-1"},
+            {"VCPU": 2, "PCPU": 2},
+            TopologyRequest("mixed", dedicated_cpus=frozenset({0, 1})),
+        ),
+        (
+            {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "^0"},
+            {"VCPU": 1, "PCPU": 3},
+            TopologyRequest("mixed", dedicated_cpus=frozenset({1, 2, 3})),
+        ),
+        (
+            {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate"},
+            {"PCPU": 4},
+            TopologyRequest("dedicated", "isolate"),
+        ),
+        ({"hw:numa_nodes": "2"}, {"VCPU": 4}, TopologyRequest(cells=2)),
+        (
+            {
+                "hw:numa_nodes": "2",
+                "hw:numa_cpus.0": "0",
+                "hw:numa_cpus.1": "1-3",
+                "hw:numa_mem.0": "1024",
+                "hw:numa_mem.1": "3072",
+            },
+            {"VCPU": 4},
+            TopologyRequest(
+                cells=2, cell_cpus=(frozenset({0}), frozenset({1, 2, 3})), cell_memory_mb=(1024, 3072)
+            ),
+        ),
+        ({"hw:mem_page_size": "large"}, {"VCPU": 4}, TopologyRequest(mem_page_size="large")),
+        ({"hw:mem_page_size": "2MB"}, {"VCPU": 4}, TopologyRequest(mem_page_size=2048)),
+        ({"hw:mem_page_size": "2048"}, {"VCPU": 4}, TopologyRequest(mem_page_size=2048)),
+        ({"hw:mem_page_size": "1GiB"}, {"VCPU": 4}, TopologyRequest(mem_page_size=1 << 20)),
+    ],
+)
+def test_cpus_cells_and_pages(specs: dict[str, str], cpus: dict[str, int], topology: TopologyRequest) -> None:
+    request = with_specs(specs)
+    assert request.groups[0].resources == {**cpus, "MEMORY_MB": 4096, "DISK_GB": 10}
+    assert request.topology == topology
+
+
+def test_devices_by_alias() -> None:
+    assert with_specs({"pci_passthrough:alias": "a1:2, fpga:1,a1:1"}).pci == (("a1", 3), ("fpga", 1))
+
+
+def test_other_namespaces_and_what_only_shapes_the_guest_say_nothing() -> None:
+    request = with_specs(
+        {
+            "quota:cpu_shares": "512",
+            "os:secure_boot": "required",
+            "capabilities:hypervisor_type": "s== QEMU",
+            "aggregate_instance_extra_specs:ssd": "true",
+            "ssd": "true",
+            "hw:watchdog_action": "reset",
+            "hw:emulator_threads_policy": "share",
+            "hw_rng:allowed": "true",
+        }
+    )
+    assert request == with_specs({})
+
+
+@pytest.mark.parametrize(
+    ("specs", "named", "why"),
+    [
+        ({"resources:VGPU": "one"}, "resources:VGPU", "a whole number between 0"),
+        ({"resources:VGPU": "-1"}, "resources:VGPU", "a whole number"),
+        ({"resources:vgpu": "1"}, "resources:vgpu", "resource class"),
+        ({"trait:": "required"}, "trait:", "a name of trait"),
+        ({"trait:CUSTOM_A": "wanted"}, "trait:CUSTOM_A", "required or forbidden"),
+        ({"resources1:VGPU": "1", "resources2:VGPU": "1"}, "group_policy", "'1', '2' need one"),
+        ({"group_policy": "isolated"}, "group_policy", "none or isolate"),
+        ({"group-policy": "isolate"}, "group-policy", "did you mean group_policy?"),
+        ({"resource:VGPU": "1"}, "resource:VGPU", "did you mean resources:VGPU?"),
+        ({"traits:CUSTOM_A": "required"}, "group 's'", "no resources"),
+        ({"same_subtree": "_A,_B"}, "same_subtree", "'_A', '_B' is no suffix"),
+        ({"hw:cpu_polcy": "dedicated"}, "hw:cpu_polcy", "did you mean hw:cpu_policy?"),
+        ({"hw:numa_node": "2"}, "hw:numa_node", "did you mean hw:numa_nodes?"),
+        ({"hw:numa_cpus": "0-1"}, "hw:numa_cpus", "did you mean hw:numa_cpus.0?"),
+        ({"hw:cpu_policy": "pinned"}, "hw:cpu_policy", "one of shared, dedicated, mixed"),
+        ({"hw:cpu_policy": "dedicated", "resources:VCPU": "2"}, "resources:VCPU", "drop one of the two"),
+        ({"hw:cpu_policy": "dedicated", "hw:cpu_dedicated_mask": "0"}, "hw:cpu_dedicated_mask", "mixed"),
+        ({"hw:cpu_policy": "mixed"}, "hw:cpu_dedicated_mask", "mixed needs it"),
+        (
+            {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-3"},
+            "hw:cpu_dedicated_mask",
+            "leave at least",
+        ),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "7"}, "hw:cpu_dedicated_mask", "CPUs 0-3"),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "a"}, "hw:cpu_dedicated_mask", "CPU id"),
+        ({"hw:cpu_thread_policy": "prefer"}, "hw:cpu_thread_policy", "needs hw:cpu_policy=dedicated"),
+        ({"hw:numa_nodes": "0"}, "hw:numa_nodes", "between 1 and 4"),
+        ({"hw:numa_nodes": "5"}, "hw:numa_nodes", "between 1 and 4"),
+        ({"hw:numa_nodes": "3"}, "hw:numa_nodes", "cannot be split evenly"),
+        ({"hw:numa_cpus.0": "0-3"}, "hw:numa_cpus.0", "needs hw:numa_nodes"),
+        ({"hw:numa_nodes": "2", "hw:numa_cpus.0": "0-3"}, "hw:numa_cpus.N", "each of the guest's cells 0-1"),
+        ({"hw:numa_nodes": "1", "hw:numa_cpus.0": "0-2"}, "hw:numa_cpus.N", "CPU 3"),
+        ({"hw:numa_nodes": "1", "hw:numa_cpus.0": "0-4"}, "hw:numa_cpus.0", "CPUs of the guest"),
+        (
+            {"hw:numa_nodes": "2", "hw:numa_cpus.0": "0-2", "hw:numa_cpus.1": "2-3"},
+            "hw:numa_cpus.1",
+            "no cell before it has",
+        ),
+        ({"hw:numa_nodes": "1", "hw:numa_mem.0": "1024"}, "hw:numa_mem.N", "1024 MiB together"),
+        ({"hw:mem_page_size": "huge"}, "hw:mem_page_size", "small, large, any"),
+        ({"hw:mem_page_size": "0"}, "hw:mem_page_size", "small, large, any"),
+        ({"hw:mem_encryption": "true"}, "hw:mem_encryption=true", "cannot place it yet"),
+        (
+            {"pci_passthrough:aliases": "a:1"},
+            "pci_passthrough:aliases",
+            "did you mean pci_passthrough:alias?",
+        ),
+        ({"pci_passthrough:alias": "a1"}, "pci_passthrough:alias", "name:count"),
+        ({"pci_passthrough:alias": "a1:0"}, "pci_passthrough:alias", "name:count"),
+    ],
+)
+def test_contradictions_and_malformed_values_name_the_spec(
+    specs: dict[str, str], named: str, why: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        with_specs(specs)
+    assert caught.value.message.startswith(named), caught.value.message
+    assert why in caught.value.message
+
+
+specs_keys = st.one_of(
+    st.sampled_from(
+        [
+            *(
+                "resources:VGPU",
+                "resources1:VGPU",
+                "trait1:T",
+                "group_policy",
+                "same_subtree",
+                "hw:cpu_policy",
+            ),
+            *(
+                "hw:cpu_dedicated_mask",
+                "hw:numa_nodes",
+                "hw:numa_cpus.0",
+                "hw:numa_mem.1",
+                "hw:mem_page_size",
+            ),
+            *("pci_passthrough:alias", "hw:cpu_thread_policy"),
+        ]
+    ),
+    st.text(max_size=10),
+)
+specs_values = st.one_of(
+    st.sampled_from(["1", "2", "mixed", "0-1", "^0", "required", "none"]), st.text(max_size=8)
+)
+
+
+@given(st.dictionaries(specs_keys, specs_values, max_size=5))
+def test_no_flavor_breaks_the_translation(specs: dict[str, str]) -> None:
+    """Every flavor becomes a claim, in which the CPUs add up unless it says otherwise, or a UsageError."""
+    try:
+        request = with_specs(specs)
+    except UsageError as error:
+        assert error.message.endswith((".", "?"))
+        return
+    asked = request.resources
+    assert asked.get("VCPU", 0) + asked.get("PCPU", 0) == 4
+    assert all(amount > 0 for amount in asked.values())
