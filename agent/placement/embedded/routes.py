@@ -2,10 +2,6 @@
 
 A route's rows stand newest first. Before the oldest row a route is not born yet: 404, or where the path has
 other methods and the API says so, 405.
-
-The allocation candidates plug in here as one more entry; its function takes a `Request`, gives an `Answer`:
-
-    "/allocation_candidates": {"GET": (Route(mv.CANDIDATES, candidates.get_candidates, JSON_OUT),)},
 """
 
 from __future__ import annotations
@@ -27,6 +23,7 @@ from agent.placement.embedded.errors import (
 )
 from agent.placement.embedded.handlers import (
     allocations,
+    candidates,
     classes,
     inventories,
     providers,
@@ -116,6 +113,7 @@ ROUTES: Mapping[str, Methods] = {
         "PUT": (Route(mv.MIN, allocations.put, JSON_IN),),
         "DELETE": (Route(mv.MIN, allocations.delete, NONE),),
     },
+    "/allocation_candidates": {"GET": (Route(mv.CANDIDATES, candidates.get, JSON_OUT),)},
     "/traits": {"GET": (Route(mv.TRAITS, traits.list_all, JSON_OUT),)},
     "/traits/{name}": {
         "GET": (Route(mv.TRAITS, traits.get, NONE),),
