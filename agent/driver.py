@@ -94,6 +94,9 @@ class Guest:
     """A domain, running or only defined, and what it uses.
 
     `resources` {class: amount}: VCPU or PCPU, MEMORY_MB (MiB), DISK_GB (GiB, rounded up), and devices.
+    `problem` is a sentence on what of it could not be read; then `resources` and `units` are what was last
+    known, if anything, and prove nothing. Such a guest is there all the same: to leave it out would say that
+    it is gone.
     """
 
     uuid: str
@@ -101,6 +104,7 @@ class Guest:
     state: GuestState
     resources: Mapping[str, int]
     units: tuple[UsedUnit, ...] = ()
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
