@@ -1,0 +1,109 @@
+"""Sixteen clients at once: nothing is ever sold twice, and every answer fits one sequence of events."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from unit.embedded.api import Api, claim, new
+
+from agent.placement.embedded import Core
+
+CLIENTS = 16
+
+Allocations = dict[str, dict[str, int]]
+
+
+def run_clients(work: Callable[[int], None], clients: int = CLIENTS) -> None:
+    """Run `work(number)` in that many threads, and raise what any of them raised."""
+    errors: list[Exception] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that pytest watches
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+
+
+def test_one_unit_is_sold_once(tmp_path: Path) -> None:
+    """30 providers with one unit each, 4 claims for each at the same moment: 30 owners."""
+    core = Core.open(tmp_path)
+    api = Api(core)
+    hosts = [api.provider(f"host{number}", {"PGPU": 1}) for number in range(30)]
+    sold: list[str] = []
+    gate = threading.Barrier(CLIENTS)
+
+    def work(number: int) -> None:
+        gate.wait(10)
+        for host in hosts[number % 4 :: 4] + hosts:
+            status = api.claim(new(), {host: {"PGPU": 1}}).status
+            assert status in (204, 409)
+            if status == 204:
+                sold.append(host)
+
+    run_clients(work)
+    assert Counter(sold) == Counter(hosts)
+    assert all(api.usage(host) == {"PGPU": 1} for host in hosts)
+    core.close()
+
+
+def test_capacity_is_granted_to_the_last_unit_and_no_further(tmp_path: Path) -> None:
+    core = Core.open(tmp_path)
+    api = Api(core)
+    host = api.provider("host", {"VCPU": 100})
+    statuses: list[int] = []
+    run_clients(lambda _: statuses.extend(api.claim(new(), {host: {"VCPU": 1}}).status for _ in range(25)))
+    assert Counter(statuses) == {204: 100, 409: 300}
+    assert api.generation(host) == 101
+    core.close()
+
+
+def test_guarded_writes_fit_one_sequence(tmp_path: Path) -> None:
+    """Clients write to consumers that they share, guarded by the generations they saw, and swap with others.
+
+    The generation of a consumer numbers its granted writes: if each number was granted once, none is missing,
+    and the state at the end is what the last of them wrote, then one sequence explains all answers.
+    """
+    core = Core.open(tmp_path)
+    api = Api(core)
+    hosts = [api.provider(f"host{number}", {"VCPU": 12}) for number in range(3)]
+    shared = [new() for _ in range(6)]
+    granted: dict[str, list[tuple[int, Allocations]]] = {consumer: [] for consumer in shared}
+
+    def work(number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(60):
+            consumer, host, other = chance.choice(shared), chance.choice(hosts), new()
+            seen = api.done("GET", f"/allocations/{consumer}").get("consumer_generation")
+            wanted = {host: {"VCPU": chance.randint(1, 4)}}
+            body = {consumer: claim(wanted, seen), other: claim({host: {"VCPU": 1}})}
+            status = api.ask("POST", "/allocations", body).status
+            assert status in (204, 409)
+            if status == 204:
+                granted[consumer].append((seen or 0, wanted))
+                assert api.ask("DELETE", f"/allocations/{other}").status == 204
+            assert all(api.usage(host)["VCPU"] <= 12 for host in hosts)
+
+    run_clients(work)
+    for consumer, writes in granted.items():
+        writes.sort(key=lambda write: write[0])
+        assert [seen for seen, _ in writes] == list(range(len(writes)))
+        shown = api.done("GET", f"/allocations/{consumer}")
+        assert shown["consumer_generation"] == len(writes) > 1
+        assert api.held(consumer) == writes[-1][1]
+    before = api.whole()
+    core.close()
+    core = Core.open(tmp_path)
+    assert Api(core).whole() == before
+    core.close()
