@@ -16,6 +16,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from io import DEFAULT_BUFFER_SIZE
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,7 @@ from cheroot.ssl import Adapter
 from agent.placement.embedded.auth import Authenticator, DoorError, Tokens, noauth
 from agent.placement.embedded.core import Core
 from agent.placement.embedded.listeners import Bind, tls_context, unix_socket
-from agent.placement.embedded.wsgi import BODY_BYTES_MAX, Door
+from agent.placement.embedded.wsgi import BODY_BYTES_MAX, Door, Service
 
 LOG = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Server:
 
     def __init__(
         self,
-        core: Core,
+        core: Service,
         binds: Sequence[str],
         *,
         tokens_file: Path | None = None,
@@ -88,8 +89,9 @@ class Server:
 
     def stop(self) -> None:
         """Let requests under way end, close, and take the socket files away; idempotent."""
-        for listener in self._listeners:
-            listener.stop()
+        with ThreadPoolExecutor(len(self._listeners)) as pool:  # each takes up to half a second to notice
+            for stopped in [pool.submit(listener.stop) for listener in self._listeners]:
+                stopped.result()
 
     @property
     def addresses(self) -> list[str]:
@@ -166,7 +168,7 @@ class _Listener:
 
     def __init__(
         self,
-        core: Core,
+        core: Service,
         bind: Bind,
         authenticate: Authenticator,
         context: ssl.SSLContext | None,
@@ -271,6 +273,15 @@ class _HttpServer(wsgi.Server):
     def bind_unix_socket(self, bind_addr: str) -> socket.socket:
         self.socket = bound = unix_socket(Path(bind_addr))
         return bound
+
+    @staticmethod
+    def bind_socket(socket_: socket.socket, bind_addr: tuple[str, int]) -> socket.socket:
+        try:
+            socket_.bind(bind_addr)
+        except OSError:
+            socket_.close()
+            raise
+        return socket_
 
     def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
         LOG.log(level, "%s", msg, exc_info=traceback)

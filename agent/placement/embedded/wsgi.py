@@ -40,8 +40,8 @@ class Answer(Protocol):
     def body(self) -> Any: ...
 
 
-class Core(Protocol):
-    """The part of the core that the door needs."""
+class Service(Protocol):
+    """What the door leads to: a Core, or something that answers like one."""
 
     def request(
         self,
@@ -68,7 +68,7 @@ class NoJson:
 class Door:
     """A WSGI application (PEP 3333) over a core; `authenticate` tells who asks."""
 
-    def __init__(self, core: Core, authenticate: Authenticator = noauth) -> None:
+    def __init__(self, core: Service, authenticate: Authenticator = noauth) -> None:
         self._core = core
         self._authenticate = authenticate
 
@@ -90,6 +90,9 @@ class Door:
         method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")
         caller = None if path == "/" else self._authenticate(environ)
         body, problem = _body(environ)
+        told = _headers(environ)
+        if problem is not None:
+            del told["content-type"]  # what is wrong with the body goes before what is wrong with its type
 
         def admit() -> None:
             if problem is not None:
@@ -99,7 +102,7 @@ class Door:
 
         target = quote(path.encode("latin-1"), safe=PATH_SAFE)
         answer = self._core.request(
-            method, f"{target}?{query}" if query else target, body, headers=_headers(environ), admit=admit
+            method, f"{target}?{query}" if query else target, body, headers=told, admit=admit
         )
         headers = [
             (name, _absolute(environ, value) if name == "location" else value)

@@ -1,0 +1,169 @@
+"""When the embedded core's HTTP door opens, for whom, and that it closes cleanly."""
+
+import logging
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doorclient import door_client, make_certificate
+
+from agent.placement.embedded import Core
+from agent.placement.embedded.auth import DoorError
+from agent.placement.embedded.serve import Server
+
+SERVICE_TOKEN = "service-token-0123456789"
+READER_TOKEN = "reader-token-0123456789"
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    core = Core.open(tmp_path / "state")
+    yield core
+    core.close()
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text(f"nova service {SERVICE_TOKEN}\nmetrics reader {READER_TOKEN}\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_off_loopback_it_refuses_to_start_and_says_what_is_lacking(core: Core, tokens: Path) -> None:
+    with pytest.raises(DoorError, match=r"a token file.* and a TLS certificate"):
+        Server(core, ["127.0.0.1:0", "0.0.0.0:0"])
+    with pytest.raises(DoorError, match="lacks a TLS certificate"):
+        Server(core, ["0.0.0.0:0"], tokens_file=tokens)
+    with pytest.raises(DoorError, match="both files"):
+        Server(core, ["0.0.0.0:0"], tokens_file=tokens, tls_cert=tokens)
+    with pytest.raises(DoorError, match="cannot be used"):
+        Server(core, ["0.0.0.0:0"], tokens_file=tokens, tls_cert=tokens, tls_key=tokens)
+    with pytest.raises(DoorError, match="at least one address"):
+        Server(core, [])
+
+
+def test_off_loopback_only_tokens_over_tls_open(core: Core, tokens: Path, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with Server(core, ["0.0.0.0:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key) as server:
+        address = server.addresses[0].replace("0.0.0.0", "127.0.0.1")
+        bearer = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
+        with door_client(address, headers=bearer, ca=certificate) as nova:
+            created = nova("POST", "/resource_providers", {"name": "a"})
+            assert created.status == 200
+            assert created.headers["location"].startswith("https://")
+        with door_client(address, headers={"X-Auth-Token": READER_TOKEN}, ca=certificate) as metrics:
+            assert metrics("GET", "/resource_providers").status == 200
+            assert metrics("POST", "/resource_providers", {"name": "b"}).status == 403
+        with door_client(address, ca=certificate) as nobody:
+            assert nobody("GET", "/resource_providers").status == 401
+            assert nobody("GET", "/").status == 200
+
+
+def test_a_client_that_never_shakes_hands_keeps_nobody_else_out(
+    core: Core, tokens: Path, tmp_path: Path
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with Server(core, ["127.0.0.1:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key) as server:
+        host, _, port = server.addresses[0].rpartition(":")
+        with (
+            socket.create_connection((host, int(port))),
+            door_client(server.addresses[0], ca=certificate) as client,
+        ):
+            assert client("GET", "/").status == 200
+
+
+def test_plain_http_at_a_tls_address_gets_no_answer_from_placement(
+    core: Core, tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with (
+        caplog.at_level(logging.CRITICAL, "agent"),
+        Server(core, ["127.0.0.1:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key) as server,
+    ):
+        host, _, port = server.addresses[0].rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as sock:
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"versions" not in sock.recv(4096)
+
+
+def test_given_tokens_hold_on_loopback_too_but_not_on_the_socket(
+    core: Core, tokens: Path, tmp_path: Path
+) -> None:
+    with Server(core, ["127.0.0.1:0", f"unix:{tmp_path}/s"], tokens_file=tokens) as server:
+        with door_client(server.addresses[0]) as client:
+            assert client("GET", "/resource_providers").status == 401
+        with door_client(server.addresses[1]) as client:
+            assert client("GET", "/resource_providers").status == 200
+
+
+def test_the_socket_file_is_for_owner_and_group_and_goes_away(core: Core, tmp_path: Path) -> None:
+    path = tmp_path / "door.sock"
+    with Server(core, [f"unix:{path}"]):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        with pytest.raises(DoorError, match="another server"):
+            Server(core, [f"unix:{path}"]).start()
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_a_socket_left_over_is_taken_over_and_a_file_is_not(core: Core, tmp_path: Path) -> None:
+    path = tmp_path / "door.sock"
+    with socket.socket(socket.AF_UNIX) as left_over:
+        left_over.bind(str(path))
+    with Server(core, [f"unix:{path}"]) as server, door_client(server.addresses[0]) as client:
+        assert client("GET", "/").status == 200
+    path.write_text("precious")
+    with pytest.raises(DoorError, match="no socket"):
+        Server(core, [f"unix:{path}"]).start()
+    assert path.read_text() == "precious"
+
+
+def test_where_one_address_cannot_be_had_none_is_opened(core: Core, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = Server(core, [f"unix:{tmp_path}/s", f"127.0.0.1:{taken.getsockname()[1]}"])
+        with pytest.raises(DoorError, match="not in use"):
+            server.start()
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_directory_that_is_not_there_is_named(core: Core, tmp_path: Path) -> None:
+    with pytest.raises(DoorError, match="directory that exists"):
+        Server(core, [f"unix:{tmp_path}/missing/s"]).start()
+
+
+SERVE = """
+import sys
+from pathlib import Path
+from agent.placement.embedded.serve import serve
+serve(Path(sys.argv[1]), sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "s"
+    arguments = [sys.executable, "-c", SERVE, str(tmp_path / "state"), f"unix:{path}"]
+    with subprocess.Popen(arguments, env={**os.environ, "LISTEN_PID": "1"}) as process:
+        deadline = time.monotonic() + 20
+        while not path.exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        with door_client(f"unix:{path}") as client:
+            assert client("POST", "/resource_providers", {"name": "kept"}).status == 200
+        process.send_signal(number)
+        assert process.wait(10) == 0
+    assert not path.exists()
+    core = Core.open(tmp_path / "state")
+    try:
+        found = core.request("GET", "/resource_providers").body["resource_providers"]
+    finally:
+        core.close()
+    assert [provider["name"] for provider in found] == ["kept"]
