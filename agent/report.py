@@ -1,0 +1,271 @@
+"""The pass: what the driver describes is brought into placement, and the tracker learns what placement holds.
+
+    describe -> resolve -> plan -> apply -> journal -> tracker.refresh
+
+A pass that finds nothing new makes no placement request. One that fails leaves everything as it was, or where
+a plan may stop, and the next one goes on from there; nothing is wiped because something did not answer.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.apply import apply
+from agent.driver import Description, Driver, Guest
+from agent.errors import ApplyError, PlacementConflict, PlacementUnavailable, PlimsollError
+from agent.placement.client import PlacementClient
+from agent.plan import DeleteInventories, Plan, PutInventories, plan
+from agent.resolve import Owned, Resolved, resolve
+from agent.tree import Provider, ProviderTree
+
+ATTEMPTS_MAX = 3
+LINES_TOLD_MAX = 3
+
+Held = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""{provider uuid: {consumer uuid: {class: amount}}}"""
+
+
+class Memory(Protocol):
+    """Where the agent durably keeps what it has written to placement; each method raises StateError."""
+
+    def owned(self) -> Owned: ...
+
+    def remember_owned(self, owned: Owned) -> None: ...
+
+
+class Tracker(Protocol):
+    """The one that must know what placement holds."""
+
+    def refresh(
+        self, tree: ProviderTree, held: Held, units: Mapping[str, Mapping[str, tuple[str, ...]]]
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What one pass did and why, in one sentence. `at` is seconds since 1970; `error` says why it failed.
+
+    `problems` are sentences on what the driver reported and was left out.
+    """
+
+    sentence: str
+    at: float
+    duration_ms: float
+    providers: int = 0
+    changed: int = 0
+    operations: int = 0
+    problems: tuple[str, ...] = ()
+    error: PlimsollError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """`plan` is what was written; None if nothing was looked at beyond the driver."""
+
+    plan: Plan | None
+    problems: tuple[str, ...] = ()
+
+
+class Reporter:
+    """Runs passes, one at a time, from whichever thread; keeps what the last good one saw."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        client: PlacementClient,
+        tracker: Tracker,
+        memory: Memory,
+        root_uuid: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._driver = driver
+        self._client = client
+        self._tracker = tracker
+        self._memory = memory
+        self._root = root_uuid
+        self._clock = clock
+        self._timer = timer
+        self._lock = threading.Lock()
+        self._started: float | None = None
+        self._description: Description | None = None
+        self._tree: ProviderTree | None = None
+        self._in_step = False
+        self._held: dict[str, tuple[int | None, Mapping[str, Mapping[str, int]]]] = {}
+        self.guests: tuple[Guest, ...] | None = None
+        """What the driver last said, None before it ever answered."""
+
+    def running_s(self) -> float:
+        """For how long the pass under way has been running, 0 if there is none."""
+        started = self._started
+        return 0.0 if started is None else self._timer() - started
+
+    def distrust(self) -> None:
+        """What is known of placement may be wrong: the next pass reads it again."""
+        self._in_step = False
+
+    def use(self, driver: Driver) -> Driver:
+        """Describe by another driver from the next pass on; returns the one before. Waits for a pass."""
+        with self._lock:
+            before, self._driver = self._driver, driver
+            self._description = None
+            return before
+
+    def close(self) -> None:
+        """Let go of the hypervisor."""
+        self._driver.close()
+
+    def look(self, why: str) -> PassReport:
+        """One pass; placement is only spoken to if the driver says something new. Does not raise."""
+        return self._pass(why, reread=False)
+
+    def verify(self, why: str) -> PassReport:
+        """One pass that also compares placement with what was written there. Does not raise.
+
+        One request, and four for each provider that was written to since, by whomever.
+        """
+        return self._pass(why, reread=True)
+
+    def next_plan(self) -> Plan:
+        """What the next pass would write, from a fresh look at both sides. Raises PlimsollError."""
+        with self._lock:
+            description = self._driver.describe()
+            current = self._client.read_tree(self._root, self._tree)
+            return plan(current, self._resolve(description, current).tree)
+
+    def _pass(self, why: str, reread: bool) -> PassReport:
+        with self._lock:
+            at, self._started = self._clock(), self._timer()
+            error: PlimsollError | None = None
+            try:
+                done = self._attempts(reread)
+                sentence = _sentence(why, done)
+            except PlimsollError as failure:
+                done, error = _Done(None), failure
+                sentence = f"After {why}: {failure.message}"
+            finally:
+                duration_ms = self.running_s() * 1000
+                self._started = None
+            operations = done.plan.operations if done.plan else ()
+            return PassReport(
+                sentence,
+                at,
+                round(duration_ms, 3),
+                providers=len(self._tree or ()),
+                changed=len({each.provider for each in operations if hasattr(each, "provider")}),
+                operations=len(operations),
+                problems=done.problems,
+                error=error,
+            )
+
+    def _attempts(self, reread: bool) -> _Done:
+        """Somebody else's write in between is no fault: look again and plan anew, a few times."""
+        for _ in range(ATTEMPTS_MAX - 1):
+            try:
+                return self._run(reread)
+            except PlacementConflict:
+                reread = True
+        return self._run(reread)
+
+    def _run(self, reread: bool) -> _Done:
+        description = self._driver.describe()
+        self.guests = self._driver.guests()
+        known = self._tree
+        fresh = self._in_step and not reread and known is not None
+        if fresh and (description is self._description or description == self._description):
+            return _Done(None)
+        current = known if fresh and known is not None else self._client.read_tree(self._root, known)
+        self._tree, self._in_step = current, False
+        owned = self._memory.owned()
+        resolved = resolve(description, current, owned, self._root)
+        wanted = plan(current, resolved.tree)
+        self._check_unmoved(description, current)
+        self._check_unused(wanted)
+        tree = self._written(wanted, current, owned, resolved)
+        self._tracker.refresh(tree, self._all_held(tree), resolved.units)
+        self._tree, self._description, self._in_step = tree, description, True
+        return _Done(wanted, resolved.problems)
+
+    def _resolve(self, description: Description, current: ProviderTree) -> Resolved:
+        return resolve(description, current, self._memory.owned(), self._root)
+
+    def _written(self, wanted: Plan, current: ProviderTree, owned: Owned, resolved: Resolved) -> ProviderTree:
+        tree = current
+        if not wanted.empty:
+            if owned | resolved.owned != owned:
+                self._memory.remember_owned(owned | resolved.owned)
+            try:
+                tree = apply(wanted, self._client, current)
+            except ApplyError as error:
+                if isinstance(error.__cause__, PlacementUnavailable):
+                    raise error.__cause__ from error  # a state that passes, whichever operation met it
+                raise
+        if self._memory.owned() != resolved.owned:
+            self._memory.remember_owned(resolved.owned)
+        return tree
+
+    def _check_unmoved(self, description: Description, current: ProviderTree) -> None:
+        for move in description.moves:
+            source = current.by_name(move.from_resource_provider)
+            classes = set(move.moved_resources).intersection(source.inventories if source else ())
+            if source is None or not classes:
+                continue
+            holders = self._holders(source.uuid, classes)
+            if holders:
+                raise ApplyError(
+                    f"The driver moved {', '.join(sorted(classes))} from provider {source.name} to "
+                    f"{move.to_resource_provider}, but {_listed(holders)} still hold some of it; nothing "
+                    "was changed. Release them, and the next pass goes on.",
+                    consumers=holders,
+                )
+
+    def _check_unused(self, wanted: Plan) -> None:
+        """Placement would refuse it too, but in the middle of the plan and without the names."""
+        for operation in wanted.operations:
+            if not isinstance(operation, PutInventories | DeleteInventories):
+                continue
+            after = operation.after if isinstance(operation, PutInventories) else {}
+            gone = set(operation.before).difference(after)
+            holders = self._holders(operation.provider, gone) if gone else []
+            if holders:
+                raise ApplyError(
+                    f"The host has no {', '.join(sorted(gone))} on provider {operation.name} any more, "
+                    f"but {_listed(holders)} still hold some of it; nothing was changed. Bring it back, or "
+                    "release them and the next pass goes on.",
+                    consumers=holders,
+                    operation=operation.to_json(),
+                )
+
+    def _holders(self, provider: str, classes: set[str]) -> list[str]:
+        held = self._client.consumers_on(provider)
+        return sorted(consumer for consumer, amounts in held.items() if classes.intersection(amounts))
+
+    def _all_held(self, tree: ProviderTree) -> Held:
+        """Who holds what, read again only where the generation says that somebody wrote."""
+        self._held = {provider.uuid: self._held_on(provider) for provider in tree if provider.inventories}
+        return {uuid: held for uuid, (_, held) in self._held.items() if held}
+
+    def _held_on(self, provider: Provider) -> tuple[int | None, Mapping[str, Mapping[str, int]]]:
+        known = self._held.get(provider.uuid)
+        if known is not None and known[0] == provider.generation:
+            return known
+        return provider.generation, self._client.consumers_on(provider.uuid)
+
+
+def _sentence(why: str, done: _Done) -> str:
+    if done.plan is None:
+        return f"After {why}: nothing changed."
+    if done.plan.empty:
+        return f"After {why}: placement already holds what the driver describes."
+    lines = done.plan.lines()
+    told = " ".join(lines[:LINES_TOLD_MAX])
+    more = f" And {len(lines) - LINES_TOLD_MAX} more." if len(lines) > LINES_TOLD_MAX else ""
+    return f"After {why}: {told}{more}"
+
+
+def _listed(names: list[str], shown_max: int = 3) -> str:
+    more = len(names) - shown_max
+    return ", ".join(names[:shown_max]) + (f" and {more} more" if more > 0 else "")

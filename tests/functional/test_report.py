@@ -1,0 +1,276 @@
+"""The pass over a real placement (the embedded core) and a described host."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from agent.driver import DriverSettings, Guest, GuestState, HostSettings, Move
+from agent.errors import ApplyError, DriverUnavailable, IdentityError, PlacementUnavailable
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.connect import open_transport
+from agent.placement.transport import Reply, Transport
+from agent.report import Held, Reporter
+from agent.resolve import Owned
+from agent.tree import Inventory, Provider, ProviderTree
+from drivers.fake import FakeDriver
+from drivers.fake.host import Gpu, Host, cell
+
+ROOT = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
+
+
+class Wire:
+    """A transport that counts, and that can be cut."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.requests: list[str] = []
+        self.cut_after: int | None = None
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.requests.append(f"{method} {path}")
+        if self.cut_after is not None:
+            self.cut_after -= 1
+            if self.cut_after < 0:
+                raise PlacementUnavailable("Placement does not answer.")
+        return self.inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class Notebook:
+    """What a journal and a tracker are told."""
+
+    kept: Owned = field(default_factory=Owned)
+    seen: list[tuple[ProviderTree, Held, Mapping[str, Mapping[str, tuple[str, ...]]]]] = field(
+        default_factory=list
+    )
+
+    def owned(self) -> Owned:
+        return self.kept
+
+    def remember_owned(self, owned: Owned) -> None:
+        self.kept = owned
+
+    def refresh(
+        self, tree: ProviderTree, held: Held, units: Mapping[str, Mapping[str, tuple[str, ...]]]
+    ) -> None:
+        self.seen.append((tree, held, units))
+
+
+@dataclass
+class World:
+    wire: Wire
+    client: PlacementClient
+    driver: FakeDriver
+    notebook: Notebook
+    reporter: Reporter
+
+    def holds(self) -> ProviderTree:
+        return self.client.read_tree(ROOT)
+
+    def hold(self, provider: Provider, **amounts: int) -> str:
+        consumer = str(uuid4())
+        self.client.write_allocations(ConsumerAllocations(consumer, {provider.uuid: amounts}))
+        return consumer
+
+    def asked(self) -> list[str]:
+        asked, self.wire.requests = self.wire.requests, []
+        return asked
+
+
+def host(gpus: int = 2, guests: int = 0) -> Host:
+    return Host(
+        cells=(cell(0, frozenset(range(8)), 16384),),
+        disk_gb=100,
+        gpus=tuple(Gpu(f"0000:{number:02x}:00.0", "VGPU", 4) for number in range(gpus)),
+        guests=tuple(
+            Guest(str(uuid4()), f"guest{number}", GuestState.RUNNING, {"VCPU": 1}) for number in range(guests)
+        ),
+    )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    wire = Wire(open_transport("embedded", state_dir=tmp_path))
+    client = PlacementClient(wire)
+    driver = FakeDriver(host(), DriverSettings("node1", HostSettings()))
+    notebook = Notebook()
+    yield World(wire, client, driver, notebook, Reporter(driver, client, notebook, notebook, ROOT))
+    driver.close()
+    client.close()
+
+
+def test_the_first_pass_writes_the_host_and_tells_the_tracker(world: World) -> None:
+    report = world.reporter.look("the start")
+    assert report.error is None
+    tree = world.holds()
+    assert tree == world.notebook.seen[-1][0]
+    assert tree[ROOT].name == "node1"
+    assert {"VCPU", "MEMORY_MB", "DISK_GB"} <= set(tree[ROOT].inventories)
+    assert sum(each.inventories["VGPU"].total for each in tree if "VGPU" in each.inventories) == 8
+    assert (report.providers, report.changed) == (len(tree), len(tree))
+    assert report.operations >= len(tree)
+    assert report.sentence.startswith("After the start: ") and report.sentence.endswith(" more.")
+    assert all(each.uuid in world.notebook.kept for each in tree)
+
+
+def test_nothing_new_is_no_request_and_quick(world: World) -> None:
+    world.driver.change(gpus=host(gpus=255).gpus, guests=host(guests=500).guests)
+    assert world.reporter.look("the start").error is None
+    assert len(world.holds()) == 256
+    world.asked()
+    told = len(world.notebook.seen)
+    durations = []
+    for _ in range(20):
+        started = time.perf_counter()
+        report = world.reporter.look("its interval")
+        durations.append(time.perf_counter() - started)
+    assert world.asked() == []
+    assert len(world.notebook.seen) == told
+    assert report.sentence == "After its interval: nothing changed."
+    assert min(durations) < 0.005
+
+
+def test_an_equal_description_is_nothing_new(world: World) -> None:
+    world.reporter.look("the start")
+    world.asked()
+    other = FakeDriver(host(), DriverSettings("node1", HostSettings()))
+    world.reporter.use(other).close()
+    world.driver = other
+    assert world.reporter.look("the reload").error is None
+    assert not [line for line in world.asked() if not line.startswith("GET")]
+
+
+def test_a_change_of_the_host_follows(world: World) -> None:
+    world.reporter.look("the start")
+    world.driver.change(disk_gb=200, gpus=host(gpus=1).gpus)
+    report = world.reporter.look("an event")
+    assert report.error is None and report.changed == 2
+    assert world.holds()[ROOT].inventories["DISK_GB"].total == 200
+    assert len(world.holds()) == 2
+    assert world.holds() == world.notebook.seen[-1][0]
+
+
+def test_a_small_change_costs_few_requests(world: World) -> None:
+    world.driver.change(gpus=host(gpus=255).gpus)
+    world.reporter.look("the start")
+    world.driver.change(disk_gb=200)
+    world.asked()
+    world.reporter.look("an event")
+    assert len(world.asked()) <= 3
+
+
+def test_verification_sees_what_others_did_and_mends_what_is_ours(world: World) -> None:
+    world.reporter.look("the start")
+    gpu = next(each for each in world.holds() if "VGPU" in each.inventories)
+    world.client.ensure_trait("CUSTOM_ADMINS")
+    generation = world.client.put_traits(gpu.uuid, gpu.generation or 0, {*gpu.traits, "CUSTOM_ADMINS"})
+    world.client.put_inventories(gpu.uuid, generation, {"VGPU": Inventory(99, max_unit=99)})
+    consumer = world.hold(world.holds()[ROOT], VCPU=2)
+    world.asked()
+    assert world.reporter.look("its interval").sentence == "After its interval: nothing changed."
+    report = world.reporter.verify("verification")
+    assert report.error is None and report.changed == 1
+    now = world.holds()[gpu.uuid]
+    assert now.inventories["VGPU"].total == 4 and "CUSTOM_ADMINS" in now.traits
+    assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
+    world.asked()
+    assert world.reporter.verify("verification").operations == 0
+    assert len(world.asked()) == 1
+
+
+def test_a_hypervisor_that_does_not_answer_wipes_nothing(world: World) -> None:
+    world.reporter.look("the start")
+    before = world.holds()
+    world.asked()
+    world.driver.fail(1)
+    report = world.reporter.look("its interval")
+    assert isinstance(report.error, DriverUnavailable)
+    assert world.asked() == [] and world.holds() == before
+    assert world.reporter.look("its interval").error is None
+
+
+def test_placement_away_is_a_state_and_the_pass_catches_up(world: World) -> None:
+    world.reporter.look("the start")
+    world.wire.cut_after = 0
+    world.driver.change(disk_gb=300)
+    for _ in range(3):
+        assert isinstance(world.reporter.look("an event").error, PlacementUnavailable)
+    world.wire.cut_after = None
+    assert world.reporter.look("the retry").error is None
+    assert world.holds()[ROOT].inventories["DISK_GB"].total == 300
+
+
+def test_cut_off_after_any_request_the_next_pass_reaches_the_end(world: World) -> None:
+    world.reporter.look("the start")
+    total = len(world.asked())
+    wanted = world.holds()
+    for number in range(total):
+        for provider in world.holds().bottom_up():
+            world.client.delete_provider(provider.uuid)
+        reporter = Reporter(world.driver, world.client, world.notebook, world.notebook, ROOT)
+        world.wire.cut_after = number
+        assert isinstance(reporter.look("the start").error, PlacementUnavailable)
+        world.wire.cut_after = None
+        assert reporter.look("the retry").error is None
+        assert world.holds() == wanted
+
+
+def test_a_class_that_goes_away_while_it_is_held_changes_nothing(world: World) -> None:
+    world.reporter.look("the start")
+    before = world.holds()
+    gpu = next(each for each in before if "VGPU" in each.inventories)
+    consumer = world.hold(gpu, VGPU=1)
+    world.driver.change(gpus=(), disk_gb=777)
+    report = world.reporter.look("an event")
+    assert isinstance(report.error, ApplyError)
+    assert consumer in report.error.message and gpu.name in report.error.message
+    assert world.holds() == before
+    world.client.forget_consumer(consumer)
+    assert world.reporter.look("the retry").error is None
+    assert len(world.holds()) == 1
+
+
+def test_a_described_move_of_what_is_held_is_refused(world: World) -> None:
+    world.driver.change(gpus=())
+    world.reporter.look("the start")
+    root = world.holds()[ROOT]
+    world.client.put_inventories(
+        ROOT, root.generation or 0, {**root.inventories, "VGPU": Inventory(8, max_unit=8)}
+    )
+    consumer = world.hold(world.holds()[ROOT], VGPU=2)
+    before = world.holds()
+    gpus = host(gpus=1).gpus
+    world.driver.change(gpus=gpus, moves=(Move("node1", {"VGPU": 4}, f"node1_{gpus[0].address}"),))
+    report = world.reporter.verify("an event")
+    assert isinstance(report.error, ApplyError) and consumer in report.error.message
+    assert world.holds() == before
+
+
+def test_a_foreign_provider_with_our_name_is_named(world: World) -> None:
+    foreign = str(uuid4())
+    world.client.create_provider(Provider(foreign, "node1"))
+    report = world.reporter.look("the start")
+    assert isinstance(report.error, IdentityError)
+    assert f"plimsoll adopt {foreign}" in report.error.message
+
+
+def test_bad_names_are_left_out_and_told(world: World) -> None:
+    world.driver.change(gpus=(replace(host().gpus[0], traits=frozenset(("NO_SUCH_TRAIT",))),))
+    report = world.reporter.look("the start")
+    assert report.error is None and "NO_SUCH_TRAIT" in report.problems[0]
+
+
+def test_the_next_plan_is_what_the_next_pass_does(world: World) -> None:
+    world.reporter.look("the start")
+    assert world.reporter.next_plan().empty
+    world.driver.change(disk_gb=5)
+    foreseen = world.reporter.next_plan()
+    assert world.reporter.look("an event").operations == len(foreseen.operations) == 1
