@@ -1,0 +1,114 @@
+"""The jobs: one of each at a time, woken early, none lost."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from agent.jobs import Jobs
+
+LONG_S = 3600.0
+
+
+@pytest.fixture
+def errors() -> list[tuple[str, BaseException]]:
+    return []
+
+
+@pytest.fixture
+def jobs(errors: list[tuple[str, BaseException]]) -> Iterator[Jobs]:
+    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)
+    jobs = Jobs(lambda name, error: errors.append((name, error)))
+    yield jobs
+    jobs.stop()
+
+
+def test_a_job_runs_again_and_again(jobs: Jobs) -> None:
+    third = threading.Event()
+    runs: list[float] = []
+
+    def job() -> None:
+        runs.append(time.monotonic())
+        if len(runs) == 3:
+            third.set()
+
+    jobs.every("look", job, 0.05)
+    jobs.start()
+    assert third.wait(5)
+
+
+def test_waking_many_times_runs_once_and_soon(jobs: Jobs) -> None:
+    ran = threading.Semaphore(0)
+    jobs.every("look", ran.release, LONG_S)
+    jobs.wake("look", 0.1)
+    jobs.start()
+    for _ in range(10):
+        jobs.wake("look", 0.1)
+    assert ran.acquire(timeout=5)
+    assert not ran.acquire(timeout=0.3)
+
+
+def test_an_event_during_a_run_is_not_lost_and_runs_never_overlap(jobs: Jobs) -> None:
+    entered, leave = threading.Semaphore(0), threading.Event()
+    inside = [0, 0]
+
+    def job() -> None:
+        inside[0] += 1
+        inside[1] = max(inside)
+        entered.release()
+        leave.wait(5)
+        inside[0] -= 1
+
+    jobs.every("look", job, LONG_S)
+    jobs.start()
+    jobs.wake("look")
+    assert entered.acquire(timeout=5)
+    jobs.wake("look")
+    assert not entered.acquire(timeout=0.2)
+    leave.set()
+    assert entered.acquire(timeout=5)
+    assert inside[1] == 1
+
+
+def test_a_job_that_breaks_is_told_and_runs_again(
+    jobs: Jobs, errors: list[tuple[str, BaseException]]
+) -> None:
+    ran = threading.Semaphore(0)
+
+    def job() -> None:
+        ran.release()
+        raise RuntimeError("of a mistake")
+
+    jobs.every("look", job, 0.05)
+    jobs.start()
+    assert ran.acquire(timeout=5) and ran.acquire(timeout=5)
+    assert errors[0][0] == "look" and str(errors[0][1]) == "of a mistake"
+
+
+def test_stopping_waits_for_the_run_under_way(jobs: Jobs) -> None:
+    entered, done = threading.Event(), []
+
+    def job() -> None:
+        entered.set()
+        time.sleep(0.2)
+        done.append(True)
+
+    jobs.every("look", job, LONG_S)
+    jobs.start()
+    jobs.wake("look")
+    assert entered.wait(5)
+    jobs.wake("look")
+    jobs.stop()
+    assert done == [True]
+
+
+def test_a_removed_job_and_an_unknown_one(jobs: Jobs) -> None:
+    ran = threading.Event()
+    jobs.every("verify", ran.set, LONG_S)
+    jobs.start()
+    jobs.remove("verify")
+    jobs.remove("verify")
+    jobs.wake("verify")
+    assert not ran.wait(0.1)
