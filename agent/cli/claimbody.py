@@ -1,0 +1,130 @@
+"""From the arguments of `plimsoll claim` to the body of POST /v1/claims. The agent checks what it means."""
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from agent.errors import UsageError
+
+Json = dict[str, Any]
+NEW = "new"
+_BODY_CHARS_MAX = 1024 * 1024
+
+
+def claim_body(args: Namespace) -> Json:
+    """Raises UsageError where the arguments contradict each other or cannot be read."""
+    ways = {
+        "--file": args.file is not None,
+        "--flavor": args.flavor is not None,
+        "--resources or --group": bool(args.resources or args.group),
+    }
+    given = [way for way, used in ways.items() if used]
+    if len(given) != 1:
+        found = f"not {' and '.join(given)} together" if given else "and none is given"
+        raise UsageError(f"claim: what is wanted is told by {', by '.join(ways)}, {found}")
+    _check_companions(args)
+    if args.file is not None:
+        body = _from_file(args.file)
+    elif args.flavor is not None:
+        body = {"flavor": _flavor(args)}
+    else:
+        body = _groups(args)
+    if args.consumer or "consumer" not in body:
+        body["consumer"] = _consumer(args.consumer)
+    if args.name is not None:
+        body["name"] = args.name
+    return body
+
+
+def _check_companions(args: Namespace) -> None:
+    by_groups = args.resources or args.group
+    for option, value, goes_with, there in (
+        ("--spec", args.spec, "--flavor", args.flavor),
+        ("--required", args.required, "--resources or --group", by_groups),
+        ("--group-policy", args.group_policy, "--group", args.group),
+    ):
+        if value and not there:
+            raise UsageError(f"claim: {option} goes with {goes_with}")
+
+
+def _consumer(told: str | None) -> str:
+    if told and told != NEW:
+        return told
+    from uuid import uuid4
+
+    return str(uuid4())
+
+
+def _from_file(name: str) -> Json:
+    where = "standard input" if name == "-" else name
+    try:
+        if name == "-":
+            text = sys.stdin.read(_BODY_CHARS_MAX + 1)
+        else:
+            with Path(name).open(encoding="utf-8") as file:
+                text = file.read(_BODY_CHARS_MAX + 1)
+    except OSError as error:
+        raise UsageError(f"claim: {where} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"claim: {where} is not UTF-8: {error.reason}") from error
+    if len(text) > _BODY_CHARS_MAX:
+        raise UsageError(f"claim: {where} is longer than the {_BODY_CHARS_MAX} bytes that the agent takes")
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"claim: {where} is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise UsageError(f"claim: {where} must hold a JSON object, the body of POST /v1/claims")
+    return body
+
+
+def _flavor(args: Namespace) -> Json:
+    flavor: Json = dict(_amounts("--flavor", args.flavor))
+    specs: dict[str, str] = {}
+    for text in args.spec or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UsageError(f"claim: --spec {text!r} is not KEY=VALUE")
+        if key in specs:
+            raise UsageError(f"claim: --spec {key} is given twice")
+        specs[key] = value
+    if specs:
+        flavor["extra_specs"] = specs
+    return flavor
+
+
+def _groups(args: Namespace) -> Json:
+    groups: dict[str, Json] = {}
+    if args.resources:
+        groups[""] = {"resources": _amounts("--resources", args.resources)}
+    for text in args.group or ():
+        suffix, colon, resources = text.partition(":")
+        if not suffix or not colon:
+            raise UsageError(f"claim: --group {text!r} is not SUFFIX:CLASS=N,...")
+        if suffix in groups:
+            raise UsageError(f"claim: --group {suffix} is given twice; write its classes after one another")
+        groups[suffix] = {"suffix": suffix, "resources": _amounts("--group", resources)}
+    for text in args.required or ():
+        suffix, colon, trait = text.partition(":")
+        if not colon or suffix not in groups:
+            suffix, trait = "", text
+        group = groups.setdefault(suffix, {"resources": {}})
+        group.setdefault("required", []).append(trait)
+    body: Json = {"groups": list(groups.values())}
+    if args.group_policy:
+        body["group_policy"] = args.group_policy
+    return body
+
+
+def _amounts(option: str, text: str) -> dict[str, int]:
+    amounts: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, number = part.strip().partition("=")
+        if not name or not (number.isascii() and number.isdigit()) or len(number) > 18:
+            raise UsageError(f"claim: {option} {text!r} is not NAME=N,...: {part!r} has no whole number")
+        if name in amounts:
+            raise UsageError(f"claim: {option} {text!r} names {name} twice")
+        amounts[name] = int(number)
+    return amounts

@@ -1,0 +1,62 @@
+"""The entry point of `plimsoll`: parse, run, end with an exit code and never with a traceback."""
+
+import io
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from agent import __version__
+from agent.cli.output import show_error
+from agent.cli.parser import DEBUG, INTERRUPTED, READER_GONE, build, defaults
+from agent.errors import ExitCode, PlimsollError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the answer is the exit code, as `plimsoll --help` lists them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    args = defaults()
+    try:
+        try:
+            build().parse_args(argv, args)
+            return _run(args)
+        finally:
+            sys.stdout.flush()
+    except PlimsollError as error:
+        show_error(error, args.output)
+        return error.exit_code
+    except BrokenPipeError:
+        # Else the interpreter would complain when it flushes what nobody reads.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except OSError as error:
+        print(f"plimsoll: {error.strerror or error}: {error.filename or 'standard output'}", file=sys.stderr)
+        return ExitCode.FAILED
+    except KeyboardInterrupt:
+        print("plimsoll: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if os.environ.get(DEBUG):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        print(
+            f"plimsoll: failed in a way that was not foreseen ({what}); {DEBUG}=1 shows where",
+            file=sys.stderr,
+        )
+        return ExitCode.FAILED
+
+
+def _run(args: Namespace) -> int:
+    if args.version:
+        print(f"plimsoll {__version__}")
+        return ExitCode.DONE
+    if args.run is None:
+        args.missing.error("a command is missing")
+    code: ExitCode = args.run(args)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

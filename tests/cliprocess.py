@@ -1,0 +1,46 @@
+"""The command line as a process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+COMMAND = (sys.executable, "-m", "agent.cli.main")
+DEADLINE_S = 30
+ENVIRONMENT = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TZ": "UTC"}
+
+
+def plimsoll(
+    socket_path: Path, *words: str, stdin: str = "", environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one command against the agent at `socket_path`."""
+    return subprocess.run(
+        [*COMMAND, *words],
+        env={**ENVIRONMENT, "PLIMSOLL_SOCKET": str(socket_path), **(environment or {})},
+        input=stdin,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def python(script: str, socket_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script that calls the command line's `main` itself."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**ENVIRONMENT, "PLIMSOLL_SOCKET": str(socket_path)},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The error, which is one line and the only output."""
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("plimsoll: ")
+    return line

@@ -1,0 +1,141 @@
+"""From the words of `plimsoll claim` to a body that the agent reads; what is unclear is refused at once."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cli.claimbody import claim_body
+from agent.cli.parser import build, defaults
+from agent.errors import UsageError
+from agent.request import parse_claim
+
+CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+
+
+def body(*words: str) -> dict[str, Any]:
+    return claim_body(build().parse_args(["claim", *words], defaults()))
+
+
+def test_resources_groups_and_traits() -> None:
+    made = body(
+        CONSUMER,
+        *("--resources", "VCPU=2,MEMORY_MB=2048"),
+        *("--group", "1:VGPU=1", "--group", "_NET:SRIOV_NET_VF=2,NET_BW_EGR_KILOBIT_PER_SEC=1000"),
+        *("--required", "HW_CPU_X86_AVX2", "--required", "!CUSTOM_OLD", "--required", "in:HW_A,HW_B"),
+        *("--required", "1:CUSTOM_GPU", "--required", "_NET:!CUSTOM_X"),
+        *("--group-policy", "isolate", "--name", "web1"),
+    )
+    assert made == {
+        "consumer": CONSUMER,
+        "name": "web1",
+        "group_policy": "isolate",
+        "groups": [
+            {
+                "resources": {"VCPU": 2, "MEMORY_MB": 2048},
+                "required": ["HW_CPU_X86_AVX2", "!CUSTOM_OLD", "in:HW_A,HW_B"],
+            },
+            {"suffix": "1", "resources": {"VGPU": 1}, "required": ["CUSTOM_GPU"]},
+            {
+                "suffix": "_NET",
+                "resources": {"SRIOV_NET_VF": 2, "NET_BW_EGR_KILOBIT_PER_SEC": 1000},
+                "required": ["!CUSTOM_X"],
+            },
+        ],
+    }
+    assert {group.suffix for group in parse_claim(made).groups} == {"", "1", "_NET"}
+
+
+def test_a_flavor_with_extra_specs() -> None:
+    specs = ("--spec", "hw:cpu_policy=dedicated", "--spec", "resources:VGPU=1", "--spec", "quota:x=a=b")
+    made = body(CONSUMER, "--flavor", "vcpus=2,memory_mb=2048,disk_gb=10", *specs)
+    assert made["flavor"] == {
+        "vcpus": 2,
+        "memory_mb": 2048,
+        "disk_gb": 10,
+        "extra_specs": {"hw:cpu_policy": "dedicated", "resources:VGPU": "1", "quota:x": "a=b"},
+    }
+    assert parse_claim(made).resources == {"PCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 10, "VGPU": 1}
+
+
+@pytest.mark.parametrize("words", [(), ("new",)])
+def test_without_a_consumer_a_new_uuid_is_made(words: tuple[str, ...]) -> None:
+    first, second = (body(*words, "--resources", "VCPU=1")["consumer"] for _ in range(2))
+    assert UUID(first) != UUID(second)
+
+
+def test_a_file_or_standard_input_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"consumer": CONSUMER, "groups": [{"resources": {"VCPU": 1}}]}
+    path = tmp_path / "body.json"
+    path.write_text(json.dumps(told), encoding="utf-8")
+    assert body("--file", str(path)) == told
+    assert body("--file", str(path), "--name", "web1") == {**told, "name": "web1"}
+    assert body("new", "--file", str(path))["consumer"] != CONSUMER
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(told)))
+    assert body("--file", "-") == told
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "none is given"),
+        (("--name", "web1"), "none is given"),
+        (
+            ("--resources", "VCPU=1", "--flavor", "vcpus=1,memory_mb=1"),
+            "not --flavor and --resources or --group",
+        ),
+        (("--resources", "VCPU"), "'VCPU' has no whole number"),
+        (("--resources", "VCPU=two"), "'VCPU=two' has no whole number"),
+        (("--resources", "VCPU=-1"), "no whole number"),
+        (("--resources", "VCPU=²"), "no whole number"),
+        (("--resources", "VCPU=" + "9" * 5000), "no whole number"),
+        (("--resources", "VCPU=1,"), "'' has no whole number"),
+        (("--resources", "VCPU=1,VCPU=2"), "names VCPU twice"),
+        (("--group", "VGPU=1"), "is not SUFFIX:CLASS=N"),
+        (("--group", "1:VGPU=1", "--group", "1:VCPU=1"), "--group 1 is given twice"),
+        (("--flavor", "vcpus=1", "--spec", "hw:cpu_policy"), "is not KEY=VALUE"),
+        (("--flavor", "vcpus=1", "--spec", "a=1", "--spec", "a=2"), "--spec a is given twice"),
+        (("--resources", "VCPU=1", "--spec", "a=1"), "--spec goes with --flavor"),
+        (("--flavor", "vcpus=1", "--required", "HW_A"), "--required goes with --resources"),
+        (("--resources", "VCPU=1", "--group-policy", "none"), "--group-policy goes with --group"),
+        (("--resources", "VCPU=1", "--group-policy", "maybe"), "invalid choice"),
+    ],
+)
+def test_what_is_unclear_is_refused(words: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint.replace("(", r"\(")):
+        body(*words)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"{", "is not JSON"),
+        (b"[" * 200_000, "is not JSON"),
+        (b"[]", "must hold a JSON object"),
+        (b"\xff", "is not UTF-8"),
+        (b" " * (1024 * 1024 + 1), "is longer than"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+    path = tmp_path / "body.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=complaint):
+        body("--file", str(path))
+
+
+@given(words=st.lists(st.text(max_size=12), min_size=1, max_size=3))
+def test_whatever_is_given_is_a_body_or_a_usage_error(words: list[str]) -> None:
+    for option in ("--resources", "--group", "--flavor"):
+        try:
+            made = body(*(f"{option}={word}" for word in words))
+        except UsageError as error:
+            assert error.message
+        else:
+            assert json.dumps(made)

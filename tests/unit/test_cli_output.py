@@ -1,0 +1,101 @@
+"""Errors come back as the types they were, and tables do not lie."""
+
+import io
+
+import pytest
+
+from agent import errors
+from agent.cli.client import error_of
+from agent.cli.output import show_error
+from agent.cli.render import instances_lines, resources_text, table
+from agent.cli.terminal import plain, style_of
+from agent.errors import DoesNotFit, ExitCode, PlacementUnavailable, PlimsollError
+
+SHORT = {
+    "resource_class": "VGPU",
+    "asked": 2,
+    "free": 1,
+    "provider": "host1_pci",
+    "provider_uuid": "u",
+    "reason": "only 1 of 4 is free",
+}
+
+
+def told(code: str, **details: object) -> dict[str, object]:
+    return {"error": {"code": code, "message": "it went wrong", "details": details}}
+
+
+@pytest.mark.parametrize("kind", [each for each in vars(errors).values() if isinstance(each, type)])
+def test_every_error_survives_the_way_through_the_api(kind: type) -> None:
+    if not issubclass(kind, PlimsollError):
+        return
+    error = error_of(told(kind.code, message="a detail of that name", status=3))
+    assert (type(error), error.exit_code, error.message) == (kind, kind.exit_code, "it went wrong")
+    assert error.details == {"message": "a detail of that name", "status": 3}
+
+
+def test_an_error_of_another_version_keeps_its_code() -> None:
+    error = error_of(told("plimsoll.tomorrow", x=1))
+    assert (error.code, error.exit_code, error.details) == ("plimsoll.tomorrow", ExitCode.FAILED, {"x": 1})
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, {"error": "no"}, "text"])
+def test_an_error_that_is_none_is_still_one(answer: object) -> None:
+    assert error_of(answer).exit_code is ExitCode.FAILED
+
+
+def test_a_refusal_has_one_line_for_each_shortfall(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(
+        DoesNotFit("the claim does not fit", shortfalls=[SHORT, {**SHORT, "resource_class": "VCPU"}]), "table"
+    )
+    assert capsys.readouterr() == (
+        "",
+        "plimsoll: the claim does not fit\n"
+        "plimsoll:   VGPU: asked 2, free 1 on host1_pci: only 1 of 4 is free\n"
+        "plimsoll:   VCPU: asked 2, free 1 on host1_pci: only 1 of 4 is free\n",
+    )
+
+
+def test_an_error_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(PlacementUnavailable("no\nanswer\x1b[2J", status=0), "table")
+    assert capsys.readouterr().err == "plimsoll: no\\nanswer\\x1b[2J\n"
+
+
+def test_columns_line_up_and_nothing_is_cut() -> None:
+    assert list(table(("NAME", "N"), [("a", 1), ("long name", 1000)])) == [
+        "NAME          N",
+        "a             1",
+        "long name  1000",
+    ]
+
+
+def test_instances_say_what_is_missing() -> None:
+    guest = {"state": "running", "resources": {"VCPU": 1}, "units": []}
+    claim = {"state": "claimed", "adopted": True, "allocations": {"p": {"resources": {"VCPU": 2}}}}
+    lines = list(
+        instances_lines(
+            [
+                {"uuid": "u1", "name": "a", "guest": guest, "claim": None},
+                {"uuid": "u2", "name": "", "guest": None, "claim": claim},
+            ]
+        )
+    )
+    assert lines == [
+        "UUID  NAME  GUEST    CLAIM             RESOURCES",
+        "u1    a     running  UNCLAIMED         VCPU=1",
+        "u2    -     none     claimed, adopted  VCPU=2",
+    ]
+    assert list(instances_lines([])) == ["no guests, no claims"]
+
+
+def test_texts() -> None:
+    assert resources_text({}) == "-"
+    assert plain("tab\there ä█") == "tab\\there ä█"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "unicode"), [("utf-8", True), ("UTF8", True), ("ascii", False), ("latin-1", False)]
+)
+def test_box_characters_only_where_they_can_be_shown(encoding: str, unicode: bool) -> None:
+    style = style_of(io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    assert (style.unicode, style.colour) == (unicode, False)
