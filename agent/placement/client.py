@@ -24,6 +24,7 @@ from agent.placement.transport import Reply, Transport
 from agent.tree import Inventory, Provider, ProviderTree
 
 DEFAULT_MICROVERSION = "1.39"
+LEAST_MICROVERSION = "1.30"
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
 _CONSUMER_TYPES = "1.38"
@@ -48,7 +49,11 @@ class ConsumerAllocations:
 
 
 class PlacementClient:
-    """Placement's API for one agent. `microversion` is asked for with every call; 1.30 is the least."""
+    """Placement's API for one agent. `microversion` is asked for with every call.
+
+    A service that does not speak it is asked for its range, and spoken to in the highest that both know;
+    below LEAST_MICROVERSION that is a PlacementError.
+    """
 
     def __init__(self, transport: Transport, *, microversion: str = DEFAULT_MICROVERSION) -> None:
         self._transport = transport
@@ -60,10 +65,13 @@ class PlacementClient:
     def versions(self) -> tuple[str, str]:
         """The lowest and the highest microversion that the service speaks."""
         asked = "say which versions it speaks"
-        (version,) = _part(self._call("GET", "/", asked, microversion="1.0"), asked, "versions", kind=list)[
-            :1
-        ]
-        return str(version["min_version"]), str(version["max_version"])
+        reply = self._transport.request("GET", "/", microversion="1.0")
+        if reply.status != 200:
+            raise _error(reply, asked, full=False)
+        for version in _part(reply, asked, "versions", kind=list):
+            if "max_version" in version:
+                return str(version["min_version"]), str(version["max_version"])
+        raise PlacementError("Placement shows no microversions: check that the address is placement's.")
 
     # Providers
 
@@ -197,10 +205,15 @@ class PlacementClient:
         asked = "write the allocations of " + ", ".join(f"consumer {write.consumer}" for write in writes)
         if len(writes) == 1:
             path = _path("allocations", writes[0].consumer)
-            self._call("PUT", path, asked, self._allocation_body(writes[0]), full=True)
+            self._call("PUT", path, asked, lambda: self._allocation_body(writes[0]), full=True)
         elif writes:
-            body = {write.consumer: self._allocation_body(write) for write in writes}
-            self._call("POST", "/allocations", asked, body, full=True)
+            self._call(
+                "POST",
+                "/allocations",
+                asked,
+                lambda: {write.consumer: self._allocation_body(write) for write in writes},
+                full=True,
+            )
 
     def forget_consumer(self, consumer: str) -> bool:
         """Take all away from it, whatever its generation; False if it held nothing."""
@@ -279,13 +292,34 @@ class PlacementClient:
         *,
         also: tuple[int, ...] = (),
         full: bool = False,
-        microversion: str | None = None,
     ) -> Reply:
-        """Send one request; `also` are statuses that are answers too, `full`: a 409 means it does not fit."""
-        reply = self._transport.request(method, path, body, microversion=microversion or self.microversion)
+        """Send one request; `also` are statuses that are answers too, `full`: a 409 means it does not fit.
+
+        A `body` that depends on the microversion is a function.
+        """
+        reply = self._send(method, path, body)
+        if reply.status == 406 and self._negotiated():
+            reply = self._send(method, path, body)
         if 200 <= reply.status < 300 or reply.status in also:
             return reply
         raise _error(reply, asked, full)
+
+    def _send(self, method: str, path: str, body: Any) -> Reply:
+        said = body() if callable(body) else body
+        return self._transport.request(method, path, said, microversion=self.microversion)
+
+    def _negotiated(self) -> bool:
+        """Whether a microversion was found that the service speaks and that was not asked for yet."""
+        lowest, highest = self.versions()
+        if not _numbers(lowest) <= _numbers(LEAST_MICROVERSION) <= _numbers(highest):
+            raise PlacementError(
+                f"Placement speaks microversions {lowest} to {highest}, and the agent needs "
+                f"{LEAST_MICROVERSION}, where inventory and allocations can be moved in one request: "
+                "point [placement] at a newer service (OpenStack Rocky or later).",
+                status=406,
+            )
+        refused, self.microversion = self.microversion, min(highest, self.microversion, key=_numbers)
+        return self.microversion != refused
 
 
 def _error(reply: Reply, asked: str, full: bool) -> PlacementError:

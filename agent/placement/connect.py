@@ -23,7 +23,9 @@ def open_transport(
                 raise SettingsError("The embedded placement needs a state directory: set state_path.")
             return _embedded(state_dir)
         case "remote":
-            raise SettingsError("This version cannot speak to a remote placement yet: use 'embedded'.")
+            from agent.placement.http_transport import HttpTransport
+
+            return HttpTransport.from_options(options or {})
         case _:
             raise SettingsError(f"Placement is 'embedded' or 'remote', not {kind!r}.")
 

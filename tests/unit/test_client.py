@@ -245,6 +245,57 @@ def test_an_answer_that_is_not_placements_is_an_error(body: Any) -> None:
         PlacementClient(Wire(Reply(200, body))).read_tree("host")
 
 
+class OldService:
+    """Speaks up to `highest` and refuses the rest, as placement does."""
+
+    def __init__(self, highest: str) -> None:
+        self.highest = highest
+        self.asked: list[tuple[str, str, Any, str]] = []
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.asked.append((method, path, body, microversion))
+        if path == "/":
+            return Reply(
+                200, {"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": self.highest}]}
+            )
+        if int(microversion.split(".")[1]) > int(self.highest.split(".")[1]):
+            return error(406)
+        return Reply(204)
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_older_service_is_spoken_to_in_its_own_microversion() -> None:
+    service = OldService("1.36")
+    client = PlacementClient(service)
+    write = ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}})
+    client.write_allocations(write)
+    client.write_allocations(write)
+    assert [version for _, path, _, version in service.asked if path != "/"] == ["1.39", "1.36", "1.36"]
+    assert "consumer_type" in service.asked[0][2]
+    assert "consumer_type" not in service.asked[-1][2]
+
+
+def test_a_service_that_is_too_old_is_told_what_is_missing() -> None:
+    with pytest.raises(
+        PlacementError, match=r"speaks microversions 1\.0 to 1\.29, and the agent needs 1\.30"
+    ):
+        PlacementClient(OldService("1.29")).generations("host")
+
+
+def test_a_406_about_something_else_is_not_asked_again() -> None:
+    wire = Wire(
+        {
+            ("GET", "/"): Reply(200, {"versions": [{"min_version": "1.0", "max_version": "1.39"}]}),
+            IN_TREE: error(406),
+        }
+    )
+    with pytest.raises(PlacementError, match="status 406"):
+        PlacementClient(wire).generations("host")
+    assert len(wire.asked) == 2
+
+
 def test_closing_the_client_closes_the_transport() -> None:
     wire = Wire({})
     PlacementClient(wire).close()

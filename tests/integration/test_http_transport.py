@@ -1,0 +1,406 @@
+"""The agent against a real OpenStack Placement over HTTP, and the faults that one will not produce."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import requests
+import responses
+
+from agent.apply import apply
+from agent.errors import (
+    IdentityError,
+    PlacementConflict,
+    PlacementError,
+    PlacementFull,
+    PlacementUnavailable,
+    SettingsError,
+)
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.connect import open_transport
+from agent.placement.http_transport import HttpTransport
+from agent.plan import plan
+from agent.settings import PlacementSettings
+from agent.tree import Inventory, Provider, ProviderTree
+
+pytest.importorskip("placement", reason="the real Placement is installed with the test extra")
+
+SERVER = Path(__file__).with_name("openstack_placement.py")
+EMPTY = ProviderTree()
+KEYSTONE = "http://keystone.test/v3"
+PLACEMENT = "http://placement.test"
+
+
+class Service:
+    """The real thing as a process; it can be pulled down and up again at the same port."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.up()
+
+    def up(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(SERVER), str(self._database), str(self.port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout
+        assert self._process.stdout.readline() == f"{self.port}\n"
+
+    def down(self) -> None:
+        self._process.communicate(timeout=20)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "auth_type": "admin_token",
+            "token": "admin",
+            "endpoint_override": f"http://127.0.0.1:{self.port}",
+            "timeout": 10,
+        }
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    running = Service(tmp_path_factory.mktemp("placement") / "placement.db")
+    yield running
+    running.down()
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[PlacementClient]:
+    connected = PlacementClient(open_transport("remote", options=service.options))
+    yield connected
+    connected.close()
+
+
+@pytest.fixture
+def tree() -> ProviderTree:
+    """A host of its own for each test, so that they may share one service."""
+    root, gpu = str(uuid4()), str(uuid4())
+    return ProviderTree(
+        [
+            Provider(
+                root,
+                f"host-{root}",
+                None,
+                {"VCPU": Inventory(16, max_unit=16, allocation_ratio=1.3)},
+                frozenset({"COMPUTE_NODE"}),
+            ),
+            Provider(
+                gpu,
+                f"gpu-{gpu}",
+                root,
+                {"CUSTOM_FPGA": Inventory(8, reserved=8), "VGPU": Inventory(8)},
+                frozenset({"CUSTOM_T4"}),
+                frozenset({str(uuid4())}),
+            ),
+        ]
+    )
+
+
+def reach(client: PlacementClient, current: ProviderTree, desired: ProviderTree) -> ProviderTree:
+    return apply(plan(current, desired), client, current)
+
+
+def test_the_real_placement_holds_what_was_planned(client: PlacementClient, tree: ProviderTree) -> None:
+    (root,) = tree.roots
+    assert client.read_tree(root.uuid) == EMPTY
+    written = reach(client, EMPTY, tree)
+    assert written == tree == client.read_tree(root.uuid)
+    assert {provider.uuid: provider.generation for provider in written} == client.generations(root.uuid)
+    assert plan(client.read_tree(root.uuid), tree).empty
+    bare = ProviderTree([replace(root, name=f"{root.name}-b", inventories={}, traits=frozenset())])
+    assert reach(client, written, bare) == bare == client.read_tree(root.uuid)
+
+
+def test_providers_move_and_swap_their_names(client: PlacementClient, tree: ProviderTree) -> None:
+    (root,) = tree.roots
+    (gpu,) = tree.children(root.uuid)
+    cell = Provider(str(uuid4()), f"cell-{root.uuid}", root.uuid)
+    current = reach(client, EMPTY, tree.with_provider(cell))
+    desired = ProviderTree(
+        [root, replace(cell, name=gpu.name), replace(gpu, name=cell.name, parent=cell.uuid)]
+    )
+    assert reach(client, current, desired) == desired == client.read_tree(root.uuid)
+
+
+def test_a_claim_in_between_is_no_obstacle(client: PlacementClient, tree: ProviderTree) -> None:
+    (root,) = tree.roots
+    written = reach(client, EMPTY, tree)
+    client.write_allocations(ConsumerAllocations(str(uuid4()), {root.uuid: {"VCPU": 2}}))
+    desired = written.with_provider(replace(root, inventories={"VCPU": Inventory(24)}))
+    assert reach(client, written, desired) == desired == client.read_tree(root.uuid)
+
+
+def test_names_and_uuids_of_others(client: PlacementClient, tree: ProviderTree) -> None:
+    (root,) = tree.roots
+    foreign = str(uuid4())
+    client.create_provider(Provider(foreign, root.name))
+    with pytest.raises(IdentityError, match=foreign):
+        reach(client, EMPTY, tree)
+    other_name = ProviderTree([replace(root, uuid=foreign, name="something-else")])
+    with pytest.raises(IdentityError, match=root.name):
+        reach(client, EMPTY, other_name)
+
+
+def test_claims_swap_and_release(client: PlacementClient, tree: ProviderTree) -> None:
+    (root,) = tree.roots
+    reach(client, EMPTY, tree)
+    consumer, migration = str(uuid4()), str(uuid4())
+    assert client.allocations_of(consumer) == ConsumerAllocations(consumer, {})
+    client.write_allocations(ConsumerAllocations(consumer, {root.uuid: {"VCPU": 16}}))
+    held = client.allocations_of(consumer)
+    assert held == ConsumerAllocations(consumer, {root.uuid: {"VCPU": 16}}, 1)
+    client.write_allocations(
+        replace(held, allocations={root.uuid: {"VCPU": 4}}),
+        ConsumerAllocations(migration, {root.uuid: {"VCPU": 16}}, consumer_type="MIGRATION"),
+    )
+    assert client.consumers_on(root.uuid) == {consumer: {"VCPU": 4}, migration: {"VCPU": 16}}
+    assert client.usages(root.uuid) == {"VCPU": 20}
+    with pytest.raises(PlacementConflict):
+        client.write_allocations(held)
+    with pytest.raises(PlacementFull, match="Unable to allocate inventory"):
+        client.write_allocations(ConsumerAllocations(str(uuid4()), {root.uuid: {"VCPU": 1}}))
+    client.write_allocations(replace(client.allocations_of(migration), allocations={}))
+    assert client.forget_consumer(consumer)
+    assert not client.forget_consumer(consumer)
+
+
+def test_what_is_in_use_is_not_taken_away(client: PlacementClient, tree: ProviderTree) -> None:
+    (root,) = tree.roots
+    written = reach(client, EMPTY, tree)
+    client.write_allocations(ConsumerAllocations(str(uuid4()), {root.uuid: {"VCPU": 2}}))
+    now = client.read_tree(root.uuid, known=written)[root.uuid]
+    with pytest.raises(PlacementError) as raised:
+        client.delete_inventories(root.uuid, now.generation or 0)
+    assert raised.value.placement_code == "placement.inventory.inuse"
+
+
+def test_consumers_below_1_38_have_no_type(
+    service: Service, client: PlacementClient, tree: ProviderTree
+) -> None:
+    (root,) = tree.roots
+    reach(client, EMPTY, tree)
+    old = PlacementClient(open_transport("remote", options=service.options), microversion="1.30")
+    consumer = str(uuid4())
+    old.write_allocations(ConsumerAllocations(consumer, {root.uuid: {"VCPU": 1}}))
+    assert old.allocations_of(consumer).consumer_type == "INSTANCE"
+    untyped = client.allocations_of(consumer)
+    assert untyped.consumer_type == "unknown"
+    client.write_allocations(replace(untyped, allocations={root.uuid: {"VCPU": 2}}))
+    assert client.allocations_of(consumer).consumer_type == "INSTANCE"
+    old.close()
+
+
+def test_a_newer_agent_than_service_finds_a_common_version(service: Service, tree: ProviderTree) -> None:
+    (root,) = tree.roots
+    client = PlacementClient(open_transport("remote", options=service.options), microversion="1.99")
+    assert client.read_tree(root.uuid) == EMPTY
+    assert client.microversion == "1.39"
+    client.close()
+
+
+def test_the_service_goes_away_and_comes_back(tmp_path: Path, tree: ProviderTree) -> None:
+    service = Service(tmp_path / "placement.db")
+    client = PlacementClient(open_transport("remote", options=service.options))
+    (root,) = tree.roots
+    written = reach(client, EMPTY, tree)
+    service.down()
+    for ask in (lambda: client.generations(root.uuid), lambda: client.put_traits(root.uuid, 0, ())):
+        with pytest.raises(PlacementUnavailable, match="did not answer"):
+            ask()
+    service.up()
+    assert client.read_tree(root.uuid) == written
+    client.close()
+    service.down()
+
+
+def test_a_wrong_token_is_refused_with_a_sentence(service: Service) -> None:
+    client = PlacementClient(open_transport("remote", options={**service.options, "token": "nobody"}))
+    with pytest.raises(PlacementError, match="did not create the trait CUSTOM_X") as raised:
+        client.ensure_trait("CUSTOM_X")
+    assert raised.value.status == 403
+    client.close()
+
+
+# Faults, and a Keystone, by `responses`.
+
+
+def keystone_options(**changes: Any) -> Mapping[str, Any]:
+    known = PlacementSettings(kind="remote", auth_url=KEYSTONE, username="plimsoll", password="secret")
+    return {**asdict(known), "region_name": "north", **changes}
+
+
+VERSION = {
+    "version": {
+        "id": "v3.14",
+        "status": "stable",
+        "links": [{"rel": "self", "href": KEYSTONE}],
+        "media-types": [{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}],
+    }
+}
+
+
+def speak_keystone(wire: responses.RequestsMock) -> None:
+    endpoints = [
+        {"id": name, "interface": name, "region": "north", "region_id": "north", "url": url}
+        for name, url in (("internal", PLACEMENT), ("public", "http://public.test"))
+    ]
+    token = {
+        "expires_at": "2999-01-01T00:00:00.000000Z",
+        "issued_at": "2020-01-01T00:00:00.000000Z",
+        "methods": ["password"],
+        "user": {"id": "u", "name": "plimsoll", "domain": {"id": "default", "name": "Default"}},
+        "catalog": [{"id": "p", "name": "placement", "type": "placement", "endpoints": endpoints}],
+    }
+    wire.assert_all_requests_are_fired = False
+    wire.get(KEYSTONE, json=VERSION)
+    wire.post(f"{KEYSTONE}/auth/tokens", json={"token": token}, headers={"X-Subject-Token": "t0ken"})
+
+
+@pytest.fixture
+def wire() -> Iterator[responses.RequestsMock]:
+    with responses.RequestsMock() as mock:
+        yield mock
+
+
+@pytest.fixture
+def remote() -> Iterator[PlacementClient]:
+    connected = PlacementClient(HttpTransport.from_options(keystone_options()))
+    yield connected
+    connected.close()
+
+
+def test_the_catalog_says_where_placement_is(wire: responses.RequestsMock, remote: PlacementClient) -> None:
+    speak_keystone(wire)
+    wire.put(f"{PLACEMENT}/traits/CUSTOM_X", status=201)
+    remote.ensure_trait("CUSTOM_X")
+    asked = wire.calls[-1].request
+    assert asked.headers["X-Auth-Token"] == "t0ken"
+    assert asked.headers["OpenStack-API-Version"] == "placement 1.39"
+    assert asked.headers["User-Agent"].startswith("plimsoll ")
+
+
+def test_a_token_that_ran_out_is_fetched_again(wire: responses.RequestsMock, remote: PlacementClient) -> None:
+    speak_keystone(wire)
+    refused = wire.put(f"{PLACEMENT}/traits/CUSTOM_X", status=401)
+    wire.put(f"{PLACEMENT}/traits/CUSTOM_X", status=201)
+    remote.ensure_trait("CUSTOM_X")
+    assert refused.call_count == 1
+    assert sum(call.request.url.endswith("/auth/tokens") for call in wire.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (401, PlacementError, "does not accept the agent"),
+        (503, PlacementUnavailable, "Keystone could not vouch"),
+    ],
+)
+def test_keystone_says_no(
+    wire: responses.RequestsMock, remote: PlacementClient, status: int, kind: type[PlacementError], words: str
+) -> None:
+    wire.get(KEYSTONE, json=VERSION)
+    wire.post(f"{KEYSTONE}/auth/tokens", status=status)
+    with pytest.raises(PlacementError, match=words) as raised:
+        remote.ensure_trait("CUSTOM_X")
+    assert type(raised.value) is kind
+
+
+def test_keystone_does_not_answer(wire: responses.RequestsMock, remote: PlacementClient) -> None:
+    wire.get(KEYSTONE, body=requests.ConnectionError("no route"))
+    wire.post(f"{KEYSTONE}/auth/tokens", body=requests.ConnectionError("no route"))
+    with pytest.raises(PlacementUnavailable, match="did not answer"):
+        remote.ensure_trait("CUSTOM_X")
+
+
+def test_the_catalog_has_no_placement(wire: responses.RequestsMock) -> None:
+    speak_keystone(wire)
+    client = PlacementClient(HttpTransport.from_options(keystone_options(region_name="south")))
+    with pytest.raises(PlacementError, match="Check region_name") as raised:
+        client.ensure_trait("CUSTOM_X")
+    assert type(raised.value) is PlacementError
+    client.close()
+
+
+@pytest.fixture
+def direct() -> Iterator[PlacementClient]:
+    connected = PlacementClient(
+        HttpTransport.from_options({"auth_type": "none", "endpoint_override": PLACEMENT})
+    )
+    yield connected
+    connected.close()
+
+
+def test_nothing_is_sent_twice(wire: responses.RequestsMock, direct: PlacementClient) -> None:
+    wire.get(f"{PLACEMENT}/resource_providers", body=requests.ConnectionError("reset"))
+    wire.put(f"{PLACEMENT}/traits/CUSTOM_X", body=requests.ReadTimeout("late"))
+    with pytest.raises(PlacementUnavailable):
+        direct.generations("host")
+    with pytest.raises(PlacementUnavailable):
+        direct.ensure_trait("CUSTOM_X")
+    assert [call.request.method for call in wire.calls] == ["GET", "PUT"]
+
+
+def test_every_wait_has_an_end(wire: responses.RequestsMock, direct: PlacementClient) -> None:
+    wire.put(f"{PLACEMENT}/traits/CUSTOM_X", status=201)
+    direct.ensure_trait("CUSTOM_X")
+    assert wire.calls[0].request.req_kwargs["timeout"] == (5.0, 15.0)
+
+
+def test_retry_after_is_told(wire: responses.RequestsMock, direct: PlacementClient) -> None:
+    wire.put(
+        f"{PLACEMENT}/traits/CUSTOM_X", status=503, headers={"Retry-After": "7"}, body="<html>busy</html>"
+    )
+    with pytest.raises(PlacementUnavailable) as raised:
+        direct.ensure_trait("CUSTOM_X")
+    assert raised.value.details["retry_after"] == "7"
+
+
+def test_a_proxys_page_is_not_placements_answer(
+    wire: responses.RequestsMock, direct: PlacementClient
+) -> None:
+    wire.get(f"{PLACEMENT}/resource_providers", body="<html>hello</html>")
+    with pytest.raises(PlacementError, match="not that of a proxy"):
+        direct.generations("host")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"auth_type": "smile"}, "auth_type = smile is not known; there are .*password"),
+        ({"auth_type": "password"}, "auth_type = password needs auth_url"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        open_transport("remote", options=options)
+
+
+def test_an_application_credential_asks_for_no_project(wire: responses.RequestsMock) -> None:
+    speak_keystone(wire)
+    wire.put(f"{PLACEMENT}/traits/CUSTOM_X", status=201)
+    client = PlacementClient(
+        HttpTransport.from_options(
+            keystone_options(
+                auth_type="v3applicationcredential",
+                application_credential_id="id",
+                application_credential_secret="secret",
+            )
+        )
+    )
+    client.ensure_trait("CUSTOM_X")
+    (asked,) = [call.request for call in wire.calls if call.request.url.endswith("/auth/tokens")]
+    assert "scope" not in json.loads(asked.body or "")["auth"]
+    client.close()
