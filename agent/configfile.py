@@ -160,22 +160,17 @@ def _elsewhere(name: str, options: Options) -> str:
 
 def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> Configured:
     origin = _origin(group, option, parsed)
+    text = _text(group, option, origin, parsed)
     try:
         value = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
     except ValueError as error:
-        _refuse(
-            group,
-            option,
-            origin,
-            _raw(group, option, origin, parsed),
-            str(error).rpartition("is not valid: ")[2],
-        )
-    except cfg.Error as error:
-        _refuse(
-            group, option, origin, _raw(group, option, origin, parsed), f"{error}; write $$ for a dollar sign"
-        )
-    if value == "" and option.default is None:
+        if text.strip() or option.default is not None:
+            _refuse(group, option, origin, text, str(error).rpartition("is not valid: ")[2])
         value = None
+    except cfg.Error as error:
+        _refuse(group, option, origin, text, f"{error}; write $$ for a dollar sign")
+    if value == "" and option.default is None:
+        value = None  # "option =" is how a file leaves it unset
     if value is None and option.secret:
         return _credential(group, option)
     return Configured(_frozen(value), origin, bool(option.secret))
@@ -191,25 +186,23 @@ def _origin(group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) ->
     return "default"
 
 
-def _raw(group: str, option: Any, origin: str, parsed: Sequence[tuple[Path, Sections]]) -> str:
-    if option.secret:
-        return MASK
+def _text(group: str, option: Any, origin: str, parsed: Sequence[tuple[Path, Sections]]) -> str:
     if origin.startswith("environment "):
         return os.environ[origin.removeprefix("environment ")]
     found = [sections[group][option.dest][-1] for path, sections in parsed if str(path) == origin]
     return found[-1] if found else str(option.default)
 
 
-def _refuse(group: str, option: Any, origin: str, raw: str, why: str) -> NoReturn:
-    allows = allowed(option)
+def _refuse(group: str, option: Any, origin: str, text: str, why: str) -> NoReturn:
+    shown = MASK if option.secret else text
     reason = "" if option.secret else f" ({why.rstrip('.')})"
     raise SettingsError(
-        f"{origin}: [{group}] {option.dest} = {raw} is not allowed{reason}; allowed is {allows}.",
+        f"{origin}: [{group}] {option.dest} = {shown} is not allowed{reason}; allowed is {allowed(option)}.",
         file=origin,
         group=group,
         option=option.dest,
-        value=raw,
-        allowed=allows,
+        value=shown,
+        allowed=allowed(option),
     )
 
 
