@@ -27,7 +27,7 @@ _INTERFACES = ("internal", "public")
 class HttpTransport:
     """A transport over one keystoneauth adapter; requests may be sent from any thread.
 
-    Token and catalog are fetched with the first request, and the token again when it is refused. Each wait for
+    Token and catalog are fetched with the first request, the token again when it is refused. Each wait for
     a connection ends after CONNECT_TIMEOUT_MAX_S, each wait for an answer after `timeout_s`.
     """
 
