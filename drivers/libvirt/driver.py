@@ -1,0 +1,135 @@
+"""The libvirt driver: the contract, over the reader and the pure functions.
+
+libvirt-python is imported when the driver connects, so that the class can be had without it.
+"""
+
+import importlib.util
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from agent.driver import Description, Driver, DriverSettings, Guest, Topology
+from agent.errors import DriverUnavailable, SettingsError
+from drivers.inventory import check_cpu_sets
+from drivers.libvirt.deadline import Runner
+from drivers.libvirt.hints import Hints, Watcher
+from drivers.libvirt.host import HostFacts, describe_host, describe_topology
+from drivers.libvirt.options import OPTIONS, LibvirtOptions
+
+if TYPE_CHECKING:
+    from drivers.libvirt.connection import Connection, Session
+    from drivers.libvirt.reader import Reader
+
+
+class LibvirtDriver(Driver):
+    """A host that libvirt looks after. What did not change is the very same object as before."""
+
+    OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = {"libvirt": OPTIONS}
+
+    def __init__(self, settings: DriverSettings, options: LibvirtOptions) -> None:
+        self._settings = settings
+        self._options = options
+        self._hints = Hints()
+        self._lock = threading.RLock()
+        self._parts: tuple[Connection, Reader] | None = None
+        self._watchers: list[Watcher] = []
+        self._host: tuple[HostFacts, Description, Topology] | None = None
+        self._closed = False
+
+    @classmethod
+    def create(cls, settings: DriverSettings) -> Self:
+        check_cpu_sets(settings.host_settings)
+        options = LibvirtOptions.of(settings.options.get("libvirt", {}))
+        if importlib.util.find_spec("libvirt") is None:
+            raise SettingsError(
+                "the libvirt driver needs libvirt's Python binding: install plimsoll[libvirt], or Debian's "
+                "package python3-libvirt"
+            )
+        return cls(settings, options)
+
+    def describe(self) -> Description:
+        return self._read_host()[1]
+
+    def topology(self) -> Topology:
+        return self._read_host()[2]
+
+    def guests(self) -> tuple[Guest, ...]:
+        return self._connected()[1].guests()
+
+    def watch(self, changed: Callable[[str], None]) -> None:
+        watcher = Watcher(changed, self._connect)
+        with self._lock:
+            self._watchers.append(watcher)
+        watcher.start()
+        watcher.connect()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            watchers, self._watchers = self._watchers, []
+            parts, self._parts = self._parts, None
+        for watcher in watchers:
+            watcher.close()
+        if parts is not None:
+            parts[0].close()
+
+    def _read_host(self) -> tuple[HostFacts, Description, Topology]:
+        facts = self._connected()[1].facts()
+        with self._lock:
+            if self._host is None or self._host[0] != facts:
+                settings = self._settings.host_settings
+                description = describe_host(facts, settings, self._settings.host)
+                topology = describe_topology(facts, settings)
+                if self._host is not None:
+                    description = self._host[1] if self._host[1] == description else description
+                    topology = self._host[2] if self._host[2] == topology else topology
+                self._host = (facts, description, topology)
+            return self._host
+
+    def _connected(self) -> "tuple[Connection, Reader]":
+        """The connection and its reader, which open it when they need to."""
+        with self._lock:
+            if self._closed:
+                raise DriverUnavailable("the libvirt driver was closed")
+            if self._parts is None:
+                self._parts = self._make_parts()
+            return self._parts
+
+    def _make_parts(self) -> "tuple[Connection, Reader]":
+        from drivers.libvirt.connection import Connection  # late: they import libvirt
+        from drivers.libvirt.reader import Reader
+
+        options = self._options
+        connection = Connection(
+            options.connection_uri,
+            Runner(options.call_timeout, options.read_timeout),
+            self._hints,
+            turn_timeout_s=options.read_timeout,
+            why=self._hint,
+            opened=self._opened,
+            lost=self._lost,
+        )
+        dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
+        return connection, Reader(connection, self._hints, options, dedicated)
+
+    def _connect(self) -> None:
+        """The watchers' way to connect again. Raises DriverUnavailable."""
+        self._connected()[0].run("connect", _nothing)
+
+    def _hint(self, why: str) -> None:
+        for watcher in tuple(self._watchers):
+            watcher.hint(why)
+
+    def _opened(self, again: bool) -> None:
+        for watcher in tuple(self._watchers):
+            watcher.found()
+            if again:
+                watcher.hint("connected to libvirt again")
+
+    def _lost(self, why: str) -> None:
+        for watcher in tuple(self._watchers):
+            watcher.lost(why)
+
+
+def _nothing(_session: "Session") -> None:
+    pass

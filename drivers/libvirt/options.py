@@ -1,0 +1,94 @@
+"""The options of group [libvirt]; names are nova's where nova has the option."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from oslo_config import cfg
+
+from agent.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class LibvirtOptions:
+    """The group's values, with its defaults. Times are in seconds."""
+
+    connection_uri: str = "qemu:///system"
+    virt_type: str | None = None
+    call_timeout: float = 10.0
+    probe_timeout: float = 60.0
+    read_timeout: float = 120.0
+    full_read_interval: float = 300.0
+    full_connection: bool = True
+    storage_pools: tuple[str, ...] = ()
+    images_path: str = "/var/lib/libvirt/images"
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "LibvirtOptions":
+        """From the configuration; what is missing has its default. Raises SettingsError."""
+        known = {field.name for field in fields(cls)}
+        given = {name: value for name, value in values.items() if name in known and value is not None}
+        given["storage_pools"] = tuple(given.get("storage_pools", ()))
+        options = cls(**given)
+        if len(set(options.storage_pools)) != len(options.storage_pools):
+            raise SettingsError("[libvirt] storage_pools names a pool twice")
+        if not options.images_path.startswith("/"):
+            raise SettingsError(f"[libvirt] images_path {options.images_path!r} must be an absolute path")
+        return options
+
+
+_DEFAULT = LibvirtOptions()
+
+OPTIONS = (
+    cfg.StrOpt(
+        "connection_uri", default=_DEFAULT.connection_uri, help="libvirt URI of this host's hypervisor"
+    ),
+    cfg.StrOpt(
+        "virt_type",
+        choices=["kvm", "qemu"],
+        help="type of the guests whose CPU flags and other abilities become traits; unset: kvm if the "
+        "host has it",
+    ),
+    cfg.FloatOpt(
+        "call_timeout",
+        default=_DEFAULT.call_timeout,
+        min=0.1,
+        help="seconds after which a call to libvirt counts as hanging, and its connection is given up",
+    ),
+    cfg.FloatOpt(
+        "probe_timeout",
+        default=_DEFAULT.probe_timeout,
+        min=0.1,
+        help="the same for questions that make libvirt start its emulators to ask them what they can do",
+    ),
+    cfg.FloatOpt(
+        "read_timeout",
+        default=_DEFAULT.read_timeout,
+        min=0.1,
+        help="seconds that reading the whole host or all domains may take",
+    ),
+    cfg.FloatOpt(
+        "full_read_interval",
+        default=_DEFAULT.full_read_interval,
+        min=1.0,
+        help="seconds after which every domain is read again, though no event named it",
+    ),
+    cfg.BoolOpt(
+        "full_connection",
+        default=_DEFAULT.full_connection,
+        help="ask for domain capabilities over a connection that may also write, since libvirt refuses "
+        "them on a "
+        "read-only one; closed at once. Without it, traits of firmware, vTPM, disk buses and graphics "
+        "are missing",
+    ),
+    cfg.ListOpt(
+        "storage_pools",
+        default=list(_DEFAULT.storage_pools),
+        help="storage pools whose size is DISK_GB; without any, it is the file system of images_path",
+    ),
+    cfg.StrOpt(
+        "images_path",
+        default=_DEFAULT.images_path,
+        help="directory of the guests' disks, when no pools are named",
+    ),
+)

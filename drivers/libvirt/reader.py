@@ -1,0 +1,258 @@
+"""Reading the host and the domains over a connection: all calls of libvirt that answer a question.
+
+What was read is kept, and read again when an event named it, when what is cheap to ask shows a change, or
+when it has become old; so nothing depends on events alone.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import libvirt
+
+from agent.driver import Guest
+from agent.errors import DriverDataError, DriverUnavailable
+from drivers.libvirt.capabilities import (
+    Capabilities,
+    DomainCapabilities,
+    merge,
+    parse_capabilities,
+    parse_cpu_features,
+    parse_domain_capabilities,
+)
+from drivers.libvirt.connection import Connection, Session
+from drivers.libvirt.guests import Known, read_guest
+from drivers.libvirt.hints import Hints
+from drivers.libvirt.host import HostFacts
+from drivers.libvirt.options import LibvirtOptions
+from drivers.libvirt.xmldata import parse_xml
+
+LOG = logging.getLogger(__name__)
+BYTES_PER_GIB = 2**30
+MACHINES = {"x86_64": ("pc", "q35")}
+"""Machine types that differ in what guests can have; elsewhere the default one speaks for all."""
+
+_NOT_SUPPORTED = (
+    libvirt.VIR_ERR_NO_SUPPORT,
+    libvirt.VIR_ERR_INVALID_ARG,
+    libvirt.VIR_ERR_CONFIG_UNSUPPORTED,
+    libvirt.VIR_ERR_OPERATION_UNSUPPORTED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Static:
+    """What hardly changes during a connection, and is slow to ask; `read_at` is monotonic seconds."""
+
+    capabilities: Capabilities
+    guests: DomainCapabilities | None
+    cpu_flags: frozenset[str]
+    online: frozenset[int]
+    memory_mb: int
+    read_at: float
+
+
+class Reader:
+    """Answers from libvirt, by way of `connection`; not to be used by two threads at once."""
+
+    def __init__(
+        self, connection: Connection, hints: Hints, options: LibvirtOptions, dedicated: frozenset[int]
+    ) -> None:
+        self._connection = connection
+        self._hints = hints
+        self._options = options
+        self._dedicated = dedicated
+        self._known: dict[str, Known] = {}
+        self._guests: tuple[Guest, ...] = ()
+        self._all_read_at = -float("inf")
+
+    # The host
+
+    def facts(self) -> HostFacts:
+        """The host as it is now. Raises DriverUnavailable, DriverDataError."""
+        return self._connection.run("read the host", self._facts)
+
+    def _facts(self, session: Session) -> HostFacts:
+        online = _online(session)
+        static = session.static
+        fresh = (
+            time.monotonic() - (static.read_at if static else -float("inf"))
+            < self._options.full_read_interval
+        )
+        if static is None or static.online != online or not fresh:
+            static = session.static = self._static(session, online)
+        return HostFacts(
+            capabilities=static.capabilities,
+            guests=static.guests,
+            cpu_flags=static.cpu_flags,
+            online=online or frozenset().union(*(cell.cpus for cell in static.capabilities.cells)),
+            memory_mb=static.memory_mb,
+            disk_gb=self._disk_bytes(session) // BYTES_PER_GIB,
+        )
+
+    def _static(self, session: Session, online: frozenset[int]) -> _Static:
+        session.beat(self._options.probe_timeout)
+        capabilities = parse_capabilities(session.libvirt.getCapabilities())
+        old = session.static
+        guests = old.guests if old else self._guest_capabilities(session, capabilities)
+        cpu = guests.cpu if guests is not None and guests.cpu else capabilities.cpu
+        flags = old.cpu_flags if old else _cpu_flags(session, cpu, capabilities)
+        session.beat()
+        memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
+        return _Static(capabilities, guests, flags, online, memory_mb, time.monotonic())
+
+    def _guest_capabilities(self, session: Session, capabilities: Capabilities) -> DomainCapabilities | None:
+        """None where libvirt does not say, or not to this user."""
+        if not self._options.full_connection:
+            return None
+        session.beat()
+        try:
+            with closing(libvirt.open(self._options.connection_uri)) as connection:
+                return merge(self._ask_guest_capabilities(session, connection, capabilities))
+        except libvirt.libvirtError as error:
+            LOG.warning(
+                "libvirt does not tell this user what guests can have (%s): the traits of firmware, "
+                "vTPM, disk "
+                "buses and graphics are missing, CPU flags are those of the host; to have them, let this "
+                "user "
+                "manage libvirt, or silence this by [libvirt] full_connection=false",
+                error,
+            )
+            return None
+
+    def _ask_guest_capabilities(
+        self, session: Session, connection: Any, capabilities: Capabilities
+    ) -> Iterator[DomainCapabilities]:
+        kinds = capabilities.guests.get(capabilities.arch, frozenset())
+        kind = self._options.virt_type or ("kvm" if "kvm" in kinds else None)
+        for machine in MACHINES.get(capabilities.arch, (None,)):
+            session.beat(self._options.probe_timeout)
+            try:
+                text = connection.getDomainCapabilities(None, capabilities.arch, machine, kind)
+            except libvirt.libvirtError as error:
+                if error.get_error_code() not in _NOT_SUPPORTED:
+                    raise
+                LOG.info("no domain capabilities for machine type %s: %s", machine or "of default", error)
+                continue
+            yield parse_domain_capabilities(text)
+
+    def _disk_bytes(self, session: Session) -> int:
+        """The size of what DISK_GB is counted of."""
+        if self._options.storage_pools:
+            return sum(_pool_sizes(session, self._options.storage_pools))
+        path = self._options.images_path
+        session.beat()  # a file system that hangs is as bad as a daemon that does
+        try:
+            status = os.statvfs(path)
+        except OSError as error:
+            raise DriverUnavailable(
+                f"cannot see how large the file system of [libvirt] images_path {path} is: {error.strerror}; "
+                "create the directory, or name storage_pools instead"
+            ) from error
+        return status.f_blocks * status.f_frsize
+
+    # The domains
+
+    def guests(self) -> tuple[Guest, ...]:
+        """The domains as they are now, by uuid; the same tuple as before if none changed.
+
+        Raises DriverUnavailable.
+        """
+        return self._connection.run("read the domains", self._read_guests)
+
+    def _read_guests(self, session: Session) -> tuple[Guest, ...]:
+        changed = self._hints.take_domains()
+        old = time.monotonic() - self._all_read_at > self._options.full_read_interval
+        try:
+            known = dict(self._read_domains(session, None if old or not session.has_events else changed))
+        except (libvirt.libvirtError, DriverUnavailable):
+            self._hints.everything()  # what was taken has not been read
+            raise
+        if changed is None or old:
+            self._all_read_at = time.monotonic()
+        self._known = known
+        guests = tuple(known[uuid].guest for uuid in sorted(known))
+        if guests != self._guests:
+            self._guests = guests
+        return self._guests
+
+    def _read_domains(self, session: Session, changed: frozenset[str] | None) -> Iterator[tuple[str, Known]]:
+        session.beat()
+        for domain in session.libvirt.listAllDomains():
+            uuid = domain.UUIDString()
+            mark = (domain.name(), domain.ID())
+            known = self._known.get(uuid)
+            if changed is None or uuid in changed or known is None or known.stale(mark):
+                known = read_guest(session, domain, mark, known, self._dedicated)
+            if known is not None:
+                yield uuid, known
+
+
+def _online(session: Session) -> frozenset[int]:
+    """The ids of the CPUs in use; empty where libvirt does not say."""
+    session.beat()
+    try:
+        _, in_use, _ = session.libvirt.getCPUMap()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            raise
+        return frozenset()
+    return frozenset(cpu for cpu, yes in enumerate(in_use) if yes)
+
+
+def _cpu_flags(session: Session, cpu: str, capabilities: Capabilities) -> frozenset[str]:
+    """The flags of a CPU with those of its model; libvirt knows the models."""
+    if not cpu:
+        return capabilities.features
+    session.beat()
+    try:
+        text = session.libvirt.baselineCPU([cpu], libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES)
+    except libvirt.libvirtError as error:
+        if not session.alive():
+            raise
+        LOG.info("libvirt does not expand the CPU model, its own flags are taken: %s", error)
+        text = cpu
+    return parse_cpu_features(text)
+
+
+def _pool_sizes(session: Session, names: tuple[str, ...]) -> list[int]:
+    """The pools' sizes in bytes; directories on one file system count once."""
+    sizes: dict[object, int] = {}
+    for name in names:
+        session.beat()
+        try:
+            pool = session.libvirt.storagePoolLookupByName(name)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_POOL:
+                raise
+            raise DriverDataError(
+                f"[libvirt] storage_pools names {name!r}, which libvirt does not have; "
+                "define the pool or take its name out"
+            ) from error
+        session.beat()
+        state, capacity, _, _ = pool.info()
+        if state != libvirt.VIR_STORAGE_POOL_RUNNING:
+            raise DriverUnavailable(
+                f"the storage pool {name!r} is not active, so its size is not known; start it "
+                f"(virsh pool-start {name}) or take it out of [libvirt] storage_pools"
+            )
+        sizes[_file_system(session, pool, name) if len(names) > 1 else name] = capacity
+    return list(sizes.values())
+
+
+def _file_system(session: Session, pool: Any, name: str) -> object:
+    """What a pool shares its size by: the device of its directory, or its own name."""
+    session.beat()
+    root = parse_xml(pool.XMLDesc(), f"storage pool {name}", "pool")
+    path = root.findtext("target/path")
+    if root.get("type") not in ("dir", "fs", "netfs") or not path:
+        return name
+    session.beat()
+    try:
+        return os.stat(path).st_dev  # noqa: PTH116 - libvirt's path, taken as it is
+    except OSError:
+        return name  # a directory that only libvirt can see

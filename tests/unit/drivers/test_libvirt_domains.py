@@ -1,0 +1,250 @@
+from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from libvirt_node import DATA, domain, domain_uuid
+
+from agent.driver import Guest, GuestState, UsedUnit
+from agent.errors import DriverDataError
+from drivers.libvirt.domains import Disk, Domain, guest_of, parse_domain
+
+DEDICATED = frozenset({4, 5, 6, 7})
+
+
+def recorded(name: str) -> Domain:
+    return parse_domain((DATA / "domains" / f"{name}.xml").read_text(), name)
+
+
+def guest(text: str, disk_bytes: int = 0) -> Guest:
+    return guest_of(parse_domain(text), GuestState.RUNNING, disk_bytes, DEDICATED)
+
+
+@pytest.mark.parametrize(
+    ("name", "mdevs", "pci_devices", "interfaces"),
+    [
+        ("vm-mdev", ("11111111-1111-4111-8111-111111111111",), (), ()),
+        ("vm-vf", (), (), ("0000:41:10.0",)),
+        ("vm-vf-inactive", (), (), ("0000:41:10.0",)),
+        ("vm-gpu", (), ("0000:43:00.0",), ()),
+        ("vm-both", ("33333333-3333-4333-8333-333333333333",), ("0000:41:10.2",), ()),
+        ("vm-vendor", (), ("0000:84:00.1",), ()),
+    ],
+)
+def test_the_devices_of_recorded_domains_are_the_hosts_not_the_guests(
+    name: str, mdevs: tuple[str, ...], pci_devices: tuple[str, ...], interfaces: tuple[str, ...]
+) -> None:
+    found = recorded(name)
+    assert (found.mdevs, found.pci_devices, found.interfaces) == (mdevs, pci_devices, interfaces)
+    assert (found.vcpus, found.memory_mb) == (1, 48)
+
+
+def test_a_recorded_domain_as_a_guest() -> None:
+    assert guest_of(recorded("vm-both"), GuestState.RUNNING, 0, frozenset()) == Guest(
+        uuid="a0000000-0000-4000-8000-000000000004",
+        name="vm-both",
+        state=GuestState.RUNNING,
+        resources={"VCPU": 1, "MEMORY_MB": 48},
+        units=(
+            UsedUnit(
+                "VGPU", "33333333-3333-4333-8333-333333333333", "mdev:33333333-3333-4333-8333-333333333333"
+            ),
+            UsedUnit("PCI_DEVICE", "0000:41:10.2", "pci:0000:41:10.2"),
+        ),
+    )
+
+
+def test_amounts_are_rounded_up() -> None:
+    text = domain(1, vcpus=3).replace("<memory unit='MiB'>512</memory>", "<memory>524289</memory>")
+    assert guest(text, disk_bytes=2**30 + 1).resources == {"VCPU": 3, "MEMORY_MB": 513, "DISK_GB": 2}
+
+
+def pinned(*pins: tuple[int, str], more: str = "") -> str:
+    return "<cputune>" + "".join(f"<vcpupin vcpu='{v}' cpuset='{c}'/>" for v, c in pins) + more + "</cputune>"
+
+
+@pytest.mark.parametrize(
+    ("inside", "vcpu", "pcpu"),
+    [
+        (pinned((0, "4"), (1, "5")), 0, ["4", "5"]),
+        (pinned((0, "4"), (1, "0-3")), 1, ["4"]),
+        (pinned((0, "0"), (1, "1")), 2, []),
+        (pinned((0, "4-5"), (1, "4-5")), 2, []),
+        (pinned((0, "4"), (1, "5"), (9, "6")), 0, ["4", "5"]),
+        (pinned((0, "4"), (1, "5"), more="<emulatorpin cpuset='6'/>"), 0, ["4", "5", "6"]),
+        (pinned((0, "4"), (1, "5"), more="<emulatorpin cpuset='4-5'/>"), 0, ["4", "5"]),
+        ("", 2, []),
+    ],
+)
+def test_a_vcpu_on_one_dedicated_cpu_holds_it(inside: str, vcpu: int, pcpu: list[str]) -> None:
+    found = guest(domain(1, vcpus=2, inside=inside))
+    assert (found.resources.get("VCPU", 0), found.resources.get("PCPU", 0)) == (vcpu, len(pcpu))
+    assert found.units == tuple(UsedUnit("PCPU", cpu, "host") for cpu in pcpu)
+
+
+def test_the_vcpus_that_are_there_count_not_those_that_could_be() -> None:
+    current = domain(1, vcpus=8).replace("<vcpu>", "<vcpu current='2' cpuset='5'>")
+    assert guest(current).resources["PCPU"] == 1
+    assert guest(current.replace(" cpuset='5'", "")).resources["VCPU"] == 2
+    listed = domain(1, vcpus=4, inside="<vcpus><vcpu id='0' enabled='yes'/><vcpu id='1' enabled='no'/>"
+                    "<vcpu id='3' enabled='yes'/></vcpus>" + pinned((3, "7")))  # fmt: skip
+    assert guest(listed).resources == {"VCPU": 1, "PCPU": 1, "MEMORY_MB": 512}
+
+
+DISKS = """
+<disk type='file' device='disk'><source file='/images/a.qcow2'/><target dev='vda'/></disk>
+<disk type='volume' device='disk'><source pool='default' volume='b'/><target dev='vdb'/></disk>
+<disk type='file' device='cdrom'><source file='/iso'/><target dev='sda'/><readonly/></disk>
+<disk type='file' device='disk'><source file='/base'/><target dev='vdc'/><readonly/></disk>
+<disk type='network' device='disk'><source protocol='rbd' name='x'/><target dev='vdd'/></disk>
+<disk type='block' device='disk'><source dev='/dev/sdb'/><target dev='vde'/></disk>
+<disk type='file' device='disk'><target dev='vdf'/></disk>
+"""
+
+
+def test_only_files_and_volumes_that_are_written_count_as_disk() -> None:
+    assert parse_domain(domain(1, devices=DISKS)).disks == (
+        Disk("vda", path="/images/a.qcow2"),
+        Disk("vdb", pool="default", volume="b"),
+    )
+
+
+def test_a_device_that_is_named_twice_is_one() -> None:
+    hostdev = f"<hostdev type='mdev'><source><address uuid='{domain_uuid(9)}'/></source></hostdev>"
+    assert parse_domain(domain(1, devices=hostdev * 2)).mdevs == (domain_uuid(9),)
+
+
+def test_a_pool_of_virtual_functions_has_an_address_in_the_live_xml_only() -> None:
+    network = "<interface type='network'><source network='vfs'/></interface>"
+    assert parse_domain(domain(1, devices=network)).interfaces == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<domain/>", "vm1: <memory> is missing"),
+        ("<domain><memory>1</memory></domain>", "vm1: <uuid>: '' is no uuid"),
+        (
+            f"<domain><memory>1</memory><uuid>{domain_uuid(1)}</uuid></domain>",
+            "vm1: <name> is missing or empty",
+        ),
+        (domain(1).replace(">512<", ">lots<"), "vm1: <memory>: 'lots' is no number"),
+        (domain(1).replace("'MiB'", "'furlong'"), "vm1: <memory>: 'furlong' is no unit"),
+        (domain(1, vcpus=99999999), "vm1: <vcpu>: 99999999 is more than 65536"),
+        (domain(1, inside=pinned((0, "x"))), "vm1: <vcpupin>: 'x' is neither"),
+        (
+            domain(1, devices="<hostdev type='mdev'><source><address uuid='x'/></source></hostdev>"),
+            "vm1: mediated device: 'x' is no uuid",
+        ),
+        (
+            domain(1, devices="<hostdev type='pci'><source><address bus='1'/></source></hostdev>"),
+            "vm1: PCI slot: '' is no number",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_named(text: str, message: str) -> None:
+    with pytest.raises(DriverDataError, match=message):
+        parse_domain(text, "vm1")
+
+
+# Hostile domains: every document is either a guest or a DriverDataError
+
+_TAGS = st.sampled_from(
+    [
+        "name",
+        "uuid",
+        "memory",
+        "vcpu",
+        "vcpus",
+        "cputune",
+        "vcpupin",
+        "emulatorpin",
+        "devices",
+        "disk",
+        "source",
+        "target",
+        "readonly",
+        "hostdev",
+        "interface",
+        "address",
+        "os",
+        "x",
+    ]
+)
+_VALUES = st.sampled_from(
+    ["0", "1", "4", "-1", "4-5", "^4", "0x41", "99999999999", "yes", "no", "mdev", "pci", "hostdev", "file",
+    "volume",
+     "KiB", "x", "", "a0000000-0000-4000-8000-000000000001", "ٱ", "\n"]
+)  # fmt: skip
+_ATTRIBUTES = st.dictionaries(
+    st.sampled_from(
+        [
+            "type",
+            "device",
+            "unit",
+            "current",
+            "cpuset",
+            "vcpu",
+            "id",
+            "enabled",
+            "uuid",
+            "domain",
+            "bus",
+            "slot",
+            "function",
+            "dev",
+            "file",
+        ]
+    ),
+    _VALUES,
+    max_size=3,
+)
+
+
+def _element(parts: tuple[str, dict[str, str], str | None, list[Element]]) -> Element:
+    tag, attributes, text, children = parts
+    element = Element(tag, attributes)
+    element.text = text
+    element.extend(children)
+    return element
+
+
+_LEAVES = st.tuples(_TAGS, _ATTRIBUTES, st.none() | _VALUES, st.just([])).map(_element)
+_ELEMENTS = st.recursive(
+    _LEAVES,
+    lambda inner: st.tuples(_TAGS, _ATTRIBUTES, st.none() | _VALUES, st.lists(inner, max_size=4)).map(
+        _element
+    ),
+    max_leaves=12,
+)
+
+
+def read(text: str) -> None:
+    try:
+        found = guest(text)
+    except DriverDataError as error:
+        assert error.message.startswith("a domain: ")
+    else:
+        assert all(amount > 0 for amount in found.resources.values())
+        assert len({(unit.resource_class, unit.unit) for unit in found.units}) == len(found.units)
+
+
+@given(st.lists(_ELEMENTS, max_size=6), st.data())
+def test_hostile_elements_in_a_good_domain(hostile: list[Element], data: Any) -> None:
+    root = ElementTree.fromstring(domain(1, vcpus=2, inside=pinned((0, "4")), devices=DISKS))
+    places = list(root.iter())
+    for element in hostile:
+        place = data.draw(st.sampled_from(places))
+        place.insert(data.draw(st.integers(0, len(place))), element)
+    read(ElementTree.tostring(root, encoding="unicode"))
+
+
+@given(st.data())
+def test_a_recorded_domain_with_bytes_damaged(data: Any) -> None:
+    text = (DATA / "domains" / "vm-both.xml").read_text()
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(text)))
+        text = text[:place] + data.draw(st.text(max_size=3)) + text[place + data.draw(st.integers(0, 9)) :]
+    read(text)
