@@ -282,7 +282,10 @@ def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqli
 
 def _inspect(path: Path, application_id: int, supported: int) -> int:
     """Look at the file without writing to it; answers its schema number."""
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    # A crash in a file's first moments, before it has a write-ahead log, leaves a rollback journal, which
+    # only a connection that may write can undo.
+    mode = "rw" if path.with_name(path.name + "-journal").exists() else "ro"
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
     try:
         found_id = connection.execute("PRAGMA application_id").fetchone()[0]
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
