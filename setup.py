@@ -13,7 +13,7 @@ TEST = [
     "pytest-timeout>=2.3",
     "responses>=0.25",
 ]
-DEV = ["import-linter>=2.0", "mypy>=1.13", "ruff>=0.8", "types-PyYAML", "types-jsonschema"]
+DEV = ["import-linter>=2.0", "mypy>=1.13", "ruff>=0.8", "types-PyYAML", "types-jsonschema", "types-requests"]
 
 setup(
     name="plimsoll",
