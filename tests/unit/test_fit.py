@@ -1,0 +1,463 @@
+"""Fitting: the semantics of allocation candidates for one host, exact units, and reasons for a refusal."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid5
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.claim import Explanation, Shortfall
+from agent.errors import UsageError
+from agent.fit import Host, cover, fit
+from agent.placement.embedded import model as core
+from agent.placement.embedded.candidate_query import CandidateQuery
+from agent.placement.embedded.candidate_query import RequestGroup as QueryGroup
+from agent.placement.embedded.candidates import find_candidates
+from agent.placement.embedded.query import AggregateFilter, TraitFilter
+from agent.request import ClaimRequest, RequestGroup, TopologyRequest
+from agent.tree import Inventory, Provider, ProviderTree
+
+CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
+RACK = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c02"
+SHARING = "MISC_SHARES_VIA_AGGREGATE"
+
+
+def uuid_of(name: str) -> str:
+    return str(uuid5(UUID(int=0), name))
+
+
+def provider(
+    name: str,
+    parent: str | None = None,
+    *,
+    traits: tuple[str, ...] = (),
+    aggregates: tuple[str, ...] = (),
+    **classes: int | Inventory,
+) -> Provider:
+    return Provider(
+        uuid_of(name),
+        name,
+        uuid_of(parent) if parent else None,
+        {key: Inventory(each) if isinstance(each, int) else each for key, each in classes.items()},
+        frozenset(traits),
+        frozenset(aggregates),
+    )
+
+
+def group(suffix: str = "", *required: str, forbidden: str = "", **resources: int) -> RequestGroup:
+    return RequestGroup(
+        suffix,
+        resources,
+        tuple(frozenset(each.split(",")) for each in required),
+        frozenset(forbidden.split()),
+    )
+
+
+def ask(*groups: RequestGroup, policy: str | None = None, subtree: str = "") -> ClaimRequest:
+    return ClaimRequest(CONSUMER, groups, policy, (frozenset(subtree.split()),) if subtree else ())
+
+
+def fitted(
+    request: ClaimRequest,
+    *providers: Provider,
+    used: dict[str, dict[str, int]] | None = None,
+    units: dict[str, dict[str, tuple[str, ...]]] | None = None,
+) -> Explanation:
+    """The fit, with uuids as names."""
+    names = {each.uuid: each.name for each in providers}
+    found = fit(
+        request,
+        Host.of(ProviderTree(providers)),
+        {uuid_of(name): amounts for name, amounts in (used or {}).items()},
+        {uuid_of(name): exact for name, exact in (units or {}).items()},
+    )
+    return Explanation(
+        found.fits,
+        {names[uuid]: dict(amounts) for uuid, amounts in found.allocations.items()},
+        {names[uuid]: dict(exact) for uuid, exact in found.units.items()},
+        found.shortfalls,
+    )
+
+
+def reasons(found: Explanation) -> list[tuple[str, int, int, str, str]]:
+    assert not found.fits
+    return [(s.resource_class, s.asked, s.free, s.provider, s.reason) for s in found.shortfalls]
+
+
+HOST = provider("host", VCPU=8, MEMORY_MB=4096, DISK_GB=100)
+NUMA = (
+    provider("host", DISK_GB=100),
+    provider("numa0", "host", VCPU=8, MEMORY_MB=1024),
+    provider("numa1", "host", VCPU=8, MEMORY_MB=4096),
+    provider("gpu0", "numa0", VGPU=4, traits=("CUSTOM_T4",)),
+    provider("gpu1", "numa1", VGPU=4, traits=("CUSTOM_M60",)),
+)
+
+
+def test_one_provider_gives_all() -> None:
+    assert fitted(ask(group(VCPU=2, DISK_GB=10)), HOST).allocations == {"host": {"VCPU": 2, "DISK_GB": 10}}
+
+
+def test_the_unsuffixed_group_spreads_but_is_not_torn_apart_where_one_cell_can_give_both() -> None:
+    found = fitted(ask(group(VCPU=2, MEMORY_MB=2048, DISK_GB=10)), *NUMA)
+    assert found.allocations == {"numa1": {"VCPU": 2, "MEMORY_MB": 2048}, "host": {"DISK_GB": 10}}
+    full = {"numa1": {"VCPU": 8}}
+    found = fitted(ask(group(VCPU=2, MEMORY_MB=2048)), *NUMA, used=full)
+    assert found.allocations == {"numa0": {"VCPU": 2}, "numa1": {"MEMORY_MB": 2048}}
+
+
+def test_a_suffixed_group_comes_from_one_provider() -> None:
+    found = fitted(ask(group("1", VCPU=2, MEMORY_MB=2048)), *NUMA)
+    assert found.allocations == {"numa1": {"VCPU": 2, "MEMORY_MB": 2048}}
+    found = fitted(ask(group("1", VCPU=2, DISK_GB=1)), *NUMA)
+    assert ("DISK_GB", 1, 0, "numa0", "group '1': has no DISK_GB") in reasons(found)
+
+
+def test_isolated_groups_and_shared_ones() -> None:
+    pair = (group("1", VGPU=2), group("2", VGPU=2))
+    assert fitted(ask(*pair, policy="none"), *NUMA).allocations == {"gpu0": {"VGPU": 4}}
+    assert fitted(ask(*pair, policy="isolate"), *NUMA).allocations == {
+        "gpu0": {"VGPU": 2},
+        "gpu1": {"VGPU": 2},
+    }
+    three = ask(*pair, group("3", VGPU=2), policy="isolate")
+    rule = "group_policy isolate puts each of 3 groups on a provider of its own, and 2 can serve them"
+    assert {each[4] for each in reasons(fitted(three, *NUMA))} == {f"group '{n}': {rule}" for n in (1, 2, 3)}
+
+
+def test_two_groups_of_four_over_two_devices_with_four_free_each() -> None:
+    """Scenario 41: what the first group takes, the second does not see as free."""
+    request = ask(group("1", VGPU=4), group("2", VGPU=4), policy="none")
+    assert fitted(request, *NUMA).allocations == {"gpu0": {"VGPU": 4}, "gpu1": {"VGPU": 4}}
+    short = fitted(request, *NUMA, used={"gpu1": {"VGPU": 1}})
+    assert reasons(short) == [
+        ("VGPU", 8, 4, "gpu0", "the groups '1', '2' together ask for more than fits"),
+    ]
+
+
+def test_traits_are_met_together_by_the_unsuffixed_group_alone_by_a_suffixed_one() -> None:
+    host = provider("host", VCPU=8, traits=("HW_CPU_X86_AVX2",))
+    disk = provider("disk", "host", DISK_GB=9, traits=("STORAGE_DISK_SSD",))
+    both = ("HW_CPU_X86_AVX2", "STORAGE_DISK_SSD")
+    assert fitted(ask(group("", *both, VCPU=1, DISK_GB=1)), host, disk).fits
+    lone = fitted(ask(group("", *both, VCPU=1)), host, disk)
+    assert reasons(lone) == [
+        ("VCPU", 1, 8, "host", "no provider that can give any of the group has trait STORAGE_DISK_SSD")
+    ]
+    found = fitted(ask(group("1", *both, VCPU=1)), host, disk)
+    assert reasons(found) == [("VCPU", 1, 8, "host", "group '1': lacks trait STORAGE_DISK_SSD")]
+    assert fitted(ask(group("1", "A,HW_CPU_X86_AVX2", VCPU=1)), host).fits
+    found = fitted(ask(group("1", "A,B", VCPU=1)), host)
+    assert reasons(found)[0][4] == "group '1': lacks any of the traits A, B"
+
+
+def test_a_forbidden_trait_bars_the_provider() -> None:
+    found = fitted(ask(group("1", forbidden="CUSTOM_T4", VGPU=1)), *NUMA)
+    assert found.allocations == {"gpu1": {"VGPU": 1}}
+    found = fitted(ask(group("", forbidden="CUSTOM_T4 CUSTOM_M60", VGPU=1)), *NUMA)
+    assert {each[4] for each in reasons(found)} == {
+        "has the forbidden trait CUSTOM_T4",
+        "has the forbidden trait CUSTOM_M60",
+    }
+
+
+def test_same_subtree_keeps_a_device_near_its_cell() -> None:
+    near = ask(group("_C", VCPU=1), group("_G", "CUSTOM_M60", VGPU=1), policy="none", subtree="_C _G")
+    assert fitted(near, *NUMA).allocations == {"numa1": {"VCPU": 1}, "gpu1": {"VGPU": 1}}
+    found = fitted(near, *NUMA, used={"numa1": {"VCPU": 8}})
+    assert all("must lie in one subtree" in each[4] for each in reasons(found))
+    anywhere = ask(group("_C", VCPU=1), group("_G", "CUSTOM_M60", VGPU=1), policy="none")
+    assert fitted(anywhere, *NUMA, used={"numa1": {"VCPU": 8}}).fits
+
+
+def test_a_group_without_resources_holds_others_together() -> None:
+    cells = (
+        provider("host", VCPU=8),
+        provider("numa0", "host", traits=("HW_NUMA_ROOT",)),
+        provider("numa1", "host", traits=("HW_NUMA_ROOT",)),
+        provider("gpu0", "numa0", VGPU=1),
+        provider("nic0", "numa0", VF=0),
+        provider("gpu1", "numa1", VGPU=1),
+        provider("nic1", "numa1", VF=1),
+    )
+    request = ask(
+        group("_N", "HW_NUMA_ROOT"), group("_G", VGPU=1), group("_V", VF=1), policy="none", subtree="_N _G _V"
+    )
+    assert fitted(request, *cells).allocations == {"gpu1": {"VGPU": 1}, "nic1": {"VF": 1}}
+    found = fitted(ask(group("_N", "CUSTOM_X"), group("_G", VGPU=1), policy="none", subtree="_N _G"), *cells)
+    assert reasons(found) == [("", 0, 0, "host", "group '_N': no provider of this host has trait CUSTOM_X")]
+
+
+def test_a_sharing_provider_serves_the_whole_tree_and_comes_last() -> None:
+    pool = provider("a_pool", traits=(SHARING,), aggregates=(RACK,), DISK_GB=1000)
+    cell = provider("numa0", "host", aggregates=(RACK,), VCPU=8)
+    bare = provider("host")
+    assert fitted(ask(group(VCPU=1, DISK_GB=10)), pool, bare, cell).allocations == {
+        "numa0": {"VCPU": 1},
+        "a_pool": {"DISK_GB": 10},
+    }
+    local = provider("host", DISK_GB=10)
+    assert fitted(ask(group(DISK_GB=10)), pool, local, cell).allocations == {"host": {"DISK_GB": 10}}
+    assert fitted(ask(group(DISK_GB=11)), pool, local, cell).allocations == {"a_pool": {"DISK_GB": 11}}
+    stranger = provider("numa0", "host", VCPU=8)
+    assert reasons(fitted(ask(group(DISK_GB=1)), pool, bare, stranger)) == [
+        ("DISK_GB", 1, 0, "host", "no provider of this host has it")
+    ]
+
+
+def test_member_of() -> None:
+    def within(suffix: str) -> ClaimRequest:
+        return ask(RequestGroup(suffix, {"VGPU": 1}, member_of=(frozenset({RACK}),)))
+
+    root = provider("host", aggregates=(RACK,))
+    gpu = provider("gpu", "host", VGPU=1)
+    assert fitted(within(""), root, gpu).fits
+    assert reasons(fitted(within("1"), root, gpu)) == [
+        ("VGPU", 1, 1, "gpu", f"group '1': is not in aggregate {RACK}")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inventory", "used", "asked", "free", "reason"),
+    [
+        (Inventory(16), 13, 4, 3, "only 3 of 16 are free"),
+        (Inventory(16, reserved=4), 0, 13, 12, "only 12 of 12 are free"),
+        (Inventory(16, allocation_ratio=1.5), 23, 2, 1, "only 1 of 24 are free"),
+        (Inventory(16), 20, 1, 0, "only 0 of 16 are free"),
+        (Inventory(16, max_unit=4), 0, 5, 16, "max_unit is 4"),
+        (Inventory(16, min_unit=4), 0, 2, 16, "min_unit is 4"),
+        (Inventory(16, step_size=4), 0, 6, 16, "step_size is 4"),
+    ],
+)
+def test_a_refusal_names_asked_free_and_provider(
+    inventory: Inventory, used: int, asked: int, free: int, reason: str
+) -> None:
+    """Scenario 31: what is short is told with its numbers."""
+    found = fitted(ask(group(VCPU=asked)), provider("host", VCPU=inventory), used={"host": {"VCPU": used}})
+    assert found.shortfalls == (Shortfall("VCPU", asked, free, "host", uuid_of("host"), reason),)
+
+
+def test_every_class_that_falls_short_is_named() -> None:
+    found = fitted(ask(group(VCPU=99, MEMORY_MB=99999, DISK_GB=1, VGPU=1)), HOST)
+    assert [(each[0], each[3]) for each in reasons(found)] == [
+        ("VCPU", "host"),
+        ("MEMORY_MB", "host"),
+        ("VGPU", "host"),
+    ]
+
+
+def test_groups_together_may_not_pass_max_unit() -> None:
+    host = provider("host", VGPU=Inventory(8, max_unit=4))
+    request = ask(group("1", VGPU=3), group("2", VGPU=3), policy="none")
+    assert reasons(fitted(request, host)) == [
+        ("VGPU", 6, 8, "host", "the groups '1', '2' together ask for more than fits")
+    ]
+
+
+def test_exact_units_are_the_first_free_ones_in_order() -> None:
+    host = provider("host", PCPU=4, SRIOV_NET_VF=2)
+    free = {"host": {"PCPU": ("3", "5", "9"), "SRIOV_NET_VF": ("0000:41:02.1",)}}
+    found = fitted(ask(group(PCPU=2), group("1", SRIOV_NET_VF=1)), host, units=free)
+    assert found.units == {"host": {"PCPU": ("3", "5"), "SRIOV_NET_VF": ("0000:41:02.1",)}}
+    found = fitted(ask(group("1", PCPU=1), group("2", PCPU=2), policy="none"), host, units=free)
+    assert found.units == {"host": {"PCPU": ("3", "5", "9")}}
+
+
+def test_units_that_are_not_free_bound_what_can_be_given() -> None:
+    host = provider("host", PCPU=4)
+    found = fitted(ask(group(PCPU=3)), host, units={"host": {"PCPU": ("0", "1")}})
+    assert reasons(found) == [("PCPU", 3, 2, "host", "only 2 of its exact units are free")]
+
+
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [
+        (ClaimRequest(CONSUMER, (group(VCPU=1),), topology=TopologyRequest(cells=1)), "hw:numa_nodes"),
+        (
+            ClaimRequest(CONSUMER, (group(VCPU=1),), topology=TopologyRequest(mem_page_size="any")),
+            "hw:mem_page_size",
+        ),
+        (
+            ClaimRequest(CONSUMER, (group(PCPU=1),), topology=TopologyRequest("dedicated", "prefer")),
+            "hw:cpu_thread_policy",
+        ),
+        (ClaimRequest(CONSUMER, (group(VCPU=1),), pci=(("fpga", 1),)), "pci_passthrough:alias"),
+    ],
+)
+def test_what_cannot_be_placed_yet_is_refused_and_not_ignored(request_: ClaimRequest, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        fitted(request_, HOST)
+
+
+def test_dedicated_cpus_need_no_cells() -> None:
+    request = ClaimRequest(CONSUMER, (group(PCPU=1),), topology=TopologyRequest("dedicated"))
+    assert fitted(request, provider("host", PCPU=2), units={"host": {"PCPU": ("4", "5")}}).units == {
+        "host": {"PCPU": ("4",)}
+    }
+
+
+def test_an_empty_tree_says_so() -> None:
+    assert reasons(fitted(ask(group(VCPU=1)))) == [("VCPU", 1, 0, "", "the host has no inventory yet")]
+
+
+def test_the_search_gives_up_after_a_bounded_number_of_steps() -> None:
+    gpus = [provider(f"gpu{n:02}", "host", VGPU=4) for n in range(24)]
+    groups = [group(str(n), VGPU=1) for n in range(25)]
+    found = fitted(ask(*groups, policy="isolate"), HOST, *gpus)
+    assert "no arrangement was found within" in reasons(found)[0][4]
+    assert fitted(ask(*groups[1:], policy="isolate"), HOST, *gpus).fits
+
+
+def test_what_a_consumer_holds_covers_its_request_or_tells_what_is_missing() -> None:
+    tree = ProviderTree([HOST, provider("gpu0", "host", VGPU=4, PCPU=4)])
+    host, gpu = uuid_of("host"), uuid_of("gpu0")
+    held = {host: {"VCPU": 2, "DISK_GB": 10}, gpu: {"VGPU": 1, "PCPU": 2}, uuid_of("elsewhere"): {"VCPU": 9}}
+    units = {gpu: {"PCPU": ("7", "8", "9")}}
+    found = cover(ask(group(VCPU=2), group("1", VGPU=1)), Host.of(tree), held, units)
+    assert found == Explanation(True, {host: held[host], gpu: held[gpu]}, {gpu: {"PCPU": ("7", "8")}}, ())
+    found = cover(ask(group(VCPU=4)), Host.of(tree), held, units)
+    assert reasons(found) == [("VCPU", 4, 2, "host", "only 2 of 2 are free")]
+
+
+# -- against the embedded core's own candidates --
+
+CLASSES = ("CUSTOM_A", "CUSTOM_B", "CUSTOM_C")
+TRAITS = ("CUSTOM_T", "CUSTOM_U", SHARING)
+AGGREGATES = (RACK, CONSUMER)
+
+inventories = st.dictionaries(
+    st.sampled_from(CLASSES),
+    st.builds(
+        Inventory,
+        st.integers(1, 6),
+        reserved=st.integers(0, 1),
+        min_unit=st.integers(1, 2),
+        max_unit=st.integers(1, 6),
+        step_size=st.integers(1, 2),
+        allocation_ratio=st.sampled_from([0.5, 1.0, 1.5, 4.0]),
+    ),
+    max_size=3,
+)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> ProviderTree:
+    """One host of up to 6 providers, and up to 2 roots that may share with it."""
+    made: list[Provider] = []
+    for number in range(draw(st.integers(1, 6)) + draw(st.integers(0, 2))):
+        name = f"p{number}"
+        foreign = number >= 6 or (number > 0 and draw(st.integers(0, 5)) == 0)
+        parent = (
+            None if number == 0 or foreign else draw(st.sampled_from([p for p in made if p.name[0] == "p"]))
+        )
+        traits = draw(st.frozensets(st.sampled_from(TRAITS[:2]), max_size=2))
+        made.append(
+            Provider(
+                uuid_of(name),
+                f"s{number}" if foreign else name,
+                parent.uuid if parent else None,
+                draw(inventories),
+                traits | {SHARING} if foreign else traits,
+                draw(st.frozensets(st.sampled_from(AGGREGATES), max_size=1)),
+            )
+        )
+    return ProviderTree(made)
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> ClaimRequest:
+    suffixes = draw(st.sampled_from([[""], ["", "1"], ["1", "2"], ["", "1", "2"], ["1", "2", "3"]]))
+    subtree = frozenset(suffix for suffix in suffixes if suffix) if draw(st.booleans()) else frozenset()
+    groups = []
+    for suffix in suffixes:
+        empty = suffix == "2" and suffix in subtree and draw(st.booleans())
+        resources = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 4), min_size=1, max_size=2)
+        any_of = st.frozensets(st.sampled_from(TRAITS[:2]), min_size=1, max_size=2)
+        required = tuple(draw(st.lists(any_of, min_size=1 if empty else 0, max_size=1)))
+        plain = {name for names in required if len(names) == 1 for name in names}
+        groups.append(
+            RequestGroup(
+                suffix,
+                {} if empty else draw(resources),
+                required,
+                draw(st.frozensets(st.sampled_from(TRAITS[:2]), max_size=1)) - plain,
+                tuple(draw(st.lists(st.frozensets(st.sampled_from(AGGREGATES), min_size=1), max_size=1))),
+            )
+        )
+    return ClaimRequest(
+        CONSUMER,
+        tuple(groups),
+        draw(st.sampled_from(["none", "isolate"])),
+        (subtree,) if subtree else (),
+    )
+
+
+def core_model(tree: ProviderTree, used: dict[str, dict[str, int]]) -> core.Model:
+    model = core.Model(dict.fromkeys(TRAITS, 0.0), dict.fromkeys(CLASSES, 0.0))
+    model.load(
+        [
+            core.Provider(
+                each.uuid,
+                each.name,
+                0,
+                each.parent,
+                tree.root_of(each.uuid).uuid,
+                {
+                    name: core.Inventory(
+                        i.total, i.reserved, i.min_unit, i.max_unit, i.step_size, i.allocation_ratio, 0
+                    )
+                    for name, i in each.inventories.items()
+                },
+                each.traits,
+                each.aggregates,
+                0.0,
+            )
+            for each in tree
+        ],
+        [core.Consumer("other", "p", "u", "INSTANCE", 1, used, 0.0)] if used else [],
+    )
+    return model
+
+
+def core_query(request: ClaimRequest) -> CandidateQuery:
+    return CandidateQuery(
+        tuple(
+            QueryGroup(
+                each.suffix,
+                each.resources,
+                TraitFilter(each.required, each.forbidden),
+                AggregateFilter(each.member_of),
+            )
+            for each in request.groups
+        ),
+        39,
+        isolate=request.group_policy == "isolate",
+        same_subtrees=request.same_subtree,
+    )
+
+
+@given(tree=trees(), request=asked(), data=st.data())
+def test_it_fits_exactly_when_placement_has_a_candidate_and_takes_one_of_them(
+    tree: ProviderTree, request: ClaimRequest, data: st.DataObject
+) -> None:
+    used = {
+        each.uuid: {name: data.draw(st.integers(1, 2)) for name in each.inventories}
+        for each in tree
+        if each.inventories and data.draw(st.booleans())
+    }
+    host = Host.of(tree)
+    served = {each.uuid for each in host.providers}
+    candidates = [
+        {uuid: dict(amounts) for uuid, amounts in each.allocations.items()}
+        for each in find_candidates(core_model(tree, used), core_query(request))
+        if set(each.allocations) <= served
+    ]
+    found = fit(request, host, used, {})
+    assert found.fits == bool(candidates)
+    if found.fits:
+        assert found.allocations in candidates
+    else:
+        assert found.shortfalls
+        assert all(short.reason for short in found.shortfalls)
