@@ -331,11 +331,11 @@ inventories = st.dictionaries(
     st.sampled_from(CLASSES),
     st.builds(
         Inventory,
-        st.integers(1, 6),
+        st.integers(2, 12),
         reserved=st.integers(0, 1),
-        min_unit=st.integers(1, 2),
-        max_unit=st.integers(1, 6),
-        step_size=st.integers(1, 2),
+        min_unit=st.sampled_from([1, 1, 1, 2]),
+        max_unit=st.integers(2, 6),
+        step_size=st.sampled_from([1, 1, 1, 2]),
         allocation_ratio=st.sampled_from([0.5, 1.0, 1.5, 4.0]),
     ),
     max_size=3,
@@ -366,24 +366,27 @@ def trees(draw: st.DrawFn) -> ProviderTree:
     return ProviderTree(made)
 
 
+rarely = st.integers(0, 4).map(lambda n: n == 4)
+
+
 @st.composite
 def asked(draw: st.DrawFn) -> ClaimRequest:
     suffixes = draw(st.sampled_from([[""], ["", "1"], ["1", "2"], ["", "1", "2"], ["1", "2", "3"]]))
-    subtree = frozenset(suffix for suffix in suffixes if suffix) if draw(st.booleans()) else frozenset()
+    subtree = frozenset(suffix for suffix in suffixes if suffix) if draw(rarely) else frozenset()
     groups = []
     for suffix in suffixes:
         empty = suffix == "2" and suffix in subtree and draw(st.booleans())
-        resources = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 4), min_size=1, max_size=2)
+        resources = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 3), min_size=1, max_size=2)
         any_of = st.frozensets(st.sampled_from(TRAITS[:2]), min_size=1, max_size=2)
-        required = tuple(draw(st.lists(any_of, min_size=1 if empty else 0, max_size=1)))
+        required = (draw(any_of),) if empty or draw(rarely) else ()
         plain = {name for names in required if len(names) == 1 for name in names}
         groups.append(
             RequestGroup(
                 suffix,
                 {} if empty else draw(resources),
                 required,
-                draw(st.frozensets(st.sampled_from(TRAITS[:2]), max_size=1)) - plain,
-                tuple(draw(st.lists(st.frozensets(st.sampled_from(AGGREGATES), min_size=1), max_size=1))),
+                (draw(any_of) if draw(rarely) else frozenset()) - plain,
+                (draw(st.frozensets(st.sampled_from(AGGREGATES), min_size=1)),) if draw(rarely) else (),
             )
         )
     return ClaimRequest(
