@@ -327,7 +327,8 @@ def _error(reply: Reply, asked: str, full: bool) -> PlacementError:
     if isinstance(reply.body, dict) and isinstance(reply.body.get("errors"), list) and reply.body["errors"]:
         said = reply.body["errors"][0]
     code = str(said.get("code", ""))
-    sentence = " ".join(str(said.get("detail") or said.get("title") or "it gave no reason").split())
+    detail = said.get("detail") or said.get("title") or "it gave no reason"
+    sentence = " ".join(str(detail).split()).rstrip(".")
     details = {key: said[key] for key in ("reasons", "request_id") if key in said}
     kind: type[PlacementError] = PlacementError
     if reply.status >= 500:

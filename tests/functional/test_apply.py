@@ -24,7 +24,7 @@ from agent.errors import (
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
-from agent.plan import plan
+from agent.plan import Plan, applied, plan
 from agent.resolve import Owned, resolve
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -303,8 +303,10 @@ def test_claims_are_written_read_swapped_and_released(client: PlacementClient) -
     assert (migration.allocations, migration.consumer_type) == ({GPU: {"VGPU": 8}}, "MIGRATION")
     with pytest.raises(PlacementConflict):
         client.write_allocations(replace(held, allocations={ROOT: {"VCPU": 1}}))
-    with pytest.raises(PlacementFull):
+    with pytest.raises(PlacementFull) as full:
         client.write_allocations(ConsumerAllocations(OTHER, {ROOT: {"VCPU": 1}}))
+    (reason,) = full.value.details["reasons"]
+    assert (reason["resource_class"], reason["resource_provider_uuid"]) == ("VCPU", ROOT)
     client.write_allocations(replace(migration, allocations={}))
     assert client.allocations_of(MIGRATION).generation is None
     assert client.forget_consumer(CONSUMER)
@@ -357,6 +359,49 @@ def test_a_kind_of_placement_that_does_not_exist_is_refused() -> None:
 def test_a_state_directory_in_use_is_a_state_error(wire: Wire, tmp_path: Path) -> None:
     with pytest.raises(StateError, match="in use"):
         open_transport("embedded", state_dir=tmp_path)
+
+
+some_inventories = st.dictionaries(
+    st.sampled_from(["VCPU", "CUSTOM_X"]), st.builds(Inventory, total=st.integers(1, 4)), max_size=2
+)
+some_traits = st.frozensets(st.sampled_from(["CUSTOM_T", "HW_NUMA_ROOT"]))
+some_aggregates = st.frozensets(st.just(AGGREGATE))
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> ProviderTree:
+    """Trees under one root that share, swap and re-use few uuids and names."""
+    uuids = [ROOT, *draw(st.permutations([GPU, OTHER, CONSUMER]))[: draw(st.integers(0, 3))]]
+    names = draw(st.permutations(list("abcde")))
+    return ProviderTree(
+        Provider(
+            uuid,
+            names[n],
+            draw(st.sampled_from(uuids[:n])) if n else None,
+            draw(some_inventories),
+            draw(some_traits),
+            draw(some_aggregates),
+        )
+        for n, uuid in enumerate(uuids)
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(trees(), min_size=1, max_size=3))
+def test_what_a_plan_foretells_is_what_placement_shows_after_each_operation(
+    history: list[ProviderTree],
+) -> None:
+    with TemporaryDirectory() as directory:
+        client = PlacementClient(open_transport("embedded", state_dir=Path(directory)))
+        current = EMPTY
+        for desired in history:
+            for operation in plan(current, desired).operations:
+                foretold = applied(current, operation)
+                current = apply(Plan((operation,)), client, current, sleep=no_sleep)
+                assert current == foretold == client.read_tree(ROOT)
+            assert current == desired
+            assert {p.uuid: p.generation for p in current} == client.generations(ROOT)
+        client.close()
 
 
 names = st.sampled_from(["a", "b", "c", "d"])
