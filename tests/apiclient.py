@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import socket
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,3 +112,11 @@ ROOT_NEEDED = "starts a process as another user, which takes root"
 
 def is_root() -> bool:
     return os.geteuid() == 0
+
+
+@contextmanager
+def public_directory() -> Iterator[Path]:
+    """A directory that other users can reach, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)

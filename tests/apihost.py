@@ -17,6 +17,7 @@ CELL = "22222222-2222-4222-8222-222222222222"
 GPU = "33333333-3333-4333-8333-333333333333"
 LONER = "44444444-4444-4444-8444-444444444444"
 SINCE = 1_790_000_000.0
+SINCE_TEXT = "2026-09-21T14:13:20.000Z"
 
 TREE = ProviderTree(
     [
@@ -57,7 +58,7 @@ class SmallHost:
             "version": "0.1.0",
             "state": "ready" if self.open else "degraded",
             "reasons": reasons,
-            "since": SINCE,
+            "since": SINCE_TEXT,
             "driver": {"name": "small", "ok": self.open, "error": None if self.open else "it is asleep"},
             "placement": {"kind": "none", "ok": True, "error": None},
             "claims": {
@@ -65,7 +66,7 @@ class SmallHost:
                 "reason": reasons[0] if reasons else None,
                 "count": len(self._claims),
             },
-            "last_pass": {"at": SINCE, "sentence": "Nothing new.", "duration_ms": 1.25}
+            "last_pass": {"at": SINCE_TEXT, "sentence": "Nothing new.", "duration_ms": 1.25}
             if self.open
             else None,
             "pid": 4711,

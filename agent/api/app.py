@@ -1,7 +1,6 @@
 """The WSGI application: who asks, which route, what went wrong; always JSON, never a traceback."""
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -10,6 +9,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.routing import Map, Rule
 from werkzeug.wrappers import Request, Response
 
+from agent import log
 from agent.api.access import Access, Role
 from agent.api.handlers import ROUTES, Answer, Call, Caller, Route
 from agent.errors import Forbidden, PlimsollError, UsageError
@@ -18,7 +18,7 @@ from agent.operations import Operations
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-LOG = logging.getLogger("agent.api")
+LOG = log.get("agent.api")
 BODY_BYTES_MAX = 1024 * 1024
 
 
@@ -93,7 +93,7 @@ class Api:
         except Exception:
             # The last line of defence: the caller gets an id, the log gets the rest.
             name = self._error_id()
-            LOG.exception("error %s in %s %s", name, request.method, request.path, extra={"error_id": name})
+            LOG.exception("error %s in %s %s", name, request.method, request.path, fields={"error_id": name})
             message = f"The agent failed in a way it does not know; its log tells more under error {name}"
             return _response(Answer(500, error_body("plimsoll.internal", message, {"id": name})))
 
@@ -143,7 +143,7 @@ def _forbidden(request: Request, caller: Caller, role: Role, needed: Role) -> Fo
         caller.pid,
         role.name.lower(),
         needed.name.lower(),
-        extra={"uid": caller.uid, "pid": caller.pid},
+        fields={"uid": caller.uid, "pid": caller.pid},
     )
     return Forbidden(
         f"Uid {caller.uid} may not {request.method} {request.path}: that takes the role "

@@ -1,7 +1,6 @@
 """What each route does: parse, call, show. No rule of the agent's lives here."""
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -9,6 +8,7 @@ from importlib import resources
 from typing import Any, NoReturn
 from uuid import UUID
 
+from agent import log
 from agent.api.access import Role
 from agent.api.views import claim_view, explanation_view, instances_view, plan_view, tree_view
 from agent.claim import Claim
@@ -16,7 +16,7 @@ from agent.errors import UnknownConsumer, UsageError
 from agent.operations import Operations
 from agent.request import parse_claim
 
-LOG = logging.getLogger("agent.api")
+LOG = log.get("agent.api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _record(what: str, consumer: str, caller: Caller, outcome: str) -> None:
         outcome,
         caller.uid,
         caller.pid,
-        extra={"consumer": consumer, "uid": caller.uid, "pid": caller.pid, "outcome": outcome},
+        fields={"consumer": consumer, "uid": caller.uid, "pid": caller.pid, "outcome": outcome},
     )
 
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from cheroot import server as cheroot_server
 from cheroot import wsgi
 
+from agent import log
 from agent.api.access import Access
 from agent.api.app import BODY_BYTES_MAX, Api, error_body
 from agent.errors import SettingsError, StateError
 from agent.operations import Operations
 
-LOG = logging.getLogger("agent.api")
+LOG = log.get("agent.api")
 
 SOCKET_MODE = 0o660
 DIRECTORY_MODE = 0o750

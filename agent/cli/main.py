@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from agent import __version__
+from agent.cli import commands
 from agent.cli.output import show_error
 from agent.cli.parser import DEBUG, INTERRUPTED, READER_GONE, build, defaults
 from agent.errors import ExitCode, PlimsollError
@@ -38,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("plimsoll: interrupted", file=sys.stderr)
         return INTERRUPTED
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if os.environ.get(DEBUG):
+        # A daemon that ends like this leaves all there is to know in its log.
+        if os.environ.get(DEBUG) or args.run is commands.agent:
             raise
         what = f"{type(error).__name__}: {error}"
         print(

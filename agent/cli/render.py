@@ -70,12 +70,12 @@ def _last_pass(last: Json | None) -> str:
 
 
 def _moment(at: Any) -> str:
-    """The agent's moments are text, or seconds since the epoch; people read local time."""
-    if not isinstance(at, int | float):
-        return plain(at or "-")
+    """The agent's moments are RFC 3339; people read local time."""
+    if not at:
+        return "-"
     from datetime import datetime
 
-    return datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
+    return datetime.fromisoformat(at).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 def instances_lines(instances: Sequence[Json]) -> Iterator[str]:

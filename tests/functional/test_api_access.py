@@ -2,14 +2,14 @@
 
 import http.client
 import json
-import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from apiclient import NOBODY, ROOT_NEEDED, ask, is_root, serving
+from apiclient import NOBODY, ROOT_NEEDED, ask, is_root, public_directory, serving
 from apihost import SmallHost
 
 from agent.api.access import Access, Principals
@@ -18,6 +18,13 @@ from agent.api.handlers import ROUTES
 
 NOBODY_UID = Principals(frozenset({NOBODY}))
 BODY = {"consumer": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69", "groups": [{"resources": {"VCPU": 1}}]}
+
+
+@pytest.fixture
+def public_path() -> Iterator[Path]:
+    with public_directory() as path:
+        yield path
+
 
 # Asks as another user: drops its groups and uid, sends one request, prints the status and the error's code.
 AS_ANOTHER = """
@@ -45,14 +52,6 @@ def as_another(path: Path, method: str, url: str, body: object = None) -> tuple[
     return status, code
 
 
-def open_to_all(path: Path) -> None:
-    """The socket's mode is the first wall; the tests here are about the second one."""
-    path.chmod(0o666)
-    for directory in path.parents:
-        if directory.stat().st_uid == os.geteuid() and directory != Path("/"):
-            directory.chmod(directory.stat().st_mode | 0o011)
-
-
 @pytest.mark.skipif(not is_root(), reason=ROOT_NEEDED)
 @pytest.mark.parametrize(
     ("access", "reads", "claims"),
@@ -65,24 +64,22 @@ def open_to_all(path: Path) -> None:
     ],
 )
 def test_another_user_may_do_what_its_role_says(
-    tmp_path: Path, access: Access, reads: int, claims: int
+    public_path: Path, access: Access, reads: int, claims: int
 ) -> None:
-    path = tmp_path / "api.sock"
+    path = public_path / "api.sock"
     with serving(SmallHost(), path, access):
-        open_to_all(path)
+        path.chmod(0o666)
         assert as_another(path, "GET", "/v1/tree")[0] == reads
         assert as_another(path, "POST", "/v1/claims", BODY)[0] == claims
         assert as_another(path, "GET", "/nowhere")[0] == (404 if reads == 200 else 403)
 
 
 @pytest.mark.skipif(not is_root(), reason=ROOT_NEEDED)
-def test_the_sockets_mode_keeps_strangers_out(tmp_path: Path) -> None:
-    path = tmp_path / "api.sock"
-    with serving(SmallHost(), path, Access(admins=NOBODY_UID)):
-        open_to_all(path)
-        path.chmod(0o660)
-        with pytest.raises(subprocess.CalledProcessError) as caught:
-            as_another(path, "GET", "/v1/tree")
+def test_the_sockets_mode_keeps_strangers_out(public_path: Path) -> None:
+    path = public_path / "api.sock"
+    shut_out = pytest.raises(subprocess.CalledProcessError)
+    with serving(SmallHost(), path, Access(admins=NOBODY_UID)), shut_out as caught:
+        as_another(path, "GET", "/v1/tree")
     assert "PermissionError" in caught.value.stderr
 
 

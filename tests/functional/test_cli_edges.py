@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from apiclient import NOBODY, ROOT_NEEDED, is_root, serving
+from apiclient import NOBODY, ROOT_NEEDED, is_root, public_directory, serving
 from apihost import SmallHost
 from cliprocess import COMMAND, DEADLINE_S, ENVIRONMENT, one_line, plimsoll, python
 
@@ -142,14 +142,11 @@ def test_an_answer_that_was_not_foreseen_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not is_root(), reason=ROOT_NEEDED)
-def test_a_user_who_may_not(host: SmallHost, tmp_path: Path) -> None:
+def test_a_user_who_may_not(host: SmallHost) -> None:
     script = f"import os, sys; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); "
     script += "from agent.cli.main import main; sys.exit(main(['status']))"
-    path = tmp_path / "s"
-    for directory in tmp_path.parents[:3]:
-        directory.chmod(0o755)
-    tmp_path.chmod(0o755)
-    with serving(host, path, Access()):
+    with public_directory() as directory, serving(host, directory / "s", Access()):
+        path = directory / "s"
         shut = python(script, path)
         path.chmod(0o666)
         forbidden = python(script, path)
