@@ -1,0 +1,279 @@
+"""The agent's own durable state: claims and intents, what it wrote to placement, who this host is.
+
+One SQLite file, `agent.db` in the state directory. What is put in is on disk once `Written.wait` returns;
+writes that arrive together share one sync. What is read back is checked: a file that is damaged, foreign or
+newer, or a row that makes no sense, is a StateError, and the file is left as it is.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.claim import Allocations, Claim, ClaimState, Units
+from agent.errors import PlimsollError, StateError
+from agent.jsonread import read_choice, read_list, read_object, read_text, read_uuid, read_whole
+from agent.placement.embedded.groupcommit import Ticket, Transaction
+from agent.placement.embedded.sqliteerrors import DatabaseError
+from agent.placement.embedded.sqlitefile import SqliteFile
+from agent.request import parse_claim, to_json
+from agent.resolve import Owned
+from agent.tree import MAX_UNIT
+
+APPLICATION_ID = 0x504C4147
+FILE_NAME = "agent.db"
+HISTORY_MAX = 10_000
+HISTORY_SLACK = 500
+WAIT_S = 60.0
+
+MIGRATIONS = (
+    """
+    CREATE TABLE claims (
+        consumer TEXT NOT NULL PRIMARY KEY,
+        state TEXT NOT NULL CHECK (state IN ('claiming', 'claimed', 'releasing')),
+        request TEXT NOT NULL,      -- as the local API takes it
+        allocations TEXT NOT NULL,  -- {provider uuid: {class: amount}}
+        units TEXT NOT NULL,        -- {provider uuid: {class: [exact unit, ...]}}
+        since REAL NOT NULL,
+        adopted INTEGER NOT NULL CHECK (adopted IN (0, 1))
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE facts (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE history (
+        id INTEGER PRIMARY KEY,
+        at REAL NOT NULL,
+        consumer TEXT NOT NULL,
+        event TEXT NOT NULL,
+        detail TEXT NOT NULL
+    ) STRICT;
+    """,
+)
+
+_PUT_CLAIM = """
+    INSERT OR REPLACE INTO claims (consumer, state, request, allocations, units, since, adopted)
+    VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+_SET_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
+_NOTE = "INSERT INTO history (at, consumer, event, detail) VALUES (?, ?, ?, ?)"
+_FORGET_OLD = "DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - ?"
+
+_dump = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Written:
+    """A write under way."""
+
+    __slots__ = ("_ticket",)
+
+    def __init__(self, ticket: Ticket[None]) -> None:
+        self._ticket = ticket
+
+    def wait(self) -> None:
+        """Return once it is on disk. Raises StateError: it is not, and nothing was changed by it."""
+        try:
+            self._ticket.result(WAIT_S)
+        except (DatabaseError, sqlite3.Error) as error:
+            raise StateError(f"The agent's journal was not written: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One step in the life of a consumer; `at` is seconds since the epoch, UTC."""
+
+    at: float
+    consumer: str
+    event: str
+    detail: str
+
+
+class Journal:
+    """See the module's docstring. Any thread may call; each method raises StateError."""
+
+    def __init__(self, file: SqliteFile, clock: Callable[[], float]) -> None:
+        self._file = file
+        self._clock = clock
+        self._noted = 0
+
+    @classmethod
+    def open(cls, state_dir: Path, *, clock: Callable[[], float] = time.time) -> "Journal":
+        """The journal of that state directory, made if it is not there; only one process may have it."""
+        try:
+            file = SqliteFile.open(
+                state_dir / FILE_NAME, application_id=APPLICATION_ID, migrations=MIGRATIONS, name="journal"
+            )
+        except DatabaseError as error:
+            raise StateError(str(error), path=str(error.path)) from error
+        return cls(file, clock)
+
+    def close(self) -> None:
+        """Finish the writes under way and give the file up; idempotent."""
+        try:
+            self._file.close()
+        except DatabaseError as error:
+            raise StateError(str(error), path=str(error.path)) from error
+
+    # Claims
+
+    def put(self, claim: Claim, event: str, detail: str = "") -> Written:
+        """Put the claim in, in the place of the one that its consumer had."""
+        row = (
+            claim.consumer,
+            claim.state.value,
+            _dump(to_json(claim.request)),
+            _dump(claim.allocations),
+            _dump(claim.units),
+            claim.since,
+            int(claim.adopted),
+        )
+        # An intent takes space that nobody needs yet; what finishes or undoes one must get through.
+        return self._write(
+            lambda transaction: transaction.execute(_PUT_CLAIM, row),
+            (claim.consumer, event, detail),
+            releases=claim.state is not ClaimState.CLAIMING,
+        )
+
+    def set_state(self, consumer: str, state: ClaimState, event: str, detail: str = "") -> Written:
+        """Only the state of a claim that is in."""
+        return self._write(
+            lambda transaction: transaction.execute(_SET_STATE, (state.value, consumer)),
+            (consumer, event, detail),
+            releases=True,
+        )
+
+    def remove(self, consumer: str, event: str, detail: str = "") -> Written:
+        """Take the consumer's claim out, if it has one."""
+        return self._write(
+            lambda transaction: transaction.execute("DELETE FROM claims WHERE consumer = ?", (consumer,)),
+            (consumer, event, detail),
+            releases=True,
+        )
+
+    def claims(self) -> dict[str, Claim]:
+        """{consumer: claim}, each as it was put."""
+        rows = self._read(
+            "SELECT consumer, state, request, allocations, units, since, adopted FROM claims"
+            " ORDER BY consumer"
+        )
+        return {row[0]: self._claim(row) for row in rows}
+
+    def history(self, consumer: str | None = None, limit: int = 100) -> tuple[Event, ...]:
+        """The latest events, of all consumers or of one, the newest first."""
+        where, named = ("", ()) if consumer is None else ("WHERE consumer = ? ", (consumer,))
+        rows = self._read(
+            f"SELECT at, consumer, event, detail FROM history {where}ORDER BY id DESC LIMIT ?",  # noqa: S608
+            (*named, limit),
+        )
+        return tuple(Event(*row) for row in rows)
+
+    # Facts
+
+    def host_uuid(self) -> str | None:
+        """The uuid of the root provider, as last remembered."""
+        found = self._fact("host_uuid")
+        return found if isinstance(found, str) else None
+
+    def remember_host(self, uuid: str) -> None:
+        self._remember("host_uuid", uuid)
+
+    def owned(self) -> Owned:
+        """What the agent wrote to placement."""
+        return Owned.from_json(self._fact("owned") or {})
+
+    def remember_owned(self, owned: Owned) -> None:
+        self._remember("owned", owned.to_json())
+
+    def devices(self) -> Mapping[str, str]:
+        """{provider uuid: device behind it}, as `DescribedProvider.device` says."""
+        return {str(uuid): str(device) for uuid, device in (self._fact("devices") or {}).items()}
+
+    def remember_devices(self, devices: Mapping[str, str]) -> None:
+        self._remember("devices", dict(devices))
+
+    # Below
+
+    def _fact(self, name: str) -> Any:
+        rows = self._read("SELECT value FROM facts WHERE name = ?", (name,))
+        if not rows:
+            return None
+        try:
+            return json.loads(rows[0][0])
+        except ValueError as error:
+            raise self._broken(f"the fact {name!r}", error) from error
+
+    def _remember(self, name: str, value: object) -> None:
+        row = (name, _dump(value))
+        self._write(
+            lambda transaction: transaction.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", row), None
+        ).wait()
+
+    def _write(
+        self,
+        change: Callable[[Transaction], object],
+        note: tuple[str, str, str] | None,
+        *,
+        releases: bool = False,
+    ) -> Written:
+        now = self._clock()
+
+        def job(transaction: Transaction) -> None:
+            change(transaction)
+            if note is not None:
+                transaction.execute(_NOTE, (now, *note))
+                self._noted += 1
+                if self._noted % HISTORY_SLACK == 0:
+                    transaction.execute(_FORGET_OLD, (HISTORY_MAX,))
+
+        try:
+            return Written(self._file.submit(job, releases=releases))
+        except DatabaseError as error:
+            raise StateError(f"The agent's journal was not written: {error}") from error
+
+    def _read(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._file.read(sql, parameters, timeout_s=WAIT_S)
+        except (DatabaseError, sqlite3.Error) as error:
+            raise StateError(f"The agent's journal was not read: {error}") from error
+
+    def _claim(self, row: tuple[Any, ...]) -> Claim:
+        consumer, state, request, allocations, units, since, adopted = row
+        try:
+            return Claim(
+                read_uuid(consumer, "consumer"),
+                ClaimState(read_choice(state, "state", list(ClaimState))),
+                parse_claim(json.loads(request)),
+                _allocations(json.loads(allocations)),
+                _units(json.loads(units)),
+                since,
+                bool(adopted),
+            )
+        except (PlimsollError, ValueError) as error:
+            raise self._broken(f"the claim of {consumer}", error) from error
+
+    def _broken(self, what: str, error: Exception) -> StateError:
+        return StateError(
+            f"{self._file.path}: {what} makes no sense ({error}); the file was left as it is. "
+            "Restore a backup of it, or move it aside to start without any claims.",
+            path=str(self._file.path),
+        )
+
+
+def _allocations(value: object) -> Allocations:
+    return {
+        read_uuid(uuid, "provider"): {
+            name: read_whole(amount, name, 1, MAX_UNIT)
+            for name, amount in read_object(amounts, "allocations").items()
+        }
+        for uuid, amounts in read_object(value, "allocations").items()
+    }
+
+
+def _units(value: object) -> Units:
+    return {
+        read_uuid(uuid, "provider"): {
+            name: tuple(read_text(unit, "units") for unit in read_list(exact, "units"))
+            for name, exact in read_object(classes, "units").items()
+        }
+        for uuid, classes in read_object(value, "units").items()
+    }

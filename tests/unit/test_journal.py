@@ -1,0 +1,159 @@
+"""The agent's journal: what is put in comes back, and what makes no sense is not taken for state."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import journal as module
+from agent.claim import Claim, ClaimState
+from agent.errors import StateError
+from agent.journal import FILE_NAME, Journal
+from agent.request import ClaimRequest, RequestGroup, TopologyRequest
+from agent.resolve import Owned, OwnedProvider
+
+CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
+OTHER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b02"
+PROVIDER = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c02"
+
+CLAIM = Claim(
+    CONSUMER,
+    ClaimState.CLAIMING,
+    ClaimRequest(
+        CONSUMER,
+        (RequestGroup("", {"PCPU": 2}, (frozenset({"CUSTOM_A", "CUSTOM_B"}),)),),
+        topology=TopologyRequest("dedicated"),
+        name="web1",
+    ),
+    {PROVIDER: {"PCPU": 2}},
+    {PROVIDER: {"PCPU": ("4", "5")}},
+    1_700_000_000.25,
+)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal.open(tmp_path, clock=lambda: 12.5)
+    yield journal
+    journal.close()
+
+
+def reopened(journal: Journal, state_dir: Path) -> Journal:
+    journal.close()
+    return Journal.open(state_dir)
+
+
+def test_claims_come_back_as_they_were_put(journal: Journal, tmp_path: Path) -> None:
+    adopted = replace(CLAIM, consumer=OTHER, state=ClaimState.CLAIMED, adopted=True)
+    journal.put(CLAIM, "claiming").wait()
+    journal.put(adopted, "adopted").wait()
+    journal.set_state(CONSUMER, ClaimState.RELEASING, "releasing").wait()
+    again = reopened(journal, tmp_path)
+    assert again.claims() == {CONSUMER: replace(CLAIM, state=ClaimState.RELEASING), OTHER: adopted}
+    again.remove(CONSUMER, "released").wait()
+    assert list(again.claims()) == [OTHER]
+    again.close()
+
+
+def test_the_history_tells_what_happened_and_forgets_what_is_old(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.put(CLAIM, "claiming", "2 PCPU").wait()
+    journal.remove(CONSUMER, "refused", "placement is full").wait()
+    newest, oldest = journal.history(CONSUMER)
+    assert (newest.event, newest.detail, oldest.event, oldest.at) == (
+        "refused",
+        "placement is full",
+        "claiming",
+        12.5,
+    )
+    monkeypatch.setattr(module, "HISTORY_MAX", 3)
+    monkeypatch.setattr(module, "HISTORY_SLACK", 5)
+    for number in range(20):
+        journal.remove(OTHER, f"event {number}").wait()
+    events = [each.event for each in journal.history()]
+    assert events[0] == "event 19"
+    assert len(events) <= 8
+
+
+def test_facts_come_back(journal: Journal, tmp_path: Path) -> None:
+    assert (journal.host_uuid(), journal.owned(), journal.devices()) == (None, Owned(), {})
+    owned = Owned({PROVIDER: OwnedProvider(frozenset({"PCPU"}), frozenset({"CUSTOM_A"}))})
+    journal.remember_host(PROVIDER)
+    journal.remember_owned(owned)
+    journal.remember_devices({PROVIDER: "pci:0000:84:00.0"})
+    again = reopened(journal, tmp_path)
+    assert again.host_uuid() == PROVIDER
+    assert again.owned() == owned
+    assert again.devices() == {PROVIDER: "pci:0000:84:00.0"}
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("request", "{"),
+        ("request", json.dumps({"consumer": CONSUMER, "groups": []})),
+        ("allocations", json.dumps({PROVIDER: {"PCPU": -2}})),
+        ("allocations", json.dumps({"no uuid": {"PCPU": 2}})),
+        ("units", json.dumps({PROVIDER: {"PCPU": [4]}})),
+        ("consumer", "no uuid"),
+    ],
+)
+def test_a_row_that_makes_no_sense_is_told_and_left(
+    journal: Journal, tmp_path: Path, column: str, value: Any
+) -> None:
+    journal.put(CLAIM, "claiming").wait()
+    journal.close()
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        connection.execute(f"UPDATE claims SET {column} = ?", (value,))
+    connection.close()
+    again = Journal.open(tmp_path)
+    with pytest.raises(StateError, match="makes no sense") as caught:
+        again.claims()
+    again.close()
+    assert FILE_NAME in caught.value.message
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        assert connection.execute(f"SELECT {column} FROM claims").fetchall() == [(value,)]
+    connection.close()
+
+
+def test_a_database_of_a_newer_version_is_left_untouched(journal: Journal, tmp_path: Path) -> None:
+    journal.put(CLAIM, "claiming").wait()
+    journal.close()
+    path = tmp_path / FILE_NAME
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StateError, match="newer version"):
+        Journal.open(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_database_is_left_untouched(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_bytes(b"SQLite format 3\x00" + bytes(range(256)) * 32)
+    before = path.read_bytes()
+    with pytest.raises(StateError, match="damaged"):
+        Journal.open(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_only_one_process_has_it(journal: Journal, tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="in use by"):
+        Journal.open(tmp_path)
+
+
+def test_after_the_end_nothing_is_taken_for_written(journal: Journal) -> None:
+    journal.close()
+    with pytest.raises(StateError, match="closed"):
+        journal.put(CLAIM, "claiming").wait()
+    with pytest.raises(StateError, match="closed"):
+        journal.claims()
