@@ -1,5 +1,7 @@
 """Plans written through the real client into the real embedded core."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -354,6 +356,18 @@ def test_a_kind_of_placement_that_does_not_exist_is_refused() -> None:
         open_transport("elsewhere")
     with pytest.raises(SettingsError, match="state directory"):
         open_transport("embedded")
+
+
+def test_the_embedded_kind_loads_no_http_client(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from agent.placement.connect import open_transport;"
+        f"open_transport('embedded', state_dir=pathlib.Path({str(tmp_path)!r})).close();"
+        "print({'keystoneauth1', 'requests'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout == "set()\n"
 
 
 def test_a_state_directory_in_use_is_a_state_error(wire: Wire, tmp_path: Path) -> None:
