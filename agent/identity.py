@@ -69,25 +69,19 @@ def establish(
 
 
 def adopt(state_path: Path, host: str, host_uuid: str) -> Identity:
-    """Say that this host, under this name, is that uuid from now on. Raises IdentityError."""
-    found = _uuid(host_uuid)
-    if found is None:
-        raise IdentityError(f"{host_uuid!r} is no uuid, so no host can be adopted by it.")
+    """Write down that this host, under this name, is that uuid from now on. Raises IdentityError."""
+    found = canonical(host_uuid)
     _write(state_path / ID_FILE, found)
     _write(state_path / NAME_FILE, host)
     return Identity(found, host)
 
 
-def check_name_is_ours(identity: Identity, holder: str | None) -> None:
-    """`holder` is the uuid of the provider that has our name in placement, None if there is none."""
-    if holder is not None and holder != identity.uuid:
-        raise IdentityError(
-            f"Placement has a provider named {identity.name!r} with the uuid {holder}, but this host is "
-            f"{identity.uuid}; if that provider is this host, run `plimsoll adopt {holder}`, if not, give "
-            "this host another name with [DEFAULT] host.",
-            uuid=identity.uuid,
-            holder=holder,
-        )
+def canonical(host_uuid: str) -> str:
+    """The uuid in its dashed lower-case form. Raises IdentityError."""
+    found = _uuid(host_uuid)
+    if found is None:
+        raise IdentityError(f"{host_uuid!r} is no uuid, so no host can be adopted by it.")
+    return found
 
 
 def _copies(directories: Iterable[Path]) -> dict[Path, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import IdentityError
-from agent.identity import adopt, check_name_is_ours, establish
+from agent.identity import adopt, establish
 
 A = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
 B = "5f1c44a2-1f0e-4d0e-8a89-0f8a5ce2f222"
@@ -70,14 +70,6 @@ def test_what_is_unclear_is_refused_and_nothing_is_written(
     for word in words:
         assert word in caught.value.message
     assert files(tmp_path) == before
-
-
-def test_a_foreign_provider_with_our_name(tmp_path: Path) -> None:
-    identity = establish(tmp_path, "node1", None)
-    check_name_is_ours(identity, None)
-    check_name_is_ours(identity, identity.uuid)
-    with pytest.raises(IdentityError, match=f"plimsoll adopt {B}"):
-        check_name_is_ours(identity, B)
 
 
 def test_adopting_resolves_a_rename_and_a_lost_file(tmp_path: Path) -> None:
