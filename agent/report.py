@@ -34,6 +34,10 @@ class Memory(Protocol):
 
     def remember_owned(self, owned: Owned) -> None: ...
 
+    def devices(self) -> Mapping[str, str]: ...
+
+    def remember_devices(self, devices: Mapping[str, str]) -> None: ...
+
 
 class Tracker(Protocol):
     """The one that must know what placement holds."""
@@ -205,6 +209,8 @@ class Reporter:
                 raise
         if self._memory.owned() != resolved.owned:
             self._memory.remember_owned(resolved.owned)
+        if self._memory.devices() != resolved.devices:
+            self._memory.remember_devices(resolved.devices)
         return tree
 
     def _check_unmoved(self, description: Description, current: ProviderTree) -> None:
@@ -261,9 +267,10 @@ def _sentence(why: str, done: _Done) -> str:
     if done.plan.empty:
         return f"After {why}: placement already holds what the driver describes."
     lines = done.plan.lines()
+    if len(lines) <= LINES_TOLD_MAX:
+        return f"After {why}: {' '.join(lines)}"
     told = " ".join(lines[:LINES_TOLD_MAX])
-    more = f" And {len(lines) - LINES_TOLD_MAX} more." if len(lines) > LINES_TOLD_MAX else ""
-    return f"After {why}: {told}{more}"
+    return f"After {why}: {told} And {len(lines) - LINES_TOLD_MAX} more operations."
 
 
 def _listed(names: list[str], shown_max: int = 3) -> str:

@@ -48,6 +48,7 @@ class Notebook:
     """What a journal and a tracker are told."""
 
     kept: Owned = field(default_factory=Owned)
+    known: Mapping[str, str] = field(default_factory=dict)
     seen: list[tuple[ProviderTree, Held, Mapping[str, Mapping[str, tuple[str, ...]]]]] = field(
         default_factory=list
     )
@@ -57,6 +58,12 @@ class Notebook:
 
     def remember_owned(self, owned: Owned) -> None:
         self.kept = owned
+
+    def devices(self) -> Mapping[str, str]:
+        return self.known
+
+    def remember_devices(self, devices: Mapping[str, str]) -> None:
+        self.known = devices
 
     def refresh(
         self, tree: ProviderTree, held: Held, units: Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -117,7 +124,7 @@ def test_the_first_pass_writes_the_host_and_tells_the_tracker(world: World) -> N
     assert sum(each.inventories["VGPU"].total for each in tree if "VGPU" in each.inventories) == 8
     assert (report.providers, report.changed) == (len(tree), len(tree))
     assert report.operations >= len(tree)
-    assert report.sentence.startswith("After the start: ") and report.sentence.endswith(" more.")
+    assert report.sentence.startswith("After the start: ") and report.sentence.endswith(" more operations.")
     assert all(each.uuid in world.notebook.kept for each in tree)
 
 

@@ -1,0 +1,118 @@
+"""A pass with nothing new: 256 providers, 500 guests. Target: under 5 ms and no placement request."""
+
+import copy
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from agent.driver import DriverSettings, Guest, GuestState, HostSettings
+from agent.placement.client import PlacementClient
+from agent.placement.connect import open_transport
+from agent.placement.transport import Reply, Transport
+from agent.report import Reporter
+from agent.resolve import Owned
+from drivers.fake import FakeDriver
+from drivers.fake.host import Gpu, Host, cell
+
+PROVIDERS = 256
+GUESTS = 500
+PASSES = 1000
+TARGET_MS = 5.0
+
+
+@dataclass
+class Counting:
+    inner: Transport
+    count: int = 0
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.count += 1
+        return self.inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class Notebook:
+    kept: Owned = field(default_factory=Owned)
+    known: Mapping[str, str] = field(default_factory=dict)
+
+    def owned(self) -> Owned:
+        return self.kept
+
+    def remember_owned(self, owned: Owned) -> None:
+        self.kept = owned
+
+    def devices(self) -> Mapping[str, str]:
+        return self.known
+
+    def remember_devices(self, devices: Mapping[str, str]) -> None:
+        self.known = devices
+
+    def refresh(self, *_: object) -> None:
+        pass
+
+
+class Forgetful(FakeDriver):
+    """Describes the same host by other objects each time, as a driver that keeps nothing would."""
+
+    def prepare(self) -> None:
+        self.descriptions = itertools.cycle([copy.deepcopy(self.describe()) for _ in range(2)])
+        self.guest_lists = itertools.cycle([copy.deepcopy(self.guests()) for _ in range(2)])
+        self.describe = lambda: next(self.descriptions)  # type: ignore[method-assign]
+        self.guests = lambda: next(self.guest_lists)  # type: ignore[method-assign]
+
+
+def host() -> Host:
+    return Host(
+        cells=(cell(0, frozenset(range(64)), 262144),),
+        disk_gb=1000,
+        gpus=tuple(Gpu(f"{number:04x}:00:00.0", "VGPU", 4) for number in range(PROVIDERS - 1)),
+        guests=tuple(
+            Guest(str(uuid4()), f"guest{number}", GuestState.RUNNING, {"VCPU": 1, "MEMORY_MB": 512})
+            for number in range(GUESTS)
+        ),
+    )
+
+
+def measure(what: str, reporter: Reporter, wire: Counting) -> None:
+    wire.count = 0
+    times = []
+    for _ in range(PASSES):
+        started = time.perf_counter()
+        reporter.look("its interval")
+        times.append((time.perf_counter() - started) * 1000)
+    print(
+        f"{what}: median {statistics.median(times):.3f} ms, worst of {PASSES} {max(times):.3f} ms, "
+        f"{wire.count} requests (target < {TARGET_MS} ms, 0 requests)"
+    )
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        wire = Counting(open_transport("embedded", state_dir=Path(directory)))
+        client = PlacementClient(wire)
+        driver = Forgetful(host(), DriverSettings("node1", HostSettings()))
+        notebook = Notebook()
+        reporter = Reporter(driver, client, notebook, notebook, str(uuid4()))
+        first = reporter.look("the start")
+        print(
+            f"first pass: {first.providers} providers, {first.operations} operations, "
+            f"{wire.count} requests, {first.duration_ms:.0f} ms"
+        )
+        measure("unchanged, the very same objects", reporter, wire)
+        driver.prepare()
+        measure("unchanged, equal objects", reporter, wire)
+        client.close()
+        driver.close()
+
+
+if __name__ == "__main__":
+    main()
