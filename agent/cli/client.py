@@ -25,7 +25,10 @@ class Client:
         return self.request("GET", path)
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """The parsed reply. Raises the agent's own error, or DaemonUnreachable without a usable reply."""
+        """The parsed reply. Raises the agent's own error, or DaemonUnreachable without a usable reply.
+
+        Its detail `asked` says whether the agent may have got the request, and done what it asks.
+        """
         connection = _UnixConnection(self._path, self._timeout_s)
         headers = {"Connection": "close"}
         payload = None
@@ -36,13 +39,13 @@ class Client:
             try:
                 connection.request(method, path, payload, headers)
             except (BrokenPipeError, ConnectionResetError):
-                if connection.sock is None:
+                if not connection.reached:
                     raise
                 # The agent may have refused before it read everything; what it said is there to be read.
             reply = connection.getresponse()
             text = reply.read(REPLY_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable(error, asked=connection.reached) from error
         finally:
             connection.close()
         return self._parsed(reply.status, text)
@@ -55,12 +58,13 @@ class Client:
                 f"What answers at {self._path} does not speak like an agent (status {status}, no JSON); "
                 "is --socket or PLIMSOLL_SOCKET right?",
                 socket=self._path,
+                asked=True,
             ) from error
         if status >= 400:
             raise error_of(answer)
         return answer
 
-    def _unreachable(self, error: Exception) -> DaemonUnreachable:
+    def _unreachable(self, error: Exception, asked: bool) -> DaemonUnreachable:
         service = (
             "is the service running (systemctl status plimsoll)? Another path: --socket or PLIMSOLL_SOCKET"
         )
@@ -83,7 +87,7 @@ class Client:
         else:
             what = str(error) or type(error).__name__
             sentence = f"the agent at {self._path} gave no usable answer ({what}); {service}"
-        return DaemonUnreachable(sentence, socket=self._path)
+        return DaemonUnreachable(sentence, socket=self._path, asked=asked)
 
 
 def claim_path(consumer: str) -> str:
@@ -114,6 +118,7 @@ class _UnixConnection(http.client.HTTPConnection):
         super().__init__("localhost")
         self._path = path
         self._ends = time.monotonic() + timeout_s
+        self.reached = False
 
     def connect(self) -> None:
         sock = _DeadlineSocket(self._ends)
@@ -123,6 +128,7 @@ class _UnixConnection(http.client.HTTPConnection):
             sock.close()
             raise
         self.sock = sock
+        self.reached = True
 
 
 class _DeadlineSocket(socket.socket):

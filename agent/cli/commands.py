@@ -10,7 +10,7 @@ from agent.cli.claimbody import claim_body
 from agent.cli.client import Client, claim_path
 from agent.cli.output import Output
 from agent.cli.tree import tree_lines
-from agent.errors import ExitCode, PlimsollError
+from agent.errors import DaemonUnreachable, ExitCode, PlimsollError
 
 Json = dict[str, Any]
 
@@ -39,9 +39,14 @@ def claim(args: Namespace) -> ExitCode:
     client = _client(args)
     if args.dry_run:
         return _explain(args, client, body)
-    answer = client.request("POST", "/v1/claims", body)
-    output = Output(args.output)
-    output.show(answer, lambda _: _claimed(answer, _providers(client)))
+    try:
+        answer = client.request("POST", "/v1/claims", body)
+    except DaemonUnreachable as error:
+        if error.details.get("asked") and body["consumer"] != args.consumer:
+            # Nobody else knows this uuid, and what was asked may have been done.
+            error.message += f"; the uuid made for it is {body['consumer']}"
+        raise
+    Output(args.output).show(answer, lambda _: _claimed(answer, _providers(client)))
     return ExitCode.DONE
 
 

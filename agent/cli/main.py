@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("plimsoll: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError, ValueError) as error:
         # A daemon that ends like this leaves all there is to know in its log.
         if os.environ.get(DEBUG) or args.run is commands.agent:
             raise

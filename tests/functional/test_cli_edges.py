@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from apiclient import NOBODY, ROOT_NEEDED, is_root, public_directory, serving
@@ -111,6 +112,14 @@ def test_an_agent_that_hangs_or_trickles_is_given_up_in_time(
         assert time.monotonic() - began < 3
     assert done.returncode == ExitCode.UNREACHABLE
     assert "did not answer within 0.5 s" in one_line(done)
+
+
+def test_a_claim_that_may_have_happened_names_the_uuid_that_was_made(tmp_path: Path) -> None:
+    words = ("claim", "--resources", "VCPU=1", "--timeout", "0.3")
+    with pretending(tmp_path / "s", silent):
+        line = one_line(plimsoll(tmp_path / "s", *words))
+    assert UUID(line.rpartition("the uuid made for it is ")[2])
+    assert "the uuid made" not in plimsoll(tmp_path / "nothing", *words).stderr
 
 
 @pytest.mark.parametrize(
