@@ -1,0 +1,198 @@
+"""The libvirt driver over libvirt's own test driver: the real library, no daemon."""
+
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import libvirt
+import pytest
+from libvirt_daemon import wait_until
+from libvirt_node import domain, domain_uuid, recorded_domain, write_node
+
+from agent.driver import DriverSettings, GuestState, HostSettings, UsedUnit
+from agent.errors import DriverDataError, DriverUnavailable
+from drivers.libvirt import LibvirtDriver
+
+RECORDED = ("vm-mdev", "vm-vf", "vm-gpu", "vm-both", "vm-off-inactive", "vm-vendor", "vm-migrated-in")
+POOL = "<pool type='dir'><name>{0}</name><target><path>{1}/{0}</path></target></pool>"
+
+
+class Drivers:
+    """Makes drivers on node files, and closes them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.made: list[LibvirtDriver] = []
+
+    def __call__(
+        self, uri: str, host_settings: HostSettings | None = None, **options: object
+    ) -> LibvirtDriver:
+        values = {"connection_uri": uri, "images_path": str(self.path), **options}
+        driver = LibvirtDriver.create(
+            DriverSettings("node1", host_settings or HostSettings(), {"libvirt": values})
+        )
+        self.made.append(driver)
+        return driver
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> Iterator[Drivers]:
+    found = Drivers(tmp_path)
+    yield found
+    for driver in found.made:
+        driver.close()
+
+
+def test_the_default_host_of_the_library(drivers: Drivers) -> None:
+    driver = drivers("test:///default")
+    (root,) = driver.describe().providers
+    assert root.name == "node1"
+    assert set(root.inventories) == {"VCPU", "MEMORY_MB", "DISK_GB"}
+    assert {"COMPUTE_NODE", "HW_ARCH_I686"} <= root.traits
+    topology = driver.topology()
+    assert [cell.id for cell in topology.cells] == [0, 1]
+    assert root.inventories["VCPU"].total == len(topology.shared_cpus)
+    assert root.inventories["MEMORY_MB"].total == sum(cell.memory_mb for cell in topology.cells)
+    (guest,) = driver.guests()
+    assert (guest.name, guest.state, guest.problem) == ("test", GuestState.RUNNING, None)
+    assert guest.resources["VCPU"] == 2
+    assert guest.resources["MEMORY_MB"] == 8192
+
+
+def test_recorded_domains_are_read_as_they_were(drivers: Drivers, tmp_path: Path) -> None:
+    uri = write_node(tmp_path / "node.xml", map(recorded_domain, RECORDED))
+    guests = {guest.name: guest for guest in drivers(uri).guests()}
+    assert {guest.problem for guest in guests.values()} == {None}
+    assert guests["vm-both"].units == (
+        UsedUnit("VGPU", "33333333-3333-4333-8333-333333333333", "mdev:33333333-3333-4333-8333-333333333333"),
+        UsedUnit("PCI_DEVICE", "0000:41:10.2", "pci:0000:41:10.2"),
+    )
+    assert guests["vm-vf"].units == (UsedUnit("SRIOV_NET_VF", "0000:41:10.0", "pci:0000:41:10.0"),)
+    assert {guest.state for name, guest in guests.items() if name != "vm-off"} == {GuestState.RUNNING}
+    assert guests["vm-off"].state == GuestState.SHUTOFF
+    assert guests["vm-off"].units, "it holds nothing, but names what it will need"
+    assert list(guests.values()) == sorted(guests.values(), key=lambda guest: guest.uuid)
+
+
+def test_pinned_domains_use_dedicated_cpus(drivers: Drivers, tmp_path: Path) -> None:
+    pins = "<cputune><vcpupin vcpu='0' cpuset='2'/><vcpupin vcpu='1' cpuset='4'/></cputune>"
+    uri = write_node(tmp_path / "node.xml", [domain(1, vcpus=2, inside=pins), domain(2, vcpus=2)])
+    settings = HostSettings(cpu_dedicated_set=frozenset({2, 4}), cpu_shared_set=frozenset({0}))
+    driver = drivers(uri, settings)
+    (root,) = driver.describe().providers
+    assert (root.inventories["VCPU"].total, root.inventories["PCPU"].total) == (1, 2)
+    assert root.units == {"PCPU": ("2", "4")}
+    pinned, shared = driver.guests()
+    assert pinned.resources == {"PCPU": 2, "MEMORY_MB": 512}
+    assert pinned.units == (UsedUnit("PCPU", "2", "host"), UsedUnit("PCPU", "4", "host"))
+    assert shared.resources == {"VCPU": 2, "MEMORY_MB": 512}
+
+
+def test_a_cpu_that_the_host_does_not_have(drivers: Drivers) -> None:
+    driver = drivers("test:///default", HostSettings(cpu_dedicated_set=frozenset({99})))
+    with pytest.raises(DriverDataError, match="cpu_dedicated_set names CPU 99"):
+        driver.describe()
+
+
+def test_nothing_new_is_the_very_same_object(drivers: Drivers, tmp_path: Path) -> None:
+    driver = drivers(write_node(tmp_path / "node.xml", (domain(number) for number in range(50))))
+    description, guests, topology = driver.describe(), driver.guests(), driver.topology()
+    assert len(guests) == 50
+    assert driver.describe() is description
+    assert driver.guests() is guests
+    assert driver.topology() is topology
+
+
+def test_without_storage_pools_the_disk_is_the_image_directorys(drivers: Drivers, tmp_path: Path) -> None:
+    import os
+
+    status = os.statvfs(tmp_path)
+    (root,) = drivers("test:///default").describe().providers
+    assert root.inventories["DISK_GB"].total == status.f_blocks * status.f_frsize // 2**30
+    with pytest.raises(DriverUnavailable, match="images_path /nowhere/at/all is: No such file"):
+        drivers("test:///default", images_path="/nowhere/at/all").describe()
+
+
+def test_the_disk_is_the_storage_pools(drivers: Drivers, tmp_path: Path) -> None:
+    (root,) = drivers("test:///default", storage_pools=["default-pool"]).describe().providers
+    assert root.inventories["DISK_GB"].total == 100
+    pools = [POOL.format(name, tmp_path) for name in ("one", "two")]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    uri = write_node(tmp_path / "node.xml", pools="".join(pools))
+    (root,) = drivers(uri, storage_pools=["one", "two"]).describe().providers
+    assert root.inventories["DISK_GB"].total == 100, "two directories of one file system count once"
+    with pytest.raises(DriverDataError, match="storage_pools names 'three', which libvirt does not have"):
+        drivers(uri, storage_pools=["one", "three"]).describe()
+
+
+def test_a_pool_that_is_not_active_wipes_nothing(drivers: Drivers) -> None:
+    driver = drivers("test:///default", storage_pools=["default-pool"])
+    description = driver.describe()
+    writer = libvirt.open("test:///default")
+    try:
+        pool = writer.storagePoolLookupByName("default-pool")
+        pool.destroy()
+        try:
+            with pytest.raises(
+                DriverUnavailable, match="'default-pool' is not active, so its size is not known"
+            ):
+                driver.describe()
+        finally:
+            pool.create()
+        assert driver.describe() is description
+    finally:
+        writer.close()
+
+
+def test_a_domain_that_cannot_be_understood_hides_neither_itself_nor_others(
+    drivers: Drivers, tmp_path: Path
+) -> None:
+    huge = f"<description>{'x' * 2**20}</description>"
+    uri = write_node(tmp_path / "node.xml", [domain(1), domain(2, inside=huge), domain(3)])
+    driver = drivers(uri)
+    first, second, third = driver.guests()
+    assert (first.problem, third.problem) == (None, None)
+    assert second.problem == (f"domain guest-2 ({domain_uuid(2)}): its XML has more than 1048576 characters")
+    assert (second.uuid, second.name, second.resources) == (domain_uuid(2), "guest-2", {})
+
+
+def test_a_library_that_has_no_such_host(drivers: Drivers) -> None:
+    with pytest.raises(DriverUnavailable, match=r"no connection to libvirt at test:///no/such/file\.xml: "):
+        drivers("test:///no/such/file.xml").guests()
+
+
+def test_500_guests_are_read_in_time(drivers: Drivers, tmp_path: Path) -> None:
+    driver = drivers(write_node(tmp_path / "node.xml", (domain(number) for number in range(500))))
+    assert len(driver.guests()) == 500
+    started = time.perf_counter()
+    driver.guests()
+    assert time.perf_counter() - started < 0.1
+
+
+def test_events_of_domains_reach_the_watcher(drivers: Drivers) -> None:
+    """test:///default is one host for all connections of a process."""
+    driver = drivers("test:///default")
+    told: queue.Queue[str] = queue.Queue()
+    driver.watch(told.put)
+    guests = driver.guests()
+    writer = libvirt.open("test:///default")
+    try:
+        defined = writer.defineXML(domain(7, running=False))
+        assert "domain guest-7 changed its state or definition" in told.get(timeout=10)
+
+        def state() -> GuestState | None:
+            return {guest.name: guest.state for guest in driver.guests()}.get("guest-7")
+
+        assert state() == GuestState.SHUTOFF
+        defined.create()
+        wait_until("it runs", lambda: state() == GuestState.RUNNING)
+        defined.suspend()
+        wait_until("it pauses", lambda: state() == GuestState.PAUSED)
+        defined.destroy()
+        wait_until("it ends", lambda: state() == GuestState.SHUTOFF)
+        defined.undefine()
+        assert driver.guests() == guests
+    finally:
+        writer.close()
