@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Protocol
 
 from agent.apply import apply
@@ -22,6 +23,7 @@ from agent.tree import Provider, ProviderTree
 
 ATTEMPTS_MAX = 3
 LINES_TOLD_MAX = 3
+LINE_CHARS_MAX = 160
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 """{provider uuid: {consumer uuid: {class: amount}}}"""
@@ -64,14 +66,6 @@ class PassReport:
     error: PlimsollError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """`plan` is what was written; None if nothing was looked at beyond the driver."""
-
-    plan: Plan | None
-    problems: tuple[str, ...] = ()
-
-
 class Reporter:
     """Runs passes, one at a time, from whichever thread; keeps what the last good one saw."""
 
@@ -98,6 +92,7 @@ class Reporter:
         self._description: Description | None = None
         self._tree: ProviderTree | None = None
         self._in_step = False
+        self._problems: tuple[str, ...] = ()
         self._held: dict[str, tuple[int | None, Mapping[str, Mapping[str, int]]]] = {}
         self.guests: tuple[Guest, ...] | None = None
         """What the driver last said, None before it ever answered."""
@@ -135,25 +130,24 @@ class Reporter:
 
     def next_plan(self) -> Plan:
         """What the next pass would write, from a fresh look at both sides. Raises PlimsollError."""
-        with self._lock:
-            description = self._driver.describe()
-            current = self._client.read_tree(self._root, self._tree)
-            return plan(current, self._resolve(description, current).tree)
+        description = self._driver.describe()
+        current = self._client.read_tree(self._root, self._tree)
+        return plan(current, resolve(description, current, self._memory.owned(), self._root).tree)
 
     def _pass(self, why: str, reread: bool) -> PassReport:
         with self._lock:
             at, self._started = self._clock(), self._timer()
             error: PlimsollError | None = None
             try:
-                done = self._attempts(reread)
-                sentence = _sentence(why, done)
+                written = self._attempts(reread)
+                sentence = _sentence(why, written)
             except PlimsollError as failure:
-                done, error = _Done(None), failure
+                written, error = None, failure
                 sentence = f"After {why}: {failure.message}"
             finally:
                 duration_ms = self.running_s() * 1000
                 self._started = None
-            operations = done.plan.operations if done.plan else ()
+            operations = written.operations if written else ()
             return PassReport(
                 sentence,
                 at,
@@ -161,12 +155,15 @@ class Reporter:
                 providers=len(self._tree or ()),
                 changed=len({each.provider for each in operations if hasattr(each, "provider")}),
                 operations=len(operations),
-                problems=done.problems,
+                problems=self._problems,
                 error=error,
             )
 
-    def _attempts(self, reread: bool) -> _Done:
-        """Somebody else's write in between is no fault: look again and plan anew, a few times."""
+    def _attempts(self, reread: bool) -> Plan | None:
+        """What was written; None where nothing but the driver was asked.
+
+        Somebody else's write in between is no fault: look again and plan anew, a few times.
+        """
         for _ in range(ATTEMPTS_MAX - 1):
             try:
                 return self._run(reread)
@@ -174,13 +171,13 @@ class Reporter:
                 reread = True
         return self._run(reread)
 
-    def _run(self, reread: bool) -> _Done:
+    def _run(self, reread: bool) -> Plan | None:
         description = self._driver.describe()
         self.guests = self._driver.guests()
         known = self._tree
         fresh = self._in_step and not reread and known is not None
         if fresh and (description is self._description or description == self._description):
-            return _Done(None)
+            return None
         current = known if fresh and known is not None else self._client.read_tree(self._root, known)
         self._tree, self._in_step = current, False
         owned = self._memory.owned()
@@ -191,10 +188,8 @@ class Reporter:
         tree = self._written(wanted, current, owned, resolved)
         self._tracker.refresh(tree, self._all_held(tree), resolved.units)
         self._tree, self._description, self._in_step = tree, description, True
-        return _Done(wanted, resolved.problems)
-
-    def _resolve(self, description: Description, current: ProviderTree) -> Resolved:
-        return resolve(description, current, self._memory.owned(), self._root)
+        self._problems = resolved.problems
+        return wanted
 
     def _written(self, wanted: Plan, current: ProviderTree, owned: Owned, resolved: Resolved) -> ProviderTree:
         tree = current
@@ -261,16 +256,15 @@ class Reporter:
         return provider.generation, self._client.consumers_on(provider.uuid)
 
 
-def _sentence(why: str, done: _Done) -> str:
-    if done.plan is None:
+def _sentence(why: str, written: Plan | None) -> str:
+    if written is None:
         return f"After {why}: nothing changed."
-    if done.plan.empty:
+    if written.empty:
         return f"After {why}: placement already holds what the driver describes."
-    lines = done.plan.lines()
-    if len(lines) <= LINES_TOLD_MAX:
-        return f"After {why}: {' '.join(lines)}"
-    told = " ".join(lines[:LINES_TOLD_MAX])
-    return f"After {why}: {told} And {len(lines) - LINES_TOLD_MAX} more operations."
+    lines = written.lines()
+    told = " ".join(shorten(line, LINE_CHARS_MAX, placeholder=" ...") for line in lines[:LINES_TOLD_MAX])
+    more = f" And {len(lines) - LINES_TOLD_MAX} more operations." if len(lines) > LINES_TOLD_MAX else ""
+    return f"After {why}: {told}{more}"
 
 
 def _listed(names: list[str], shown_max: int = 3) -> str:

@@ -273,6 +273,7 @@ def test_bad_names_are_left_out_and_told(world: World) -> None:
     world.driver.change(gpus=(replace(host().gpus[0], traits=frozenset(("NO_SUCH_TRAIT",))),))
     report = world.reporter.look("the start")
     assert report.error is None and "NO_SUCH_TRAIT" in report.problems[0]
+    assert world.reporter.look("its interval").problems == report.problems
 
 
 def test_the_next_plan_is_what_the_next_pass_does(world: World) -> None:
