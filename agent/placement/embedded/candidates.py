@@ -46,7 +46,7 @@ def find_candidates(model: Model, query: CandidateQuery) -> Iterator[Candidate]:
     reach = Reach(model)
     for root in anchors(model, query, reach):
         slots = _slots(model, query, reach.providers(root))
-        if slots is None:
+        if slots is None or not _might_fit(model, query, slots):
             continue
         for chosen in TreeSearch(model, query, slots).fill():
             if all(provider.is_sharing for provider in chosen):
@@ -149,6 +149,44 @@ def _slots(model: Model, query: CandidateQuery, providers: list[Provider]) -> li
                 return None
             slots.append(Slot(group, resources, options))
     return slots
+
+
+def _might_fit(model: Model, query: CandidateQuery, slots: list[Slot]) -> bool:
+    """Whether the slots could be filled as far as sums and isolation go: a full tree costs no search."""
+    if query.isolate and not _can_be_isolated([slot for slot in slots if slot.group.suffix]):
+        return False
+    demands = Counter[str]()
+    options: dict[str, dict[str, Provider]] = {}
+    for slot in slots:
+        demands.update(slot.resources)
+        for name in slot.resources:
+            options.setdefault(name, {}).update((one.uuid, one) for one in slot.options)
+    return all(
+        amount <= sum(_free(model, provider, name) for provider in options[name].values())
+        for name, amount in demands.items()
+    )
+
+
+def _free(model: Model, provider: Provider, name: str) -> float:
+    return provider.inventories[name].capacity - model.used(provider.uuid, name)
+
+
+def _can_be_isolated(slots: list[Slot]) -> bool:
+    """Whether each slot can have a provider of its own: a bipartite matching, by augmenting paths."""
+    owners: dict[str, int] = {}
+
+    def place(number: int, tried: set[str]) -> bool:
+        for provider in slots[number].options:
+            if provider.uuid in tried:
+                continue
+            tried.add(provider.uuid)
+            owner = owners.get(provider.uuid)
+            if owner is None or place(owner, tried):
+                owners[provider.uuid] = number
+                return True
+        return False
+
+    return all(place(number, set()) for number in range(len(slots)))
 
 
 def _serves(model: Model, group: RequestGroup, resources: Mapping[str, int], provider: Provider) -> bool:
