@@ -111,12 +111,8 @@ _PLACEMENT = (
     cfg.StrOpt(
         "auth_type",
         default="password",
-        choices=[
-            ("password", "user name and password at auth_url"),
-            ("v3applicationcredential", "an application credential at auth_url"),
-            ("none", "no authentication; needs endpoint_override"),
-        ],
-        help="How the agent says to a remote placement who it is.",
+        help="How the agent proves to a remote placement who it is: a plug-in of keystoneauth, such as "
+        "password, v3applicationcredential, admin_token, or none.",
     ),
     cfg.StrOpt("auth_url", help="Keystone's address."),
     cfg.StrOpt("endpoint_override", help="Placement's address, instead of what Keystone's catalog says."),
@@ -128,6 +124,7 @@ _PLACEMENT = (
     ),
     cfg.IntOpt("timeout", default=15, min=1, max=600, help="Seconds after which a request is given up."),
     cfg.StrOpt("cafile", help="Certificates of the authorities that vouch for placement and Keystone."),
+    cfg.BoolOpt("insecure", default=False, help="Believe servers without checking their certificates."),
     cfg.StrOpt("certfile", help="The agent's own certificate, where the servers ask for one."),
     cfg.StrOpt("keyfile", help="The key of certfile."),
     cfg.StrOpt("username", help="The agent's user."),
@@ -139,6 +136,7 @@ _PLACEMENT = (
     cfg.StrOpt("user_domain_name", default="Default", help="The domain of the user."),
     cfg.StrOpt("project_name", default="service", help="The project of the user."),
     cfg.StrOpt("project_domain_name", default="Default", help="The domain of the project."),
+    cfg.StrOpt("token", secret=True, help="For auth_type admin_token; better by LoadCredential."),
     cfg.StrOpt("application_credential_id", help="For auth_type v3applicationcredential."),
     cfg.StrOpt(
         "application_credential_secret",

@@ -36,6 +36,7 @@ class PlacementSettings:
     valid_interfaces: tuple[str, ...] = ("internal", "public")
     timeout: int = 15
     cafile: str | None = None
+    insecure: bool = False
     certfile: str | None = None
     keyfile: str | None = None
     username: str | None = None
@@ -43,6 +44,7 @@ class PlacementSettings:
     user_domain_name: str | None = "Default"
     project_name: str | None = "service"
     project_domain_name: str | None = "Default"
+    token: str | None = field(default=None, repr=False)
     application_credential_id: str | None = None
     application_credential_secret: str | None = field(default=None, repr=False)
 
@@ -211,8 +213,9 @@ def _check_placement(placement: PlacementSettings) -> None:
     needed = {
         "password": ("auth_url", "username", "password"),
         "v3applicationcredential": ("auth_url", "application_credential_id", "application_credential_secret"),
+        "admin_token": ("endpoint_override", "token"),
         "none": ("endpoint_override",),
-    }[placement.auth_type]
+    }.get(placement.auth_type, ())
     missing = [name for name in needed if not getattr(placement, name)]
     if missing:
         raise SettingsError(
