@@ -7,9 +7,9 @@ Source: https://docs.openstack.org/nova/latest/admin/cpu-topologies.html and ...
 
 from collections.abc import Iterable, Mapping
 
+from agent.cpuset import format_cpu_set
 from agent.driver import DescribedInventory, HostSettings
 from agent.errors import DriverDataError, SettingsError
-from drivers.cpuset import format_cpu_set
 
 MIB_PER_GIB = 1024
 

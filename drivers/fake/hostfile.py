@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
+from agent.cpuset import parse_cpu_set
 from agent.driver import Cell, Guest, GuestState, Move, UsedUnit
 from agent.errors import DriverDataError
-from drivers.cpuset import parse_cpu_set
 from drivers.fake.host import Gpu, Host, Nic, cell
 
 SIZE_MAX_BYTES = 8 * 2**20

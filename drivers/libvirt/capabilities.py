@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from agent.cpuset import CPU_ID_MAX, parse_cpu_set
 from agent.driver import Cell
 from agent.errors import DriverDataError
-from drivers.cpuset import CPU_ID_MAX, parse_cpu_set
 from drivers.libvirt.xmldata import HOST_SIZE_MAX, number, parse_xml, size_bytes, text_of
 
 CELLS_MAX = 1024

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
+from agent.cpuset import parse_cpu_set
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import DriverDataError
-from drivers.cpuset import parse_cpu_set
 from drivers.libvirt.xmldata import number, parse_xml, pci_address, size_bytes, text_of, uuid_of
 
 VCPUS_MAX = 65536

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.cpuset import format_cpu_set, parse_cpu_set
+from agent.cpuset import format_cpu_set, parse_cpu_set
 
 
 @given(st.frozensets(st.integers(0, 300)))
