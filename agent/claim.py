@@ -21,6 +21,42 @@ class ClaimState(StrEnum):
     RELEASING = "releasing"
 
 
+class Step(StrEnum):
+    """What can happen to a claim; also the name of the event in the journal's history."""
+
+    BEGIN = "begin"
+    """Chosen and reserved, the intent is journaled; nothing was sent to placement yet."""
+    GRANT = "grant"
+    """Placement holds exactly what was chosen."""
+    ADOPT = "adopt"
+    """Placement held an allocation of somebody else's for the consumer, and it covers the request."""
+    REFUSE = "refuse"
+    """Placement holds nothing of this claim."""
+    RELEASE = "release"
+    """It is to be taken out of placement, now or when placement answers again."""
+    GONE = "gone"
+    """Placement holds nothing of it any more."""
+
+
+TRANSITIONS: Mapping[tuple[ClaimState | None, Step], ClaimState | None] = {
+    (None, Step.BEGIN): ClaimState.CLAIMING,
+    (None, Step.ADOPT): ClaimState.CLAIMED,
+    (ClaimState.CLAIMING, Step.BEGIN): ClaimState.CLAIMING,  # chosen anew: somebody else was faster
+    (ClaimState.CLAIMING, Step.GRANT): ClaimState.CLAIMED,
+    (ClaimState.CLAIMING, Step.ADOPT): ClaimState.CLAIMED,
+    (ClaimState.CLAIMING, Step.REFUSE): None,
+    (ClaimState.CLAIMING, Step.RELEASE): ClaimState.RELEASING,
+    (ClaimState.CLAIMED, Step.RELEASE): ClaimState.RELEASING,
+    (ClaimState.RELEASING, Step.RELEASE): ClaimState.RELEASING,
+    (ClaimState.RELEASING, Step.GONE): None,
+}
+"""The whole life of a claim; None is no claim. What is not in it does not happen.
+
+After a crash CLAIMING is finished if its guest is there and refused otherwise, RELEASING is delivered; both
+also while the agent runs, when placement did not say what became of a request.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One consumer's claim on this host. `since` is seconds since the epoch, UTC.

@@ -1,0 +1,304 @@
+"""The resource tracker: the only writer of the host's claims.
+
+One process-wide lock guards what is claimed, and no network request is made while it is held. For each
+consumer one operation is under way at a time, the others wait their turn for a bounded time: so a release
+that comes while the claim is still in flight waits for it, and then releases it; the same claim asked for
+again waits, and gets the same answer; another claim for the consumer is refused at once.
+
+    with tracker.claim(request) as held:   # released again if the block raises
+        start_the_guest(held.claim.units)
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+
+from agent import log
+from agent.claim import Claim, ClaimState, Explanation, Step
+from agent.claiming import ClaimAttempt
+from agent.driver import Guest
+from agent.errors import (
+    ClaimConflict,
+    ClaimsClosed,
+    PlacementError,
+    PlacementUnavailable,
+    PlimsollError,
+    Refused,
+    UnknownConsumer,
+)
+from agent.fit import FreeUnits, Host, check_placeable
+from agent.journal import Journal
+from agent.ledger import Held
+from agent.placement.client import PlacementClient
+from agent.refusal import called, holds_other
+from agent.register import Register
+from agent.releasing import withdraw
+from agent.request import ClaimRequest
+from agent.tree import ProviderTree
+
+LOG = log.get(__name__)
+
+NOT_YET = "waiting for the first full inventory"
+DELIVERED_MAX = 64
+TURN_WAIT_S = 60.0
+
+
+class ClaimHandle:
+    """A granted claim. As a context manager it releases the claim if the block raises, and else keeps it."""
+
+    __slots__ = ("_tracker", "claim")
+
+    def __init__(self, tracker: "ResourceTracker", claim: Claim) -> None:
+        self._tracker = tracker
+        self.claim = claim
+
+    def __enter__(self) -> "ClaimHandle":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        try:
+            self._tracker.release(self.claim.consumer)
+        except UnknownConsumer:
+            return  # somebody released it inside the block
+        except PlimsollError as unreleased:
+            error.add_note(f"Its claim was not released: {unreleased.message}")
+
+
+class ResourceTracker:
+    """See the module's docstring. Any thread may call; nothing blocks without a bound.
+
+    Claims are closed at first: `refresh` must have told what there is, and `open` been called.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        client: PlacementClient,
+        *,
+        clock: Callable[[], float] = time.time,
+        turn_wait_s: float = TURN_WAIT_S,
+    ) -> None:
+        """Raises StateError where the journal cannot be read."""
+        self._register = Register(journal)
+        self._client = client
+        self._clock = clock
+        self._turn_wait_s = turn_wait_s
+        self._lock = self._register.lock
+        self._turn = threading.Condition(self._lock)
+        self._busy: dict[str, ClaimRequest | None] = {}
+        self._guests: frozenset[str] = frozenset()
+        self._closed: str | None = NOT_YET
+
+    # What there is
+
+    def refresh(self, tree: ProviderTree, held: Held, units: FreeUnits) -> None:
+        """Learn the tree, what placement holds on it, and which exact units the driver offers, in order."""
+        host = Host.of(tree, self._register.journal.host_uuid())
+        with self._lock:
+            self._register.ledger.refresh(host, held, units)
+
+    def saw(self, guests: Collection[Guest]) -> None:
+        """Learn which exact units guests use: nobody else gets them, whether they are claimed or not."""
+        with self._lock:
+            self._guests = frozenset(guest.uuid for guest in guests)
+            self._register.ledger.saw(guests)
+
+    def open(self) -> None:
+        with self._lock:
+            self._closed = None
+
+    def close(self, reason: str) -> None:
+        """Refuse claims from now on, with this reason; releases go on, and so do claims in flight."""
+        with self._lock:
+            self._closed = reason
+
+    @property
+    def closed_reason(self) -> str | None:
+        return self._closed
+
+    # Claims
+
+    def claim(self, request: ClaimRequest) -> ClaimHandle:
+        """Claim for the request's consumer, or give it the very claim that it has already.
+
+        Raises ClaimsClosed, DoesNotFit, ClaimConflict; UsageError for what this agent cannot place;
+        PlacementError and StateError where placement or the journal fail.
+        """
+        check_placeable(request)
+        with self._turn_of(request.consumer, request):
+            return ClaimHandle(self, self._claim(request))
+
+    def _claim(self, request: ClaimRequest) -> Claim:
+        with self._lock:
+            if self._closed is not None:
+                raise _closed(self._closed)
+            present = self._register.ledger.claims.get(request.consumer)
+        if present is not None and present.state is ClaimState.CLAIMED:
+            if present.request != request:
+                raise holds_other(present)
+            return present
+        leftover = present
+        if present is not None and (present.state is ClaimState.RELEASING or present.request != request):
+            self._resolve(present)
+            leftover = None
+        return ClaimAttempt(self._register, self._client, self._clock, request, leftover).run()
+
+    def explain(self, request: ClaimRequest) -> Explanation:
+        """What `claim` would do, by what is known now: no request is made. Also while claims are closed."""
+        check_placeable(request)
+        with self._lock:
+            ledger = self._register.ledger
+            present = ledger.claims.get(request.consumer)
+            if present is not None and present.request == request:
+                return Explanation(True, present.allocations, present.units, ())
+            known = ledger.held_by(request.consumer)
+            return ledger.cover(request, known, exact=True) if known else ledger.fit(request)
+
+    def release(self, consumer: str) -> bool:
+        """Give back what the consumer claimed.
+
+        True: it is out of placement. False: placement is away; it is journaled, and `deliver` will see to it.
+        Raises UnknownConsumer, PlacementError (placement refused; journaled all the same), StateError.
+        """
+        with self._turn_of(consumer):
+            with self._lock:
+                present = self._register.ledger.claims.get(consumer)
+            if present is None:
+                raise UnknownConsumer(
+                    f"No claim of consumer {consumer} is known on this host: nothing to release.",
+                    consumer=consumer,
+                )
+            if present.state is not ClaimState.RELEASING:
+                self._register.move_durably(Step.RELEASE, consumer)
+            try:
+                self._resolve(self._of(consumer))
+            except PlacementUnavailable as error:
+                LOG.warning("The release of %s waits for placement: %s", consumer, error.message)
+                return False
+            return True
+
+    def claims(self) -> Mapping[str, Claim]:
+        """{consumer: claim}, those in flight and those to be released too."""
+        with self._lock:
+            return dict(self._register.ledger.claims)
+
+    def get(self, consumer: str) -> Claim | None:
+        with self._lock:
+            return self._register.ledger.claims.get(consumer)
+
+    # What is left to do
+
+    @property
+    def pending(self) -> int:
+        """How many releases and intents in doubt wait for placement."""
+        with self._lock:
+            return len(self._pending())
+
+    def recover(self, guests: Collection[Guest]) -> int:
+        """After a start: finish the intents whose guests are there, undo the others, deliver the releases.
+
+        What placement is not there for stays pending. Returns how many were resolved. Raises StateError.
+        """
+        self.saw(guests)
+        return self.deliver(limit=None)
+
+    def deliver(self, limit: int | None = DELIVERED_MAX) -> int:
+        """Resolve what is pending, at most `limit`; returns how many. Raises StateError.
+
+        Stops where placement is away. What placement refuses is logged, and stays pending.
+        """
+        with self._lock:
+            waiting = self._pending()[:limit]
+        done = 0
+        for consumer in waiting:
+            with self._turn_of(consumer):
+                with self._lock:
+                    present = self._register.ledger.claims.get(consumer)
+                    running = consumer in self._guests
+                if present is None or present.state is ClaimState.CLAIMED:
+                    continue
+                try:
+                    if present.state is ClaimState.CLAIMING and running:
+                        self._finish(present)
+                    else:
+                        self._resolve(present)
+                    done += 1
+                except PlacementUnavailable:
+                    break
+                except PlacementError as error:
+                    LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
+        return done
+
+    def _pending(self) -> list[str]:
+        return [
+            consumer
+            for consumer, claim in self._register.ledger.claims.items()
+            if claim.state is not ClaimState.CLAIMED and consumer not in self._busy
+        ]
+
+    def _finish(self, intent: Claim) -> None:
+        """The guest of an interrupted claim is there: it keeps what was chosen for it."""
+        try:
+            ClaimAttempt(self._register, self._client, self._clock, intent.request, intent).run()
+        except Refused as error:
+            LOG.error(
+                "The guest of an interrupted claim is here without a claim: %s",
+                error.message,
+                fields={"consumer": intent.consumer},
+            )
+
+    def _resolve(self, present: Claim) -> None:
+        """Take a claim that shall go, or an intent in doubt, out of placement and out of the journal."""
+        withdraw(self._register, self._client, present)
+        step = Step.GONE if present.state is ClaimState.RELEASING else Step.REFUSE
+        self._register.move_durably(step, present.consumer)
+
+    def _of(self, consumer: str) -> Claim:
+        with self._lock:
+            return self._register.ledger.claims[consumer]
+
+    # Turns
+
+    @contextmanager
+    def _turn_of(self, consumer: str, request: ClaimRequest | None = None) -> Iterator[None]:
+        """Have the consumer alone; `request` is what is being claimed. Raises ClaimConflict, ClaimsClosed."""
+        with self._lock:
+            self._await_turn(consumer, request)
+            self._busy[consumer] = request
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._busy[consumer]
+                self._turn.notify_all()
+
+    def _await_turn(self, consumer: str, request: ClaimRequest | None) -> None:
+        end = time.monotonic() + self._turn_wait_s
+        while True:
+            if request is not None and self._closed is not None:
+                raise _closed(self._closed)
+            if consumer not in self._busy:
+                return
+            under_way = self._busy[consumer]
+            if request is not None and under_way is not None and under_way != request:
+                raise ClaimConflict(
+                    f"{called(under_way)} is being claimed for with another request just now: "
+                    "release it first.",
+                    consumer=consumer,
+                )
+            if not self._turn.wait(end - time.monotonic()):
+                raise ClaimConflict(
+                    f"An operation on consumer {consumer} has been under way for {self._turn_wait_s:g} s: "
+                    "try again later.",
+                    consumer=consumer,
+                )
+
+
+def _closed(reason: str) -> ClaimsClosed:
+    return ClaimsClosed(f"Claims are closed: {reason}.", reason=reason)
