@@ -137,7 +137,8 @@ begin = time.perf_counter()
 model = Core.open(Path(sys.argv[1]))._store.model
 took = time.perf_counter() - begin
 memory = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
-print(f"start with {len(model.providers)} providers, {len(model.consumers)} consumers: {took:.2f} s, {memory} MiB")
+count = f"{len(model.providers)} providers, {len(model.consumers)} consumers"
+print(f"start with {count}: {took:.2f} s, {memory} MiB")
 """
 
 

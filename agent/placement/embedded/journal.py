@@ -7,7 +7,7 @@ consumer row, and of each provider that it names only the generation.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import os_resource_classes
@@ -16,6 +16,7 @@ import os_traits
 from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.groupcommit import Transaction
 from agent.placement.embedded.model import Consumer, Inventory, Model, Provider
+from agent.placement.embedded.sqliteerrors import DatabaseDamaged
 from agent.placement.embedded.sqlitefile import SqliteFile
 
 APPLICATION_ID = 0x504C5043
@@ -124,7 +125,17 @@ def _row_of(provider: Provider) -> tuple[Any, ...]:
 
 
 def load(file: SqliteFile) -> Model:
-    """The model of what is in the file. The standard names are as old as the file."""
+    """The model of what is in the file. The standard names are as old as the file.
+
+    :raises DatabaseDamaged: SQLite finds the file sound, but a row does not hold what we write
+    """
+    try:
+        return _load(file)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise DatabaseDamaged(file.path, f"a row cannot be read: {error!r}") from error
+
+
+def _load(file: SqliteFile) -> Model:
     created_at: float = file.read("SELECT created_at FROM meta")[0][0]
     model = Model(
         traits=dict.fromkeys(os_traits.get_traits(), created_at),
@@ -140,12 +151,16 @@ def load(file: SqliteFile) -> Model:
         "SELECT uuid, project_id, user_id, consumer_type, generation, allocations, updated_at FROM consumers"
     )
     model.load(_providers(providers), _consumers(consumers))
-    # A standard name that a newer library brought stays known while something uses it.
-    for name in model.providers_by_trait:
-        model.traits.setdefault(name, created_at)
-    for name in model.providers_by_class:
-        model.resource_classes.setdefault(name, created_at)
+    _keep_standard(model.traits, model.providers_by_trait, created_at)
+    _keep_standard(model.resource_classes, model.providers_by_class, created_at)
     return model
+
+
+def _keep_standard(known: dict[str, float], used: Iterable[str], created_at: float) -> None:
+    """A standard name that a newer library brought stays known while something uses it."""
+    for name in used:
+        if not name.startswith("CUSTOM_"):
+            known.setdefault(name, created_at)
 
 
 def _providers(rows: list[tuple[Any, ...]]) -> Iterator[Provider]:

@@ -206,7 +206,7 @@ class Model:
             if left:
                 usage[resource_class] = left
             else:
-                del usage[resource_class]
+                usage.pop(resource_class, None)
         if not usage:
             del self.usages[provider_uuid]
 

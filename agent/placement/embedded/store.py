@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from agent.placement.embedded import journal
+from agent.placement.embedded import check, journal
 from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.groupcommit import Transaction
 from agent.placement.embedded.model import Model
+from agent.placement.embedded.sqliteerrors import DatabaseUnwritable
 from agent.placement.embedded.sqlitefile import SqliteFile
 
 T = TypeVar("T")
@@ -28,7 +29,10 @@ class Store:
     def __init__(self, state_dir: Path, clock: Callable[[], float] = time.time) -> None:
         """:raises DatabaseError: see SqliteFile.open"""
         self.clock = clock
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise DatabaseUnwritable(state_dir, str(error)) from error
         self.file = SqliteFile.open(
             state_dir / journal.FILE_NAME,
             application_id=journal.APPLICATION_ID,
@@ -65,6 +69,12 @@ class Store:
             return answer
 
         return self.file.run(job, releases=releases)
+
+    def broken(self) -> list[str]:
+        """A sentence for each thing wrong with the file or with what it says; none when all is well."""
+        damage = [row[0] for row in self.file.read("PRAGMA integrity_check") if row[0] != "ok"]
+        with self.reading() as model:
+            return [f"{self.file.path}: {finding}" for finding in damage] + check.broken(model)
 
     def close(self) -> None:
         self.file.close()
