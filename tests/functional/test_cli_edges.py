@@ -150,10 +150,22 @@ def test_an_answer_that_was_not_foreseen_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" in debugged.stderr
 
 
+# The first call loads what the second one needs: Python itself may be where only root can read.
+AS_NOBODY = """
+import contextlib, io, os, sys
+from agent.cli.main import main
+with contextlib.redirect_stderr(io.StringIO()):
+    main(["status", "--socket", "/nowhere"])
+os.setgroups([])
+os.setgid({nobody})
+os.setuid({nobody})
+sys.exit(main(["status"]))
+"""
+
+
 @pytest.mark.skipif(not is_root(), reason=ROOT_NEEDED)
 def test_a_user_who_may_not(host: SmallHost) -> None:
-    script = f"import os, sys; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); "
-    script += "from agent.cli.main import main; sys.exit(main(['status']))"
+    script = AS_NOBODY.format(nobody=NOBODY)
     with public_directory() as directory, serving(host, directory / "s", Access()):
         path = directory / "s"
         shut = python(script, path)
@@ -196,7 +208,10 @@ def test_a_reader_that_goes_away_is_no_complaint(path: Path, words: tuple[str, .
         check=False,
     )
     os.close(writer)
-    assert (done.returncode, done.stderr) == (READER_GONE, b"")
+    # argparse of 3.13 swallows the error of its own help.
+    codes = (READER_GONE, ExitCode.DONE) if words == ("--help",) else (READER_GONE,)
+    assert done.returncode in codes
+    assert done.stderr == b""
 
 
 def test_a_full_disk_is_one_line(path: Path) -> None:
