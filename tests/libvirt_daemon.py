@@ -135,6 +135,10 @@ class PrivateLibvirtd:
         self._process.wait(START_TIMEOUT_S)
         self._process = None
 
+    def qemu(self, domain: str) -> int:
+        """The process of a running domain."""
+        return int((self.directory / f"run/libvirt/qemu/run/{domain}.pid").read_text())
+
     def image(self, name: str, size: str) -> Path:
         """A qcow2 image of that size, of next to no bytes."""
         path = self.images / name

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 import libvirt
 
 from agent.errors import DriverUnavailable
-from drivers.libvirt.deadline import Beat, Runner
+from drivers.libvirt.deadline import Beat, Hung, Runner
 from drivers.libvirt.events import KEEPALIVE_COUNT, KEEPALIVE_INTERVAL_S, Subscriptions, start_event_loop
 from drivers.libvirt.hints import Hints
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Session:
@@ -107,14 +108,19 @@ class Connection:
         self._broken = threading.Event()
         self._closed = False
 
-    def run(self, what: str, work: Callable[[Session], T]) -> T:
-        """What `work` returns. Raises DriverUnavailable, and what `work` raises other than libvirtError."""
+    def run(self, what: str, work: Callable[[Session], T], keep: Callable[[T], R]) -> R:
+        """What `keep` makes of what `work` returns.
+
+        `work` runs in a thread that may be left behind, so it changes nothing but its session; `keep` runs in
+        the caller's, before the next piece of work. Raises Hung, DriverUnavailable, and what `work` raises
+        other than libvirtError.
+        """
         if not self._turn.acquire(timeout=self._turn_timeout_s):
             raise DriverUnavailable(f"libvirt is still busy with an earlier question ({what})")
         try:
             if self._closed:
                 raise DriverUnavailable("the libvirt driver was closed")
-            return self._run(what, work)
+            return keep(self._run(what, work))
         finally:
             self._turn.release()
 
@@ -122,6 +128,7 @@ class Connection:
         if self._session is not None and self._broken.is_set():
             self._drop(self._session)
         session = self._session or Session(Beat(0))
+        hung = False
         try:
             return self._runner.run(what, lambda beat: self._on(session, beat, work), session.close)
         except libvirt.libvirtError as error:
@@ -131,8 +138,11 @@ class Connection:
                 f"no connection to libvirt at {self._uri}: {error}; is libvirtd running, and may this user "
                 "read its socket?"
             ) from error
+        except Hung:
+            hung = True
+            raise
         finally:
-            self._settle(session)
+            self._settle(session, hung)
 
     def _on(self, session: Session, beat: Beat, work: Callable[[Session], T]) -> T:
         """In the runner's thread, which touches nothing but the session: its caller may be gone."""
@@ -147,9 +157,9 @@ class Connection:
                 session.close()
             raise
 
-    def _settle(self, session: Session) -> None:
+    def _settle(self, session: Session, hung: bool) -> None:
         """In the caller's thread: keep a session that is new and well, let go of one that is not."""
-        if session.beat.given_up or not session.usable:
+        if hung or not session.usable:
             session.given_up = True
             self._session = None
             self._lost("the connection to libvirt was lost")
@@ -172,7 +182,7 @@ class Connection:
     def close(self) -> None:
         """Idempotent. A daemon that hangs is left alone."""
         self._closed = True
-        if not self._turn.acquire(timeout=self._turn_timeout_s):
+        if not self._turn.acquire(timeout=self._runner.call_timeout_s):
             LOG.warning("a question to libvirt is still open, the connection is left to it")
             return
         try:

@@ -15,6 +15,14 @@ T = TypeVar("T")
 STUCK_MAX = 8
 
 
+class Hung(DriverUnavailable):
+    """A deadline was over, and the work's thread was left behind; `returned` is set once it comes back."""
+
+    def __init__(self, message: str, returned: threading.Event) -> None:
+        super().__init__(message)
+        self.returned = returned
+
+
 class LeftBehind(Exception):
     """The work's caller has given up; the work ends here, and with it the thread that nobody waits for."""
 
@@ -65,10 +73,17 @@ class _Job(Generic[T]):
 
 
 class Runner:
-    """Runs work with a deadline on each of its calls (`call_timeout_s`) and one on the whole."""
+    """Runs work with a deadline on each of its calls (`call_timeout_s`) and one on the whole.
 
-    def __init__(self, call_timeout_s: float, total_timeout_s: float, stuck_max: int = STUCK_MAX) -> None:
-        self._call_timeout_s = call_timeout_s
+    `who` is what may hang, `advice` what to do about it, for the errors.
+    """
+
+    def __init__(
+        self, who: str, advice: str, call_timeout_s: float, total_timeout_s: float, stuck_max: int = STUCK_MAX
+    ) -> None:
+        self.call_timeout_s = call_timeout_s
+        self._who = who
+        self._advice = advice
         self._total_timeout_s = total_timeout_s
         self._stuck_max = stuck_max
         self._stuck: list[threading.Thread] = []
@@ -77,20 +92,21 @@ class Runner:
     def run(self, what: str, work: Callable[[Beat], T], late: Callable[[], None] = lambda: None) -> T:
         """What `work` returns or raises; `late` is called in its thread if it ends after it was given up.
 
-        Raises DriverUnavailable when a deadline is over, or when too many calls hang already.
+        Raises Hung when a deadline is over, DriverUnavailable when too many calls hang already.
         """
         self._refuse_when_stuck(what)
         started = time.monotonic()
-        job = _Job(work, late, Beat(self._call_timeout_s))
+        job = _Job(work, late, Beat(self.call_timeout_s))
         thread = threading.Thread(target=job.run, name="plimsoll-libvirt-call", daemon=True)
         thread.start()
         while not job.finished.wait(max(0.0, self._due(job.beat, started) - time.monotonic())):
             if time.monotonic() >= self._due(job.beat, started) and job.give_up():
                 with self._lock:
                     self._stuck.append(thread)
-                raise DriverUnavailable(
-                    f"libvirt did not answer within {time.monotonic() - started:.1f} s ({what}); "
-                    "the connection is given up and a new one made: look at the state of libvirtd"
+                raise Hung(
+                    f"{self._who} did not answer within {time.monotonic() - started:.1f} s ({what}): "
+                    f"{self._advice}",
+                    job.finished,
                 )
         if job.error is not None:
             raise job.error
@@ -104,6 +120,6 @@ class Runner:
             self._stuck = [thread for thread in self._stuck if thread.is_alive()]
             if len(self._stuck) >= self._stuck_max:
                 raise DriverUnavailable(
-                    f"{len(self._stuck)} calls to libvirt hang already, so none is added ({what}); "
-                    "look at the state of libvirtd, restart it if it does not answer virsh either"
+                    f"{len(self._stuck)} calls to {self._who} hang already, none is added ({what}): "
+                    f"{self._advice}"
                 )

@@ -17,7 +17,7 @@ from drivers.libvirt.host import HostFacts, describe_host, describe_topology
 from drivers.libvirt.options import OPTIONS, LibvirtOptions
 
 if TYPE_CHECKING:
-    from drivers.libvirt.connection import Connection, Session
+    from drivers.libvirt.connection import Connection
     from drivers.libvirt.reader import Reader
 
 
@@ -102,7 +102,13 @@ class LibvirtDriver(Driver):
         options = self._options
         connection = Connection(
             options.connection_uri,
-            Runner(options.call_timeout, options.read_timeout),
+            Runner(
+                "libvirt",
+                "the connection is given up and a new one made; if that does not help, look at the state of "
+                "libvirtd, and restart it if it does not answer virsh either",
+                options.call_timeout,
+                options.read_timeout,
+            ),
             self._hints,
             turn_timeout_s=options.read_timeout,
             why=self._hint,
@@ -114,7 +120,7 @@ class LibvirtDriver(Driver):
 
     def _connect(self) -> None:
         """The watchers' way to connect again. Raises DriverUnavailable."""
-        self._connected()[0].run("connect", _nothing)
+        self._connected()[0].run("connect", _nothing, _nothing)
 
     def _hint(self, why: str) -> None:
         for watcher in tuple(self._watchers):
@@ -131,5 +137,5 @@ class LibvirtDriver(Driver):
             watcher.lost(why)
 
 
-def _nothing(_session: "Session") -> None:
+def _nothing(_: object) -> None:
     pass

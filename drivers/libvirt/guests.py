@@ -69,9 +69,22 @@ def read_guest(
         guest = _unread(uuid, name, state, known, f"domain {name} ({uuid}) could not be read: {error}")
     except DriverDataError as error:
         guest = _unread(uuid, name, state, known, error.message)
-    if guest.problem is not None and (known is None or known.guest.problem != guest.problem):
-        LOG.warning("%s", guest.problem)
-    return Known(mark, guest)
+    return _told(Known(mark, guest), known)
+
+
+def _told(new: Known, old: Known | None) -> Known:
+    """Warn of a problem once, not each time that the domain is read."""
+    problem = new.guest.problem
+    if problem is not None and (old is None or old.guest.problem != problem):
+        LOG.warning("%s", problem)
+    return new
+
+
+def pass_over(uuid: str, mark: Mark, known: Known | None) -> Known:
+    """A domain that libvirt hangs on, without asking for it."""
+    problem = f"domain {mark[0]} ({uuid}) is not read while libvirt hangs on it: its QEMU may not answer"
+    state = known.guest.state if known is not None else GuestState.RUNNING
+    return _told(Known(mark, _unread(uuid, mark[0], state, known, problem)), known)
 
 
 def _unread(uuid: str, name: str, state: GuestState, known: Known | None, problem: str) -> Guest:

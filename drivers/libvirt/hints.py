@@ -96,17 +96,19 @@ class Watcher:
 
     def lost(self, why: str) -> None:
         """There is no connection any more: tell, and connect again."""
-        self.connect()
-        self.hint(why)
+        if self.connect():
+            self.hint(why)
 
-    def connect(self) -> None:
-        """There is no connection: connect soon, and again until it works."""
+    def connect(self) -> bool:
+        """There is no connection: connect soon, and again until it works. False where that was known."""
         with self._condition:
-            if not self._lost:
-                self._lost = True
-                self._pause_s = self._reconnect_first_s
-                self._retry_at = time.monotonic() + self._pause_s
-                self._condition.notify()
+            if self._lost:
+                return False
+            self._lost = True
+            self._pause_s = self._reconnect_first_s
+            self._retry_at = time.monotonic() + self._pause_s
+            self._condition.notify()
+            return True
 
     def found(self) -> None:
         """There is a connection."""

@@ -6,10 +6,11 @@ when it has become old; so nothing depends on events alone.
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import libvirt
@@ -25,7 +26,8 @@ from drivers.libvirt.capabilities import (
     parse_domain_capabilities,
 )
 from drivers.libvirt.connection import Connection, Session
-from drivers.libvirt.guests import Known, read_guest
+from drivers.libvirt.deadline import Beat, Hung, Runner
+from drivers.libvirt.guests import Known, pass_over, read_guest
 from drivers.libvirt.hints import Hints
 from drivers.libvirt.host import HostFacts
 from drivers.libvirt.options import LibvirtOptions
@@ -56,6 +58,15 @@ class _Static:
     read_at: float
 
 
+@dataclass(slots=True)
+class _Reading:
+    """One reading of the domains; `domain` is the uuid of the one that is being read just now."""
+
+    known: dict[str, Known] = field(default_factory=dict)
+    everything: bool = False
+    domain: str | None = None
+
+
 class Reader:
     """Answers from libvirt, by way of `connection`; not to be used by two threads at once."""
 
@@ -69,14 +80,27 @@ class Reader:
         self._known: dict[str, Known] = {}
         self._guests: tuple[Guest, ...] = ()
         self._all_read_at = -float("inf")
+        self._hung: dict[str, threading.Event] = {}
+        self._files = Runner(
+            f"the file system of [libvirt] images_path {options.images_path}",
+            "see whether its server answers",
+            options.call_timeout,
+            options.call_timeout,
+        )
 
     # The host
 
     def facts(self) -> HostFacts:
         """The host as it is now. Raises DriverUnavailable, DriverDataError."""
-        return self._connection.run("read the host", self._facts)
+        disk_bytes = 0 if self._options.storage_pools else self._files.run("read its size", self._images_size)
 
-    def _facts(self, session: Session) -> HostFacts:
+        def read(session: Session) -> HostFacts:
+            pools = sum(_pool_sizes(session, self._options.storage_pools))
+            return self._facts(session, disk_bytes + pools)
+
+        return self._connection.run("read the host", read, lambda facts: facts)
+
+    def _facts(self, session: Session, disk_bytes: int) -> HostFacts:
         online = _online(session)
         static = session.static
         fresh = (
@@ -91,7 +115,7 @@ class Reader:
             cpu_flags=static.cpu_flags,
             online=online or frozenset().union(*(cell.cpus for cell in static.capabilities.cells)),
             memory_mb=static.memory_mb,
-            disk_gb=self._disk_bytes(session) // BYTES_PER_GIB,
+            disk_gb=disk_bytes // BYTES_PER_GIB,
         )
 
     def _static(self, session: Session, online: frozenset[int]) -> _Static:
@@ -140,12 +164,8 @@ class Reader:
                 continue
             yield parse_domain_capabilities(text)
 
-    def _disk_bytes(self, session: Session) -> int:
-        """The size of what DISK_GB is counted of."""
-        if self._options.storage_pools:
-            return sum(_pool_sizes(session, self._options.storage_pools))
+    def _images_size(self, _beat: Beat) -> int:
         path = self._options.images_path
-        session.beat()  # a file system that hangs is as bad as a daemon that does
         try:
             status = os.statvfs(path)
         except OSError as error:
@@ -160,36 +180,61 @@ class Reader:
     def guests(self) -> tuple[Guest, ...]:
         """The domains as they are now, by uuid; the same tuple as before if none changed.
 
-        Raises DriverUnavailable.
+        A domain on which libvirt hangs fails one reading; after that it is passed over until the call on it
+        returns, so that it hides no other. Raises DriverUnavailable.
         """
-        return self._connection.run("read the domains", self._read_guests)
-
-    def _read_guests(self, session: Session) -> tuple[Guest, ...]:
-        changed = self._hints.take_domains()
-        old = time.monotonic() - self._all_read_at > self._options.full_read_interval
+        reading = _Reading()
         try:
-            known = dict(self._read_domains(session, None if old or not session.has_events else changed))
+            return self._connection.run(
+                "read the domains", lambda session: self._read_guests(session, reading), self._keep
+            )
+        except Hung as error:
+            if reading.domain is not None:
+                self._hung[reading.domain] = error.returned
+            raise
+
+    def _read_guests(self, session: Session, reading: _Reading) -> _Reading:
+        named = self._hints.take_domains()
+        old = time.monotonic() - self._all_read_at > self._options.full_read_interval
+        reading.everything = old or named is None or not session.has_events
+        try:
+            for uuid, known in self._read_domains(session, None if reading.everything else named, reading):
+                reading.known[uuid] = known
         except (libvirt.libvirtError, DriverUnavailable):
             self._hints.everything()  # what was taken has not been read
             raise
-        if changed is None or old:
-            self._all_read_at = time.monotonic()
-        self._known = known
-        guests = tuple(known[uuid].guest for uuid in sorted(known))
-        if guests != self._guests:
-            self._guests = guests
-        return self._guests
+        return reading
 
-    def _read_domains(self, session: Session, changed: frozenset[str] | None) -> Iterator[tuple[str, Known]]:
+    def _read_domains(
+        self, session: Session, named: frozenset[str] | None, reading: _Reading
+    ) -> Iterator[tuple[str, Known]]:
         session.beat()
         for domain in session.libvirt.listAllDomains():
             uuid = domain.UUIDString()
             mark = (domain.name(), domain.ID())
             known = self._known.get(uuid)
-            if changed is None or uuid in changed or known is None or known.stale(mark):
+            if self._passes_over(uuid):
+                yield uuid, pass_over(uuid, mark, known)
+                continue
+            if named is None or uuid in named or known is None or known.stale(mark):
+                reading.domain = uuid
                 known = read_guest(session, domain, mark, known, self._dedicated)
+                reading.domain = None
             if known is not None:
                 yield uuid, known
+
+    def _passes_over(self, uuid: str) -> bool:
+        return uuid in self._hung and not self._hung[uuid].is_set()
+
+    def _keep(self, reading: _Reading) -> tuple[Guest, ...]:
+        if reading.everything:
+            self._all_read_at = time.monotonic()
+        self._known = reading.known
+        self._hung = {uuid: returned for uuid, returned in self._hung.items() if not returned.is_set()}
+        guests = tuple(reading.known[uuid].guest for uuid in sorted(reading.known))
+        if guests != self._guests:
+            self._guests = guests
+        return self._guests
 
 
 def _online(session: Session) -> frozenset[int]:

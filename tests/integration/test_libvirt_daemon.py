@@ -1,5 +1,6 @@
 """The libvirt driver over a real libvirtd with real (emulated) guests: events, deadlines, reconnection."""
 
+import os
 import queue
 import signal
 import threading
@@ -41,9 +42,10 @@ def writer(libvirtd: PrivateLibvirtd) -> Iterator[Any]:
     with closing(libvirt.open(libvirtd.uri)) as connection:
         yield connection
         for domain in connection.listAllDomains():
+            defined = domain.isPersistent()
             if domain.isActive():
                 domain.destroy()
-            if domain.isPersistent():
+            if defined:
                 domain.undefine()
 
 
@@ -192,6 +194,31 @@ def test_a_libvirtd_that_hangs_costs_one_deadline_and_no_more(
         libvirtd.send(signal.SIGCONT)
     wait_until("the hanging calls come back", lambda: threading.active_count() <= threads)
     assert driver.guests() == ()
+
+
+def test_one_guest_whose_qemu_hangs_hides_no_other(
+    make_driver: MakeDriver, writer: Any, libvirtd: PrivateLibvirtd
+) -> None:
+    disk = libvirtd.image("hung.qcow2", "2G")
+    writer.createXML(small_domain("hung", UUID, devices=file_disk(disk)))
+    writer.createXML(small_domain("well", UUID.replace("1", "2")))
+    driver = make_driver(full_connection=False, call_timeout=0.5)
+    qemu = libvirtd.qemu("hung")
+    os.kill(qemu, signal.SIGSTOP)
+    try:
+        with pytest.raises(DriverUnavailable, match="did not answer within"):
+            driver.guests()
+        hung, well = driver.guests()
+        assert (
+            hung.problem
+            == f"domain hung ({UUID}) is not read while libvirt hangs on it: its QEMU may not answer"
+        )
+        assert (well.name, well.problem) == ("well", None)
+        assert driver.guests() == (hung, well)
+    finally:
+        os.kill(qemu, signal.SIGCONT)
+    wait_until("it is read again", lambda: [guest.problem for guest in driver.guests()] == [None, None])
+    assert driver.guests()[0].resources["DISK_GB"] == 2
 
 
 def test_closing_while_libvirtd_hangs_does_not_hang(

@@ -8,7 +8,7 @@ from drivers.libvirt.deadline import Beat, Runner
 
 
 def test_work_in_time_gives_its_result_or_its_error() -> None:
-    runner = Runner(call_timeout_s=5, total_timeout_s=5)
+    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=5, total_timeout_s=5)
     assert runner.run("count", lambda beat: 3) == 3
 
     def fail(beat: Beat) -> None:
@@ -19,7 +19,7 @@ def test_work_in_time_gives_its_result_or_its_error() -> None:
 
 
 def test_a_call_that_hangs_is_left_behind_and_cleaned_up_when_it_comes_back() -> None:
-    runner = Runner(call_timeout_s=0.05, total_timeout_s=5)
+    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=0.05, total_timeout_s=5)
     go_on, late, went_on = threading.Event(), threading.Event(), threading.Event()
 
     def hang(beat: Beat) -> None:
@@ -37,7 +37,7 @@ def test_a_call_that_hangs_is_left_behind_and_cleaned_up_when_it_comes_back() ->
 
 
 def test_many_short_calls_may_take_longer_than_one() -> None:
-    runner = Runner(call_timeout_s=0.2, total_timeout_s=5)
+    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=0.2, total_timeout_s=5)
 
     def work(beat: Beat) -> int:
         for _ in range(10):
@@ -49,7 +49,7 @@ def test_many_short_calls_may_take_longer_than_one() -> None:
 
 
 def test_the_whole_has_a_deadline_too() -> None:
-    runner = Runner(call_timeout_s=5, total_timeout_s=0.1)
+    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=5, total_timeout_s=0.1)
 
     def work(beat: Beat) -> None:
         while True:
@@ -61,7 +61,7 @@ def test_the_whole_has_a_deadline_too() -> None:
 
 
 def test_one_call_may_be_given_more_time() -> None:
-    runner = Runner(call_timeout_s=0.05, total_timeout_s=5)
+    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=0.05, total_timeout_s=5)
 
     def work(beat: Beat) -> bool:
         beat(5)
@@ -72,14 +72,14 @@ def test_one_call_may_be_given_more_time() -> None:
 
 
 def test_the_number_of_threads_left_behind_is_bounded() -> None:
-    runner = Runner(call_timeout_s=0.01, total_timeout_s=5, stuck_max=2)
+    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=0.01, total_timeout_s=5, stuck_max=2)
     go_on = threading.Event()
     before = threading.active_count()
     for _ in range(2):
         with pytest.raises(DriverUnavailable, match="did not answer"):
             runner.run("hang", lambda beat: go_on.wait(10))
     with pytest.raises(
-        DriverUnavailable, match=r"2 calls to libvirt hang already, so none is added \(more\)"
+        DriverUnavailable, match=r"2 calls to libvirt hang already, none is added \(more\): look at libvirtd"
     ):
         runner.run("more", lambda beat: None)
     assert threading.active_count() == before + 2
