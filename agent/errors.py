@@ -19,6 +19,7 @@
     │   ├── ClaimsClosed         the agent cannot vouch for its inventory just now
     │   └── ClaimConflict        the consumer already holds, or is getting, something else
     ├── ReshapeRefused           moved inventory cannot take its allocations along; `reasons`
+    ├── ImportRefused            a placement does not take an export as it stands; `conflicts`
     ├── UnknownConsumer          nothing is known of that consumer
     ├── Forbidden                the caller's role does not allow it
     └── DaemonUnreachable        the command line found no agent at the socket
@@ -150,6 +151,12 @@ class ClaimConflict(Refused):
 
 class ReshapeRefused(PlimsollError):
     code = "plimsoll.reshape.refused"
+    http_status = 409
+    exit_code = ExitCode.REFUSED
+
+
+class ImportRefused(PlimsollError):
+    code = "plimsoll.import.refused"
     http_status = 409
     exit_code = ExitCode.REFUSED
 

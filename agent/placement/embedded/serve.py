@@ -15,7 +15,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import DEFAULT_BUFFER_SIZE
 from pathlib import Path
@@ -116,8 +116,11 @@ def serve(
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     threads: int = THREADS,
+    on_ready: Callable[[list[str]], None] | None = None,
 ) -> None:
     """Open the state directory and serve it until SIGTERM or SIGINT. To be called on the main thread.
+
+    `on_ready` is told the addresses, once requests are answered there.
 
     :raises DoorError: see Server
     :raises DatabaseError: the state directory cannot be used, see Core.open
@@ -128,9 +131,11 @@ def serve(
             core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key, threads=threads
         )
         with server:
-            LOG.info("serving placement from %s at %s", state_dir, ", ".join(server.addresses))
+            LOG.info("Serving placement from %s at %s.", state_dir, ", ".join(server.addresses))
+            if on_ready is not None:
+                on_ready(server.addresses)
             ended.wait()
-            LOG.info("stopping")
+            LOG.info("Stopping.")
 
 
 @contextlib.contextmanager

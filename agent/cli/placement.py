@@ -1,0 +1,220 @@
+"""`plimsoll placement`: serve an embedded placement, carry a placement's content elsewhere, check it."""
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.cli.output import Output
+from agent.errors import ExitCode, SettingsError, StateError, UsageError
+
+if TYPE_CHECKING:
+    from agent.placement.content import Content
+    from agent.placement.invariants import Evidence
+    from agent.placement.transport import Transport
+
+TOKEN = "PLIMSOLL_PLACEMENT_TOKEN"  # noqa: S105 - the name of a variable
+STANDARD_STREAM = "-"
+
+Json = dict[str, Any]
+
+
+def serve(args: Namespace) -> ExitCode:
+    from agent import log
+    from agent.notify import Notifier
+    from agent.placement.embedded import DatabaseError
+    from agent.placement.embedded.auth import DoorError
+    from agent.placement.embedded.serve import serve as run
+
+    log.configure("info", "auto")
+    notifier = Notifier(os.environ)
+    try:
+        run(
+            args.state_dir,
+            args.bind,
+            tokens_file=args.tokens_file,
+            tls_cert=args.tls_cert,
+            tls_key=args.tls_key,
+            on_ready=lambda addresses: notifier.ready(f"serving placement at {', '.join(addresses)}"),
+        )
+    except DoorError as error:
+        raise SettingsError(str(error)) from error
+    except DatabaseError as error:
+        raise StateError(str(error), path=str(error.path)) from error
+    return ExitCode.DONE
+
+
+def export(args: Namespace) -> ExitCode:
+    from agent.files import write_atomically
+    from agent.placement.document import to_document, to_text
+
+    content, _ = _read(args)
+    if args.file == STANDARD_STREAM:
+        Output(args.output).show(to_document(content), lambda _: [to_text(content).removesuffix("\n")])
+        return ExitCode.DONE
+    write_atomically(Path(args.file), to_text(content))
+    answer = {"file": args.file, **content.counts()}
+    Output(args.output).show(answer, lambda _: [f"exported {_counted(answer)} to {args.file}"])
+    return ExitCode.DONE
+
+
+def import_(args: Namespace) -> ExitCode:
+    from agent.placement.content import differences, strangers
+    from agent.placement.document import from_text
+    from agent.placement.importing import UNTYPED_MICROVERSION, apply_import, plan_import
+    from agent.placement.reading import ContentClient, read_service
+
+    wanted = from_text(_text(args.file))
+    with _transport(args) as transport:
+        client = ContentClient(transport)
+        found, _ = read_service(client)
+        names = frozenset((*client.trait_names(), *client.resource_class_names()))
+        plan = plan_import(wanted, found, names, overwrite=args.overwrite)
+        if args.dry_run:
+            lines = list(plan.lines()) or ["nothing to write: the target says all of it already"]
+            Output(args.output).show(plan.to_json(), lambda _: lines)
+            return ExitCode.DONE if plan.empty else ExitCode.DRIFT_FOUND
+        apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+        again, _ = read_service(client)
+    left = differences(wanted, again)
+    others = strangers(wanted, again)
+    answer = {
+        **wanted.counts(),
+        "written": {"operations": len(plan.offer.operations) + len(plan.settle.operations)}
+        | {"consumers": len(plan.consumers)},
+        "differences": [each.to_json() for each in left],
+        "other_consumers": list(others),
+    }
+    Output(args.output).show(answer, lambda _: _imported(answer, [each.line() for each in left]))
+    return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
+
+
+def _imported(answer: Json, left: list[str]) -> Iterator[str]:
+    written = answer["written"]
+    wrote = f"{written['operations']} operations and {written['consumers']} consumers were written"
+    yield f"imported {_counted(answer)}: {wrote}"
+    if left:
+        yield f"read again, the target differs in {len(left)} places:"
+        yield from (f"  {line}" for line in left)
+    else:
+        yield "read again, the target says what the document says; generations are its own"
+    others = len(answer["other_consumers"])
+    if others:
+        yield f"{others} consumers that the document does not have use these providers too"
+
+
+def check(args: Namespace) -> ExitCode:
+    from agent.placement.invariants import findings
+
+    content, evidence = _read_any(args)
+    broken = findings(content, evidence)
+    answer = {**content.counts(), "findings": [each.to_json() for each in broken]}
+    Output(args.output).show(answer, lambda _: _checked(answer))
+    return ExitCode.DRIFT_FOUND if broken else ExitCode.DONE
+
+
+def _checked(answer: Json) -> Iterator[str]:
+    for each in answer["findings"]:
+        yield f"{each['name']}: {each['sentence']}"
+        yield f"  {each['remedy']}"
+    if answer["findings"]:
+        yield f"{len(answer['findings'])} broken invariants in {_counted(answer)}"
+    else:
+        yield f"all is well with {_counted(answer)}"
+
+
+def _counted(answer: Json) -> str:
+    return f"{answer['resource_providers']} providers and {answer['consumers']} consumers"
+
+
+def _read_any(args: Namespace) -> "tuple[Content, Evidence | None]":
+    if args.file is None:
+        return _read(args, with_usages=True)
+    if args.state_dir or args.url or args.config_file:
+        raise UsageError("Check either a file or a placement, not both.")
+    from agent.placement.document import from_text
+
+    return from_text(_text(args.file)), None
+
+
+def _read(args: Namespace, *, with_usages: bool = False) -> "tuple[Content, Evidence]":
+    from agent.placement.reading import ContentClient, read_service, read_state_dir
+
+    if args.state_dir and not (args.url or args.config_file):
+        return read_state_dir(args.state_dir)
+    with _transport(args) as transport:
+        return read_service(ContentClient(transport), with_usages=with_usages)
+
+
+@contextmanager
+def _transport(args: Namespace) -> "Iterator[Transport]":
+    """The transport to the one placement that the options name."""
+    openers: list[Callable[[], Transport]] = []
+    if args.state_dir:
+        openers.append(lambda: _open("embedded", state_dir=args.state_dir))
+    if args.url:
+        openers.append(lambda: _open_url(args))
+    if args.config_file:
+        openers.append(lambda: _open_configured(args))
+    if len(openers) != 1:
+        raise UsageError(
+            "Say which placement, in one way: --state-dir DIR, --url URL (http://..., unix:PATH) or "
+            "--config-file FILE."
+        )
+    with closing(openers[0]()) as transport:
+        yield transport
+
+
+def _open(kind: str, **options: Any) -> "Transport":
+    from agent.placement.connect import open_transport
+
+    return open_transport(kind, **options)
+
+
+def _open_url(args: Namespace) -> "Transport":
+    token = _token(args)
+    if args.url.startswith("unix:"):
+        from agent.placement.socket_transport import SocketTransport
+
+        path = Path(args.url.removeprefix("unix:"))
+        return SocketTransport(path, token=token, timeout_s=args.timeout)
+    if not args.url.startswith(("http://", "https://")):
+        raise UsageError(f"--url takes http://..., https://... or unix:PATH, not {args.url!r}.")
+    options = {
+        "auth_type": "admin_token",
+        "endpoint_override": args.url,
+        "token": token or "admin",
+        "cafile": args.cafile,
+        "timeout": args.timeout,
+    }
+    return _open("remote", options={name: value for name, value in options.items() if value is not None})
+
+
+def _open_configured(args: Namespace) -> "Transport":
+    from dataclasses import asdict
+
+    from agent.settings import load
+
+    told = load(tuple(Path(name) for name in args.config_file), ())
+    return _open(told.placement.kind, state_dir=told.state_path, options=asdict(told.placement))
+
+
+def _token(args: Namespace) -> str | None:
+    if args.token_file is None:
+        return os.environ.get(TOKEN) or None
+    words = args.token_file.read_text(encoding="ascii").split()
+    if len(words) != 1:
+        raise UsageError(f"The token file {args.token_file} must hold one token and nothing else.")
+    return str(words[0])
+
+
+def _text(file: str) -> str:
+    try:
+        if file == STANDARD_STREAM:
+            return sys.stdin.read()
+        return Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is no export document: it is not UTF-8 text.") from error

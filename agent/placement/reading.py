@@ -1,0 +1,176 @@
+"""Reads all that a placement service holds: over its API, or from the state directory of an embedded core."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agent.errors import PlacementConflict, StateError, UsageError
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.content import CUSTOM, UNTYPED, Content
+from agent.placement.invariants import Evidence
+from agent.tree import Inventory, Provider
+
+READERS = 8
+ROUNDS_MAX = 3
+_CONSUMER_TYPES = "1.38"
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class ContentClient(PlacementClient):
+    """A placement client that can also list everything."""
+
+    def provider_roots(self) -> tuple[list[Provider], dict[str, str]]:
+        """All providers, without their contents, and {provider: root}."""
+        reply = self._call("GET", "/resource_providers", "list its providers")
+        said = reply.body["resource_providers"]
+        providers = [
+            Provider(each["uuid"], each["name"], each["parent_provider_uuid"], generation=each["generation"])
+            for each in said
+        ]
+        return providers, {each["uuid"]: each["root_provider_uuid"] for each in said}
+
+    def custom_traits(self) -> list[str]:
+        reply = self._call("GET", f"/traits?name=startswith:{CUSTOM}", "list its custom traits")
+        return list(reply.body["traits"])
+
+    def custom_resource_classes(self) -> list[str]:
+        return [name for name in self.resource_class_names() if name.startswith(CUSTOM)]
+
+    def resource_class_names(self) -> list[str]:
+        reply = self._call("GET", "/resource_classes", "list its resource classes")
+        return [each["name"] for each in reply.body["resource_classes"]]
+
+    def trait_names(self) -> list[str]:
+        return list(self._call("GET", "/traits", "list its traits").body["traits"])
+
+    def knows_types(self) -> bool:
+        """Whether it tells consumers' types apart, which is so from microversion 1.38 on."""
+        return self._speaks(_CONSUMER_TYPES)
+
+
+def read_service(client: ContentClient, *, with_usages: bool = False) -> tuple[Content, Evidence]:
+    """Everything, over the API: four requests a provider (five `with_usages`) and one a consumer.
+
+    Providers that were written to meanwhile are read again, ROUNDS_MAX times at most; then PlacementConflict.
+    Placement does not tell every release, so nobody should write while this reads.
+    """
+    known: dict[str, Provider] = {}
+    for _ in range(ROUNDS_MAX):
+        listed, roots = client.provider_roots()
+        known = {each.uuid: each for each in _each(_refresher(client, known), listed) if each is not None}
+        held = dict(_each(lambda each: (each.uuid, client.consumers_on(each.uuid)), listed))
+        uuids = sorted({consumer for consumers in held.values() for consumer in consumers})
+        consumers = [each for each in _each(_consumer_reader(client), uuids) if each.allocations]
+        usages = dict(
+            _each(lambda each: (each.uuid, client.usages(each.uuid)), listed if with_usages else [])
+        )
+        if {each.uuid: each.generation for each in client.provider_roots()[0]} == {
+            uuid: each.generation for uuid, each in known.items()
+        }:
+            content = Content.of(
+                known.values(), consumers, client.custom_traits(), client.custom_resource_classes()
+            )
+            return content, Evidence(roots, usages, held)
+    raise PlacementConflict(
+        f"Placement was written to while it was being read, {ROUNDS_MAX} times: stop what writes to it "
+        "(agents, schedulers), or try again at a quieter time."
+    )
+
+
+def read_state_dir(state_dir: Path) -> tuple[Content, Evidence]:
+    """Everything, from the database of an embedded core that does not run.
+
+    Raises UsageError where there is no such database, StateError where it cannot be used.
+    """
+    from agent.placement.embedded.journal import FILE_NAME
+    from agent.placement.embedded.sqliteerrors import DatabaseError, DatabaseLocked
+    from agent.placement.embedded.store import Store
+
+    if not (state_dir / FILE_NAME).is_file():
+        raise UsageError(f"There is no placement database in {state_dir}: {FILE_NAME} is missing there.")
+    try:
+        store = Store(state_dir)
+        try:
+            damage = [row[0] for row in store.file.read("PRAGMA integrity_check") if row[0] != "ok"]
+            with store.reading() as model:
+                content = _from_model(model)
+                roots = {uuid: each.root_uuid for uuid, each in model.providers.items()}
+        finally:
+            store.close()
+    except DatabaseLocked as error:
+        raise StateError(
+            f"{error} A running agent can be asked at its placement socket instead: --url unix:PATH.",
+            path=str(error.path),
+        ) from error
+    except DatabaseError as error:
+        raise StateError(str(error), path=str(error.path)) from error
+    if damage:
+        raise StateError(
+            f"{state_dir / FILE_NAME} is damaged ({damage[0]}): put a backup in its place.", findings=damage
+        )
+    return content, Evidence(roots)
+
+
+def _refresher(client: ContentClient, known: dict[str, Provider]) -> Callable[[Provider], Provider | None]:
+    def refreshed(listed: Provider) -> Provider | None:
+        before = known.get(listed.uuid)
+        if before is not None and before.generation == listed.generation:
+            return replace(before, name=listed.name, parent=listed.parent)
+        return client.refreshed(listed)
+
+    return refreshed
+
+
+def _consumer_reader(client: ContentClient) -> Callable[[str], ConsumerAllocations]:
+    typed = client.knows_types()
+
+    def consumer(uuid: str) -> ConsumerAllocations:
+        found = client.allocations_of(uuid)
+        return found if typed else replace(found, consumer_type=UNTYPED)
+
+    return consumer
+
+
+def _each(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(work, items))
+
+
+def _from_model(model: Any) -> Content:
+    return Content.of(
+        [
+            Provider(
+                each.uuid,
+                each.name,
+                each.parent_uuid,
+                {name: _inventory(inventory) for name, inventory in each.inventories.items()},
+                each.traits,
+                each.aggregates,
+                each.generation,
+            )
+            for each in model.providers.values()
+        ],
+        [
+            ConsumerAllocations(
+                each.uuid,
+                each.allocations,
+                each.generation,
+                each.project_id,
+                each.user_id,
+                each.consumer_type or UNTYPED,
+            )
+            for each in model.consumers.values()
+        ],
+        [name for name in model.traits if name.startswith(CUSTOM)],
+        [name for name in model.resource_classes if name.startswith(CUSTOM)],
+    )
+
+
+def _inventory(said: Any) -> Inventory:
+    return Inventory(
+        said.total, said.reserved, said.min_unit, said.max_unit, said.step_size, said.allocation_ratio
+    )
