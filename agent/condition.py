@@ -24,6 +24,12 @@ class Fault:
 
     concern: str
     sentence: str
+    away: bool = False
+    """Somebody does not answer: one and the same fault, in whatever words each request put it."""
+
+    def is_news(self, before: "Fault | None") -> bool:
+        same = before is not None and (self.concern, self.away) == (before.concern, before.away)
+        return not same or (not self.away and before is not None and self.sentence != before.sentence)
 
 
 class Condition:
@@ -42,11 +48,11 @@ class Condition:
         self.since = clock()
         self.fault: Fault | None = None
 
-    def degraded(self, concern: str, sentence: str) -> None:
-        """The same words again change nothing."""
-        if self._turn(State.DEGRADED, Fault(concern, sentence)):
-            LOG.warning("Degraded: %s", sentence, fields={"concern": concern})
-            self._on_change(State.DEGRADED, sentence)
+    def degraded(self, fault: Fault) -> None:
+        """The same fault again changes nothing."""
+        if self._turn(State.DEGRADED, fault):
+            LOG.warning("Degraded: %s", fault.sentence, fields={"concern": fault.concern})
+            self._on_change(State.DEGRADED, fault.sentence)
 
     def ready(self, sentence: str) -> None:
         """Everything is in order."""
@@ -61,9 +67,11 @@ class Condition:
     def _turn(self, state: State, fault: Fault | None) -> bool:
         """Whether that changed anything."""
         with self._lock:
-            if self.state is State.STOPPING or (self.state, self.fault) == (state, fault):
+            if self.state is State.STOPPING:
                 return False
+            before, self.fault = self.fault, fault
             if state is not self.state:
                 self.since = self._clock()
-            self.state, self.fault = state, fault
-            return True
+                self.state = state
+                return True
+            return fault is not None and fault.is_news(before)

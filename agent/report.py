@@ -8,7 +8,7 @@ a plan may stop, and the next one goes on from there; nothing is wiped because s
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Protocol
@@ -42,7 +42,9 @@ class Memory(Protocol):
 
 
 class Tracker(Protocol):
-    """The one that must know what placement holds."""
+    """The one that must know what placement holds, and what guests use."""
+
+    def saw(self, guests: Collection[Guest]) -> None: ...
 
     def refresh(
         self, tree: ProviderTree, held: Held, units: Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -172,13 +174,13 @@ class Reporter:
         return self._run(reread)
 
     def _run(self, reread: bool) -> Plan | None:
-        description = self._driver.describe()
-        self.guests = self._driver.guests()
-        known = self._tree
-        fresh = self._in_step and not reread and known is not None
-        if fresh and (description is self._description or description == self._description):
+        description, guests = self._driver.describe(), self._driver.guests()
+        if guests != self.guests:
+            self._tracker.saw(guests)
+            self.guests = guests
+        if self._in_step and not reread and description == self._description:
             return None
-        current = known if fresh and known is not None else self._client.read_tree(self._root, known)
+        current = self._client.read_tree(self._root, self._tree)
         self._tree, self._in_step = current, False
         owned = self._memory.owned()
         resolved = resolve(description, current, owned, self._root)

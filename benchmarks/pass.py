@@ -5,7 +5,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class Counting:
 class Notebook:
     kept: Owned = field(default_factory=Owned)
     known: Mapping[str, str] = field(default_factory=dict)
+    guests: Collection[Guest] = ()
 
     def owned(self) -> Owned:
         return self.kept
@@ -55,6 +56,9 @@ class Notebook:
 
     def remember_devices(self, devices: Mapping[str, str]) -> None:
         self.known = devices
+
+    def saw(self, guests: Collection[Guest]) -> None:
+        self.guests = guests
 
     def refresh(self, *_: object) -> None:
         pass

@@ -1,7 +1,7 @@
 """The pass over a real placement (the embedded core) and a described host."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class Notebook:
 
     kept: Owned = field(default_factory=Owned)
     known: Mapping[str, str] = field(default_factory=dict)
+    guests: Collection[Guest] = ()
     seen: list[tuple[ProviderTree, Held, Mapping[str, Mapping[str, tuple[str, ...]]]]] = field(
         default_factory=list
     )
@@ -64,6 +65,9 @@ class Notebook:
 
     def remember_devices(self, devices: Mapping[str, str]) -> None:
         self.known = devices
+
+    def saw(self, guests: Collection[Guest]) -> None:
+        self.guests = guests
 
     def refresh(
         self, tree: ProviderTree, held: Held, units: Mapping[str, Mapping[str, tuple[str, ...]]]

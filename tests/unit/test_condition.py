@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.condition import Condition, State
+from agent.condition import Condition, Fault, State
 
 
 @pytest.fixture
@@ -16,31 +16,47 @@ def condition(told: list[tuple[State, str]]) -> Condition:
     return Condition(lambda state, sentence: told.append((state, sentence)), clock=lambda: next(ticks))
 
 
+DRIVER = Fault("driver", "libvirtd is away.", away=True)
+PLACEMENT = Fault("placement", "Placement did not show the tree.", away=True)
+
+
 def test_each_change_is_told_once(condition: Condition, told: list[tuple[State, str]]) -> None:
     assert condition.state is State.STARTING
     for _ in range(3):
-        condition.degraded("driver", "libvirtd is away.")
+        condition.degraded(DRIVER)
     for _ in range(3):
-        condition.degraded("placement", "Placement is away.")
+        condition.degraded(PLACEMENT)
     for _ in range(3):
         condition.ready("All is well.")
     assert told == [
-        (State.DEGRADED, "libvirtd is away."),
-        (State.DEGRADED, "Placement is away."),
+        (State.DEGRADED, DRIVER.sentence),
+        (State.DEGRADED, PLACEMENT.sentence),
         (State.READY, "All is well."),
     ]
     assert condition.fault is None
 
 
+def test_being_away_is_one_fault_in_whatever_words(
+    condition: Condition, told: list[tuple[State, str]]
+) -> None:
+    condition.degraded(PLACEMENT)
+    condition.degraded(Fault("placement", "Placement did not put the traits.", away=True))
+    assert len(told) == 1
+    assert condition.fault is not None and condition.fault.sentence == "Placement did not put the traits."
+    condition.degraded(Fault("placement", "Placement refused the plan."))
+    condition.degraded(Fault("placement", "Placement refused another plan."))
+    assert len(told) == 3
+
+
 def test_since_is_of_the_state_not_of_the_fault(condition: Condition) -> None:
-    condition.degraded("driver", "one")
+    condition.degraded(DRIVER)
     since = condition.since
-    condition.degraded("driver", "two")
-    assert condition.since == since and condition.fault is not None and condition.fault.sentence == "two"
+    condition.degraded(PLACEMENT)
+    assert condition.since == since and condition.fault == PLACEMENT
 
 
 def test_stopping_is_the_end(condition: Condition, told: list[tuple[State, str]]) -> None:
     condition.stopping()
-    condition.degraded("driver", "late")
+    condition.degraded(DRIVER)
     condition.ready("late")
     assert condition.state is State.STOPPING and told == []

@@ -1,0 +1,229 @@
+"""The agent of one host: what the jobs run, and what the local API may ask."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from random import SystemRandom
+from typing import Any
+
+from agent import __version__, log
+from agent.claim import Claim, Explanation
+from agent.condition import Condition, Fault, State
+from agent.driver import Driver, Guest
+from agent.errors import (
+    DriverError,
+    DriverUnavailable,
+    IdentityError,
+    PlacementError,
+    PlacementUnavailable,
+    PlimsollError,
+    StateError,
+)
+from agent.identity import Identity
+from agent.operations import Usages
+from agent.placement.client import PlacementClient
+from agent.plan import Plan
+from agent.report import PassReport, Reporter
+from agent.request import ClaimRequest
+from agent.settings import Settings, describe
+from agent.tracker import ResourceTracker
+from agent.tree import ProviderTree
+
+LOG = log.get(__name__)
+
+BACKOFF_BASE_S = 1.0
+BACKOFF_MAX_S = 60.0
+BACKOFF_LEAST_S = 0.25
+PASS_STUCK_S = 300.0
+STARTING = "the agent is starting and has not seen the whole host yet"
+
+_JITTER = SystemRandom()
+
+
+class HostAgent:
+    """Implements `agent.operations.Operations`; any thread may call.
+
+    `wake(delay_s)` asks for a pass in so many seconds.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        reporter: Reporter,
+        tracker: ResourceTracker,
+        client: PlacementClient,
+        condition: Condition,
+        wake: Callable[[float], None],
+    ) -> None:
+        self.settings = settings
+        self.condition = condition
+        self._identity = identity
+        self._reporter = reporter
+        self._tracker = tracker
+        self._client = client
+        self._wake = wake
+        self._recovered = False
+        self._failures = 0
+        self._last: PassReport | None = None
+        self._problems: tuple[str, ...] = ()
+        tracker.close(STARTING)
+
+    # What the jobs run
+
+    def look(self, why: str) -> None:
+        """A pass; after a failure one that also reads placement again. Does not raise PlimsollError."""
+        self._settle(self._reporter.verify(why) if self.condition.fault else self._reporter.look(why))
+
+    def verify(self) -> None:
+        """The slow pass: does placement still hold what was written there?"""
+        self._settle(self._reporter.verify("verification"))
+
+    def deliver(self) -> None:
+        """Deliver the releases that placement has not been told of yet."""
+        if not self._tracker.pending:
+            return
+        try:
+            self._tracker.deliver()
+        except StateError as error:
+            self._fault(error)
+
+    def alive(self) -> bool:
+        """Whether the tracker's lock can be had and no pass is stuck; waits for the lock."""
+        self._tracker.claims()
+        return self._reporter.running_s() < PASS_STUCK_S
+
+    def use(self, settings: Settings, driver: Driver | None) -> None:
+        """Go on with other settings, and another driver where they ask for one."""
+        self.settings = settings
+        if driver is not None:
+            self._reporter.use(driver).close()
+
+    def stopping(self) -> None:
+        self.condition.stopping()
+        self._tracker.close("the agent is stopping")
+
+    def broken(self, job: str, error: BaseException) -> None:
+        """A job let an exception through that nobody foresaw."""
+        LOG.error("The job %s broke: %r", job, error, fields={"job": job})
+        self._fault(StateError(f"The agent's own job {job!r} broke ({error!r}); its log has more."))
+
+    def _settle(self, report: PassReport) -> None:
+        self._last = report
+        error = report.error
+        if error is None and not self._recovered:
+            error = self._recover()
+        if error is not None:
+            self._fault(error)
+            return
+        self._failures = 0
+        self._tell_problems(report.problems)
+        LOG.info(report.sentence, fields=_fields(report))
+        if self.condition.state is not State.STOPPING:
+            self._tracker.open()
+            self.condition.ready(f"{self._identity.name} with {report.providers} providers; claims are open.")
+
+    def _recover(self) -> PlimsollError | None:
+        """Finish or undo what a crash has left, once after the start."""
+        try:
+            resolved = self._tracker.recover(self._reporter.guests or ())
+        except StateError as error:
+            return error
+        if resolved:
+            LOG.info("Finished or undid what the last run had left open.", fields={"claims": resolved})
+        self._recovered = True
+        return None
+
+    def _fault(self, error: PlimsollError) -> None:
+        self._tracker.close(error.message.rstrip("."))
+        away = isinstance(error, DriverUnavailable | PlacementUnavailable)
+        self.condition.degraded(Fault(_concern(error), error.message, away))
+        self._reporter.distrust()
+        self._failures += 1
+        bound = min(BACKOFF_MAX_S, BACKOFF_BASE_S * 2 ** min(self._failures, 10))
+        self._wake(max(BACKOFF_LEAST_S, _JITTER.uniform(0, bound)))
+
+    def _tell_problems(self, problems: tuple[str, ...]) -> None:
+        for problem in problems:
+            if problem not in self._problems:
+                LOG.warning(problem)
+        self._problems = problems
+
+    # Operations
+
+    def status(self) -> dict[str, Any]:
+        fault = self.condition.fault
+        last = self._last
+        closed = self._tracker.closed_reason
+        return {
+            "host": self._identity.name,
+            "uuid": self._identity.uuid,
+            "version": __version__,
+            "state": str(self.condition.state),
+            "reasons": [*([fault.sentence] if fault else []), *self._problems],
+            "since": _text(self.condition.since),
+            "driver": {"name": self.settings.compute_driver, **_health("driver", fault)},
+            "placement": {"kind": self.settings.placement.kind, **_health("placement", fault)},
+            "claims": {"open": closed is None, "reason": closed, "count": len(self._tracker.claims())},
+            "last_pass": last
+            and {"at": _text(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
+            "pid": os.getpid(),
+        }
+
+    def tree(self) -> tuple[ProviderTree, Usages]:
+        tree = self._client.read_tree(self._identity.uuid)
+        return tree, {each.uuid: dict(self._client.usages(each.uuid)) for each in tree if each.inventories}
+
+    def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
+        guests = {guest.uuid: guest for guest in self._reporter.guests or ()}
+        claims = self._tracker.claims()
+        return tuple((guests.get(uuid), claims.get(uuid)) for uuid in sorted({*guests, *claims}))
+
+    def claim(self, request: ClaimRequest) -> Claim:
+        try:
+            return self._tracker.claim(request).claim
+        except PlacementUnavailable as error:
+            self._fault(error)
+            raise
+
+    def explain(self, request: ClaimRequest) -> Explanation:
+        return self._tracker.explain(request)
+
+    def release(self, consumer: str) -> bool:
+        released = self._tracker.release(consumer)
+        if not released:
+            self._reporter.distrust()
+            self._wake(BACKOFF_LEAST_S)
+        return released
+
+    def next_plan(self) -> Plan:
+        return self._reporter.next_plan()
+
+    def configuration(self) -> dict[str, Any]:
+        return describe(self.settings)
+
+
+def _concern(error: PlimsollError) -> str:
+    if isinstance(error, DriverError):
+        return "driver"
+    if isinstance(error, PlacementError):
+        return "placement"
+    return "identity" if isinstance(error, IdentityError) else "agent"
+
+
+def _health(concern: str, fault: Fault | None) -> dict[str, Any]:
+    error = fault.sentence if fault and fault.concern == concern else None
+    return {"ok": error is None, "error": error}
+
+
+def _text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _fields(report: PassReport) -> dict[str, Any]:
+    return {
+        "providers": report.providers,
+        "changed": report.changed,
+        "operations": report.operations,
+        "duration_ms": report.duration_ms,
+    }

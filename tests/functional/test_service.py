@@ -1,0 +1,238 @@
+"""The agent of one host without its process: how it is, what it answers, how it comes back from a fault."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from agent import host as host_module
+from agent.condition import Condition, State
+from agent.driver import Guest, GuestState
+from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, UnknownConsumer
+from agent.host import HostAgent
+from agent.identity import establish
+from agent.journal import Journal
+from agent.placement.client import PlacementClient
+from agent.placement.connect import open_transport
+from agent.placement.transport import Reply, Transport
+from agent.report import Reporter
+from agent.request import ClaimRequest, RequestGroup
+from agent.settings import Settings, load
+from agent.tracker import ResourceTracker
+from drivers.fake import FakeDriver
+
+
+class Wire:
+    """A transport that can be cut."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.requests = 0
+        self.cut = False
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.requests += 1
+        if self.cut:
+            raise PlacementUnavailable("Placement does not answer.")
+        return self.inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class World:
+    agent: HostAgent
+    driver: FakeDriver
+    wire: Wire
+    journal: Journal
+    retries: list[float]
+
+    def close(self) -> None:
+        self.driver.close()
+        self.wire.close()
+        self.journal.close()
+
+
+def request(**resources: int) -> ClaimRequest:
+    return ClaimRequest(str(uuid4()), (RequestGroup(resources=resources),))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    file = tmp_path / "plimsoll.conf"
+    file.write_text(f"[DEFAULT]\ncompute_driver = fake\nhost = node1\nstate_path = {tmp_path}\n")
+    return load([file])
+
+
+def opened(settings: Settings) -> World:
+    """The daemon's parts, put together as the service does it."""
+    journal = Journal.open(settings.state_path)
+    identity = establish(settings.state_path, settings.host, journal.host_uuid())
+    journal.remember_host(identity.uuid)
+    wire = Wire(open_transport("embedded", state_dir=settings.state_path))
+    client = PlacementClient(wire)
+    tracker = ResourceTracker(journal, client)
+    driver = FakeDriver.create(settings.driver)
+    reporter = Reporter(driver, client, tracker, journal, identity.uuid)
+    retries: list[float] = []
+    condition = Condition(lambda state, sentence: None)
+    agent = HostAgent(settings, identity, reporter, tracker, client, condition, retries.append)
+    return World(agent, driver, wire, journal, retries)
+
+
+@pytest.fixture
+def world(settings: Settings) -> Iterator[World]:
+    world = opened(settings)
+    yield world
+    world.close()
+
+
+def test_claims_are_closed_until_the_host_was_seen_whole(world: World) -> None:
+    assert world.agent.status()["state"] == "starting"
+    with pytest.raises(ClaimsClosed, match="has not seen the whole host"):
+        world.agent.claim(request(VCPU=1))
+    world.driver.fail(1)
+    world.agent.look("the start")
+    assert world.agent.status()["state"] == "degraded"
+    with pytest.raises(ClaimsClosed, match="fake hypervisor does not answer"):
+        world.agent.claim(request(VCPU=1))
+    world.agent.look("the retry")
+    assert world.agent.status()["state"] == "ready"
+    assert world.agent.claim(request(VCPU=1)).state == "claimed"
+
+
+def test_status_says_how_everything_is(world: World) -> None:
+    world.agent.look("the start")
+    world.agent.claim(request(VCPU=1))
+    status = world.agent.status()
+    assert status["reasons"] == [] and status["host"] == "node1"
+    assert status["driver"] == {"name": "fake", "ok": True, "error": None}
+    assert status["placement"] == {"kind": "embedded", "ok": True, "error": None}
+    assert status["claims"] == {"open": True, "reason": None, "count": 1}
+    assert status["last_pass"]["sentence"].startswith("After the start: ")
+
+
+def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pass(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.agent.look("the start")
+    monkeypatch.setattr(host_module._JITTER, "uniform", lambda _, high: high)
+    caplog.set_level(logging.INFO)
+    world.wire.cut = True
+    with pytest.raises(PlacementUnavailable):
+        world.agent.claim(request(VCPU=1))
+    world.driver.change(disk_gb=4000)
+    for _ in range(12):
+        world.agent.look("the retry")
+    degraded = [record for record in caplog.records if record.getMessage().startswith("Degraded")]
+    assert len(degraded) == 1 and degraded[0].levelno == logging.WARNING
+    assert len(caplog.records) == 1
+    assert world.retries == sorted(world.retries) and world.retries[-1] == host_module.BACKOFF_MAX_S
+    assert not world.agent.status()["placement"]["ok"]
+    world.wire.cut = False
+    world.agent.look("the retry")
+    assert world.agent.condition.state is State.READY
+    tree, usages = world.agent.tree()
+    assert tree.roots[0].inventories["DISK_GB"].total == 4000
+    assert not any(amount for each in usages.values() for amount in each.values())
+
+
+def test_a_failed_claim_while_placement_is_away_leaves_nothing(world: World) -> None:
+    world.agent.look("the start")
+    world.wire.cut = True
+    with pytest.raises(PlacementUnavailable):
+        world.agent.claim(request(VCPU=1))
+    with pytest.raises(ClaimsClosed, match="Placement does not answer"):
+        world.agent.claim(request(VCPU=1))
+    world.wire.cut = False
+    world.agent.look("the retry")
+    world.agent.deliver()
+    assert not any(amount for each in world.agent.tree()[1].values() for amount in each.values())
+
+
+def test_a_release_while_placement_is_away_is_delivered_later(world: World) -> None:
+    world.agent.look("the start")
+    consumer = world.agent.claim(request(VCPU=2)).consumer
+    world.wire.cut = True
+    assert world.agent.release(consumer) is False
+    world.agent.deliver()
+    world.wire.cut = False
+    world.agent.look("the retry")
+    world.agent.deliver()
+    assert not any(amount for each in world.agent.tree()[1].values() for amount in each.values())
+    with pytest.raises(UnknownConsumer):
+        world.agent.release(consumer)
+
+
+def test_a_restart_finds_the_claims(world: World, settings: Settings) -> None:
+    world.agent.look("the start")
+    claim = world.agent.claim(request(VCPU=2, PGPU=1))
+    world.close()
+    again = opened(settings)
+    try:
+        again.agent.look("the start")
+        assert [found for _, found in again.agent.instances()] == [claim]
+        with pytest.raises(DoesNotFit):
+            again.agent.claim(request(PGPU=1))
+        assert again.agent.release(claim.consumer)
+        assert again.agent.claim(request(PGPU=1)).state == "claimed"
+    finally:
+        again.close()
+
+
+def test_guests_and_claims_stand_side_by_side(world: World) -> None:
+    both, lone = str(uuid4()), str(uuid4())
+    for uuid in (both, lone):
+        world.driver.add_guest(Guest(uuid, f"guest-{uuid[:4]}", GuestState.RUNNING, {"VCPU": 1}))
+    world.agent.look("the start")
+    claim = world.agent.claim(ClaimRequest(both, (RequestGroup(resources={"VCPU": 1}),)))
+    pairs = {
+        guest.uuid if guest else found.consumer if found else "": (guest, found)
+        for guest, found in world.agent.instances()
+    }
+    assert pairs[both][1] == claim and pairs[both][0] is not None
+    assert pairs[lone][1] is None and pairs[lone][0] is not None
+
+
+def test_asking_and_planning_change_nothing(world: World) -> None:
+    world.agent.look("the start")
+    before = world.agent.tree()
+    assert world.agent.explain(request(VCPU=1)).fits
+    refused = world.agent.explain(request(PGPU=9))
+    assert not refused.fits and refused.shortfalls[0].asked == 9
+    world.driver.change(disk_gb=5)
+    assert len(world.agent.next_plan().operations) == 1
+    assert world.agent.tree() == before
+
+
+def test_other_settings_bring_another_inventory(world: World, settings: Settings, tmp_path: Path) -> None:
+    world.agent.look("the start")
+    file = tmp_path / "plimsoll.conf"
+    file.write_text(file.read_text() + "reserved_host_memory_mb = 1024\n")
+    other = load([file])
+    world.agent.use(other, FakeDriver.create(other.driver))
+    world.agent.look("the reload")
+    assert world.agent.tree()[0].roots[0].inventories["MEMORY_MB"].reserved == 1024
+    assert world.agent.configuration()["DEFAULT"]["reserved_host_memory_mb"]["value"] == 1024
+
+
+def test_a_mistake_of_ours_degrades_and_is_survived(world: World) -> None:
+    world.agent.look("the start")
+    world.agent.broken("look", RuntimeError("a mistake"))
+    assert world.agent.status()["state"] == "degraded" and "a mistake" in world.agent.status()["reasons"][0]
+    world.agent.look("the retry")
+    assert world.agent.status()["state"] == "ready"
+
+
+def test_stopping_closes_claims_for_good(world: World) -> None:
+    world.agent.look("the start")
+    world.agent.stopping()
+    world.agent.look("its interval")
+    with pytest.raises(ClaimsClosed, match="stopping"):
+        world.agent.claim(request(VCPU=1))
+    assert world.agent.alive()
