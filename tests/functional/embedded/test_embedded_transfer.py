@@ -26,7 +26,6 @@ def reference() -> Iterator[Ask]:
         return service.ask(Request(method, path, body, microversion))
 
     yield ask
-    service.close()
 
 
 def test_everything_is_carried_over_and_back(tmp_path: Path, reference: Ask) -> None:
