@@ -1,4 +1,4 @@
-"""How long the drivers take, in milliseconds: `PYTHONPATH=.:tests python benchmarks/virt_drivers.py [guests]`.
+"""How long the drivers take, in ms: `PYTHONPATH=.:tests python benchmarks/virt_drivers.py [guests]`.
 
 The libvirt driver reads a host that libvirt's own test driver serves in this process, so what is measured is
 the driver and libvirt's Python binding; a daemon adds one trip to its socket for each call.
