@@ -81,6 +81,8 @@ class Reader:
         self._guests: tuple[Guest, ...] = ()
         self._all_read_at = -float("inf")
         self._hung: dict[str, threading.Event] = {}
+        self._guest_capabilities_told: DomainCapabilities | None = None
+        self._refusal = ""
         self._files = Runner(
             f"the file system of [libvirt] images_path {options.images_path}",
             "see whether its server answers",
@@ -122,31 +124,35 @@ class Reader:
         session.beat(self._options.probe_timeout)
         capabilities = parse_capabilities(session.libvirt.getCapabilities())
         old = session.static
-        guests = old.guests if old else self._guest_capabilities(session, capabilities)
+        guests = old.guests if old and old.guests else self._guest_capabilities(session, capabilities)
         cpu = guests.cpu if guests is not None and guests.cpu else capabilities.cpu
-        flags = old.cpu_flags if old else _cpu_flags(session, cpu, capabilities)
+        flags = _cpu_flags(session, cpu, capabilities)
         session.beat()
         memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
         return _Static(capabilities, guests, flags, online, memory_mb, time.monotonic())
 
     def _guest_capabilities(self, session: Session, capabilities: Capabilities) -> DomainCapabilities | None:
-        """None where libvirt does not say, or not to this user."""
+        """None where libvirt does not say, or not to this user; what an earlier connection said stays true."""
         if not self._options.full_connection:
             return None
         session.beat()
         try:
             with closing(libvirt.open(self._options.connection_uri)) as connection:
-                return merge(self._ask_guest_capabilities(session, connection, capabilities))
+                told = merge(self._ask_guest_capabilities(session, connection, capabilities))
         except libvirt.libvirtError as error:
-            LOG.warning(
-                "libvirt does not tell this user what guests can have (%s): the traits of firmware, "
-                "vTPM, disk "
-                "buses and graphics are missing, CPU flags are those of the host; to have them, let this "
-                "user "
-                "manage libvirt, or silence this by [libvirt] full_connection=false",
-                error,
-            )
-            return None
+            if not session.alive():
+                raise
+            if str(error) != self._refusal:
+                self._refusal = str(error)
+                LOG.warning(
+                    "libvirt does not tell this user what guests can have (%s): the traits of firmware, vTPM, "
+                    "disk buses and graphics are missing, CPU flags are those of the host; to have them, let "
+                    "this user manage libvirt, or silence this by [libvirt] full_connection=false",
+                    error,
+                )
+            return self._guest_capabilities_told
+        self._guest_capabilities_told = told
+        return told
 
     def _ask_guest_capabilities(
         self, session: Session, connection: Any, capabilities: Capabilities
