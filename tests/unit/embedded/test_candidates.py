@@ -1,4 +1,4 @@
-"""Allocation candidates, on models made by hand. tests/differential compares them with OpenStack Placement."""
+"""Allocation candidates, on models made by hand; tests/differential holds them against the original."""
 
 from __future__ import annotations
 
