@@ -132,7 +132,7 @@ class Reader:
         return _Static(capabilities, guests, flags, online, memory_mb, time.monotonic())
 
     def _guest_capabilities(self, session: Session, capabilities: Capabilities) -> DomainCapabilities | None:
-        """None where libvirt does not say, or not to this user; what an earlier connection said stays true."""
+        """None where libvirt does not say, or not to this user; what was said earlier stays true."""
         if not self._options.full_connection:
             return None
         session.beat()
@@ -145,9 +145,9 @@ class Reader:
             if str(error) != self._refusal:
                 self._refusal = str(error)
                 LOG.warning(
-                    "libvirt does not tell this user what guests can have (%s): the traits of firmware, vTPM, "
-                    "disk buses and graphics are missing, CPU flags are those of the host; to have them, let "
-                    "this user manage libvirt, or silence this by [libvirt] full_connection=false",
+                    "libvirt does not tell this user what guests can have (%s): traits of firmware, vTPM, "
+                    "disk buses and graphics are missing, CPU flags are the host's; to have them, let this "
+                    "user manage libvirt, or silence this by [libvirt] full_connection=false",
                     error,
                 )
             return self._guest_capabilities_told
