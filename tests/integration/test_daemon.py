@@ -1,0 +1,265 @@
+"""The real daemon, as a process: it starts, claims, is killed, and nothing is lost."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from daemonprocess import Daemon, Manager, eventually
+
+from agent.errors import ClaimsClosed, DaemonUnreachable, ExitCode, PlimsollError
+
+CLIENTS = 16
+RESIDENT_MAX_MB = 80
+
+Make = Callable[..., Daemon]
+
+FAKE = {"DEFAULT": {"compute_driver": "fake"}}
+TEST_LIBVIRT = {"DEFAULT": {"compute_driver": "libvirt"}, "libvirt": {"connection_uri": "test:///default"}}
+LIBVIRTD = {"DEFAULT": {"compute_driver": "libvirt"}, "libvirt": {"connection_uri": "qemu:///system"}}
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    daemons: list[Daemon] = []
+
+    def make(options: Mapping[str, Mapping[str, Any]] = FAKE) -> Daemon:
+        daemons.append(Daemon(tmp_path, options))
+        return daemons[-1]
+
+    yield make
+    for daemon in daemons:
+        daemon.close()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    manager = Manager(tmp_path / "notify")
+    yield manager
+    manager.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(FAKE, id="fake"),
+        pytest.param(TEST_LIBVIRT, id="test-libvirt"),
+        pytest.param(LIBVIRTD, id="libvirtd", marks=[pytest.mark.libvirtd, pytest.mark.slow]),
+    ],
+)
+def test_a_claim_outlives_kill_9(
+    make: Make, options: Mapping[str, Mapping[str, Any]], request: pytest.FixtureRequest
+) -> None:
+    if options is LIBVIRTD:
+        request.getfixturevalue("system_libvirtd")
+    daemon = make(options)
+    daemon.start()
+    eventually("ready", lambda: daemon.status()["state"] == "ready")
+    host = daemon.status()["uuid"]
+    made = daemon.claim({"VCPU": 1, "MEMORY_MB": 64})
+    daemon.kill()
+
+    daemon.start()
+    assert daemon.status()["uuid"] == host
+    assert daemon.claims() == {made["consumer"]: made}
+    assert daemon.used() == {"VCPU": 1, "MEMORY_MB": 64}
+    daemon.release(made["consumer"])
+    assert daemon.used() == {}
+    assert daemon.claims() == {}
+    assert daemon.stop() == ExitCode.DONE
+
+
+def test_sixteen_clients_at_once_and_kill_9_in_the_middle(make: Make) -> None:
+    """What was acknowledged is there; what was not is there as a whole or not at all."""
+    daemon = make()
+    daemon.start()
+    asked: list[str] = []
+    acknowledged: list[str] = []
+    enough = threading.Semaphore(0)
+
+    def client() -> None:
+        while True:
+            consumer = str(uuid4())
+            asked.append(consumer)
+            try:
+                daemon.claim({"VCPU": 1, "MEMORY_MB": 16}, consumer)
+            except DaemonUnreachable:
+                return
+            acknowledged.append(consumer)
+            enough.release()
+
+    threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for _ in range(4 * CLIENTS):
+        assert enough.acquire(timeout=30)
+    daemon.kill()
+    for thread in threads:
+        thread.join()
+
+    daemon.start()
+    eventually("ready", lambda: daemon.status()["state"] == "ready")
+    found = daemon.claims()
+    assert set(acknowledged) <= set(found) <= set(asked)
+    assert {claim["state"] for claim in found.values()} == {"claimed"}
+    assert daemon.used() == {"VCPU": len(found), "MEMORY_MB": 16 * len(found)}
+    for consumer in found:
+        daemon.release(consumer)
+    assert daemon.used() == {}
+
+
+def test_the_last_unit_is_given_once(make: Make) -> None:
+    daemon = make()
+    daemon.start()
+    outcomes: list[str] = []
+    barrier = threading.Barrier(CLIENTS)
+
+    def client() -> None:
+        barrier.wait()
+        try:
+            daemon.claim({"PGPU": 1})
+        except PlimsollError as error:
+            outcomes.append(error.code)
+        else:
+            outcomes.append("claimed")
+
+    threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("claimed") == 1
+    assert set(outcomes) == {"claimed", "plimsoll.claim.does_not_fit"}
+    assert daemon.used() == {"PGPU": 1}
+
+
+def test_a_bad_reload_leaves_the_running_settings(make: Make, manager: Manager) -> None:
+    daemon = make()
+    daemon.environment["NOTIFY_SOCKET"] = str(manager.path)
+    daemon.start()
+    before = daemon.client.get("/v1/config")
+    daemon.options["DEFAULT"]["reserved_host_memory_mb"] = "plenty"
+    daemon.write()
+    daemon.hang_up()
+    eventually("the refusal", lambda: daemon.lines("plenty"))
+    eventually("the end of the reload", lambda: len(manager.heard("READY")) == 2)
+    assert "MONOTONIC_USEC" in manager.heard("RELOADING")[0]
+    assert daemon.client.get("/v1/config") == before
+    assert daemon.claim({"VCPU": 1})["state"] == "claimed"
+
+
+def test_a_good_reload_changes_the_inventory_and_names_what_needs_a_restart(make: Make) -> None:
+    daemon = make()
+    daemon.start()
+    daemon.options["DEFAULT"] |= {"reserved_host_memory_mb": 4096, "host": "node2"}
+    daemon.write()
+    daemon.hang_up()
+
+    def reserved() -> int:
+        (root,) = [
+            each
+            for each in daemon.client.get("/v1/tree")["resource_providers"]
+            if each["parent_provider_uuid"] is None
+        ]
+        found: int = root["inventories"]["MEMORY_MB"]["reserved"]
+        return found
+
+    eventually("the new inventory", lambda: reserved() == 4096)
+    assert daemon.lines("Only a restart changes [DEFAULT] host.")
+    assert daemon.status()["host"] == "node1"
+    daemon.stop()
+    assert daemon.launch().wait(30) == ExitCode.FAILED
+    assert daemon.lines("This host was named 'node1' and is now named 'node2'")
+
+
+def test_the_watchdog_is_fed_and_the_start_is_told(make: Make, manager: Manager) -> None:
+    daemon = make()
+    daemon.environment |= {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "600000"}
+    daemon.start()
+    eventually("three pings", lambda: len(manager.heard("WATCHDOG")) >= 3)
+    assert len(manager.heard("READY")) == 1
+    assert any("EXTEND_TIMEOUT_USEC" in message for message in manager.messages)
+    assert daemon.stop() == ExitCode.DONE
+    assert manager.heard("STOPPING")
+
+
+def test_sigterm_leaves_cleanly(make: Make) -> None:
+    daemon = make()
+    daemon.start()
+    assert daemon.stop() == ExitCode.DONE
+    assert not daemon.socket.exists()
+    assert "Stopped." in daemon.lines("level=info")[-1]
+    assert not daemon.lines("Traceback")
+    daemon.start()
+    assert daemon.status()["state"] == "ready"
+
+
+def test_the_idle_daemon_is_small(make: Make) -> None:
+    daemon = make()
+    daemon.start()
+    daemon.claim({"VCPU": 1})
+    assert daemon.resident_mb() < RESIDENT_MAX_MB
+
+
+def test_a_hypervisor_away_at_the_start_is_a_state(make: Make, tmp_path: Path) -> None:
+    host = tmp_path / "host.json"
+    away = {"cells": [{"id": 0, "cpus": "0-3", "memory_mb": 4096}], "disk_gb": 10}
+    host.write_text(json.dumps({**away, "unavailable": "the hypervisor is being repaired"}))
+    daemon = make({**FAKE, "fake": {"host_file": host}})
+    daemon.start()
+    status = daemon.status()
+    assert status["state"] == "degraded" and not status["claims"]["open"]
+    assert "being repaired" in status["reasons"][0] and not status["driver"]["ok"]
+    with pytest.raises(ClaimsClosed, match="being repaired"):
+        daemon.claim({"VCPU": 1})
+    host.write_text(json.dumps(away))
+    eventually("ready", lambda: daemon.status()["state"] == "ready")
+    assert daemon.claim({"VCPU": 1})["state"] == "claimed"
+    assert len(daemon.lines("Degraded:")) == 1 and len(daemon.lines("Ready:")) == 1
+
+
+def test_a_change_of_the_host_is_seen_at_once(make: Make, tmp_path: Path) -> None:
+    host = tmp_path / "host.json"
+    now = {"cells": [{"id": 0, "cpus": "0-3", "memory_mb": 4096}], "disk_gb": 10}
+    host.write_text(json.dumps(now))
+    daemon = make({**FAKE, "fake": {"host_file": host}})
+    daemon.start()
+    host.write_text(json.dumps({**now, "disk_gb": 77}))
+
+    def disk_gb() -> int:
+        (root,) = daemon.client.get("/v1/tree")["resource_providers"]
+        found: int = root["inventories"]["DISK_GB"]["total"]
+        return found
+
+    eventually("the new disk", lambda: disk_gb() == 77, 10)
+
+
+def test_settings_that_cannot_be_used_end_it_with_one_line(make: Make) -> None:
+    daemon = make({"DEFAULT": {"compute_driver": "fake", "reserved_host_memroy_mb": 1}})
+    assert daemon.launch().wait(30) == ExitCode.USAGE
+    (line,) = daemon.log.read_text().splitlines()
+    assert "reserved_host_memroy_mb" in line and "'reserved_host_memory_mb'" in line
+
+
+def test_two_agents_do_not_share_a_state_directory(make: Make) -> None:
+    first = make()
+    first.start()
+    second = make()
+    assert second.launch().wait(30) == ExitCode.FAILED
+    assert first.process is not None
+    assert second.lines(f"is in use by process {first.process.pid}")
+    assert first.status()["state"] == "ready"
+
+
+def test_secrets_do_not_reach_the_log(make: Make) -> None:
+    daemon = make({"DEFAULT": {"compute_driver": "fake"}, "placement": {"password": "canary"}})
+    daemon.options["log"] = {"level": "debug"}
+    daemon.write()
+    daemon.start()
+    daemon.claim({"VCPU": 1})
+    assert "canary" not in json.dumps(daemon.client.get("/v1/config"))
+    daemon.stop()
+    assert not daemon.lines("canary")
