@@ -111,6 +111,16 @@ def config_sample(args: Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
+def adopt(args: Namespace) -> ExitCode:
+    from agent.adopt import adopt as be
+
+    identity = be(_load(args), args.uuid)
+    answer = {"uuid": identity.uuid, "name": identity.name}
+    line = f"this host, {identity.name}, is {identity.uuid} from now on; start the agent"
+    Output(args.output).show(answer, lambda _: [line])
+    return ExitCode.DONE
+
+
 def agent(args: Namespace) -> ExitCode:
     from agent.service import run
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from agent.cli import commands
 from agent.cli.output import FORMATS
+from agent.cli.placement_parser import add_placement_commands
 from agent.errors import ExitCode, UsageError
 
 SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"
@@ -16,7 +17,7 @@ EXIT_CODES = {
     ExitCode.DONE: "done",
     ExitCode.FAILED: "failed; the message says what, why and what to do",
     ExitCode.USAGE: "wrong arguments, a malformed request, or settings that cannot be used",
-    ExitCode.DRIFT_FOUND: "drift found: there is something to change (plan)",
+    ExitCode.DRIFT_FOUND: "drift found: there is something to change (plan) or to repair (placement check)",
     ExitCode.DRIFT_HEALED: "drift found, and healed",
     ExitCode.REFUSED: "refused: the claim does not fit, conflicts, or claims are closed (claim)",
     ExitCode.UNREACHABLE: "no agent answered at the socket in time",
@@ -74,6 +75,7 @@ def build() -> argparse.ArgumentParser:
     _release(add)
     _config(add)
     _agent(add)
+    add_placement_commands(add, _verbs_of)
     return parser
 
 
@@ -127,6 +129,10 @@ class _Adder:
         )
         command.set_defaults(**({"run": run} if run else {"missing": command}))
         return command
+
+
+def _verbs_of(command: argparse.ArgumentParser) -> _Adder:
+    return _Adder(command.add_subparsers(title="verbs", metavar="VERB"), _common())
 
 
 def _queries(add: _Adder) -> None:
@@ -229,7 +235,7 @@ def _config(add: _Adder) -> None:
         "  plimsoll config validate --config-file /etc/plimsoll/plimsoll.conf\n"
         "  plimsoll config sample > plimsoll.conf",
     )
-    verbs = _Adder(config.add_subparsers(title="verbs", metavar="VERB"), _common())
+    verbs = _verbs_of(config)
     show = verbs(
         "show",
         commands.config_show,
@@ -266,6 +272,17 @@ def _agent(add: _Adder) -> None:
         "  plimsoll agent\n  plimsoll agent --config-file ./plimsoll.conf",
     )
     _files(agent)
+    adopt = add(
+        "adopt",
+        commands.adopt,
+        "say which host this is, while the agent is not running",
+        "For a host whose uuid file was lost, that was renamed, or whose name placement gives to another\n"
+        "provider: the agent names this command, and the uuid, when it needs it. From then on the agent is\n"
+        "the host of that uuid, under the name that the settings say.",
+        "  plimsoll adopt 0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21",
+    )
+    adopt.add_argument("uuid", metavar="UUID", help="the uuid of the host's root provider")
+    _files(adopt)
 
 
 def _files(command: argparse.ArgumentParser) -> None:

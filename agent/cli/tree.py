@@ -24,49 +24,59 @@ ASCII = _Marks("|- ", "`- ", "|  ", "#", ".")
 GAP = "   "
 
 
+class _Row(NamedTuple):
+    """A provider in its place: what stands before its name, and before all that is inside of it."""
+
+    provider: Provider
+    before: str
+    inner: str
+
+
+class _Columns(NamedTuple):
+    """Where the bars begin, and how wide the two numbers are."""
+
+    bar: int
+    used: int
+    capacity: int
+
+
 def tree_lines(providers: Sequence[Provider], style: Style, *, traits: bool = False) -> Iterator[str]:
     """`providers` as GET /v1/tree gives them; one whose parent is not among them is drawn as a root."""
     marks = BOXES if style.unicode else ASCII
+    rows = _rows(providers, marks)
+    columns = _columns(rows)
+    for row in rows:
+        name, uuid = plain(row.provider["name"]), row.provider["uuid"]
+        yield f"{row.before}{style.paint('bold', name)}  {style.paint('dim', uuid)}"
+        for line in _inside(row, columns, marks, style, traits):
+            yield row.inner + line
+
+
+def _rows(providers: Sequence[Provider], marks: _Marks) -> list[_Row]:
     known = {provider["uuid"] for provider in providers}
     children: dict[str | None, list[Provider]] = {}
     for provider in providers:
         parent = provider["parent_provider_uuid"]
         children.setdefault(parent if parent in known else None, []).append(provider)
-    columns = _columns(providers)
-    # Each entry: the provider, what stands before its name, what stands before all that is under it.
+    rows = []
     waiting = [(root, "", "") for root in reversed(children.get(None, []))]
     while waiting:
         provider, before, under = waiting.pop()
         below = children.get(provider["uuid"], [])
-        yield (
-            before
-            + style.paint("bold", plain(provider["name"]))
-            + "  "
-            + style.paint("dim", provider["uuid"])
-        )
-        inner = under + (marks.down if below else GAP)
-        for line in _inside(provider, columns, marks, style, traits, len(inner)):
-            yield inner + line
+        rows.append(_Row(provider, before, under + (marks.down if below else GAP)))
         for number, child in enumerate(reversed(below)):
-            last = number == 0
-            waiting.append(
-                (child, under + (marks.last if last else marks.branch), under + (GAP if last else marks.down))
-            )
+            branch, beside = (marks.last, GAP) if number == 0 else (marks.branch, marks.down)
+            waiting.append((child, under + branch, under + beside))
+    return rows
 
 
-class _Columns(NamedTuple):
-    name: int
-    used: int
-    capacity: int
-
-
-def _columns(providers: Sequence[Provider]) -> _Columns:
-    amounts = [
-        (len(plain(name)), len(str(used)), len(str(capacity)))
-        for provider in providers
-        for name, used, capacity, _ in _classes(provider)
+def _columns(rows: Sequence[_Row]) -> _Columns:
+    widths = [
+        (len(row.inner) + len(plain(name)), len(str(used)), len(str(capacity)))
+        for row in rows
+        for name, used, capacity, _ in _classes(row.provider)
     ]
-    return _Columns(*(max((row[column] for row in amounts), default=0) for column in range(3)))
+    return _Columns(*(max((width[column] for width in widths), default=0) for column in range(3)))
 
 
 def _classes(provider: Provider) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
@@ -76,16 +86,15 @@ def _classes(provider: Provider) -> Iterator[tuple[str, int, int, dict[str, Any]
         yield name, used, inventory.get("capacity", 0), inventory
 
 
-def _inside(
-    provider: Provider, columns: _Columns, marks: _Marks, style: Style, traits: bool, indent: int
-) -> Iterator[str]:
-    for name, used, capacity, inventory in _classes(provider):
+def _inside(row: _Row, columns: _Columns, marks: _Marks, style: Style, traits: bool) -> Iterator[str]:
+    width = columns.bar - len(row.inner)
+    for name, used, capacity, inventory in _classes(row.provider):
         bar = style.paint(_colour(used, capacity), _bar(used, capacity, marks))
         amounts = f"{used:>{columns.used}}/{capacity:<{columns.capacity}}"
         note = _note(used, capacity, inventory)
-        yield f"{plain(name):<{columns.name}}  {bar}  {amounts}{'  ' + note if note else ''}".rstrip()
-    if traits and provider["traits"]:
-        yield from _wrapped("traits: ", provider["traits"], style.width - indent)
+        yield f"{plain(name):<{width}}  {bar}  {amounts}{'  ' + note if note else ''}".rstrip()
+    if traits and row.provider["traits"]:
+        yield from _wrapped("traits: ", row.provider["traits"], style.width - len(row.inner))
 
 
 def _bar(used: int, capacity: int, marks: _Marks) -> str:

@@ -57,12 +57,12 @@ def test_tree_shows_what_was_claimed(path: Path) -> None:
     assert plimsoll(path, "claim", CONSUMER, "--resources", "VCPU=32,VGPU=4").returncode == ExitCode.DONE
     assert plimsoll(path, "tree").stdout == (
         "host1  11111111-1111-4111-8111-111111111111\n"
-        "│  DISK_GB    ░░░░░░░░░░░░░░░░░░░░   0/490    (total 500, reserved 10)\n"
-        "│  MEMORY_MB  ░░░░░░░░░░░░░░░░░░░░   0/65024  (total 65536, reserved 512)\n"
-        "│  VCPU       ██████████░░░░░░░░░░  32/64     (total 16, ratio 4)\n"
+        "│  DISK_GB     ░░░░░░░░░░░░░░░░░░░░   0/490    (total 500, reserved 10)\n"
+        "│  MEMORY_MB   ░░░░░░░░░░░░░░░░░░░░   0/65024  (total 65536, reserved 512)\n"
+        "│  VCPU        ██████████░░░░░░░░░░  32/64     (total 16, ratio 4)\n"
         "└─ host1_numa0  22222222-2222-4222-8222-222222222222\n"
         "   └─ host1_pci_0000:84:00.0  33333333-3333-4333-8333-333333333333\n"
-        "         VGPU       ████████████████████   4/4\n"
+        "         VGPU  ████████████████████   4/4\n"
     )
     ascii_only = plimsoll(
         path, "tree", "--traits", environment={"LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -8,6 +8,7 @@ from cliprocess import one_line, plimsoll
 
 from agent.errors import ExitCode
 
+HOST = "0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
 FAKE = "[DEFAULT]\ncompute_driver = fake\n"
 
 
@@ -68,6 +69,19 @@ def test_show_masks_secrets_and_tells_origins(nowhere: Path, tmp_path: Path) -> 
     assert "canary" not in done.stdout
     (line,) = (line for line in done.stdout.splitlines() if "compute_driver" in line)
     assert line.split()[2] == "fake" and file in line
+
+
+def test_adopt_makes_this_host_the_one_that_is_told(nowhere: Path, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    file = written(tmp_path, f"{FAKE}host = here\nstate_path = {tmp_path / 'state'}\n")
+    done = plimsoll(nowhere, "adopt", HOST.upper(), "--config-file", file)
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
+    assert HOST in done.stdout
+    assert (tmp_path / "state" / "host_id").read_text().strip() == HOST
+    wrong = plimsoll(nowhere, "adopt", "web1", "--config-file", file)
+    assert wrong.returncode == ExitCode.FAILED
+    assert "'web1' is no uuid" in one_line(wrong)
+    assert (tmp_path / "state" / "host_id").read_text().strip() == HOST
 
 
 def test_without_files_show_asks_the_agent(nowhere: Path) -> None:

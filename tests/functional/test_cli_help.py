@@ -13,7 +13,17 @@ from agent.cli.parser import EXIT_CODES, SOCKET_DEFAULT
 from agent.errors import ExitCode
 
 COMMANDS = (
-    *(("status",), ("tree",), ("instances",), ("plan",), ("claim",), ("release",), ("agent",), ("config",)),
+    *(
+        ("status",),
+        ("tree",),
+        ("instances",),
+        ("plan",),
+        ("claim",),
+        ("release",),
+        ("agent",),
+        ("adopt",),
+        ("config",),
+    ),
     *(("config", "show"), ("config", "validate"), ("config", "sample")),
 )
 

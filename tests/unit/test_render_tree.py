@@ -47,15 +47,15 @@ def test_children_hang_under_their_parents() -> None:
     assert drawn(NESTED) == (
         """\
 host1  uuid-host1
-│  VCPU       ███░░░░░░░░░░░░░░░░░  8/64
-│  MEMORY_MB  ░░░░░░░░░░░░░░░░░░░░  0/65024
+│  VCPU        ███░░░░░░░░░░░░░░░░░  8/64
+│  MEMORY_MB   ░░░░░░░░░░░░░░░░░░░░  0/65024
 ├─ cell0  uuid-cell0
 │  ├─ gpu0  uuid-gpu0
-│  │     VGPU       ████████████████████  4/4
+│  │     VGPU  ████████████████████  4/4
 │  └─ gpu1  uuid-gpu1
-│        VGPU       ███████████████░░░░░  3/4
+│        VGPU  ███████████████░░░░░  3/4
 └─ cell1  uuid-cell1
-      PCPU       █░░░░░░░░░░░░░░░░░░░  1/1000"""
+      PCPU     █░░░░░░░░░░░░░░░░░░░  1/1000"""
     )
 
 
@@ -63,15 +63,15 @@ def test_without_utf8_it_is_drawn_in_ascii() -> None:
     assert drawn(NESTED, Style(unicode=False)) == (
         """\
 host1  uuid-host1
-|  VCPU       ###.................  8/64
-|  MEMORY_MB  ....................  0/65024
+|  VCPU        ###.................  8/64
+|  MEMORY_MB   ....................  0/65024
 |- cell0  uuid-cell0
 |  |- gpu0  uuid-gpu0
-|  |     VGPU       ####################  4/4
+|  |     VGPU  ####################  4/4
 |  `- gpu1  uuid-gpu1
-|        VGPU       ###############.....  3/4
+|        VGPU  ###############.....  3/4
 `- cell1  uuid-cell1
-      PCPU       #...................  1/1000"""
+      PCPU     #...................  1/1000"""
     )
 
 
