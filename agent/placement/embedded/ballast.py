@@ -5,8 +5,14 @@ Without it nothing can be *released* on a full disk either: a deletion writes to
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 from pathlib import Path
+
+LOG = logging.getLogger(__name__)
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Ballast:
@@ -15,26 +21,33 @@ class Ballast:
     def __init__(self, path: Path, size_bytes: int) -> None:
         self._path = path
         self._size_bytes = size_bytes
-        self.present = False
 
     def load(self) -> bool:
-        """Make the ballast if it is missing; answers whether it is there."""
+        """Make the ballast if it is missing; answers whether the disk has the space.
+
+        Where something else than space is in the way there is no ballast, and a line in the log says so.
+        """
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                if os.fstat(descriptor).st_blocks * 512 < self._size_bytes:
-                    os.posix_fallocate(descriptor, 0, self._size_bytes)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            # Whatever keeps the space from us (full disk, quota, file size limit), the answer is the same: a
-            # part of a ballast is worse than none, because it takes the last space away.
+            self._allocate()
+        except OSError as error:
+            # A part of a ballast is worse than none: it takes the last space away.
             self.drop()
-            return False
-        self.present = True
+            if error.errno in NO_SPACE:
+                return False
+            LOG.warning("%s could not be made, so a full disk will stop releases too: %s", self._path, error)
         return True
 
     def drop(self) -> None:
         """Give the space back."""
-        self._path.unlink(missing_ok=True)
-        self.present = False
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            LOG.warning("%s could not be removed to free its space: %s", self._path, error)
+
+    def _allocate(self) -> None:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(descriptor).st_blocks * 512 < self._size_bytes:
+                os.posix_fallocate(descriptor, 0, self._size_bytes)
+        finally:
+            os.close(descriptor)

@@ -11,6 +11,7 @@ it in `flush`, and shows it (`publish`) or forgets it (`discard`) once the outco
 
 from __future__ import annotations
 
+import logging
 import queue
 import sqlite3
 import threading
@@ -18,6 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from agent.placement.embedded.sqliteerrors import concerns_the_file
+
+LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Parameters = Sequence[Any]
@@ -89,7 +92,7 @@ class Transaction:
 class Ticket(Generic[T]):
     """The answer to come of a submitted job."""
 
-    __slots__ = ("_answer", "_done", "_error", "_job", "_timed_out", "releases")
+    __slots__ = ("_answer", "_answered", "_done", "_error", "_job", "_timed_out", "releases")
 
     def __init__(self, job: Job[T], releases: bool, timed_out: Callable[[float], Exception]) -> None:
         self._job = job
@@ -97,6 +100,7 @@ class Ticket(Generic[T]):
         self._timed_out = timed_out
         self._answer: T | None = None
         self._error: BaseException | None = None
+        self._answered = False
         # A bare lock costs a fraction of the condition variable inside a concurrent.futures.Future.
         self._done = threading.Lock()
         self._done.acquire()
@@ -131,10 +135,14 @@ class Ticket(Generic[T]):
             self._error = error
 
     def fail(self, error: BaseException) -> None:
-        self._error = error
-        self._done.release()
+        """Answer with `error`, unless the ticket is answered already."""
+        if not self._answered:
+            self._error = error
+            self.answer()
 
     def answer(self) -> None:
+        """Give what run() kept."""
+        self._answered = True
         self._done.release()
 
 
@@ -174,5 +182,10 @@ class GroupWriter:
                     break
                 entry = self._queue.get()
             last = entry is None
-            if group:
+            try:
                 self._run_group(group)
+            except Exception as error:
+                # Without this thread every later write would wait in vain.
+                LOG.exception("A group of writes failed inside")
+                for ticket in group:
+                    ticket.fail(error)

@@ -67,8 +67,9 @@ class SqliteFile:
         self._participants: list[Participant] = []
         self._ballast = Ballast(path.with_name(path.name + ".ballast"), BALLAST_BYTES)
         self._ballast_tried_at = time.monotonic()
-        self._ballast.load()
+        self._disk_full = not self._ballast.load()
         self._stale_frames = False
+        self._out_of_step: DatabaseError | None = None
         self._gate = threading.Lock()
         self._closed = False
         self._writer = GroupWriter(name, self._run_group)
@@ -137,7 +138,7 @@ class SqliteFile:
     @property
     def disk_full(self) -> bool:
         """Whether only releases are let through at present."""
-        return not self._ballast.present
+        return self._disk_full
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Finish what is queued, close the file and give up the lock. May be called twice.
@@ -160,10 +161,11 @@ class SqliteFile:
     # -- on the writer thread --
 
     def _run_group(self, tickets: list[Ticket[Any]]) -> None:
-        if not self._ballast.present and not self._reload_ballast():
+        if self._disk_full and not self._reload_ballast():
             tickets = self._only_releases(tickets)
         error = self._try_group(tickets)
-        if isinstance(error, DiskFull) and self._ballast.present:
+        if isinstance(error, DiskFull) and not self._disk_full:
+            self._disk_full = True
             self._ballast.drop()
             tickets = self._only_releases(tickets)
             error = self._try_group(tickets)
@@ -172,7 +174,7 @@ class SqliteFile:
                 ticket.answer()
             else:
                 ticket.fail(error)
-        if not self._ballast.present:
+        if self._disk_full:
             self._shrink_log()
 
     def _only_releases(self, tickets: list[Ticket[Any]]) -> list[Ticket[Any]]:
@@ -184,8 +186,8 @@ class SqliteFile:
 
     def _try_group(self, tickets: list[Ticket[Any]]) -> DatabaseError | None:
         """Run the tickets in one transaction and commit it. The error says that nothing has changed."""
-        if not tickets:
-            return None
+        if not tickets or self._out_of_step:
+            return self._out_of_step
         try:
             self._overwrite_stale_frames()
             for ticket in tickets:
@@ -204,9 +206,19 @@ class SqliteFile:
             failure = DatabaseError(self.path, f"{self.path}: the write failed inside ({error!r}).")
             failure.__cause__ = error
             return failure
-        for participant in self._participants:
-            participant.publish()
-        return None
+        return self._publish()
+
+    def _publish(self) -> DatabaseError | None:
+        try:
+            for participant in self._participants:
+                participant.publish()
+        except Exception as error:  # noqa: BLE001 - a mistake in a participant must not end the writer thread
+            # What is in memory is no longer what is on disk: going on would be going on from a wrong state.
+            self._out_of_step = DatabaseError(
+                self.path, f"{self.path} holds changes that could not be taken over ({error!r}); restart."
+            )
+            self._out_of_step.__cause__ = error
+        return self._out_of_step
 
     def _abandon(self) -> None:
         for participant in self._participants:
@@ -234,7 +246,8 @@ class SqliteFile:
         if time.monotonic() - self._ballast_tried_at < BALLAST_RETRY_S:
             return False
         self._ballast_tried_at = time.monotonic()
-        return self._ballast.load()
+        self._disk_full = not self._ballast.load()
+        return not self._disk_full
 
     def _shrink_log(self) -> None:
         """On a full disk, give back the log's space after each group; it would eat what the ballast freed."""
@@ -335,9 +348,13 @@ def _back_up(connection: sqlite3.Connection, path: Path, version: int) -> None:
     target = path.with_name(f"{path.name}.backup-{version}-{stamp}")
     draft = target.with_name(target.name + ".part")
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-    with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as copy:
-        connection.backup(copy)
-    _sync(draft, os.O_RDWR)
+    try:
+        with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as copy:
+            connection.backup(copy)
+        _sync(draft, os.O_RDWR)
+    except BaseException:
+        draft.unlink()
+        raise
     draft.rename(target)
     _sync_directory(path.parent)
     for old in sorted(path.parent.glob(f"{path.name}.backup-*Z"), key=_made_at)[:-BACKUPS_KEPT]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -296,3 +297,57 @@ def test_after_close_jobs_are_refused(path: Path) -> None:
     file.close()
     with pytest.raises(DatabaseClosed):
         file.run(add("a"))
+
+
+def test_a_mistake_before_the_commit_fails_its_group_and_the_writer_goes_on(file: SqliteFile) -> None:
+    class Broken(Tally):
+        def flush(self, transaction: Transaction) -> None:
+            if self.pending:
+                raise LookupError("mistake")
+
+    broken = Broken()
+    file.join(broken)
+    with pytest.raises(DatabaseError, match="mistake"):
+        file.run(lambda tx: broken.pending.append("a"))
+    assert broken.pending == []
+    assert file.run(add("b")) == 1
+
+
+def test_after_a_mistake_in_publishing_nothing_goes_on(file: SqliteFile) -> None:
+    """Memory and disk would part from there on."""
+
+    class Broken(Tally):
+        def publish(self) -> None:
+            raise LookupError("mistake")
+
+    file.join(Broken())
+    for name in ("a", "b"):
+        with pytest.raises(DatabaseError, match="mistake.*restart"):
+            file.run(add(name))
+
+
+def test_a_disk_that_cannot_hold_a_ballast_is_no_full_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr("os.posix_fallocate", refuse)
+    file = opened(path)
+    assert file.run(add("a")) == 1
+    assert not path.with_name("test.db.ballast").exists()
+    file.close()
+
+
+def test_a_disk_without_room_for_the_ballast_lets_only_releases_through(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("os.posix_fallocate", refuse)
+    file = opened(path)
+    with pytest.raises(DiskFull):
+        file.run(add("a"))
+    assert file.run(lambda tx: tx.execute("DELETE FROM thing"), releases=True) == 0
+    file.close()
