@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
 
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -25,6 +26,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the first round; %(default)s")
     arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
     started, rounds = time.monotonic(), 0
     try:
         while Differential.tally["requests"] < arguments.requests:
