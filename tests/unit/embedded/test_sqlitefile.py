@@ -322,7 +322,7 @@ def test_after_a_mistake_in_publishing_nothing_goes_on(file: SqliteFile) -> None
 
     file.join(Broken())
     for name in ("a", "b"):
-        with pytest.raises(DatabaseError, match="mistake.*restart"):
+        with pytest.raises(DatabaseError, match=r"mistake.*restart"):
             file.run(add(name))
 
 
