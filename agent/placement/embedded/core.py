@@ -41,10 +41,6 @@ class Core:
         """
         return cls(Store(state_dir, clock))
 
-    def check(self) -> list[str]:
-        """A sentence for each thing wrong with the file or with what it says; none when all is well."""
-        return self._store.broken()
-
     def close(self) -> None:
         """Finish the writes under way, close the file and give up the lock."""
         self._store.close()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from agent.placement.embedded import check, journal
+from agent.placement.embedded import journal
 from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.groupcommit import Transaction
 from agent.placement.embedded.model import Model
@@ -69,12 +69,6 @@ class Store:
             return answer
 
         return self.file.run(job, releases=releases)
-
-    def broken(self) -> list[str]:
-        """A sentence for each thing wrong with the file or with what it says; none when all is well."""
-        damage = [row[0] for row in self.file.read("PRAGMA integrity_check") if row[0] != "ok"]
-        with self.reading() as model:
-            return [f"{self.file.path}: {finding}" for finding in damage] + check.broken(model)
 
     def close(self) -> None:
         self.file.close()
