@@ -17,6 +17,7 @@ from types import FrameType
 from agent import log, settings
 from agent.api.server import ApiServer
 from agent.condition import Condition, State
+from agent.driver import Driver
 from agent.errors import ExitCode, PlimsollError, SettingsError, StateError
 from agent.host import HostAgent
 from agent.identity import establish
@@ -201,19 +202,23 @@ class Service:
             driver = None
             if found.settings.driver != self._settings.driver:
                 driver = driver_class(found.settings.compute_driver).create(found.settings.driver)
-                driver.watch(self._event)
         except SettingsError as error:
             LOG.error("The settings were not reloaded, the running ones stay: %s", error.message)
         else:
-            self._settings = found.settings
-            log.configure(found.settings.log.level, found.settings.log.format, found.settings.secrets)
-            self._agent.use(found.settings, driver)
-            self._plan_jobs()
-            self._event("the reload")
-            LOG.info("Reloaded: %s.", ", ".join(found.changed) or "nothing changed")
-            if found.restart:
-                LOG.warning("Only a restart changes %s.", ", ".join(found.restart))
+            self._use(found, driver)
         self._notifier.ready(self._status())
+
+    def _use(self, found: settings.Reloaded, driver: Driver | None) -> None:
+        self._settings = found.settings
+        log.configure(found.settings.log.level, found.settings.log.format, found.settings.secrets)
+        self._agent.use(found.settings, driver)
+        if driver is not None:
+            driver.watch(self._event)
+        self._plan_jobs()
+        self._event("the reload")
+        LOG.info("Reloaded: %s.", ", ".join(found.changed) or "nothing changed")
+        if found.restart:
+            LOG.warning("Only a restart changes %s.", ", ".join(found.restart))
 
 
 def _prepare(state_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The agent of one host without its process: how it is, what it answers, how it comes back from a fault."""
 
 import logging
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,4 +237,20 @@ def test_stopping_closes_claims_for_good(world: World) -> None:
     world.agent.look("its interval")
     with pytest.raises(ClaimsClosed, match="stopping"):
         world.agent.claim(request(VCPU=1))
+    assert world.agent.alive()
+
+
+def test_a_stuck_pass_is_not_called_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.agent.look("the start")
+    assert world.agent.alive()
+    monkeypatch.setattr(host_module, "PASS_STUCK_S", 0.05)
+    world.driver.delay(30)
+    stuck = threading.Thread(target=world.agent.look, args=("an event",))
+    stuck.start()
+    end = time.monotonic() + 10
+    while world.agent.alive():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    world.driver.close()
+    stuck.join(10)
     assert world.agent.alive()

@@ -1,6 +1,9 @@
 """The real daemon, as a process: it starts, claims, is killed, and nothing is lost."""
 
 import json
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -136,15 +139,26 @@ def test_the_last_unit_is_given_once(make: Make) -> None:
     assert daemon.used() == {"PGPU": 1}
 
 
-def test_a_bad_reload_leaves_the_running_settings(make: Make, manager: Manager) -> None:
+@pytest.mark.parametrize(
+    ("group", "option", "value"),
+    [
+        pytest.param("DEFAULT", "reserved_host_memory_mb", "plenty", id="a bad value"),
+        pytest.param("DEFAULT", "reserved_host_memroy_mb", "512", id="an unknown option"),
+        pytest.param("fake", "host_file", "/nowhere/host.yaml", id="one that the driver refuses"),
+    ],
+)
+def test_a_bad_reload_leaves_the_running_settings(
+    make: Make, manager: Manager, group: str, option: str, value: str
+) -> None:
     daemon = make()
     daemon.environment["NOTIFY_SOCKET"] = str(manager.path)
     daemon.start()
     before = daemon.client.get("/v1/config")
-    daemon.options["DEFAULT"]["reserved_host_memory_mb"] = "plenty"
+    daemon.options.setdefault(group, {})[option] = value
+    daemon.options["DEFAULT"]["reserved_host_cpus"] = 3
     daemon.write()
     daemon.hang_up()
-    eventually("the refusal", lambda: daemon.lines("plenty"))
+    eventually("the refusal", lambda: daemon.lines("The settings were not reloaded, the running ones stay"))
     eventually("the end of the reload", lambda: len(manager.heard("READY")) == 2)
     assert "MONOTONIC_USEC" in manager.heard("RELOADING")[0]
     assert daemon.client.get("/v1/config") == before
@@ -263,3 +277,77 @@ def test_secrets_do_not_reach_the_log(make: Make) -> None:
     assert "canary" not in json.dumps(daemon.client.get("/v1/config"))
     daemon.stop()
     assert not daemon.lines("canary")
+
+
+@pytest.fixture
+def openstack(tmp_path: Path) -> Iterator["OpenStackPlacement"]:
+    pytest.importorskip("placement", reason="needs openstack-placement")
+    placement = OpenStackPlacement(tmp_path)
+    yield placement
+    placement.stop()
+
+
+class OpenStackPlacement:
+    """A real one, that can go away and come back at the same address."""
+
+    def __init__(self, directory: Path) -> None:
+        self._database = directory / "openstack.db"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        script = Path(__file__).with_name("openstack_placement.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script), str(self._database), str(self.port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.communicate(timeout=30)
+            self._process = None
+
+
+def test_a_remote_placement_that_comes_late_goes_away_and_comes_back(
+    make: Make, openstack: OpenStackPlacement
+) -> None:
+    daemon = make(
+        {
+            "DEFAULT": {"compute_driver": "fake"},
+            "placement": {
+                "kind": "remote",
+                "auth_type": "admin_token",
+                "token": "admin",
+                "endpoint_override": f"http://127.0.0.1:{openstack.port}",
+            },
+        }
+    )
+    daemon.start()
+    status = daemon.status()
+    assert status["state"] == "degraded" and not status["placement"]["ok"] and status["driver"]["ok"]
+    with pytest.raises(ClaimsClosed, match="did not answer"):
+        daemon.claim({"VCPU": 1})
+    openstack.start()
+    eventually("ready", lambda: daemon.status()["state"] == "ready")
+    kept, given_back = daemon.claim({"VCPU": 1})["consumer"], daemon.claim({"VCPU": 2, "PGPU": 1})["consumer"]
+
+    openstack.stop()
+    assert daemon.client.request("DELETE", f"/v1/claims/{given_back}") == {
+        "consumer": given_back,
+        "released": False,
+    }
+    eventually("degraded", lambda: daemon.status()["state"] == "degraded")
+    daemon.kill()
+    daemon.start()
+    assert daemon.claims()[given_back]["state"] == "releasing"
+    openstack.start()
+    eventually("ready", lambda: daemon.status()["state"] == "ready")
+    eventually("the release", lambda: daemon.used() == {"VCPU": 1})
+    assert set(daemon.claims()) == {kept}
+    assert len(daemon.lines("Degraded:")) == 3
