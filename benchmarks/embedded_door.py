@@ -1,0 +1,136 @@
+"""How long a durable claim takes through the embedded core's doors, beside OpenStack Placement in process.
+
+    python -m benchmarks.embedded_door [--no-reference]
+
+Claims on three providers, with 1000 consumers before (OpenStack's: 100), in milliseconds. The core is served
+by a process of its own (`plimsoll placement serve`) and its state lies in the current folder, so on the disk
+that holds that; every client keeps its connection.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any
+
+from agent.placement.embedded import Core
+from benchmarks.embedded_world import Ask, Trio
+
+CLAIMS = 2000
+CLAIMS_OF_REFERENCE = 40
+CONSUMERS_BEFORE = 1000
+CLIENTS = 16
+PATIENCE_S = 30
+HEADERS = {
+    "X-Auth-Token": "admin",
+    "OpenStack-API-Version": "placement 1.39",
+    "Content-Type": "application/json",
+}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".benchmark-") as name:
+        folder = Path(name)
+        print(f"{'one client':26} {'median':>8} {'p99':>8}")
+        core = Core.open(folder / "in-process")
+        baseline = show("in process", one_client(in_process(core), CLAIMS))
+        core.close()
+        with served(folder) as address:
+            show("over the Unix socket", one_client(over(address), CLAIMS), baseline)
+            print(f"{CLIENTS} clients")
+            show("over the Unix socket", many_clients(lambda: over(address)))
+        if "--no-reference" not in sys.argv:
+            from benchmarks import embedded_reference
+
+            print("one client")
+            theirs = one_client(embedded_reference.load(folder), CLAIMS_OF_REFERENCE)
+            show("OpenStack, in process", theirs, baseline)
+
+
+def one_client(ask: Ask, claims: int) -> list[float]:
+    trio = Trio(ask)
+    for _ in range(CONSUMERS_BEFORE if claims == CLAIMS else 100):
+        trio.claim(ask)
+    return timed(lambda: trio.claim(ask), claims)
+
+
+def many_clients(connect: Callable[[], Ask]) -> list[float]:
+    """Also prints the throughput of all of them together."""
+    trio = Trio(connect(), "busy")
+
+    def work(_: int) -> list[float]:
+        ask = connect()
+        return timed(lambda: trio.claim(ask), CLAIMS // CLIENTS)
+
+    with ThreadPool(CLIENTS) as pool:
+        begin = time.perf_counter()
+        times = [each for part in pool.map(work, range(CLIENTS)) for each in part]
+        print(f"{'':26} {len(times) / (time.perf_counter() - begin):8.0f} claims/s")
+    return times
+
+
+def timed(work: Callable[[], object], rounds: int) -> list[float]:
+    times = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        work()
+        times.append((time.perf_counter() - begin) * 1000)
+    return times
+
+
+def show(name: str, times: list[float], baseline: float | None = None) -> float:
+    times.sort()
+    median = statistics.median(times)
+    ratio = f"   {median / baseline:.1f} times in process" if baseline else ""
+    print(f"{name:26} {median:8.3f} {times[int(len(times) * 0.99)]:8.3f}{ratio}")
+    return median
+
+
+def in_process(core: Core) -> Ask:
+    def ask(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        answer = core.request(method, path, body, microversion="1.39")
+        return answer.status, answer.body
+
+    return ask
+
+
+def over(path: Path) -> Ask:
+    """A client with a connection of its own."""
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(path))
+
+    def ask(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        text = None if body is None else json.dumps(body)
+        connection.request(method, path, text, HEADERS)
+        answer = connection.getresponse()
+        said = answer.read()
+        return answer.status, json.loads(said) if said else None
+
+    return ask
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Path]:
+    address = folder / "door"
+    command = [sys.executable, "-m", "agent.cli.main", "placement", "serve", "--bind", f"unix:{address}"]
+    with subprocess.Popen([*command, "--state-dir", str(folder / "served")]) as process:
+        deadline = time.monotonic() + PATIENCE_S
+        while not address.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        yield address
+        process.terminate()
+
+
+if __name__ == "__main__":
+    main()
