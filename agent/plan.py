@@ -374,9 +374,8 @@ def _inventory_change(before: Inventories, after: Inventories) -> str:
         if name not in after:
             found.append(f"{name} {before[name].total} -> none")
         elif name not in before:
-            found.append(
-                f"{name} none -> {after[name].total}{_details(Inventory(after[name].total), after[name])}"
-            )
+            plain = Inventory(after[name].total, max_unit=after[name].max_unit)
+            found.append(f"{name} none -> {after[name].total}{_details(plain, after[name])}")
         elif not _same(before[name], after[name]):
             totals = f"{before[name].total} -> {after[name].total}"
             found.append(f"{name} {totals}{_details(before[name], after[name])}")
