@@ -16,7 +16,6 @@ others are answered with `DiskFull`, until the ballast could be made again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import threading
@@ -26,6 +25,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent.placement.embedded.ballast import Ballast
+from agent.placement.embedded.durablefiles import (
+    LockHeld,
+    make_directory,
+    make_file,
+    sync_directory,
+    sync_file,
+    take_lock,
+)
 from agent.placement.embedded.groupcommit import (
     GroupWriter,
     Job,
@@ -81,14 +88,18 @@ class SqliteFile:
         """Take the file's lock, check the file, bring its schema up to `len(migrations)`, and start the
         writer.
 
-        A file that does not exist is made, mode 0600. `name` goes into the writer thread's name.
+        A file that does not exist is made, mode 0600, and so is its directory, mode 0700. `name` goes into
+        the writer thread's name.
 
         :raises DatabaseLocked: another process owns the file
         :raises DatabaseDamaged, DatabaseForeign, DatabaseNewer: not a file to work on; it is left as it is
         :raises DatabaseUnwritable: the directory or the disk refused
         """
         try:
-            descriptor = _take_lock(path)
+            make_directory(path.parent)
+            descriptor = take_lock(path.with_name(path.name + ".lock"))
+        except LockHeld as held:
+            raise DatabaseLocked(path, held.pid) from None
         except OSError as error:
             raise DatabaseUnwritable(path, error.strerror or str(error)) from error
         try:
@@ -255,31 +266,12 @@ class SqliteFile:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
-def _take_lock(path: Path) -> int:
-    """Lock the file beside `path` and write our pid into it; answers the descriptor that holds the lock."""
-    lock_path = path.with_name(path.name + ".lock")
-    descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    except BlockingIOError:
-        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-        os.close(descriptor)
-        raise DatabaseLocked(path, int(text) if text.isdigit() else None) from None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
 def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqlite3.Connection:
     version = 0
     if path.exists() and path.stat().st_size > 0:
         version = _inspect(path, application_id, len(migrations))
     else:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        _sync_directory(path.parent)
+        make_file(path)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         _set_up(connection, path, application_id)
@@ -347,31 +339,20 @@ def _back_up(connection: sqlite3.Connection, path: Path, version: int) -> None:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     target = path.with_name(f"{path.name}.backup-{version}-{stamp}")
     draft = target.with_name(target.name + ".part")
-    os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+    draft.unlink(missing_ok=True)
+    make_file(draft)
     try:
         with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as copy:
             connection.backup(copy)
-        _sync(draft, os.O_RDWR)
+        sync_file(draft)
     except BaseException:
         draft.unlink()
         raise
     draft.rename(target)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
     for old in sorted(path.parent.glob(f"{path.name}.backup-*Z"), key=_made_at)[:-BACKUPS_KEPT]:
         old.unlink()
 
 
 def _made_at(backup: Path) -> tuple[str, str]:
     return backup.name.rpartition("-")[2], backup.name
-
-
-def _sync_directory(directory: Path) -> None:
-    _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,6 @@ from agent.placement.embedded import journal
 from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.groupcommit import Transaction
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.sqliteerrors import DatabaseUnwritable
 from agent.placement.embedded.sqlitefile import SqliteFile
 
 T = TypeVar("T")
@@ -29,10 +28,6 @@ class Store:
     def __init__(self, state_dir: Path, clock: Callable[[], float] = time.time) -> None:
         """:raises DatabaseError: see SqliteFile.open"""
         self.clock = clock
-        try:
-            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise DatabaseUnwritable(state_dir, str(error)) from error
         self.file = SqliteFile.open(
             state_dir / journal.FILE_NAME,
             application_id=journal.APPLICATION_ID,

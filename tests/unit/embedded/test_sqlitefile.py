@@ -88,6 +88,12 @@ def test_files_are_for_their_owner_only(file: SqliteFile, path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
+def test_missing_directories_are_made_for_their_owner_only(tmp_path: Path) -> None:
+    file = opened(tmp_path / "a" / "b" / "test.db")
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700] * 2
+    file.close()
+
+
 def test_the_durable_settings_are_in_force(file: SqliteFile) -> None:
     def settings(tx: Transaction) -> dict[str, object]:
         wanted = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "application_id")
