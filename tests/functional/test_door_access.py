@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -67,17 +68,22 @@ def test_off_loopback_only_tokens_over_tls_open(core: Core, tokens: Path, tmp_pa
             assert nobody("GET", "/").status == 200
 
 
-def test_a_client_that_never_shakes_hands_keeps_nobody_else_out(
-    core: Core, tokens: Path, tmp_path: Path
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_clients_that_connect_and_say_nothing_keep_nobody_else_waiting(
+    core: Core, tokens: Path, tmp_path: Path, with_tls: bool
 ) -> None:
-    certificate, key = make_certificate(tmp_path)
-    with Server(core, ["127.0.0.1:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key) as server:
+    certificate, key = make_certificate(tmp_path) if with_tls else (None, None)
+    with Server(
+        core, ["127.0.0.1:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key, threads=2
+    ) as server:
         host, _, port = server.addresses[0].rpartition(":")
-        with (
-            socket.create_connection((host, int(port))),
-            door_client(server.addresses[0], ca=certificate) as client,
-        ):
-            assert client("GET", "/").status == 200
+        with ExitStack() as silent:
+            for _ in range(6):
+                silent.enter_context(socket.create_connection((host, int(port))))
+            begin = time.monotonic()
+            with door_client(server.addresses[0], ca=certificate) as client:
+                assert client("GET", "/").status == 200
+            assert time.monotonic() - begin < 5
 
 
 def test_plain_http_at_a_tls_address_gets_no_answer_from_placement(

@@ -275,6 +275,13 @@ class _HttpServer(wsgi.Server):
     max_request_body_size = BODY_BYTES_MAX
     max_request_header_size = HEADER_BYTES_MAX
 
+    def process_conn(self, conn: Any) -> None:
+        if conn.last_used is None:
+            # A new connection gets a thread once it says something; silent ones keep nobody else waiting.
+            self.put_conn(conn)
+        else:
+            super().process_conn(conn)
+
     def bind_unix_socket(self, bind_addr: str) -> socket.socket:
         self.socket = bound = unix_socket(Path(bind_addr))
         return bound
