@@ -81,7 +81,8 @@ class HostAgent:
 
     def deliver(self) -> None:
         """Deliver the releases that placement has not been told of yet."""
-        if not self._tracker.pending:
+        fault = self.condition.fault
+        if not self._tracker.pending or (fault is not None and fault.concern == "placement"):
             return
         try:
             self._tracker.deliver()
@@ -171,7 +172,7 @@ class HostAgent:
         }
 
     def tree(self) -> tuple[ProviderTree, Usages]:
-        tree = self._client.read_tree(self._identity.uuid)
+        tree = self._client.read_tree(self._identity.uuid, self._reporter.tree)
         return tree, {each.uuid: dict(self._client.usages(each.uuid)) for each in tree if each.inventories}
 
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:

@@ -108,6 +108,19 @@ _PLACEMENT = (
         ],
         help="Which placement the agent reports to and claims from.",
     ),
+    cfg.ListOpt(
+        "serve",
+        default=[],
+        help="Where the embedded placement answers other Placement clients: unix:PATH, 127.0.0.1:8778, or an "
+        "address off loopback, which needs the three options below. None: the agent alone uses it.",
+    ),
+    cfg.StrOpt(
+        "serve_tokens",
+        help="Who may call at an address of `serve`: a file of NAME ROLE[,ROLE][@PROJECT] TOKEN lines, mode "
+        "0600 or a systemd credential.",
+    ),
+    cfg.StrOpt("serve_tls_cert", help="The certificate (and chain) for `serve`, PEM."),
+    cfg.StrOpt("serve_tls_key", help="The key of serve_tls_cert, PEM."),
     cfg.StrOpt(
         "auth_type",
         default="password",
@@ -187,7 +200,7 @@ AGENT_OPTIONS: Options = {
 NEED_RESTART: Mapping[str, frozenset[str]] = {
     "DEFAULT": frozenset(("host", "state_path", "compute_driver")),
     "placement": frozenset(option.dest for option in _PLACEMENT),
-    "api": frozenset(("socket",)),
+    "api": frozenset(option.dest for option in _API),
 }
 """What a reload cannot change: the process is built on it."""
 

@@ -115,6 +115,11 @@ class Reporter:
             self._description = None
             return before
 
+    @property
+    def tree(self) -> ProviderTree | None:
+        """Placement's tree as the last pass knew it."""
+        return self._tree
+
     def close(self) -> None:
         """Let go of the hypervisor."""
         self._driver.close()

@@ -18,7 +18,7 @@ from agent import log, settings
 from agent.api.server import ApiServer
 from agent.condition import Condition, State
 from agent.driver import Driver
-from agent.errors import ExitCode, PlimsollError, SettingsError, StateError
+from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
 from agent.host import HostAgent
 from agent.identity import establish
 from agent.jobs import Jobs
@@ -132,7 +132,7 @@ class Service:
         self._agent = HostAgent(
             told, identity, reporter, tracker, client, Condition(self._changed), self._retry
         )
-        driver.watch(self._event)
+        self._watch(driver)
         self._plan_jobs()
         self._notifier.extend_timeout(START_EXTENSION_S)
         self._notifier.status("looking at the host for the first time")
@@ -161,6 +161,12 @@ class Service:
     def _look(self) -> None:
         why, self._why = self._why, "its interval"
         self._agent.look(why)
+
+    def _watch(self, driver: Driver) -> None:
+        try:
+            driver.watch(self._event)
+        except DriverError as error:
+            LOG.warning("The hypervisor's events are not seen, only each interval: %s", error.message)
 
     def _event(self, why: str) -> None:
         self._why = why
@@ -213,7 +219,7 @@ class Service:
         log.configure(found.settings.log.level, found.settings.log.format, found.settings.secrets)
         self._agent.use(found.settings, driver)
         if driver is not None:
-            driver.watch(self._event)
+            self._watch(driver)
         self._plan_jobs()
         self._event("the reload")
         LOG.info("Reloaded: %s.", ", ".join(found.changed) or "nothing changed")

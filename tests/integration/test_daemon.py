@@ -1,9 +1,6 @@
 """The real daemon, as a process: it starts, claims, is killed, and nothing is lost."""
 
 import json
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +9,8 @@ from uuid import uuid4
 
 import pytest
 from daemonprocess import Daemon, Manager, eventually
+from libvirt_daemon import PrivateLibvirtd
+from placements import OpenStack
 
 from agent.errors import ClaimsClosed, DaemonUnreachable, ExitCode, PlimsollError
 
@@ -280,64 +279,27 @@ def test_secrets_do_not_reach_the_log(make: Make) -> None:
 
 
 @pytest.fixture
-def openstack(tmp_path: Path) -> Iterator["OpenStackPlacement"]:
-    pytest.importorskip("placement", reason="needs openstack-placement")
-    placement = OpenStackPlacement(tmp_path)
-    yield placement
-    placement.stop()
+def remote(openstack: OpenStack) -> Iterator[OpenStack]:
+    """A real, empty OpenStack Placement that is down at first."""
+    openstack.empty()
+    openstack.down()
+    yield openstack
+    if not openstack.is_up:
+        openstack.up()
 
 
-class OpenStackPlacement:
-    """A real one, that can go away and come back at the same address."""
-
-    def __init__(self, directory: Path) -> None:
-        self._database = directory / "openstack.db"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        script = Path(__file__).with_name("openstack_placement.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), str(self._database), str(self.port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline()
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.communicate(timeout=30)
-            self._process = None
-
-
-def test_a_remote_placement_that_comes_late_goes_away_and_comes_back(
-    make: Make, openstack: OpenStackPlacement
-) -> None:
-    daemon = make(
-        {
-            "DEFAULT": {"compute_driver": "fake"},
-            "placement": {
-                "kind": "remote",
-                "auth_type": "admin_token",
-                "token": "admin",
-                "endpoint_override": f"http://127.0.0.1:{openstack.port}",
-            },
-        }
-    )
+def test_a_remote_placement_that_comes_late_goes_away_and_comes_back(make: Make, remote: OpenStack) -> None:
+    daemon = make({**FAKE, "placement": {"kind": remote.kind, **remote.options}})
     daemon.start()
     status = daemon.status()
     assert status["state"] == "degraded" and not status["placement"]["ok"] and status["driver"]["ok"]
     with pytest.raises(ClaimsClosed, match="did not answer"):
         daemon.claim({"VCPU": 1})
-    openstack.start()
+    remote.up()
     eventually("ready", lambda: daemon.status()["state"] == "ready")
     kept, given_back = daemon.claim({"VCPU": 1})["consumer"], daemon.claim({"VCPU": 2, "PGPU": 1})["consumer"]
 
-    openstack.stop()
+    remote.down()
     assert daemon.client.request("DELETE", f"/v1/claims/{given_back}") == {
         "consumer": given_back,
         "released": False,
@@ -346,8 +308,33 @@ def test_a_remote_placement_that_comes_late_goes_away_and_comes_back(
     daemon.kill()
     daemon.start()
     assert daemon.claims()[given_back]["state"] == "releasing"
-    openstack.start()
+    remote.up()
     eventually("ready", lambda: daemon.status()["state"] == "ready")
     eventually("the release", lambda: daemon.used() == {"VCPU": 1})
     assert set(daemon.claims()) == {kept}
     assert len(daemon.lines("Degraded:")) == 3
+
+
+@pytest.mark.libvirtd
+@pytest.mark.slow
+def test_a_libvirtd_that_comes_late_crashes_and_comes_back(make: Make, libvirtd: PrivateLibvirtd) -> None:
+    libvirtd.kill()
+    uri = {"connection_uri": libvirtd.uri, "images_path": libvirtd.images, "full_connection": False}
+    daemon = make({"DEFAULT": {"compute_driver": "libvirt"}, "libvirt": uri})
+    daemon.start()
+    status = daemon.status()
+    assert status["state"] == "degraded" and not status["driver"]["ok"] and status["placement"]["ok"]
+    with pytest.raises(ClaimsClosed):
+        daemon.claim({"VCPU": 1})
+    libvirtd.start()
+    eventually("ready", lambda: daemon.status()["state"] == "ready", 90)
+    daemon.claim({"VCPU": 1})
+    before = daemon.client.get("/v1/tree")
+
+    libvirtd.kill()
+    eventually("degraded", lambda: daemon.status()["state"] == "degraded")
+    assert daemon.client.get("/v1/tree") == before
+    libvirtd.start()
+    eventually("ready", lambda: daemon.status()["state"] == "ready", 90)
+    assert daemon.client.get("/v1/tree") == before
+    assert len(daemon.lines("Degraded:")) == len(daemon.lines("Ready:")) == 2
