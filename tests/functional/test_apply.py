@@ -1,16 +1,17 @@
-"""Plans written through the real client into the real embedded core."""
+"""Plans written through the real client into each real placement."""
 
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from placements import Placement
 
 from agent.apply import ATTEMPTS_MAX, apply
 from agent.driver import DescribedInventory, DescribedProvider, Description
@@ -72,8 +73,8 @@ class Wire:
 
 
 @pytest.fixture
-def wire(tmp_path: Path) -> Iterator[Wire]:
-    transport = Wire(open_transport("embedded", state_dir=tmp_path))
+def wire(placement: Placement) -> Iterator[Wire]:
+    transport = Wire(placement.transport())
     yield transport
     transport.close()
 
@@ -307,8 +308,7 @@ def test_claims_are_written_read_swapped_and_released(client: PlacementClient) -
         client.write_allocations(replace(held, allocations={ROOT: {"VCPU": 1}}))
     with pytest.raises(PlacementFull) as full:
         client.write_allocations(ConsumerAllocations(OTHER, {ROOT: {"VCPU": 1}}))
-    (reason,) = full.value.details["reasons"]
-    assert (reason["resource_class"], reason["resource_provider_uuid"]) == ("VCPU", ROOT)
+    assert full.value.placement_code == "placement.undefined_code"
     client.write_allocations(replace(migration, allocations={}))
     assert client.allocations_of(MIGRATION).generation is None
     assert client.forget_consumer(CONSUMER)
@@ -370,8 +370,11 @@ def test_the_embedded_kind_loads_no_http_client(tmp_path: Path) -> None:
     assert done.stdout == "set()\n"
 
 
-def test_a_state_directory_in_use_is_a_state_error(wire: Wire, tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="in use"):
+def test_a_state_directory_in_use_is_a_state_error(tmp_path: Path) -> None:
+    with (
+        closing(open_transport("embedded", state_dir=tmp_path)),
+        pytest.raises(StateError, match="in use"),
+    ):
         open_transport("embedded", state_dir=tmp_path)
 
 
@@ -400,22 +403,28 @@ def trees(draw: st.DrawFn) -> ProviderTree:
     )
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(trees(), min_size=1, max_size=3))
-def test_what_a_plan_foretells_is_what_placement_shows_after_each_operation(
-    history: list[ProviderTree],
-) -> None:
-    with TemporaryDirectory() as directory:
-        client = PlacementClient(open_transport("embedded", state_dir=Path(directory)))
-        current = EMPTY
-        for desired in history:
-            for operation in plan(current, desired).operations:
-                foretold = applied(current, operation)
-                current = apply(Plan((operation,)), client, current, sleep=no_sleep)
-                assert current == foretold == client.read_tree(ROOT)
-            assert current == desired
-            assert {p.uuid: p.generation for p in current} == client.generations(ROOT)
-        client.close()
+def examples(
+    placement: Placement, few: int, many: int
+) -> Callable[[Callable[..., None]], Callable[[], None]]:
+    """Fewer on a placement where each request takes milliseconds."""
+    return settings(max_examples=many if placement.kind == "embedded" else few, deadline=None)
+
+
+def test_what_a_plan_foretells_is_what_placement_shows_after_each_operation(placement: Placement) -> None:
+    @examples(placement, 6, 40)
+    @given(st.lists(trees(), min_size=1, max_size=3))
+    def check(history: list[ProviderTree]) -> None:
+        with closing(PlacementClient(placement.emptied())) as client:
+            current = EMPTY
+            for desired in history:
+                for operation in plan(current, desired).operations:
+                    foretold = applied(current, operation)
+                    current = apply(Plan((operation,)), client, current, sleep=no_sleep)
+                    assert current == foretold == client.read_tree(ROOT)
+                assert current == desired
+                assert {p.uuid: p.generation for p in current} == client.generations(ROOT)
+
+    check()
 
 
 names = st.sampled_from(["a", "b", "c", "d"])
@@ -425,22 +434,28 @@ devices = st.dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(devices, min_size=1, max_size=4))
-def test_whatever_is_described_one_after_the_other_is_reached(
-    history: list[dict[str, tuple[str, dict[str, int], frozenset[str]]]],
-) -> None:
-    with TemporaryDirectory() as directory:
-        client = PlacementClient(open_transport("embedded", state_dir=Path(directory)))
-        current, owned = EMPTY, Owned()
-        for step in history:
-            described = {"host": DescribedProvider("host")}
-            for name, (parent, amounts, traits) in step.items():
-                above = parent if parent in described else "host"
-                inventories = {each: DescribedInventory(total) for each, total in amounts.items()}
-                described[name] = DescribedProvider(name, above, inventories, traits)
-            resolved = resolve(Description(tuple(described.values())), current, owned, ROOT)
-            current, owned = reach(client, current, resolved.tree), resolved.owned
-            assert current == resolved.tree == client.read_tree(ROOT)
-            assert len(current) == len(described)
-        client.close()
+History = list[dict[str, tuple[str, dict[str, int], frozenset[str]]]]
+
+
+def test_whatever_is_described_one_after_the_other_is_reached(placement: Placement) -> None:
+    @examples(placement, 6, 30)
+    @given(st.lists(devices, min_size=1, max_size=4))
+    def check(history: History) -> None:
+        with closing(PlacementClient(placement.emptied())) as client:
+            current, owned = EMPTY, Owned()
+            for step in history:
+                resolved = resolve(described(step), current, owned, ROOT)
+                current, owned = reach(client, current, resolved.tree), resolved.owned
+                assert current == resolved.tree == client.read_tree(ROOT)
+                assert len(current) == len({"host", *step})
+
+    check()
+
+
+def described(step: dict[str, tuple[str, dict[str, int], frozenset[str]]]) -> Description:
+    found = {"host": DescribedProvider("host")}
+    for name, (parent, amounts, traits) in step.items():
+        above = parent if parent in found else "host"
+        inventories = {each: DescribedInventory(total) for each, total in amounts.items()}
+        found[name] = DescribedProvider(name, above, inventories, traits)
+    return Description(tuple(found.values()))

@@ -4,12 +4,13 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from placements import Placement
 
 from agent import host as host_module
 from agent.condition import Condition, State
@@ -65,9 +66,12 @@ def request(**resources: int) -> ClaimRequest:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path: Path, placement: Placement) -> Settings:
+    told = {"kind": placement.kind, **placement.options}
+    lines = ["[placement]", *(f"{name} = {value}" for name, value in told.items())]
+    lines += ["[DEFAULT]", "compute_driver = fake", "host = node1", f"state_path = {tmp_path}"]
     file = tmp_path / "plimsoll.conf"
-    file.write_text(f"[DEFAULT]\ncompute_driver = fake\nhost = node1\nstate_path = {tmp_path}\n")
+    file.write_text("\n".join(lines) + "\n")
     return load([file])
 
 
@@ -76,7 +80,8 @@ def opened(settings: Settings) -> World:
     journal = Journal.open(settings.state_path)
     identity = establish(settings.state_path, settings.host, journal.host_uuid())
     journal.remember_host(identity.uuid)
-    wire = Wire(open_transport("embedded", state_dir=settings.state_path))
+    told = settings.placement
+    wire = Wire(open_transport(told.kind, state_dir=settings.state_path, options=asdict(told)))
     client = PlacementClient(wire)
     tracker = ResourceTracker(journal, client)
     driver = FakeDriver.create(settings.driver)
@@ -108,13 +113,13 @@ def test_claims_are_closed_until_the_host_was_seen_whole(world: World) -> None:
     assert world.agent.claim(request(VCPU=1)).state == "claimed"
 
 
-def test_status_says_how_everything_is(world: World) -> None:
+def test_status_says_how_everything_is(world: World, settings: Settings) -> None:
     world.agent.look("the start")
     world.agent.claim(request(VCPU=1))
     status = world.agent.status()
     assert status["reasons"] == [] and status["host"] == "node1"
     assert status["driver"] == {"name": "fake", "ok": True, "error": None}
-    assert status["placement"] == {"kind": "embedded", "ok": True, "error": None}
+    assert status["placement"] == {"kind": settings.placement.kind, "ok": True, "error": None}
     assert status["claims"] == {"open": True, "reason": None, "count": 1}
     assert status["last_pass"]["sentence"].startswith("After the start: ")
 

@@ -1,37 +1,78 @@
-"""A real OpenStack Placement over HTTP: `python openstack_placement.py DATABASE_FILE PORT`.
+"""A real OpenStack Placement over HTTP: `python openstack_placement.py DATABASE_URL PORT`.
 
-Prints its port once it serves and ends with its standard input. One worker thread, as SQLite has one writer.
-Tokens are those of placement's noauth2: "admin" may do all.
+Prints "serving" once it does. A line "empty" on its standard input makes it forget everything, and it says
+"empty" then; it ends with its standard input. The token "admin" may do all, as Keystone's roles say it.
 """
 
 import logging
 import sys
 import threading
+from typing import Any
 
 from cheroot.wsgi import Server
 from oslo_config import cfg
 from oslo_log import log
 from placement import conf, db_api, deploy
 from placement.db.sqlalchemy import models
+from sqlalchemy import text
+
+THREADS = 8
+CUSTOM_ROWS = "DELETE FROM {} WHERE substr(name, 1, 7) = 'CUSTOM_'"
 
 
 def main() -> None:
     database, port = sys.argv[1], int(sys.argv[2])
     logging.getLogger("placement").setLevel(logging.CRITICAL)
+    server = Server(("127.0.0.1", port), application(database), numthreads=threads(database))
+    server.prepare()
+    threading.Thread(target=server.serve, daemon=True).start()
+    print("serving", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "empty":
+            empty()
+            print("empty", flush=True)
+    server.stop()
+
+
+def threads(database: str) -> int:
+    """SQLite has one writer."""
+    return 1 if database.startswith("sqlite") else THREADS
+
+
+def application(database: str) -> Any:
     config = cfg.ConfigOpts()
     conf.register_opts(config)
     log.register_options(config)
-    config.set_override("connection", f"sqlite:///{database}", group="placement_database")
+    config.set_override("connection", database, group="placement_database")
     config.set_override("auth_strategy", "noauth2", group="api")
     config([], project="placement", default_config_files=[], default_config_dirs=[])
     db_api.configure(config)
     models.BASE.metadata.create_all(db_api.get_placement_engine())
-    server = Server(("127.0.0.1", port), deploy.loadapp(config), numthreads=1)
-    server.prepare()
-    threading.Thread(target=server.serve, daemon=True).start()
-    print(port, flush=True)
-    sys.stdin.read()
-    server.stop()
+    return with_roles(deploy.loadapp(config))
+
+
+def with_roles(inner: Any) -> Any:
+    """What Keystone's middleware would add; reshaping needs the role service."""
+
+    def outer(environ: dict[str, Any], start_response: Any) -> Any:
+        if environ.get("HTTP_X_AUTH_TOKEN") == "admin":
+            environ["HTTP_X_ROLES"] = "admin,service"
+        return inner(environ, start_response)
+
+    return outer
+
+
+def empty() -> None:
+    """All but the standard resource classes and traits."""
+    with db_api.get_placement_engine().begin() as connection:
+        for table in reversed(models.BASE.metadata.sorted_tables):
+            if table.name in ("traits", "resource_classes"):
+                connection.execute(text(CUSTOM_ROWS.format(table.name)))
+            elif table.name == "resource_providers":
+                connection.execute(table.update().values(parent_provider_id=None, root_provider_id=None))
+                connection.execute(table.delete())
+            else:
+                connection.execute(table.delete())
 
 
 if __name__ == "__main__":

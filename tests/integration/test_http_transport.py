@@ -1,9 +1,6 @@
 """The agent against a real OpenStack Placement over HTTP, and the faults that one will not produce."""
 
 import json
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +10,7 @@ from uuid import uuid4
 import pytest
 import requests
 import responses
+from placements import OpenStack
 
 from agent.apply import apply
 from agent.errors import (
@@ -32,54 +30,14 @@ from agent.tree import Inventory, Provider, ProviderTree
 
 pytest.importorskip("placement", reason="the real Placement is installed with the test extra")
 
-SERVER = Path(__file__).with_name("openstack_placement.py")
 EMPTY = ProviderTree()
 KEYSTONE = "http://keystone.test/v3"
 PLACEMENT = "http://placement.test"
 
 
-class Service:
-    """The real thing as a process; it can be pulled down and up again at the same port."""
-
-    def __init__(self, database: Path) -> None:
-        self._database = database
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.up()
-
-    def up(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(SERVER), str(self._database), str(self.port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout
-        assert self._process.stdout.readline() == f"{self.port}\n"
-
-    def down(self) -> None:
-        self._process.communicate(timeout=20)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {
-            "auth_type": "admin_token",
-            "token": "admin",
-            "endpoint_override": f"http://127.0.0.1:{self.port}",
-            "timeout": 10,
-        }
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    running = Service(tmp_path_factory.mktemp("placement") / "placement.db")
-    yield running
-    running.down()
-
-
 @pytest.fixture
-def client(service: Service) -> Iterator[PlacementClient]:
-    connected = PlacementClient(open_transport("remote", options=service.options))
+def client(openstack: OpenStack) -> Iterator[PlacementClient]:
+    connected = PlacementClient(openstack.transport())
     yield connected
     connected.close()
 
@@ -188,11 +146,11 @@ def test_what_is_in_use_is_not_taken_away(client: PlacementClient, tree: Provide
 
 
 def test_consumers_below_1_38_have_no_type(
-    service: Service, client: PlacementClient, tree: ProviderTree
+    openstack: OpenStack, client: PlacementClient, tree: ProviderTree
 ) -> None:
     (root,) = tree.roots
     reach(client, EMPTY, tree)
-    old = PlacementClient(open_transport("remote", options=service.options), microversion="1.30")
+    old = PlacementClient(open_transport("remote", options=openstack.options), microversion="1.30")
     consumer = str(uuid4())
     old.write_allocations(ConsumerAllocations(consumer, {root.uuid: {"VCPU": 1}}))
     assert old.allocations_of(consumer).consumer_type == "INSTANCE"
@@ -203,17 +161,17 @@ def test_consumers_below_1_38_have_no_type(
     old.close()
 
 
-def test_a_newer_agent_than_service_finds_a_common_version(service: Service, tree: ProviderTree) -> None:
+def test_a_newer_agent_than_service_finds_a_common_version(openstack: OpenStack, tree: ProviderTree) -> None:
     (root,) = tree.roots
-    client = PlacementClient(open_transport("remote", options=service.options), microversion="1.99")
+    client = PlacementClient(open_transport("remote", options=openstack.options), microversion="1.99")
     assert client.read_tree(root.uuid) == EMPTY
     assert client.microversion == "1.39"
     client.close()
 
 
 def test_the_service_goes_away_and_comes_back(tmp_path: Path, tree: ProviderTree) -> None:
-    service = Service(tmp_path / "placement.db")
-    client = PlacementClient(open_transport("remote", options=service.options))
+    service = OpenStack.on_sqlite(tmp_path)
+    client = PlacementClient(service.transport())
     (root,) = tree.roots
     written = reach(client, EMPTY, tree)
     service.down()
@@ -226,8 +184,8 @@ def test_the_service_goes_away_and_comes_back(tmp_path: Path, tree: ProviderTree
     service.down()
 
 
-def test_a_wrong_token_is_refused_with_a_sentence(service: Service) -> None:
-    client = PlacementClient(open_transport("remote", options={**service.options, "token": "nobody"}))
+def test_a_wrong_token_is_refused_with_a_sentence(openstack: OpenStack) -> None:
+    client = PlacementClient(open_transport("remote", options={**openstack.options, "token": "nobody"}))
     with pytest.raises(PlacementError, match="did not create the trait CUSTOM_X") as raised:
         client.ensure_trait("CUSTOM_X")
     assert raised.value.status == 403
