@@ -39,7 +39,7 @@ class _Connection(http.client.HTTPConnection):
 
 @contextmanager
 def serving(
-    operations: Operations, path: Path, access: Access | None = None, **options: int
+    operations: Operations, path: Path, access: Access | None = None, **options: Any
 ) -> Iterator[ApiServer]:
     server = ApiServer(operations, access or Access.parse([], [], []), path, **options)
     server.start()

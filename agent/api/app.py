@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from werkzeug.exceptions import ClientDisconnected, HTTPException, MethodNotAllowed
 from werkzeug.routing import Map, Rule
 from werkzeug.wrappers import Request, Response
 
@@ -37,6 +37,11 @@ class WrongMethod(PlimsollError):
         super().__init__(message, allow=sorted(allow))
 
 
+class TooSlow(PlimsollError):
+    code = "plimsoll.api.too_slow"
+    http_status = 408
+
+
 class LengthRequired(PlimsollError):
     code = "plimsoll.api.length_required"
     http_status = 411
@@ -50,6 +55,12 @@ class BodyTooLarge(PlimsollError):
 class WrongMediaType(PlimsollError):
     code = "plimsoll.api.media_type"
     http_status = 415
+
+
+class Busy(PlimsollError):
+    code = "plimsoll.api.busy"
+    http_status = 503
+    SENTENCE = "The agent has more requests than it can answer just now; try again in a few seconds"
 
 
 def error_body(code: str, message: str, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -188,6 +199,8 @@ def _json(request: Request) -> Any:
         text = request.get_data(cache=False).decode("utf-8")
         parsed = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
         json.dumps(parsed, ensure_ascii=False).encode("utf-8")
+    except (OSError, ClientDisconnected) as error:
+        raise TooSlow("The body did not come whole in time") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"The body is not JSON that can be used: {error}") from error
     return parsed

@@ -4,19 +4,22 @@ import fcntl
 import json
 import logging
 import os
+import queue
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from cheroot import server as cheroot_server
 from cheroot import wsgi
 
 from agent import log
 from agent.api.access import Access
-from agent.api.app import BODY_BYTES_MAX, Api, error_body
+from agent.api.app import BODY_BYTES_MAX, Api, BodyTooLarge, Busy, LengthRequired, TooSlow, error_body
 from agent.errors import SettingsError, StateError
 from agent.operations import Operations
 
@@ -27,9 +30,11 @@ DIRECTORY_MODE = 0o750
 HEADER_BYTES_MAX = 16 * 1024
 THREADS = 16
 BACKLOG = 128
-QUEUE_MAX = 64
-QUEUE_TIMEOUT_S = 2
+WAITING_MAX = 64
+KEPT_CONNECTIONS_MAX = 64
+WAITING_TIMEOUT_S = 1
 IO_TIMEOUT_S = 10
+REQUEST_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5
 PROBE_TIMEOUT_S = 1.0
 IDLE_WAKE_S = 1.0
@@ -40,7 +45,14 @@ class ApiServer:
     """Serves `operations` at `socket_path` to those whom `access` lets in."""
 
     def __init__(
-        self, operations: Operations, access: Access, socket_path: Path, *, threads: int = THREADS
+        self,
+        operations: Operations,
+        access: Access,
+        socket_path: Path,
+        *,
+        threads: int = THREADS,
+        waiting_max: int = WAITING_MAX,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self._path = Path(socket_path)
         self._server = _UnixServer(
@@ -52,12 +64,14 @@ class ApiServer:
             request_queue_size=BACKLOG,
             timeout=IO_TIMEOUT_S,
             shutdown_timeout=STOP_TIMEOUT_S,
-            accepted_queue_size=QUEUE_MAX,
-            accepted_queue_timeout=QUEUE_TIMEOUT_S,
+            accepted_queue_size=waiting_max,
+            accepted_queue_timeout=WAITING_TIMEOUT_S,
             peercreds_enabled=True,
         )
+        self._server.request_timeout_s = request_timeout_s
         # How often cheroot looks for idle connections, and for a stop that did not wake it.
         self._server.expiration_interval = IDLE_WAKE_S
+        self._server.keep_alive_conn_limit = KEPT_CONNECTIONS_MAX
         self._server.max_request_body_size = BODY_BYTES_MAX
         self._server.max_request_header_size = HEADER_BYTES_MAX
         self._thread: threading.Thread | None = None
@@ -121,6 +135,16 @@ class _Request(cheroot_server.HTTPRequest):
             return False
         return True
 
+    def send_headers(self) -> None:
+        """Read what is left of the body first, so that its sender sees the answer; but do not wait for it."""
+        left = getattr(self.rfile, "remaining", 0)
+        if left and not self.close_connection:
+            try:
+                self.rfile.read(left)
+            except OSError:
+                self.close_connection = True
+        super().send_headers()
+
     def simple_response(self, status: str, msg: str = "") -> None:
         number, _, name = str(status).partition(" ")
         code = _CODES.get(number, f"plimsoll.api.http_{number}")
@@ -134,15 +158,53 @@ class _Request(cheroot_server.HTTPRequest):
             self.conn.wfile.write(head.encode("latin-1") + body)
 
 
-_CODES = {"411": "plimsoll.api.length_required", "413": "plimsoll.api.body_too_large"}
+_CODES = {str(kind.http_status): kind.code for kind in (TooSlow, LengthRequired, BodyTooLarge, Busy)}
+
+
+class _BoundedSocket(socket.socket):
+    """A connection from which a request must have come by `read_until` (of the monotonic clock).
+
+    A timeout for each read alone would let a trickle of bytes keep a thread for ever.
+    """
+
+    read_until = 0.0
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        left = self.read_until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self.settimeout(left)
+        try:
+            return super().recv_into(*args, **kwargs)
+        finally:
+            self.settimeout(IO_TIMEOUT_S)
 
 
 class _Connection(cheroot_server.HTTPConnection):
     RequestHandlerClass = _Request
 
+    def __init__(self, server: "_UnixServer", sock: socket.socket, makefile: Any) -> None:
+        super().__init__(server, _BoundedSocket(fileno=sock.detach()), makefile)
+
+    def communicate(self) -> bool:
+        """One request and its answer."""
+        self.socket.read_until = time.monotonic() + self.server.request_timeout_s
+        return bool(super().communicate())  # type: ignore[no-untyped-call]
+
 
 class _UnixServer(wsgi.Server):
     ConnectionClass = _Connection
+    request_timeout_s = REQUEST_TIMEOUT_S
+
+    def process_conn(self, conn: _Connection) -> None:
+        """Hand a connection to the threads, or turn it away when too many wait for them already."""
+        try:
+            self.requests.put(conn)
+        except queue.Full:
+            LOG.warning("Too many connections wait for the local API; one was turned away")
+            with suppress(OSError):
+                _Request(self, conn).simple_response("503 Service Unavailable", Busy.SENTENCE)
+                conn.close()
 
     def bind_unix_socket(self, bind_addr: str) -> socket.socket:
         """Bind so that the file is never wider than 0660, and never takes the place of a living socket."""

@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from agent.api.server import ApiServer
 from agent.errors import PlacementUnavailable, SettingsError, StateError
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+JSON_HEAD = b"POST /v1/claims HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 NOBODY_KNOWN = "00000000-0000-4000-8000-000000000000"
 
 
@@ -184,10 +186,9 @@ def test_a_body_where_none_belongs(path: Path) -> None:
 
 
 def test_bounds_hold_before_anything_is_read(path: Path) -> None:
-    head = b"POST /v1/claims HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    too_large = raw(path, head + b"Content-Length: 1048577\r\n\r\n")
+    too_large = raw(path, JSON_HEAD + b"Content-Length: 1048577\r\n\r\n")
     assert too_large.startswith(b"HTTP/1.1 413 ") and b"plimsoll.api.body_too_large" in too_large
-    chunked = raw(path, head + b"Transfer-Encoding: chunked\r\n\r\n")
+    chunked = raw(path, JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     assert chunked.startswith(b"HTTP/1.1 411 ") and b"plimsoll.api.length_required" in chunked
     header = raw(path, b"GET /v1/status HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 20_000 + b"\r\n\r\n")
     assert header.startswith(b"HTTP/1.1 413 ") and b'"error"' in header
@@ -256,6 +257,48 @@ def test_the_threads_are_bounded(host: SmallHost, tmp_path: Path) -> None:
             ask(tmp_path / "s", "GET", "/healthz")
         assert threading.active_count() - before <= 3 + 2
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET /v1/st", JSON_HEAD + b"Content-Length: 99\r\n\r\n", JSON_HEAD + b"Content-Length: 99\r\n\r\n{"],
+)
+def test_a_request_that_trickles_is_given_up(host: SmallHost, tmp_path: Path, sent: bytes) -> None:
+    """Nor does it keep the only thread from others for longer."""
+    path = tmp_path / "s"
+    with serving(host, path, threads=1, request_timeout_s=0.3), socket.socket(socket.AF_UNIX) as slow:
+        slow.connect(str(path))
+        slow.settimeout(0.05)
+        slow.sendall(sent)
+        began, said = time.monotonic(), b""
+        while b"too_slow" not in said and time.monotonic() - began < 3:
+            try:
+                said += slow.recv(65536)
+            except TimeoutError:
+                slow.sendall(b"x")
+        assert time.monotonic() - began < 2
+        assert said.startswith(b"HTTP/1.1 408 ")
+        assert ask(path, "GET", "/healthz").status == 200
+
+
+def test_who_would_wait_too_long_is_turned_away(host: SmallHost, tmp_path: Path) -> None:
+    path, turned_away, codes = tmp_path / "s", threading.Event(), []
+
+    def client() -> None:
+        code = ask(path, "GET", "/healthz").body.get("error", {}).get("code")
+        codes.append(code)
+        if code == "plimsoll.api.busy":
+            turned_away.set()
+
+    host.fault = lambda: turned_away.wait(10) and None
+    with serving(host, path, threads=1, waiting_max=1):
+        threads = [threading.Thread(target=client) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ask(path, "GET", "/healthz").status == 200
+    assert {None, "plimsoll.api.busy"} == set(codes)
 
 
 def test_the_socket_is_for_owner_and_group_only(host: SmallHost, tmp_path: Path) -> None:
