@@ -103,15 +103,13 @@ class SqliteFile:
         except OSError as error:
             raise DatabaseUnwritable(path, error.strerror or str(error)) from error
         try:
-            try:
-                connection = _connect(path, application_id, migrations)
-            except sqlite3.Error as error:
-                raise typed(error, path) from error
-            except OSError as error:
-                raise DatabaseUnwritable(path, error.strerror or str(error)) from error
-            return cls(path, descriptor, connection, name)
-        except BaseException:
+            return cls(path, descriptor, _connect(path, application_id, migrations), name)
+        except BaseException as error:
             os.close(descriptor)
+            if isinstance(error, sqlite3.Error):
+                raise typed(error, path) from error
+            if isinstance(error, OSError):
+                raise DatabaseUnwritable(path, error.strerror or str(error)) from error
             raise
 
     def join(self, participant: Participant) -> None:

@@ -41,12 +41,20 @@ class Programs(RuleBasedStateMachine):
         self.api = Api(self.core)
 
     def ask(self, method: str, path: str, body: Any = None) -> int:
-        """Send; a refusal must change nothing."""
+        """Send; a refusal must change nothing, and nothing may make a provider fuller than its capacity."""
         before = self.api.whole()
+        used = self.used()
         answer = self.api.ask(method, path, body)
         assert answer.status < 500, answer
         assert answer.status < 300 or self.api.whole() == before
+        for (uuid, name), amount in self.used().items():
+            capacity = self.core._store.model.providers[uuid].inventories[name].capacity
+            assert amount <= max(capacity, used.get((uuid, name), 0))
         return answer.status
+
+    def used(self) -> dict[tuple[str, str], int]:
+        usages = self.core._store.model.usages.items()
+        return {(uuid, name): amount for uuid, usage in usages for name, amount in usage.items()}
 
     def provider_generation(self, uuid: str) -> int:
         held = self.core._store.model.provider(uuid)
