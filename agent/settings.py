@@ -26,9 +26,15 @@ SAMPLE_WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class PlacementSettings:
-    """[placement]; all but `kind` and `timeout` (seconds) are for the remote kind, as in keystoneauth."""
+    """[placement]; `serve` and what begins so is for the embedded kind, all else but `kind` and `timeout`
+    (seconds) for the remote kind, as in keystoneauth.
+    """
 
     kind: str = "embedded"
+    serve: tuple[str, ...] = ()
+    serve_tokens: str | None = None
+    serve_tls_cert: str | None = None
+    serve_tls_key: str | None = None
     auth_type: str = "password"
     auth_url: str | None = None
     endpoint_override: str | None = None
@@ -210,6 +216,13 @@ def _check_cpus(host: HostSettings) -> None:
 def _check_placement(placement: PlacementSettings) -> None:
     if placement.kind != "remote":
         return
+    if placement.serve:
+        raise SettingsError(
+            f"[placement] serve = {','.join(placement.serve)} is for kind = embedded: a remote placement is "
+            "served by its own host. Take it out.",
+            group="placement",
+            option="serve",
+        )
     needed = {
         "password": ("auth_url", "username", "password"),
         "v3applicationcredential": ("auth_url", "application_credential_id", "application_credential_secret"),

@@ -199,7 +199,8 @@ def _open_configured(args: Namespace) -> "Transport":
     from agent.settings import load
 
     told = load(tuple(Path(name) for name in args.config_file), ())
-    return _open(told.placement.kind, state_dir=told.state_path, options=asdict(told.placement))
+    options = {**asdict(told.placement), "serve": ()}  # that is the agent's to do
+    return _open(told.placement.kind, state_dir=told.state_path, options=options)
 
 
 def _token(args: Namespace) -> str | None:

@@ -15,9 +15,12 @@ from pathlib import Path
 import pytest
 from doorclient import door_client, make_certificate
 
+from agent.errors import SettingsError
+from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
 from agent.placement.embedded.auth import DoorError
 from agent.placement.embedded.serve import Server
+from agent.settings import load
 
 SERVICE_TOKEN = "service-token-0123456789"
 READER_TOKEN = "reader-token-0123456789"
@@ -173,3 +176,27 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> Non
     finally:
         core.close()
     assert [provider["name"] for provider in found] == ["kept"]
+
+
+def test_the_agent_serves_its_placement_where_the_settings_say(tmp_path: Path) -> None:
+    options = {"serve": [f"unix:{tmp_path}/s"]}
+    transport = open_transport("embedded", state_dir=tmp_path / "state", options=options)
+    with door_client(f"unix:{tmp_path}/s") as client:
+        assert client("POST", "/resource_providers", {"name": "a"}).status == 200
+    reply = transport.request("GET", "/resource_providers", microversion="1.39")
+    assert [each["name"] for each in reply.body["resource_providers"]] == ["a"]
+    transport.close()
+    assert not (tmp_path / "s").exists()
+
+
+def test_settings_that_would_open_the_door_too_wide_start_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="serve: Refusing to listen"):
+        open_transport("embedded", state_dir=tmp_path, options={"serve": ["0.0.0.0:0"]})
+    Core.open(tmp_path).close()  # the lock was given back
+    file = tmp_path / "plimsoll.conf"
+    file.write_text(
+        "[DEFAULT]\ncompute_driver = fake\n[placement]\nkind = remote\nserve = 127.0.0.1:8778\n"
+        "auth_type = none\nendpoint_override = http://127.0.0.1:1\n"
+    )
+    with pytest.raises(SettingsError, match="is for kind = embedded"):
+        load((file,), ())
