@@ -5,6 +5,7 @@ that a host reports the same amounts whoever looks after it. A class of which th
 Source: https://docs.openstack.org/nova/latest/admin/cpu-topologies.html and .../configuration/config.html
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 from agent.cpuset import format_cpu_set
@@ -102,3 +103,10 @@ def shares(amount: int, parts: int) -> tuple[int, ...]:
     """`amount` in `parts` whole shares that differ by one at most, the larger ones first."""
     each, rest = divmod(amount, parts)
     return tuple(each + (1 if part < rest else 0) for part in range(parts))
+
+
+def physical_network_trait(network: str | None) -> frozenset[str]:
+    """{"CUSTOM_PHYSNET_<NAME>"}: upper case, "_" for what a trait cannot hold, as Neutron does."""
+    if network is None:
+        return frozenset()
+    return frozenset({"CUSTOM_PHYSNET_" + re.sub(r"[^A-Z0-9]", "_", network.upper())})

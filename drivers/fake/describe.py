@@ -1,6 +1,5 @@
 """From a described host to the contract's values. Pure."""
 
-import re
 from collections.abc import Iterator, Mapping
 
 from agent.driver import Cell, DescribedInventory, DescribedProvider, Description, HostSettings, Topology
@@ -10,6 +9,7 @@ from drivers.inventory import (
     cpu_units,
     disk_inventory,
     memory_inventory,
+    physical_network_trait,
     shares,
     split_cpus,
 )
@@ -133,10 +133,3 @@ def _device_inventories(amounts: Mapping[str, int]) -> dict[str, DescribedInvent
         for resource_class, total in amounts.items()
         if total
     }
-
-
-def physical_network_trait(network: str | None) -> frozenset[str]:
-    """{"CUSTOM_PHYSNET_<NAME>"}: upper case, "_" for what a trait cannot hold, as Neutron does."""
-    if network is None:
-        return frozenset()
-    return frozenset({"CUSTOM_PHYSNET_" + re.sub(r"[^A-Z0-9]", "_", network.upper())})

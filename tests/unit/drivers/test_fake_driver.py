@@ -8,7 +8,8 @@ import pytest
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import DriverDataError, DriverUnavailable, SettingsError
 from drivers.fake import FakeDriver, Gpu, Host, Nic, cell, default_host
-from drivers.fake.describe import describe_host, physical_network_trait
+from drivers.fake.describe import describe_host
+from drivers.inventory import physical_network_trait
 
 FILE = "cells: [{{id: 0, cpus: 0-3, memory_mb: {memory_mb}}}]\n"
 

@@ -1,0 +1,189 @@
+"""What the operator says of devices, in nova's words: [pci] device_spec, [devices] enabled_mdev_types. Pure.
+
+Source: https://docs.openstack.org/nova/latest/configuration/config.html#pci.device_spec
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from agent.errors import SettingsError
+from drivers.libvirt.cards import Card
+from drivers.libvirt.nodedevs import PciDevice
+
+_KEYS = {"vendor_id", "product_id", "address", "devname", "physical_network", "resource_class", "traits"}
+_PARTS = {"domain": "[0-9a-f]{4,8}", "bus": "[0-9a-f]{2}", "slot": "[0-9a-f]{2}", "function": "[0-7]"}
+_GLOB = re.compile(
+    r"(?:(?P<domain>[0-9a-f*]*):)?(?P<bus>[0-9a-f*]*):(?P<slot>[0-9a-f*]*)(?:\.(?P<function>[0-7*]*))?",
+    re.ASCII | re.IGNORECASE,
+)
+_ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}|\*", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """Devices that guests may have.
+
+    Ids are four hexadecimal digits, None for any; `address` is a regular expression, `interface` a network
+    card's.
+    """
+
+    vendor_id: str | None = None
+    product_id: str | None = None
+    address: str | None = None
+    interface: str | None = None
+    physical_network: str | None = None
+    resource_class: str | None = None
+    traits: frozenset[str] = frozenset()
+
+    def matches(self, function: PciDevice, card: Card) -> bool:
+        """Does it speak of this function of the card? The card's address or interface means all of it."""
+        if self.vendor_id is not None and self.vendor_id != function.vendor_id:
+            return False
+        if self.product_id is not None and self.product_id != function.product_id:
+            return False
+        if self.address is not None:
+            addresses = {function.address, card.device.address}
+            if not any(re.fullmatch(self.address, address) for address in addresses):
+                return False
+        return self.interface is None or (
+            card.interface is not None and card.interface.interface == self.interface
+        )
+
+
+def parse_device_specs(texts: tuple[str, ...]) -> tuple[DeviceSpec, ...]:
+    """From JSON objects, or lists of them. Raises SettingsError with the text and what is wrong with it."""
+    found = []
+    for text in texts:
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise SettingsError(f"[pci] device_spec {text[:200]!r} is no JSON: {error}") from error
+        for each in data if isinstance(data, list) else [data]:
+            try:
+                found.append(_spec(each))
+            except ValueError as error:
+                raise SettingsError(f"[pci] device_spec {text[:200]!r}: {error}") from error
+    return tuple(found)
+
+
+def _spec(data: object) -> DeviceSpec:
+    if not isinstance(data, dict):
+        raise ValueError("an object was expected")
+    unknown = sorted(data.keys() - _KEYS)
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is not known; there are {', '.join(sorted(_KEYS))}")
+    if "devname" in data and "address" in data:
+        raise ValueError("devname and address say the same twice, leave one out")
+    if not {"vendor_id", "product_id", "devname", "address"} & data.keys():
+        raise ValueError("it names no device: give vendor_id, product_id, address or devname")
+    resource_class = _text(data, "resource_class")
+    return DeviceSpec(
+        vendor_id=_hexadecimal(data, "vendor_id"),
+        product_id=_hexadecimal(data, "product_id"),
+        address=_address(data.get("address")),
+        interface=_text(data, "devname"),
+        physical_network=_text(data, "physical_network"),
+        resource_class=None if resource_class is None else custom(resource_class, _standard_classes()),
+        traits=_traits(data.get("traits", "")),
+    )
+
+
+def _text(data: Mapping[str, Any], key: str) -> str | None:
+    value = data.get(key)
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise ValueError(f"{key} must be text")
+    return None if value is None else value.strip()
+
+
+def _hexadecimal(data: Mapping[str, Any], key: str) -> str | None:
+    text = _text(data, key)
+    if text is None or text == "*":
+        return None
+    if not _ID.fullmatch(text):
+        raise ValueError(f"{key} {text!r} is no id of four hexadecimal digits")
+    return f"{int(text, 16):04x}"
+
+
+def _address(value: object) -> str | None:
+    """A regular expression of a PCI address, from a glob ("*:41:00.*") or from one expression a part."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        match = _GLOB.fullmatch(value.strip())
+        if not match:
+            raise ValueError(f"address {value!r} is no PCI address such as 0000:41:00.0 or *:41:*.*")
+        given: Mapping[str, Any] = {name: _from_glob(text) for name, text in match.groupdict().items()}
+    elif isinstance(value, dict) and value.keys() <= _PARTS.keys():
+        given = value
+    else:
+        raise ValueError("address must be text or an object of domain, bus, slot and function")
+    parts = {name: given.get(name) or pattern for name, pattern in _PARTS.items()}
+    pattern = "(?:{domain}):(?:{bus}):(?:{slot})\\.(?:{function})".format(**parts)
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"address: {error}") from error
+    return pattern
+
+
+def _from_glob(text: str | None) -> str | None:
+    return None if text in (None, "", "*") else str(text).lower().replace("*", "[0-9a-f]*")
+
+
+def _traits(value: object) -> frozenset[str]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("traits must be text, names separated by commas")
+    return frozenset(custom(name, _standard_traits()) for name in names if name.strip())
+
+
+def custom(name: str, standard: Callable[[str], bool]) -> str:
+    """A standard name as it is; any other as CUSTOM_<NAME>, with "_" for what such a name cannot hold.
+
+    Raises ValueError where nothing is left.
+    """
+    name = name.strip().upper()
+    if standard(name):
+        return name
+    cleaned = re.sub(r"[^A-Z0-9_]+", "_", name.removeprefix("CUSTOM_"))
+    if not cleaned.strip("_"):
+        raise ValueError(f"{name!r} cannot be made a name")
+    return f"CUSTOM_{cleaned}"[:255]
+
+
+@cache
+def _standard_classes() -> Callable[[str], bool]:
+    import os_resource_classes  # late: only who names devices needs it
+
+    return frozenset(os_resource_classes.STANDARDS).__contains__
+
+
+@cache
+def _standard_traits() -> Callable[[str], bool]:
+    import os_traits  # late: it is slow to import
+
+    return frozenset(os_traits.get_traits()).__contains__
+
+
+@dataclass(frozen=True, slots=True)
+class MdevSpec:
+    """A type of mediated device that guests may have; no addresses means every card that offers it."""
+
+    type_id: str
+    addresses: frozenset[str] = frozenset()
+    resource_class: str = "VGPU"
+    max_instances: int | None = None
+
+
+def mdev_spec_of(card: Card, specs: tuple[MdevSpec, ...]) -> MdevSpec | None:
+    """The first type that the card, or one of its virtual functions, offers and is meant to have."""
+    for spec in specs:
+        for parent in card.mdev_parents:
+            meant = not spec.addresses or {parent.address, card.device.address} & spec.addresses
+            if meant and spec.type_id in parent.mdev_types:
+                return spec
+    return None

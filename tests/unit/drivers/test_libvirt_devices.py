@@ -1,0 +1,215 @@
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from libvirt_node import DATA
+
+from agent.driver import DescribedProvider
+from agent.errors import SettingsError
+from drivers.libvirt.cards import Card, cards_of
+from drivers.libvirt.devices import DeviceSettings, describe_cards
+from drivers.libvirt.devicespec import DeviceSpec, MdevSpec, parse_device_specs
+from drivers.libvirt.nodedevs import parse_node_device
+
+NIC0, NIC1 = "0000:41:00.0", "0000:81:00.0"
+T4 = "0000:43:00.0"
+VF = '{"vendor_id": "8086", "product_id": "10ca", "physical_network": "physnet0"}'
+WHOLE = (
+    '{"vendor_id": "10de", "product_id": "1eb8", "resource_class": "PGPU", "traits": "CUSTOM_T4,tesla-t4"}'
+)
+MDEVS = (MdevSpec("nvidia-471"), MdevSpec("nvidia-11", max_instances=10))
+SETTINGS = DeviceSettings(parse_device_specs((VF, WHOLE)), MDEVS, {"enp65s0": (1000, 2000)})
+MOST = {"0000:84:00.0": {"nvidia-471": 4}}
+
+
+def recorded(moment: str) -> tuple[Card, ...]:
+    root = ElementTree.parse(DATA / "devices" / f"{moment}.xml").getroot()
+    found = []
+    for path, active in (("device", True), ("inactive/device", False)):
+        for element in root.iterfind(path):
+            text = ElementTree.tostring(element, encoding="unicode")
+            found.append(parse_node_device(text, active=active))
+    return cards_of(device for device in found if device is not None)
+
+
+def under_cells(numa: int | None) -> str:
+    return "node1" if numa is None else f"node1_numa{numa}"
+
+
+def describe(
+    moment: str, settings: DeviceSettings = SETTINGS, held: frozenset[str] = frozenset()
+) -> dict[str, DescribedProvider]:
+    found = describe_cards(recorded(moment), settings, "node1", under_cells, held=held, most=MOST)
+    return {provider.device: provider for provider in found}
+
+
+def amounts(provider: DescribedProvider) -> dict[str, int]:
+    return {name: inventory.total for name, inventory in provider.inventories.items()}
+
+
+def test_a_recorded_hosts_devices() -> None:
+    found = describe("vfs")
+    assert {device: (each.name, each.parent, amounts(each)) for device, each in found.items()} == {
+        "pci:0000:41:00.0": (
+            "node1_net_enp65s0",
+            "node1_numa0",
+            {"SRIOV_NET_VF": 4, "NET_BW_EGR_KILOBIT_PER_SEC": 1000, "NET_BW_IGR_KILOBIT_PER_SEC": 2000},
+        ),
+        "pci:0000:42:00.0": ("node1_pci_0000:42:00.0", "node1_numa0", {"VGPU": 10}),
+        "pci:0000:43:00.0": ("node1_pci_0000:43:00.0", "node1_numa0", {"PGPU": 1}),
+        "pci:0000:81:00.0": ("node1_net_enp129s0", "node1_numa1", {"SRIOV_NET_VF": 2}),
+        "pci:0000:82:00.0": ("node1_pci_0000:82:00.0", "node1_numa1", {"VGPU": 10}),
+        "pci:0000:83:00.0": ("node1_pci_0000:83:00.0", "node1_numa1", {"PGPU": 1}),
+        "pci:0000:84:00.0": ("node1_pci_0000:84:00.0", "node1_numa1", {"VGPU": 4}),
+    }
+    assert found[f"pci:{NIC0}"].units == {
+        "SRIOV_NET_VF": ("0000:41:10.0", "0000:41:10.2", "0000:41:10.4", "0000:41:10.6")
+    }
+    assert found[f"pci:{NIC0}"].traits == {"CUSTOM_PHYSNET_PHYSNET0"}
+    assert found[f"pci:{T4}"].units == {"PGPU": (T4,)}
+    assert found[f"pci:{T4}"].traits == {"CUSTOM_T4", "CUSTOM_TESLA_T4"}
+
+
+@pytest.mark.parametrize("moment", ["mdevs", "domains"])
+def test_nothing_changes_while_guests_take_devices(moment: str) -> None:
+    held = frozenset({"0000:41:10.0", "0000:41:10.2", T4}) if moment == "domains" else frozenset()
+    before, after = describe("vfs"), describe(moment, held=held)
+    other_type = "pci:0000:82:00.0"
+    assert amounts(after.pop(other_type)) == {"VGPU": 1}, "a device of another size takes the whole card"
+    assert amounts(before.pop(other_type)) == {"VGPU": 10}
+    assert after == before
+
+
+def test_without_settings_nothing_is_offered() -> None:
+    assert describe("vfs", DeviceSettings()) == {}
+    assert describe("boot", DeviceSettings(SETTINGS.specs)).keys() == {"pci:0000:43:00.0", "pci:0000:83:00.0"}
+
+
+def test_what_is_in_use_stays_though_the_settings_do_not_have_it() -> None:
+    found = describe("domains", DeviceSettings(), frozenset({"0000:41:10.0", "0000:41:10.2", T4}))
+    assert {device: amounts(each) for device, each in found.items()} == {
+        "pci:0000:41:00.0": {"SRIOV_NET_VF": 2},
+        "pci:0000:42:00.0": {"VGPU": 2},
+        "pci:0000:43:00.0": {"CUSTOM_PCI_10DE_1EB8": 1},
+        "pci:0000:82:00.0": {"VGPU": 1},
+        "pci:0000:84:00.0": {"VGPU": 1},
+    }
+    assert found[f"pci:{NIC0}"].units == {"SRIOV_NET_VF": ("0000:41:10.0", "0000:41:10.2")}
+
+
+def test_a_card_and_its_parts_exclude_each_other() -> None:
+    anything = DeviceSettings(parse_device_specs(('{"address": "*:*:*.*"}',)), MDEVS)
+    with_vfs = describe("vfs", anything)
+    assert amounts(with_vfs[f"pci:{NIC0}"]) == {"SRIOV_NET_VF": 4}, "not the card as well"
+    assert amounts(with_vfs["pci:0000:42:00.0"]) == {"VGPU": 10}, "not the card as well"
+    assert amounts(describe("boot", anything)[f"pci:{NIC0}"]) == {"CUSTOM_PCI_8086_10C9": 1}
+    taken_whole = describe("vfs", anything, frozenset({NIC0, "0000:42:00.0"}))
+    assert amounts(taken_whole[f"pci:{NIC0}"]) == {"CUSTOM_PCI_8086_10C9": 1}
+    assert amounts(taken_whole["pci:0000:42:00.0"]) == {"CUSTOM_PCI_10DE_13F2": 1}
+
+
+def test_a_card_of_a_physical_network_without_functions_yet_has_nothing_to_give() -> None:
+    whole_card = DeviceSettings(parse_device_specs(('{"devname": "enp65s0", "physical_network": "p"}',)))
+    assert describe("boot", whole_card) == {}
+    assert amounts(describe("vfs", whole_card)[f"pci:{NIC0}"]) == {"SRIOV_NET_VF": 4}
+
+
+def test_a_type_goes_to_the_cards_it_is_meant_for() -> None:
+    mdevs = (
+        MdevSpec("nvidia-22", frozenset({"0000:82:00.0"}), "CUSTOM_BIG"),
+        MdevSpec("nvidia-11", frozenset({"0000:42:00.0"})),
+    )
+    found = describe("boot", DeviceSettings(mdevs=mdevs))
+    assert {device: amounts(each) for device, each in found.items()} == {
+        "pci:0000:42:00.0": {"VGPU": 16},
+        "pci:0000:82:00.0": {"CUSTOM_BIG": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "matching"),
+    [
+        ('{"vendor_id": "8086", "product_id": "10ca"}', 6),
+        ('{"vendor_id": "0x8086", "product_id": "10CA"}', 6),
+        ('{"address": "0000:41:10.2"}', 1),
+        ('{"address": ":41:10."}', 4),
+        ('{"address": "*:41:00.0"}', 5),
+        ('{"address": {"bus": "41|81", "slot": "10"}}', 6),
+        ('{"devname": "enp129s0"}', 3),
+        ('{"devname": "enp129s0", "product_id": "10ca"}', 2),
+        ('{"vendor_id": "*", "address": "0000:43:00.0"}', 1),
+        ('{"vendor_id": "dead"}', 0),
+    ],
+)
+def test_specs_match_as_nova_has_them(text: str, matching: int) -> None:
+    (spec,) = parse_device_specs((text,))
+    found = [
+        function.address
+        for card in recorded("vfs")
+        for function in (card.device, *card.vfs)
+        if spec.matches(function, card)
+    ]
+    assert len(found) == matching
+
+
+def test_a_list_of_specs_is_as_good_as_many() -> None:
+    assert parse_device_specs((f"[{VF}, {WHOLE}]",)) == parse_device_specs((VF, WHOLE))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "is no JSON"),
+        ("3", "an object was expected"),
+        ("{}", "it names no device"),
+        ('{"physical_network": "p"}', "it names no device"),
+        ('{"vendor": "8086"}', "'vendor' is not known; there are address, devname,"),
+        ('{"vendor_id": "80867"}', "vendor_id '80867' is no id of four hexadecimal digits"),
+        ('{"vendor_id": 8086}', "vendor_id must be text"),
+        ('{"address": "41"}', "is no PCI address such as"),
+        ('{"address": {"bus": "("}}', "address: "),
+        ('{"address": {"bus": 3, "x": 1}}', "address must be text or an object of"),
+        ('{"devname": "eth0", "address": "0000:41:00.0"}', "say the same twice"),
+        ('{"address": "0000:41:00.0", "traits": 3}', "traits must be text"),
+        ('{"address": "0000:41:00.0", "resource_class": "!"}', "'!' cannot be made a name"),
+    ],
+)
+def test_specs_that_make_no_sense(text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        parse_device_specs((text,))
+
+
+def test_names_are_made_fit_for_placement() -> None:
+    (spec,) = parse_device_specs(
+        ('{"vendor_id": "1", "resource_class": "my-gpu", "traits": "HW_GPU_API_VULKAN, a b"}',)
+    )
+    assert spec == DeviceSpec(
+        vendor_id="0001",
+        resource_class="CUSTOM_MY_GPU",
+        traits=frozenset({"HW_GPU_API_VULKAN", "CUSTOM_A_B"}),
+    )
+
+
+_JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=6) | st.sampled_from(["*", "8086", ":41:*.", "("]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["vendor_id", "product_id", "address", "devname", "traits", "resource_class", "bus"]),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@given(_JSON)
+def test_no_spec_does_worse_than_settingserror(data: object) -> None:
+    try:
+        specs = parse_device_specs((json.dumps(data),))
+    except SettingsError as error:
+        assert error.message.startswith("[pci] device_spec ")
+    else:
+        card = replace(recorded("boot")[0])
+        assert all(spec.matches(card.device, card) in (True, False) for spec in specs)
