@@ -21,13 +21,14 @@ GPU = "node1_pci_0000:42:00.0"
 class Agent:
     """A state directory, and the agent's process on it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, host_file: Path | None = None) -> None:
         self.socket = directory / "s"
         self.file = directory / "plimsoll.conf"
         self._log = directory / "log"
         self.file.write_text(
             "[DEFAULT]\ncompute_driver = fake\nhost = node1\n"
-            f"state_path = {directory / 'state'}\n[api]\nsocket = {self.socket}\n",
+            f"state_path = {directory / 'state'}\n[api]\nsocket = {self.socket}\n"
+            + (f"[fake]\nhost_file = {host_file}\n" if host_file else ""),
             encoding="utf-8",
         )
 
@@ -182,6 +183,34 @@ def test_a_claim_is_there_again_after_kill_9(tmp_path: Path) -> None:
         assert instance["claim"] == claim
         assert agent("release", claim["consumer"]).returncode == ExitCode.DONE
         assert used(agent) == {}
+    finally:
+        assert agent.stop() == ExitCode.DONE
+
+
+HOST = "disk_gb: 100\ncells: [{id: 0, cpus: 0-7, memory_mb: 8192}]\n"
+
+
+def test_without_its_driver_the_agent_says_why_and_claims_nothing(tmp_path: Path) -> None:
+    host_file = tmp_path / "host.yaml"
+    host_file.write_text(f"{HOST}unavailable: the hypervisor is asleep\n", encoding="utf-8")
+    agent = Agent(tmp_path, host_file)
+    agent.start()
+    try:
+        shown = agent("status").stdout
+        assert "state      degraded\n" in shown
+        assert "the hypervisor is asleep" in shown and "driver     fake, not ok: " in shown
+        refused = agent("claim", "--resources", "VCPU=1")
+        assert refused.returncode == ExitCode.REFUSED
+        assert "the hypervisor is asleep" in one_line(refused)
+
+        host_file.write_text(HOST, encoding="utf-8")
+        end = time.monotonic() + DEADLINE_S
+        while "state      ready\n" not in agent("status").stdout:
+            assert time.monotonic() < end
+            time.sleep(PAUSE_S)
+        claimed = agent("claim", "--resources", "VCPU=1", "-o", "json")
+        assert claimed.returncode == ExitCode.DONE
+        assert agent("release", json.loads(claimed.stdout)["consumer"]).returncode == ExitCode.DONE
     finally:
         assert agent.stop() == ExitCode.DONE
 
