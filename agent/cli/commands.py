@@ -24,7 +24,10 @@ def status(args: Namespace) -> ExitCode:
 def tree(args: Namespace) -> ExitCode:
     answer = _client(args).get("/v1/tree")
     providers = answer["resource_providers"]
-    Output(args.output).show(answer, lambda style: tree_lines(providers, style, traits=args.traits))
+    if providers:
+        Output(args.output).show(answer, lambda style: tree_lines(providers, style, traits=args.traits))
+    else:
+        Output(args.output).show(answer, lambda _: ["no resource providers yet; `plimsoll status` says why"])
     return ExitCode.DONE
 
 

@@ -130,7 +130,7 @@ def shortfall_lines(shortfalls: Sequence[Json]) -> Iterator[str]:
     for short in shortfalls:
         yield (
             f"{plain(short['resource_class'])}: asked {short['asked']}, free {short['free']} "
-            f"on {plain(short['provider'])}: {plain(short['reason'])}"
+            f"on {plain(short['provider'] or 'any provider')}: {plain(short['reason'])}"
         )
 
 
@@ -149,7 +149,9 @@ def explanation_lines(explanation: Json, providers: Mapping[str, Json]) -> Itera
                 rows.append((name, amount, free(best, name), best["name"] if best else "-", "would fit"))
     for short in explanation["shortfalls"]:
         verdict = f"short: {short['reason']}"
-        rows.append((short["resource_class"], short["asked"], short["free"], short["provider"], verdict))
+        rows.append(
+            (short["resource_class"], short["asked"], short["free"], short["provider"] or "-", verdict)
+        )
     yield "it fits" if explanation["fits"] else "it does not fit"
     yield from table(("RESOURCE CLASS", "ASKED", "FREE", "PROVIDER", "VERDICT"), rows)
 
