@@ -52,7 +52,7 @@ def test_the_class_can_be_had_without_libvirt_but_not_the_driver() -> None:
 
 
 def test_a_closed_driver_says_so() -> None:
-    driver = LibvirtDriver.create(DriverSettings("node1"))
+    driver = LibvirtDriver(DriverSettings("node1"), LibvirtOptions())
     driver.close()
     driver.close()
     with pytest.raises(DriverUnavailable, match="was closed"):
