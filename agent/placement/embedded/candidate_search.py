@@ -59,7 +59,7 @@ class TreeSearch:
             return
         slot, fruitful = self._slots[depth], False
         for provider in options[depth]:
-            if self._fits(depth, slot, provider):
+            if self._fits(slot, provider):
                 self._take(slot, provider, 1)
                 for chosen in self._fill(depth + 1, options):
                     fruitful = True
@@ -68,7 +68,7 @@ class TreeSearch:
         if not fruitful:
             self._hopeless.add(self._state(depth))
 
-    def _fits(self, depth: int, slot: Slot, provider: Provider) -> bool:
+    def _fits(self, slot: Slot, provider: Provider) -> bool:
         """Whether the provider can take this slot besides those it has taken already."""
         if self._query.isolate and slot.group.suffix and provider in self._chosen[self._unsuffixed :]:
             return False

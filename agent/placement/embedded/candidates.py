@@ -2,8 +2,8 @@
 
 For each tree (its root is the *anchor*) the providers in reach are those of the tree and the sharing ones
 that have an aggregate in common with any of them. A query is cut into *slots* (candidate_slots.py), each
-filled by one provider: one slot per class of the unsuffixed group, one per suffixed group. Each tree is searched
-for all ways to fill them (candidate_search.py), and only as long as somebody asks for more.
+filled by one provider: one slot per class of the unsuffixed group, one per suffixed group. Each tree is
+searched for all ways to fill them (candidate_search.py), and only as long as somebody asks for more.
 
 Pure functions over the model; the caller holds `model.lock`. tests/differential compares what follows here
 with OpenStack Placement 16.
