@@ -15,9 +15,7 @@ from agent.errors import ExitCode, PlimsollError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the answer is the exit code, as `plimsoll --help` lists them."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    _prepare_streams()
     args = defaults()
     try:
         try:
@@ -48,6 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return ExitCode.FAILED
+
+
+def _prepare_streams() -> None:
+    """Whatever a caller left of them: hooks start commands with descriptors closed, and in any encoding."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, io.StringIO())
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(args: Namespace) -> int:

@@ -88,7 +88,7 @@ def test_status_imports_nothing_heavy(path: Path) -> None:
 def test_status_starts_fast(path: Path) -> None:
     """The figure is benchmarks/cli.py's; this bound is wide, for a machine that is busy with other things."""
     fastest = min(timed(path) for _ in range(5))
-    assert fastest < 0.3
+    assert fastest < 0.5
 
 
 def timed(path: Path) -> float:
