@@ -1,26 +1,47 @@
 """What many tests start from: the placements that they run on."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from placements import Embedded, OpenStack, Placement
+from placements import REMOTE_TOO, Embedded, OpenStack, Placement
+from trackerkit import fast_directory
 
 
 @pytest.fixture(scope="session")
-def openstack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenStack]:
+def openstack() -> Iterator[OpenStack]:
     """A real OpenStack Placement for the whole session; whoever pulls it down puts it up again."""
     pytest.importorskip("placement", reason="the real Placement is installed with the test extra")
-    running = OpenStack.configured(tmp_path_factory.mktemp("openstack"))
-    yield running
-    running.down()
+    with fast_directory() as directory:
+        running = OpenStack.configured(Path(directory))
+        yield running
+        running.down()
 
 
 @pytest.fixture(params=["embedded", "openstack"])
 def placement(request: pytest.FixtureRequest, tmp_path: Path) -> Placement:
     """An empty placement, once each kind: the same test must pass on both."""
+    return _empty(request, tmp_path)
+
+
+@pytest.fixture(params=["embedded", pytest.param("openstack", marks=pytest.mark.remote)])
+def any_placement(request: pytest.FixtureRequest, tmp_path: Path) -> Placement:
+    """The same for tests that take minutes on the real one: `./dev test-remote` runs them there, too."""
+    return _empty(request, tmp_path)
+
+
+def _empty(request: pytest.FixtureRequest, tmp_path: Path) -> Placement:
     if request.param == "embedded":
         return Embedded(tmp_path)
     running: OpenStack = request.getfixturevalue("openstack")
     running.empty()
     return running
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get(REMOTE_TOO):
+        return
+    for item in items:
+        if "remote" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="./dev test-remote runs it on OpenStack Placement"))

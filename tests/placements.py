@@ -10,7 +10,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from agent.placement.transport import Reply, Transport
 
 SERVER = Path(__file__).parent / "integration" / "openstack_placement.py"
 DATABASE = "PLIMSOLL_TEST_DATABASE"
+REMOTE_TOO = "PLIMSOLL_TEST_REMOTE"
 ENDS_WITHIN_S = 20.0
 
 
@@ -33,8 +33,8 @@ class Placement(Protocol):
     def transport(self) -> Transport:
         """A connection. There is one at a time; what was written through the last one is there."""
 
-    def emptied(self) -> Transport:
-        """A connection to a placement that has nothing (any more)."""
+    def anew(self, directory: Path) -> Placement:
+        """One of this kind that is empty (again); what it keeps in files is in that directory."""
 
 
 class Embedded:
@@ -47,8 +47,8 @@ class Embedded:
     def transport(self) -> Transport:
         return open_transport(self.kind, state_dir=self._directory)
 
-    def emptied(self) -> Transport:
-        return open_transport(self.kind, state_dir=Path(tempfile.mkdtemp(dir=self._directory)))
+    def anew(self, directory: Path) -> Embedded:
+        return Embedded(directory)
 
 
 class OpenStack:
@@ -85,13 +85,9 @@ class OpenStack:
     def transport(self) -> Transport:
         return open_transport(self.kind, options=self.options)
 
-    def emptied(self) -> Transport:
+    def anew(self, _directory: Path) -> OpenStack:
         self.empty()
-        return self.transport()
-
-    @property
-    def is_up(self) -> bool:
-        return self._process is not None
+        return self
 
     def up(self) -> None:
         """Serve again, what is in the database."""

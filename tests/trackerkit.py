@@ -1,4 +1,4 @@
-"""A host on the real embedded core with a tracker over it, and a tap on every request and journal write."""
+"""A host on a real placement with a tracker over it, and a tap on every request and journal write."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
+from placements import Embedded, Placement
+
 from agent.claim import Claim, ClaimState
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlacementUnavailable
 from agent.journal import Journal, Written
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.embedded.core import Core
-from agent.placement.embedded_transport import EmbeddedTransport
 from agent.placement.transport import Reply, Transport
 from agent.request import ClaimRequest, RequestGroup
 from agent.tracker import ResourceTracker
@@ -131,10 +131,16 @@ class _Tapped(Written):
 
 
 class Kit:
-    """The host: its core and journal in `directory`, and a tracker that may be restarted."""
+    """The host: its placement, its journal in `directory`, and a tracker that may be restarted."""
 
-    def __init__(self, directory: Path, providers: tuple[Provider, ...] = HOST) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        providers: tuple[Provider, ...] = HOST,
+        placement: Placement | None = None,
+    ) -> None:
         self.directory = directory
+        self.placement = placement.anew(directory) if placement else Embedded(directory)
         self.providers = providers
         self.tracker: ResourceTracker
         self._open()
@@ -154,12 +160,12 @@ class Kit:
 
     def close(self) -> None:
         self.journal.close()
-        self.core.close()
+        self.tap.close()
 
     def _open(self) -> None:
-        self.core = Core.open(self.directory)
-        self.raw = PlacementClient(EmbeddedTransport(self.core))
-        self.tap = Tap(EmbeddedTransport(self.core))
+        transport = self.placement.transport()
+        self.raw = PlacementClient(transport)
+        self.tap = Tap(transport)
         journal = TappedJournal.open(self.directory)
         assert isinstance(journal, TappedJournal)
         self.journal = journal

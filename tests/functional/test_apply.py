@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placements import Placement
+from trackerkit import fast_directory
 
 from agent.apply import ATTEMPTS_MAX, apply
 from agent.driver import DescribedInventory, DescribedProvider, Description
@@ -410,11 +411,15 @@ def examples(
     return settings(max_examples=many if placement.kind == "embedded" else few, deadline=None)
 
 
+def connected(placement: Placement, directory: str) -> PlacementClient:
+    return PlacementClient(placement.anew(Path(directory)).transport())
+
+
 def test_what_a_plan_foretells_is_what_placement_shows_after_each_operation(placement: Placement) -> None:
     @examples(placement, 6, 40)
     @given(st.lists(trees(), min_size=1, max_size=3))
     def check(history: list[ProviderTree]) -> None:
-        with closing(PlacementClient(placement.emptied())) as client:
+        with fast_directory() as directory, closing(connected(placement, directory)) as client:
             current = EMPTY
             for desired in history:
                 for operation in plan(current, desired).operations:
@@ -441,7 +446,7 @@ def test_whatever_is_described_one_after_the_other_is_reached(placement: Placeme
     @examples(placement, 6, 30)
     @given(st.lists(devices, min_size=1, max_size=4))
     def check(history: History) -> None:
-        with closing(PlacementClient(placement.emptied())) as client:
+        with fast_directory() as directory, closing(connected(placement, directory)) as client:
             current, owned = EMPTY, Owned()
             for step in history:
                 resolved = resolve(described(step), current, owned, ROOT)

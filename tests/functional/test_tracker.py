@@ -1,4 +1,4 @@
-"""The tracker on the real embedded core: claims, refusals, adoption, releases, outages."""
+"""The tracker on each real placement: claims, refusals, adoption, releases, outages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from placements import Placement
 from trackerkit import ELSEWHERE, HOST, POOL, VFS, Kit, guest, provider, request, uuid_of
 
 from agent.claim import ClaimState
@@ -29,8 +30,8 @@ HOST_UUID = uuid_of("host")
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
-    with Kit(tmp_path, (*HOST, POOL, ELSEWHERE)) as kit:
+def kit(tmp_path: Path, placement: Placement) -> Iterator[Kit]:
+    with Kit(tmp_path, (*HOST, POOL, ELSEWHERE), placement) as kit:
         lock = kit.tracker._lock
 
         def lock_is_free(call: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from placements import Placement
 from trackerkit import Crash, Kit, fast_directory, guest, request, uuid_of
 
 from agent.claim import ClaimState
@@ -117,10 +118,12 @@ def right_owner(kit: Kit, operation: Callable[[Kit], None], *, running: bool) ->
 @pytest.mark.parametrize("away", [False, True], ids=["placement there", "placement away at first"])
 @pytest.mark.parametrize("running", [False, True], ids=["no guest", "guest there"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.__name__)
-def test_death_at_every_boundary(operation: Callable[[Kit], None], running: bool, away: bool) -> None:
+def test_death_at_every_boundary(
+    operation: Callable[[Kit], None], running: bool, away: bool, any_placement: Placement
+) -> None:
     """Scenario 38: killed between placement's claim and ours, and at every other point."""
     for number in range(1, BOUNDARIES_MAX):
-        with fast_directory() as directory, Kit(Path(directory)) as kit:
+        with fast_directory() as directory, Kit(Path(directory), placement=any_placement) as kit:
             if not died(kit, operation, number):
                 assert number > 4
                 return
@@ -139,8 +142,8 @@ def try_again(kit: Kit, asked: ClaimRequest) -> None:
     kit.check()
 
 
-def test_a_granted_claim_is_there_after_death_whatever_runs() -> None:
-    with fast_directory() as directory, Kit(Path(directory)) as kit:
+def test_a_granted_claim_is_there_after_death_whatever_runs(placement: Placement) -> None:
+    with fast_directory() as directory, Kit(Path(directory), placement=placement) as kit:
         granted = kit.tracker.claim(ASKED).claim
         kit.restart()
         kit.refresh()
@@ -149,8 +152,10 @@ def test_a_granted_claim_is_there_after_death_whatever_runs() -> None:
         kit.check()
 
 
-def test_an_intent_does_not_take_back_what_somebody_else_wrote_for_the_consumer() -> None:
-    with fast_directory() as directory, Kit(Path(directory)) as kit:
+def test_an_intent_does_not_take_back_what_somebody_else_wrote_for_the_consumer(
+    placement: Placement,
+) -> None:
+    with fast_directory() as directory, Kit(Path(directory), placement=placement) as kit:
 
         def die(call: str) -> None:
             if call.startswith("PUT"):

@@ -12,9 +12,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from placements import OpenStack, Placement
 from trackerkit import Kit, fast_directory, guest, request, uuid_of
 
 from agent.claim import ClaimState
@@ -53,10 +61,12 @@ outages = st.sampled_from(["none", "none", "none", "before", "after", "write bef
 class Claims(RuleBasedStateMachine):
     """`granted`: what callers were told they have. `unsure`: consumers whose call ended with no answer."""
 
+    placement: Placement | None = None
+
     def __init__(self) -> None:
         super().__init__()
         self.directory = fast_directory()
-        self.kit = Kit(Path(self.directory.name))
+        self.kit = Kit(Path(self.directory.name), placement=self.placement)
         self.granted: dict[str, ClaimRequest] = {}
         self.unsure: set[str] = set()
 
@@ -208,10 +218,22 @@ def _silent(only: str) -> Callable[[str], None]:
     return silent
 
 
+def runs(number: int) -> settings:
+    return settings(
+        max_examples=number,
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
 TestClaims: Any = Claims.TestCase
-TestClaims.settings = settings(
-    max_examples=RUNS,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+TestClaims.settings = runs(RUNS)
+
+
+@pytest.mark.remote
+def test_the_same_on_openstack_placement(openstack: OpenStack) -> None:
+    class ClaimsThere(Claims):
+        placement = openstack
+
+    run_state_machine_as_test(ClaimsThere, settings=runs(RUNS // 4))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+from placements import Placement
 from trackerkit import Kit, request, uuid_of
 
 from agent.claim import ClaimState
@@ -38,9 +39,9 @@ def run_all(work: list[list[ClaimRequest]], kit: Kit) -> list[object]:
     return answers
 
 
-def test_exactly_the_capacity_is_granted(tmp_path: Path) -> None:
+def test_exactly_the_capacity_is_granted(tmp_path: Path, placement: Placement) -> None:
     """Scenario 35, sixteenfold: 16 x 8 claims for 4096 MiB in pieces of 64, and for 4 pinned CPUs."""
-    with Kit(tmp_path) as kit:
+    with Kit(tmp_path, placement=placement) as kit:
         memory = [[request(MEMORY_MB=64) for _ in range(8)] for _ in range(CLIENTS - 4)]
         cpus = [[request(PCPU=1, MEMORY_MB=64) for _ in range(8)] for _ in range(4)]
         answers = run_all(memory + cpus, kit)
@@ -53,8 +54,8 @@ def test_exactly_the_capacity_is_granted(tmp_path: Path) -> None:
         kit.check()
 
 
-def test_one_claim_made_by_all_clients_at_once_is_one_claim(tmp_path: Path) -> None:
-    with Kit(tmp_path) as kit:
+def test_one_claim_made_by_all_clients_at_once_is_one_claim(tmp_path: Path, placement: Placement) -> None:
+    with Kit(tmp_path, placement=placement) as kit:
         asked = request(PCPU=2, SRIOV_NET_VF=1)
         answers = run_all([[asked]] * CLIENTS, kit)
         assert len(answers) == CLIENTS
@@ -63,9 +64,11 @@ def test_one_claim_made_by_all_clients_at_once_is_one_claim(tmp_path: Path) -> N
         kit.check()
 
 
-def test_claims_and_releases_and_another_writer_never_give_a_unit_twice(tmp_path: Path) -> None:
+def test_claims_and_releases_and_another_writer_never_give_a_unit_twice(
+    tmp_path: Path, placement: Placement
+) -> None:
     """Each client claims and releases what it got; beside them somebody takes and frees VGPUs directly."""
-    with Kit(tmp_path) as kit:
+    with Kit(tmp_path, placement=placement) as kit:
         stop = threading.Event()
         owners: dict[str, str] = {}
         failures: list[str] = []
