@@ -109,6 +109,11 @@ def load(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) ->
     return build(read(files, all_options(driver_classes()[0])), files)
 
 
+def check_driver(settings: Settings) -> None:
+    """What only the driver knows of its own options. Connects to nothing. Raises SettingsError."""
+    driver_class(settings.compute_driver).create(settings.driver).close()
+
+
 def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
     """Settings from single good values; raises SettingsError where they do not go together."""
     default, compute = _values(table, "DEFAULT"), _values(table, "compute")

@@ -100,7 +100,11 @@ def config_show(args: Namespace) -> ExitCode:
 
 
 def config_validate(args: Namespace) -> ExitCode:
-    read = [str(path) for path in _load(args).files]
+    from agent.settings import check_driver
+
+    settings = _load(args)
+    check_driver(settings)
+    read = [str(path) for path in settings.files]
     where = ", ".join(read) if read else "no file, so every option has its default"
     Output(args.output).show({"valid": True, "files": read}, lambda _: [f"the settings are good: {where}"])
     return ExitCode.DONE

@@ -284,8 +284,8 @@ def remote(openstack: OpenStack) -> Iterator[OpenStack]:
     openstack.empty()
     openstack.down()
     yield openstack
-    if not openstack.is_up:
-        openstack.up()
+    openstack.down()
+    openstack.up()
 
 
 def test_a_remote_placement_that_comes_late_goes_away_and_comes_back(make: Make, remote: OpenStack) -> None:

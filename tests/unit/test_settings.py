@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SettingsError
-from agent.settings import describe, load, reload, sample
+from agent.settings import check_driver, describe, load, reload, sample
 
 
 def written(path: Path, text: str) -> Path:
@@ -108,6 +108,13 @@ def test_an_unknown_driver_names_the_installed_ones(file: Path) -> None:
     written(file, "[DEFAULT]\ncompute_driver = xen\n")
     with pytest.raises(SettingsError, match=r"xen is not installed; installed are .*fake"):
         load([file])
+
+
+def test_the_driver_has_a_word_on_its_own_options(file: Path) -> None:
+    check_driver(load([file]))
+    written(file, "[DEFAULT]\ncompute_driver = fake\n[fake]\nhost_file = /nowhere/host.yaml\n")
+    with pytest.raises(SettingsError, match=r"/nowhere/host\.yaml"):
+        check_driver(load([file]))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
