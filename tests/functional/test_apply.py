@@ -416,7 +416,7 @@ def connected(placement: Placement, directory: str) -> PlacementClient:
 
 
 def test_what_a_plan_foretells_is_what_placement_shows_after_each_operation(placement: Placement) -> None:
-    @examples(placement, 6, 40)
+    @examples(placement, 4, 40)
     @given(st.lists(trees(), min_size=1, max_size=3))
     def check(history: list[ProviderTree]) -> None:
         with fast_directory() as directory, closing(connected(placement, directory)) as client:
@@ -443,7 +443,7 @@ History = list[dict[str, tuple[str, dict[str, int], frozenset[str]]]]
 
 
 def test_whatever_is_described_one_after_the_other_is_reached(placement: Placement) -> None:
-    @examples(placement, 6, 30)
+    @examples(placement, 4, 30)
     @given(st.lists(devices, min_size=1, max_size=4))
     def check(history: History) -> None:
         with fast_directory() as directory, closing(connected(placement, directory)) as client:

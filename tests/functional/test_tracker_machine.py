@@ -61,12 +61,12 @@ outages = st.sampled_from(["none", "none", "none", "before", "after", "write bef
 class Claims(RuleBasedStateMachine):
     """`granted`: what callers were told they have. `unsure`: consumers whose call ended with no answer."""
 
-    placement: Placement | None = None
+    where: Placement | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.directory = fast_directory()
-        self.kit = Kit(Path(self.directory.name), placement=self.placement)
+        self.kit = Kit(Path(self.directory.name), placement=self.where)
         self.granted: dict[str, ClaimRequest] = {}
         self.unsure: set[str] = set()
 
@@ -234,6 +234,6 @@ TestClaims.settings = runs(RUNS)
 @pytest.mark.remote
 def test_the_same_on_openstack_placement(openstack: OpenStack) -> None:
     class ClaimsThere(Claims):
-        placement = openstack
+        where = openstack
 
     run_state_machine_as_test(ClaimsThere, settings=runs(RUNS // 4))
