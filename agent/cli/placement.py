@@ -70,9 +70,8 @@ def import_(args: Namespace) -> ExitCode:
     wanted = from_text(_text(args.file))
     with _transport(args) as transport:
         client = ContentClient(transport)
-        found, _ = read_service(client)
-        names = frozenset((*client.trait_names(), *client.resource_class_names()))
-        plan = plan_import(wanted, found, names, overwrite=args.overwrite)
+        found, evidence = read_service(client)
+        plan = plan_import(wanted, found, evidence.names, overwrite=args.overwrite)
         if args.dry_run:
             lines = list(plan.lines()) or ["nothing to write: the target says all of it already"]
             Output(args.output).show(plan.to_json(), lambda _: lines)

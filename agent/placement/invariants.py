@@ -46,18 +46,20 @@ class Finding:
 class Evidence:
     """What a service says besides its content, where it does: {provider: root} and {provider: usages}.
 
-    `held` is what providers say of their consumers, {provider: {consumer: {class: amount}}}.
+    `held` is what providers say of their consumers, {provider: {consumer: {class: amount}}}; `names` are the
+    traits and resource classes that the service knows, standard ones of other releases among them.
     """
 
     roots: Mapping[str, str] = field(default_factory=dict)
     usages: Amounts = field(default_factory=dict)
     held: Mapping[str, Amounts] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
 
 
 def findings(content: Content, evidence: Evidence | None = None) -> tuple[Finding, ...]:
     """Everything that is broken, providers first."""
     told = evidence or Evidence()
-    check = _Check(content)
+    check = _Check(content, told.names)
     return (
         *check.names(),
         *check.ancestry(told.roots),
@@ -70,12 +72,12 @@ def findings(content: Content, evidence: Evidence | None = None) -> tuple[Findin
 
 
 class _Check:
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, names: frozenset[str]) -> None:
         self._content = content
         self._providers = content.providers
         self._used = content.usages()
-        self._classes = content.resource_classes | frozenset(os_resource_classes.STANDARDS)
-        self._traits = content.traits | frozenset(os_traits.get_traits())
+        self._classes = content.resource_classes | names | frozenset(os_resource_classes.STANDARDS)
+        self._traits = content.traits | names | frozenset(os_traits.get_traits())
 
     def names(self) -> Iterator[Finding]:
         first: dict[str, str] = {}

@@ -33,19 +33,12 @@ class ContentClient(PlacementClient):
         ]
         return providers, {each["uuid"]: each["root_provider_uuid"] for each in said}
 
-    def custom_traits(self) -> list[str]:
-        reply = self._call("GET", f"/traits?name=startswith:{CUSTOM}", "list its custom traits")
-        return list(reply.body["traits"])
-
-    def custom_resource_classes(self) -> list[str]:
-        return [name for name in self.resource_class_names() if name.startswith(CUSTOM)]
+    def trait_names(self) -> list[str]:
+        return list(self._call("GET", "/traits", "list its traits").body["traits"])
 
     def resource_class_names(self) -> list[str]:
         reply = self._call("GET", "/resource_classes", "list its resource classes")
         return [each["name"] for each in reply.body["resource_classes"]]
-
-    def trait_names(self) -> list[str]:
-        return list(self._call("GET", "/traits", "list its traits").body["traits"])
 
     def knows_types(self) -> bool:
         """Whether it tells consumers' types apart, which is so from microversion 1.38 on."""
@@ -71,10 +64,9 @@ def read_service(client: ContentClient, *, with_usages: bool = False) -> tuple[C
         if {each.uuid: each.generation for each in client.provider_roots()[0]} == {
             uuid: each.generation for uuid, each in known.items()
         }:
-            content = Content.of(
-                known.values(), consumers, client.custom_traits(), client.custom_resource_classes()
-            )
-            return content, Evidence(roots, usages, held)
+            traits, classes = client.trait_names(), client.resource_class_names()
+            content = Content.of(known.values(), consumers, _custom(traits), _custom(classes))
+            return content, Evidence(roots, usages, held, frozenset((*traits, *classes)))
     raise PlacementConflict(
         f"Placement was written to while it was being read, {ROUNDS_MAX} times: stop what writes to it "
         "(agents, schedulers), or try again at a quieter time."
@@ -99,6 +91,7 @@ def read_state_dir(state_dir: Path) -> tuple[Content, Evidence]:
             with store.reading() as model:
                 content = _from_model(model)
                 roots = {uuid: each.root_uuid for uuid, each in model.providers.items()}
+                names = frozenset((*model.traits, *model.resource_classes))
         finally:
             store.close()
     except DatabaseLocked as error:
@@ -112,7 +105,7 @@ def read_state_dir(state_dir: Path) -> tuple[Content, Evidence]:
         raise StateError(
             f"{state_dir / FILE_NAME} is damaged ({damage[0]}): put a backup in its place.", findings=damage
         )
-    return content, Evidence(roots)
+    return content, Evidence(roots, names=names)
 
 
 def _refresher(client: ContentClient, known: dict[str, Provider]) -> Callable[[Provider], Provider | None]:
@@ -165,9 +158,13 @@ def _from_model(model: Any) -> Content:
             )
             for each in model.consumers.values()
         ],
-        [name for name in model.traits if name.startswith(CUSTOM)],
-        [name for name in model.resource_classes if name.startswith(CUSTOM)],
+        _custom(model.traits),
+        _custom(model.resource_classes),
     )
+
+
+def _custom(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(CUSTOM)]
 
 
 def _inventory(said: Any) -> Inventory:

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import sqlite3
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -54,9 +55,8 @@ def fresh_core() -> Iterator[Transport]:
 def bring(transport: Transport, wanted: Content, *, overwrite: bool = False) -> Content:
     """Import, and answer what the target then holds."""
     client = ContentClient(transport)
-    found, _ = read_service(client)
-    names = frozenset((*client.trait_names(), *client.resource_class_names()))
-    plan = plan_import(wanted, found, names, overwrite=overwrite)
+    found, evidence = read_service(client)
+    plan = plan_import(wanted, found, evidence.names, overwrite=overwrite)
     apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
     return read_service(client)[0]
 
@@ -143,9 +143,7 @@ def test_what_the_target_holds_besides_stays() -> None:
 def test_a_second_import_writes_nothing() -> None:
     with fresh_core() as transport:
         once = bring(transport, small())
-        client = ContentClient(transport)
-        names = frozenset((*client.trait_names(), *client.resource_class_names()))
-        assert plan_import(small(), once, names).empty
+        assert plan_import(small(), once, read_service(ContentClient(transport))[1].names).empty
 
 
 class Dying:
@@ -265,6 +263,39 @@ def test_a_directory_without_a_placement_is_not_made_one(tmp_path: Path) -> None
     with pytest.raises(UsageError, match="no placement database"):
         read_state_dir(tmp_path / "typo")
     assert not (tmp_path / "typo").exists()
+
+
+DAMAGES = {
+    "missing_parent": f"UPDATE resource_providers SET parent_provider_uuid = '{provider_uuid(9)}'"
+    f" WHERE uuid = '{GPU}'",
+    "cycle": f"UPDATE resource_providers SET parent_provider_uuid = '{GPU}' WHERE uuid = '{HOST}'",
+    "wrong_root": f"UPDATE resource_providers SET root_provider_uuid = '{GPU}' WHERE uuid = '{GPU}'",
+    "orphan_allocation": f"DELETE FROM resource_providers WHERE uuid = '{GPU}'",
+    "no_inventory": f"UPDATE resource_providers SET inventories = '{{}}' WHERE uuid = '{GPU}'",
+    "empty_consumer": "UPDATE consumers SET allocations = '{}'",
+    "unknown_trait": "UPDATE resource_providers SET traits = '[\"CUSTOM_LOST\"]'",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_done_to_the_file_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with closing(open_transport("embedded", state_dir=tmp_path)) as transport:
+        bring(transport, small())
+    with closing(sqlite3.connect(tmp_path / "placement.db")) as connection, connection:
+        connection.execute(DAMAGES[name])
+    code, out, _ = run(capsys, "check", "--state-dir", str(tmp_path), "-o", "json")
+    assert code == ExitCode.DRIFT_FOUND
+    assert name in {each["name"] for each in json.loads(out)["findings"]}
+
+
+def test_a_file_that_is_no_database_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "placement.db").write_bytes(b"not a database, but long enough to look at" * 100)
+    code, _, err = run(capsys, "check", "--state-dir", str(tmp_path))
+    assert code == ExitCode.FAILED and "is damaged" in err
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

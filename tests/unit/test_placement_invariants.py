@@ -83,6 +83,12 @@ def test_each_kind_of_damage_is_found_by_its_name(content: Content, names: list[
     assert broken(content) == names
 
 
+def test_names_that_the_service_knows_are_not_unknown() -> None:
+    newer = with_host(traits=frozenset({"HW_OF_NEXT_YEAR"}))
+    assert broken(newer) == ["unknown_trait"]
+    assert broken(newer, Evidence(names=frozenset({"HW_OF_NEXT_YEAR"}))) == []
+
+
 @pytest.mark.parametrize(
     ("evidence", "names"),
     [
