@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError, ValueError) as error:
         # A daemon that ends like this leaves all there is to know in its log.
-        if os.environ.get(DEBUG) or args.run is commands.agent:
+        if os.environ.get(DEBUG) or getattr(args, "run", None) is commands.agent:
             raise
         what = f"{type(error).__name__}: {error}"
         print(

@@ -5,7 +5,7 @@ import os
 import pwd
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.api.access import Access, Principals, Role
@@ -57,6 +57,7 @@ def test_an_unknown_name_is_refused_by_the_option_it_stands_in(word: str) -> Non
     assert caught.value.details["option"] == "claimers"
 
 
+@settings(deadline=None)
 @given(
     uids=st.frozensets(st.integers(1, 50), max_size=5),
     gids=st.frozensets(st.integers(2**30, 2**30 + 50), max_size=5),

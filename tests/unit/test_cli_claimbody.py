@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.cli.claimbody import claim_body
@@ -130,6 +130,7 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, content: bytes | None, compl
         body("--file", str(path))
 
 
+@settings(deadline=None)
 @given(words=st.lists(st.text(max_size=12), min_size=1, max_size=3))
 def test_whatever_is_given_is_a_body_or_a_usage_error(words: list[str]) -> None:
     for option in ("--resources", "--group", "--flavor"):

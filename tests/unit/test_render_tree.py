@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.cli.terminal import Style
@@ -127,6 +127,7 @@ def test_deep_trees_are_drawn() -> None:
 PARENTS = st.lists(st.integers(0, 10**6), max_size=30)
 
 
+@settings(deadline=None)
 @given(parents=PARENTS, used=st.integers(0, 300), total=st.integers(0, 200))
 def test_each_provider_is_drawn_once_and_each_bar_is_as_long(
     parents: list[int], used: int, total: int
