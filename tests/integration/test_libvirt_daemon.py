@@ -86,7 +86,7 @@ def test_a_guests_life_is_followed_by_events(
     told: queue.Queue[str] = queue.Queue()
     driver.watch(told.put)
     assert driver.guests() == ()
-    disk = libvirtd.image("life.qcow2", "3G")
+    disk = libvirtd.image("life.raw", 3)
     domain = writer.defineXML(small_domain("life", UUID, vcpus=2, devices=file_disk(disk)))
     told_of(told, "domain life")
     assert only(driver) == Guest(UUID, "life", GuestState.SHUTOFF, {"VCPU": 2, "MEMORY_MB": 32, "DISK_GB": 3})
@@ -95,7 +95,7 @@ def test_a_guests_life_is_followed_by_events(
     assert only(driver).resources == {"VCPU": 2, "MEMORY_MB": 32, "DISK_GB": 3}
     domain.suspend()
     wait_until("it pauses", lambda: only(driver).state == GuestState.PAUSED)
-    domain.attachDevice(file_disk(libvirtd.image("more.qcow2", "2G"), "vdb"))
+    domain.attachDevice(file_disk(libvirtd.image("more.raw", 2), "vdb"))
     told_of(told, "domain life changed")
     assert only(driver).resources["DISK_GB"] == 5
     domain.destroy()
@@ -126,7 +126,7 @@ def test_the_disks_of_a_pool(make_driver: MakeDriver, writer: Any, libvirtd: Pri
 def test_a_disk_that_cannot_be_read_is_a_problem_of_its_guest(
     make_driver: MakeDriver, writer: Any, libvirtd: PrivateLibvirtd
 ) -> None:
-    disk = libvirtd.image("gone.qcow2", "4G")
+    disk = libvirtd.image("gone.raw", 4)
     writer.defineXML(small_domain("damaged", UUID, devices=file_disk(disk)))
     other = UUID.replace("1", "2")
     writer.defineXML(small_domain("well", other))
@@ -139,7 +139,7 @@ def test_a_disk_that_cannot_be_read_is_a_problem_of_its_guest(
     assert f"its disk vda ({disk}) could not be read" in damaged.problem
     assert damaged.resources["DISK_GB"] == 4, "what was last known"
     assert well.problem is None
-    libvirtd.image("gone.qcow2", "4G")
+    libvirtd.image("gone.raw", 4)
     assert [guest.problem for guest in driver.guests()] == [None, None]
 
 
@@ -199,7 +199,7 @@ def test_a_libvirtd_that_hangs_costs_one_deadline_and_no_more(
 def test_one_guest_whose_qemu_hangs_hides_no_other(
     make_driver: MakeDriver, writer: Any, libvirtd: PrivateLibvirtd
 ) -> None:
-    disk = libvirtd.image("hung.qcow2", "2G")
+    disk = libvirtd.image("hung.raw", 2)
     writer.createXML(small_domain("hung", UUID, devices=file_disk(disk)))
     writer.createXML(small_domain("well", UUID.replace("1", "2")))
     driver = make_driver(full_connection=False, call_timeout=0.5)
