@@ -2,8 +2,8 @@
 
     python -m benchmarks.candidates [--reference]
 
-Each host has 15 providers (see embedded_world.host). With `--reference` OpenStack Placement is asked too, about
-one host and not about all: six isolated groups take it half a minute each time.
+Each host has 15 providers (see embedded_world.host). With `--reference` OpenStack Placement is asked too,
+about one host and not about all: six isolated groups take it half a minute each time.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def main() -> None:
             answer = core.request(method, path, body, microversion="1.39")
             return answer.status, answer.body
 
-        made = 0
+        made, every = 0, QUICK | SLOW_THERE | HOPELESS
         for hosts in (1, 100, 1000):
             for number in range(made, hosts):
                 host(ask, f"host{number}")
             made = hosts
-            show(f"{hosts} hosts", ask, QUICK | SLOW_THERE | HOPELESS, rounds=100)
+            show(f"{hosts} hosts", ask, every, rounds=100)
         fill(ask)
         show(
             "1000 hosts, all GPUs full but those of the last host",
