@@ -54,6 +54,7 @@ class Differential(RuleBasedStateMachine):
         """
         theirs, ours = self.reference.ask(request), self.subject.ask(request)
         self.tally["requests"] += 1
+        self.tally[f"asked {request.method} /{request.path[1:].partition('?')[0].partition('/')[0]}"] += 1
         self.tally[f"answers {theirs.status}"] += 1
         verdict = compared(request, theirs, ours, self.reference, self.subject)
         known = set(verdict.known)

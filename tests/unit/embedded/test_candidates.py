@@ -10,7 +10,7 @@ import pytest
 from agent.placement.embedded.candidate_query import parse_query
 from agent.placement.embedded.candidates import Candidate, find_candidates
 from agent.placement.embedded.errors import Refused
-from agent.placement.embedded.handlers.candidates import document
+from agent.placement.embedded.handlers.candidates import document, find
 from agent.placement.embedded.model import SHARING_TRAIT, Consumer, Inventory, Model, Provider
 from agent.placement.embedded.query import Query
 
@@ -273,7 +273,8 @@ def test_a_hopeless_request_is_given_up_soon(amount: int, policy: str) -> None:
     ],
 )
 def test_summaries_grow_with_the_microversion(host: Cloud, minor: int, shape: set[str]) -> None:
-    body = document(host.use("n0", VCPU=1).model(), parse_query(Query("resources=VCPU:1"), minor))
+    query = parse_query(Query("resources=VCPU:1"), minor)
+    body = document(query, find(host.use("n0", VCPU=1).model(), query))
     summaries = body["provider_summaries"]
     assert {key for summary in summaries.values() for key in summary} == shape
     assert len(summaries) == (2 if minor < 29 else 7)
@@ -285,7 +286,8 @@ def test_allocations_have_the_form_that_the_same_microversion_takes() -> None:
     model = Cloud().add("host", inventories={"VCPU": 1}).model()
 
     def requested(minor: int) -> object:
-        return document(model, parse_query(Query("resources=VCPU:1"), minor))["allocation_requests"]
+        query = parse_query(Query("resources=VCPU:1"), minor)
+        return document(query, find(model, query))["allocation_requests"]
 
     listed = {"resource_provider": {"uuid": "host"}, "resources": {"VCPU": 1}}
     keyed = {"host": {"resources": {"VCPU": 1}}}
@@ -300,4 +302,4 @@ def test_unknown_names_are_refused_wherever_they_stand(host: Cloud) -> None:
         "resources_1=DISK_GB:999&resources_2=VCPU:1&required_2=CUSTOM_NO&group_policy=none",
     ):
         with pytest.raises(Refused, match="CUSTOM_NO"):
-            document(host.model(), parse_query(Query(query), 39))
+            find(host.model(), parse_query(Query(query), 39))

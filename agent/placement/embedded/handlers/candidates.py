@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded.answers import Answer, Request, ok
@@ -14,15 +14,22 @@ from agent.placement.embedded.errors import BAD_REQUEST, Refused
 from agent.placement.embedded.model import Model, Provider
 
 
+class Found(NamedTuple):
+    """What a query found: the candidates, and the providers to be summarised with their usage by class."""
+
+    candidates: list[Candidate]
+    providers: list[tuple[Provider, Mapping[str, int]]]
+
+
 def get(request: Request) -> Answer:
     query = parse_query(request.query, request.minor)
     with request.store.reading() as model:
-        body = document(model, query)
-    return ok(request, body, request.store.clock())
+        found = find(model, query)
+    return ok(request, document(query, found), request.store.clock())
 
 
-def document(model: Model, query: CandidateQuery) -> dict[str, Any]:
-    """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion.
+def find(model: Model, query: CandidateQuery) -> Found:
+    """Everything that the answer needs of the model; the caller holds its lock, so nothing is rendered here.
 
     :raises Refused: 400, for classes and traits that do not exist
     """
@@ -30,11 +37,17 @@ def document(model: Model, query: CandidateQuery) -> dict[str, Any]:
         raise Refused(BAD_REQUEST, f"No such resource class: {', '.join(sorted(unknown))}.")
     if unknown := query.trait_names() - model.traits.keys():
         raise Refused(BAD_REQUEST, f"No such trait: {', '.join(sorted(unknown))}.")
-    found = list(islice(find_candidates(model, query), query.limit))
+    candidates = list(islice(find_candidates(model, query), query.limit))
+    summarised = _summarised(model, query, candidates)
+    return Found(candidates, [(one, dict(model.usages.get(one.uuid, {}))) for one in summarised])
+
+
+def document(query: CandidateQuery, found: Found) -> dict[str, Any]:
+    """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion."""
     return {
-        "allocation_requests": [_allocation_request(candidate, query.minor) for candidate in found],
+        "allocation_requests": [_allocation_request(one, query.minor) for one in found.candidates],
         "provider_summaries": {
-            provider.uuid: _summary(model, query, provider) for provider in _summarised(model, query, found)
+            provider.uuid: _summary(query, provider, usage) for provider, usage in found.providers
         },
     }
 
@@ -66,11 +79,11 @@ def _summarised(model: Model, query: CandidateQuery, found: Iterable[Candidate])
         yield from model.tree(root)
 
 
-def _summary(model: Model, query: CandidateQuery, provider: Provider) -> dict[str, Any]:
+def _summary(query: CandidateQuery, provider: Provider, usage: Mapping[str, int]) -> dict[str, Any]:
     wanted = None if query.minor >= mv.SUMMARIES_ALL_CLASSES else query.resource_classes()
     summary: dict[str, Any] = {
         "resources": {
-            name: {"capacity": int(inventory.capacity), "used": model.used(provider.uuid, name)}
+            name: {"capacity": int(inventory.capacity), "used": usage.get(name, 0)}
             for name, inventory in provider.inventories.items()
             if wanted is None or name in wanted
         }
