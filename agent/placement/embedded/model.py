@@ -12,9 +12,10 @@ Amounts are whole units of the resource class; times are seconds since 1970 (UTC
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
+
+from agent.placement.embedded.locks import WriterFirstLock
 
 if TYPE_CHECKING:
     from agent.placement.embedded.draft import Draft
@@ -83,7 +84,7 @@ class Model:
     """`traits` and `resource_classes` map every known name to its creation time."""
 
     def __init__(self, traits: Mapping[str, float], resource_classes: Mapping[str, float]) -> None:
-        self.lock = threading.Lock()
+        self.lock = WriterFirstLock()
         self.traits: dict[str, float] = dict(traits)
         self.resource_classes: dict[str, float] = dict(resource_classes)
         self.providers: dict[str, Provider] = {}

@@ -45,7 +45,7 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator[Model]:
         """The committed state, standing still inside the block. Nothing slow may be done in there."""
-        with self.model.lock:
+        with self.model.lock.reading():
             yield self.model
 
     def write(self, rule: Rule[T], *, releases: bool = False) -> T:
@@ -76,7 +76,7 @@ class Store:
 
     def publish(self) -> None:
         if not self._group.is_empty:
-            with self.model.lock:
+            with self.model.lock.writing():
                 self.model.apply(self._group)
             self._group = Draft(self.model, self._group.now)
 
