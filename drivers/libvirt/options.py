@@ -41,54 +41,52 @@ _DEFAULT = LibvirtOptions()
 
 OPTIONS = (
     cfg.StrOpt(
-        "connection_uri", default=_DEFAULT.connection_uri, help="libvirt URI of this host's hypervisor"
+        "connection_uri", default=_DEFAULT.connection_uri, help="The libvirt URI of this host's hypervisor."
     ),
     cfg.StrOpt(
         "virt_type",
         choices=["kvm", "qemu"],
-        help="type of the guests whose CPU flags and other abilities become traits; unset: kvm if the "
-        "host has it",
+        help="The type of guests whose CPU flags and abilities become traits. Unset: kvm if the host has it.",
     ),
     cfg.FloatOpt(
         "call_timeout",
         default=_DEFAULT.call_timeout,
         min=0.1,
-        help="seconds after which a call to libvirt counts as hanging, and its connection is given up",
+        help="Seconds after which a call to libvirt counts as hanging; its connection is given up.",
     ),
     cfg.FloatOpt(
         "probe_timeout",
         default=_DEFAULT.probe_timeout,
         min=0.1,
-        help="the same for questions that make libvirt start its emulators to ask them what they can do",
+        help="The same for questions for which libvirt starts its emulators, to ask them what they can do.",
     ),
     cfg.FloatOpt(
         "read_timeout",
         default=_DEFAULT.read_timeout,
         min=0.1,
-        help="seconds that reading the whole host or all domains may take",
+        help="Seconds that reading the whole host, or all domains, may take.",
     ),
     cfg.FloatOpt(
         "full_read_interval",
         default=_DEFAULT.full_read_interval,
         min=1.0,
-        help="seconds after which every domain is read again, though no event named it",
+        help="Seconds after which every domain is read again, though no event named it.",
     ),
     cfg.BoolOpt(
         "full_connection",
         default=_DEFAULT.full_connection,
-        help="ask for domain capabilities over a connection that may also write, since libvirt refuses "
-        "them on a "
-        "read-only one; closed at once. Without it, traits of firmware, vTPM, disk buses and graphics "
-        "are missing",
+        help="Ask what guests can have over a second connection that may also write, and is closed at once: "
+        "libvirt refuses that question on a read-only one. Without it, traits of firmware, vTPM, disk buses "
+        "and graphics are missing.",
     ),
     cfg.ListOpt(
         "storage_pools",
         default=list(_DEFAULT.storage_pools),
-        help="storage pools whose size is DISK_GB; without any, it is the file system of images_path",
+        help="The storage pools whose size is DISK_GB. Without any, the file system of images_path counts.",
     ),
     cfg.StrOpt(
         "images_path",
         default=_DEFAULT.images_path,
-        help="directory of the guests' disks, when no pools are named",
+        help="The directory of the guests' disks; its file system is DISK_GB when no pools are named.",
     ),
 )
