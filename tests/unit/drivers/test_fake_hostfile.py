@@ -107,3 +107,10 @@ def test_no_document_does_worse_than_driverdataerror(document: object) -> None:
 def test_no_bytes_do_worse_than_driverdataerror(text: str | bytes) -> None:
     with contextlib.suppress(DriverDataError):
         parse_host(text)
+
+
+def test_the_example_in_the_documentation_is_a_host() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "drivers.md").read_text()
+    host = parse_host(text.split("```yaml")[1].split("```")[0])
+    assert host.report_numa
+    assert host.guests[0].resources == {"SRIOV_NET_VF": 1, "VCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 20}
