@@ -35,6 +35,7 @@ BACKOFF_BASE_S = 1.0
 BACKOFF_MAX_S = 60.0
 BACKOFF_LEAST_S = 0.25
 PASS_STUCK_S = 300.0
+OWN = "agent"
 STARTING = "the agent is starting and has not seen the whole host yet"
 
 _JITTER = SystemRandom()
@@ -43,7 +44,8 @@ _JITTER = SystemRandom()
 class HostAgent:
     """Implements `agent.operations.Operations`; any thread may call.
 
-    `wake(delay_s)` asks for a pass in so many seconds.
+    `wake(delay_s)` asks for a pass in so many seconds; `prove` raises StateError while the agent's own state
+    cannot be written.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class HostAgent:
         client: PlacementClient,
         condition: Condition,
         wake: Callable[[float], None],
+        prove: Callable[[], None],
     ) -> None:
         self.settings = settings
         self.condition = condition
@@ -63,6 +66,7 @@ class HostAgent:
         self._tracker = tracker
         self._client = client
         self._wake = wake
+        self._prove = prove
         self._recovered = False
         self._failures = 0
         self._last: PassReport | None = None
@@ -112,7 +116,7 @@ class HostAgent:
     def _settle(self, report: PassReport) -> None:
         self._last = report
         error = report.error
-        if error is None and not self._recovered:
+        if error is None:
             error = self._recover()
         if error is not None:
             self._fault(error)
@@ -125,14 +129,18 @@ class HostAgent:
             self.condition.ready(f"{self._identity.name} with {report.providers} providers; claims are open.")
 
     def _recover(self) -> PlimsollError | None:
-        """Finish or undo what a crash has left, once after the start."""
+        """Finish or undo what a crash left, once after the start; prove a fault of our own to be gone."""
+        fault = self.condition.fault
         try:
-            resolved = self._tracker.recover(self._reporter.guests or ())
+            if fault is not None and fault.concern == OWN:
+                self._prove()
+            if not self._recovered:
+                resolved = self._tracker.recover(self._reporter.guests or ())
+                self._recovered = True
+                if resolved:
+                    LOG.info("Finished or undid what the last run left open.", fields={"claims": resolved})
         except StateError as error:
             return error
-        if resolved:
-            LOG.info("Finished or undid what the last run had left open.", fields={"claims": resolved})
-        self._recovered = True
         return None
 
     def _fault(self, error: PlimsollError) -> None:
@@ -183,7 +191,7 @@ class HostAgent:
     def claim(self, request: ClaimRequest) -> Claim:
         try:
             return self._tracker.claim(request).claim
-        except PlacementUnavailable as error:
+        except (PlacementUnavailable, StateError) as error:
             self._fault(error)
             raise
 
@@ -209,7 +217,7 @@ def _concern(error: PlimsollError) -> str:
         return "driver"
     if isinstance(error, PlacementError):
         return "placement"
-    return "identity" if isinstance(error, IdentityError) else "agent"
+    return "identity" if isinstance(error, IdentityError) else OWN
 
 
 def _health(concern: str, fault: Fault | None) -> dict[str, Any]:

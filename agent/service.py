@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -130,7 +131,14 @@ class Service:
         reporter = Reporter(driver, client, tracker, journal, identity.uuid)
         self._stack.callback(reporter.close)
         self._agent = HostAgent(
-            told, identity, reporter, tracker, client, Condition(self._changed), self._retry
+            told,
+            identity,
+            reporter,
+            tracker,
+            client,
+            Condition(self._changed),
+            wake=self._retry,
+            prove=partial(journal.remember_host, identity.uuid),
         )
         self._watch(driver)
         self._plan_jobs()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import pytest
@@ -15,7 +15,7 @@ from placements import Placement
 from agent import host as host_module
 from agent.condition import Condition, State
 from agent.driver import Guest, GuestState
-from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, UnknownConsumer
+from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateError, UnknownConsumer
 from agent.host import HostAgent
 from agent.identity import establish
 from agent.journal import Journal
@@ -88,7 +88,16 @@ def opened(settings: Settings) -> World:
     reporter = Reporter(driver, client, tracker, journal, identity.uuid)
     retries: list[float] = []
     condition = Condition(lambda state, sentence: None)
-    agent = HostAgent(settings, identity, reporter, tracker, client, condition, retries.append)
+    agent = HostAgent(
+        settings,
+        identity,
+        reporter,
+        tracker,
+        client,
+        condition,
+        wake=retries.append,
+        prove=lambda: journal.remember_host(identity.uuid),
+    )
     return World(agent, driver, wire, journal, retries)
 
 
@@ -259,3 +268,25 @@ def test_a_stuck_pass_is_not_called_alive(world: World, monkeypatch: pytest.Monk
     world.driver.close()
     stuck.join(10)
     assert world.agent.alive()
+
+
+def test_a_journal_that_cannot_be_written_closes_claims_until_it_can(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.agent.look("the start")
+
+    def full(*_: object, **__: object) -> NoReturn:
+        raise StateError("The agent's journal was not written: no space is left.")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(world.journal, "put", full)
+        disk.setattr(world.journal, "remember_host", full)
+        with pytest.raises(StateError):
+            world.agent.claim(request(VCPU=1))
+        for _ in range(3):
+            world.agent.look("the retry")
+            with pytest.raises(ClaimsClosed, match="no space is left"):
+                world.agent.claim(request(VCPU=1))
+    assert len([each for each in caplog.records if each.getMessage().startswith("Degraded")]) == 1
+    world.agent.look("the retry")
+    assert world.agent.claim(request(VCPU=1)).state == "claimed"
