@@ -124,7 +124,8 @@ def over(path: Path) -> Ask:
 def served(folder: Path) -> Iterator[Path]:
     address = folder / "door"
     command = [sys.executable, "-m", "agent.cli.main", "placement", "serve", "--bind", f"unix:{address}"]
-    with subprocess.Popen([*command, "--state-dir", str(folder / "served")]) as process:
+    command += ["--state-dir", str(folder / "served")]
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         deadline = time.monotonic() + PATIENCE_S
         while not address.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)

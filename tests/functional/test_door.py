@@ -1,6 +1,7 @@
 """The embedded core behind HTTP: the same to a client, over a Unix socket and TCP, as any Placement."""
 
 import json
+import logging
 import socket
 import uuid
 from collections.abc import Iterator
@@ -259,3 +260,18 @@ def test_the_answer_is_json_text_of_what_the_core_says(ask: DoorClient, core: Co
     answer = ask("GET", path)
     assert json.loads(answer.text) == core.request("GET", path, microversion="1.39").body
     assert int(answer.headers["content-length"]) == len(answer.text)
+
+
+def test_who_wrote_what_is_logged_without_tokens(tcp: DoorClient, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "agent.placement.embedded.wsgi"):
+        tcp("GET", "/traits")
+        tcp("PUT", "/traits/CUSTOM_A%0Ax", x_auth_token="nova:service")
+        tcp("PUT", "/traits/CUSTOM_A", x_auth_token="a-token-that-was-meant-for-somebody-else")
+    first, second = caplog.messages
+    assert first.startswith("PUT /traits/CUSTOM_A%0Ax: 403, for 'nova', req-")
+    assert "a-token-that-was" in second and "somebody" not in second
+
+
+def test_text_that_no_database_can_hold_is_refused(tcp: DoorClient) -> None:
+    assert tcp("POST", "/resource_providers", text=b'{"name": "\\ud800"}').status == 400
+    assert tcp("GET", "/resource_providers").body == {"resource_providers": []}

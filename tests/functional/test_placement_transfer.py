@@ -70,7 +70,7 @@ def without_generations(content: Content) -> Content:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(contents())
 def test_what_is_imported_is_what_is_exported(content: Content) -> None:
     with fresh_core() as first, fresh_core() as second:

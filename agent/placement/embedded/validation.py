@@ -16,6 +16,7 @@ from typing import Any
 Check = Callable[[Any, str], Any]
 
 MAX_INT = 2**31 - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can write them as escapes, and no database can hold them
 
 
 class Invalid(Exception):
@@ -58,6 +59,8 @@ def string(minimum: int = 0, maximum: int | None = None, pattern: str | None = N
             raise Invalid(f"{where} must have {minimum} to {maximum} characters, not {len(value)}.")
         if match is not None and not match(value):
             raise Invalid(f"{where} must match {pattern}, which {value!r} does not.")
+        if not value.isascii() and _SURROGATE.search(value):
+            raise Invalid(f"{where} has half a character in it (a lone surrogate): {_shown(value)}.")
         return value
 
     return check

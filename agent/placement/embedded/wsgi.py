@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -17,12 +18,15 @@ from urllib.parse import quote
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
-from agent.placement.embedded.auth import Authenticator, Environ, Unauthenticated, authorize, noauth
+from agent.placement.embedded.auth import Authenticator, Caller, Environ, Unauthenticated, authorize, noauth
 from agent.placement.embedded.errors import BAD_REQUEST, TITLES, TOO_LARGE, Refused
+
+LOG = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
 PATH_SAFE = "/:@!$&'()*+,;=-._~"
 JSON = "application/json"
+NAME_SHOWN_MAX = 16
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Response = tuple[int, list[tuple[str, str]], bytes]
@@ -104,6 +108,7 @@ class Door:
         answer = self._core.request(
             method, f"{target}?{query}" if query else target, body, headers=told, admit=admit
         )
+        _log(method, target, answer, caller)
         headers = [
             (name, _absolute(environ, value) if name == "location" else value)
             for name, value in answer.headers.items()
@@ -111,6 +116,15 @@ class Door:
         if answer.body is None:
             return answer.status, headers, b""
         return answer.status, headers, json.dumps(answer.body).encode()
+
+
+def _log(method: str, target: str, answer: Answer, caller: Caller | None) -> None:
+    """Say who wrote what. A name is cut short: where callers are believed, it may be a token by mistake."""
+    level = logging.DEBUG if method == "GET" else logging.INFO
+    if LOG.isEnabledFor(level):
+        name = f"{caller.name[:NAME_SHOWN_MAX]!r}" if caller else "nobody"
+        request_id = answer.headers.get("x-openstack-request-id", "-")
+        LOG.log(level, "%s %s: %d, for %s, %s", method, target, answer.status, name, request_id)
 
 
 def _headers(environ: Environ) -> dict[str, str]:
