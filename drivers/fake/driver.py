@@ -41,7 +41,7 @@ class FakeDriver(Driver):
         "fake": (
             cfg.StrOpt(
                 "host_file",
-                help="A YAML file that describes the host, read again when it changes. Unset: a built-in one.",
+                help="A YAML file that describes the host, reread when it changes. Unset: a built-in host.",
             ),
         )
     }

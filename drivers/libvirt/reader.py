@@ -35,6 +35,8 @@ from drivers.libvirt.xmldata import parse_xml
 
 LOG = logging.getLogger(__name__)
 BYTES_PER_GIB = 2**30
+CAPABILITIES_INTERVAL_S = 3600.0
+"""Their answer may cost libvirt seconds; what changes often (CPUs going offline) is asked for by itself."""
 MACHINES = {"x86_64": ("pc", "q35")}
 """Machine types that differ in what guests can have; elsewhere the default one speaks for all."""
 
@@ -56,6 +58,9 @@ class _Static:
     online: frozenset[int]
     memory_mb: int
     read_at: float
+
+    def is_old(self) -> bool:
+        return time.monotonic() - self.read_at > CAPABILITIES_INTERVAL_S
 
 
 @dataclass(slots=True)
@@ -105,11 +110,7 @@ class Reader:
     def _facts(self, session: Session, disk_bytes: int) -> HostFacts:
         online = _online(session)
         static = session.static
-        fresh = (
-            time.monotonic() - (static.read_at if static else -float("inf"))
-            < self._options.full_read_interval
-        )
-        if static is None or static.online != online or not fresh:
+        if static is None or static.online != online or static.is_old():
             static = session.static = self._static(session, online)
         return HostFacts(
             capabilities=static.capabilities,
