@@ -1,12 +1,19 @@
 """The applier: writes a plan to placement, one operation after the other."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from random import SystemRandom
 from typing import TypeVar
 
-from agent.errors import ApplyError, IdentityError, PlacementConflict, PlacementError
+from agent.errors import (
+    ApplyError,
+    IdentityError,
+    PlacementConflict,
+    PlacementError,
+    PlacementUnavailable,
+)
 from agent.placement.client import DUPLICATE_NAME, PlacementClient
 from agent.plan import (
     Contents,
@@ -29,6 +36,9 @@ from agent.tree import Inventory, Provider, ProviderTree
 
 ATTEMPTS_MAX = 4
 PAUSE_MAX_S = 0.2
+OFFER_RAISES = 2
+"""By how much a reshape raises the generation of a provider that had no inventory. Where a service did it
+otherwise, the next write or read of the provider would notice and read it again."""
 
 _JITTER = SystemRandom()
 
@@ -39,48 +49,109 @@ def apply(
     current: ProviderTree,
     *,
     sleep: Callable[[float], None] = time.sleep,
+    read_again: Callable[[str], None] = lambda _: None,
 ) -> ProviderTree:
     """Write the plan, made from `current`, and return the tree as placement now has it.
 
-    One request an operation. A provider whose generation was raised in between (a claim does that) is read
-    again, it alone, and the operation is written once more if what it changes is still as it was when the
+    One request an operation, and one for all the inventories together that are offered for the first time. A
+    provider whose generation was raised in between (a claim does that) is read again, it alone, `read_again`
+    is told its uuid, and the operation is written once more if what it changes is still as it was when the
     plan was made; others' changes beside it are kept. Raises PlacementConflict where it is not, or after
     ATTEMPTS_MAX writes: read the tree and plan again; IdentityError where a name or uuid of ours belongs to
     a provider outside our tree; ApplyError, caused by the PlacementError, for all else.
     """
-    writer = _Writer(client, current, sleep)
+    writer = _Writer(client, current, sleep, read_again)
     done: list[str] = []
-    for operation in plan.operations:
-        try:
-            writer.write(operation)
-        except PlacementConflict:
-            raise
-        except PlacementError as error:
-            raise ApplyError(
-                f"Placement stopped the plan at operation {len(done) + 1} of {len(plan.operations)} "
-                f"({operation.line().rstrip('.')}): {error.message} What was done before stays and the next "
-                "pass goes on from there.",
-                operation=operation.to_json(),
-                done=done,
-                cause=error.code,
-            ) from error
-        done.append(operation.line())
+    for batch in _batches(plan.operations):
+        with _told(plan, batch[0], done):
+            offered = writer.offer(batch)
+        if offered:
+            done.extend(operation.line() for operation in batch)
+            continue
+        for operation in batch:
+            with _told(plan, operation, done):
+                writer.write(operation)
+            done.append(operation.line())
     return writer.tree
+
+
+def _batches(operations: Sequence[Operation]) -> Iterator[tuple[Operation, ...]]:
+    """Each operation by itself, but inventories together that are offered one after the other on providers
+    that had none."""
+    batch: list[Operation] = []
+    for operation in operations:
+        if isinstance(operation, PutInventories) and not operation.before:
+            batch.append(operation)
+            continue
+        if batch:
+            yield tuple(batch)
+            batch = []
+        yield (operation,)
+    if batch:
+        yield tuple(batch)
+
+
+@contextmanager
+def _told(plan: Plan, operation: Operation, done: list[str]) -> Iterator[None]:
+    """Raises ApplyError for a PlacementError, except for a PlacementConflict, which asks for another plan."""
+    try:
+        yield
+    except PlacementConflict:
+        raise
+    except PlacementError as error:
+        raise ApplyError(
+            f"Placement stopped the plan at operation {len(done) + 1} of {len(plan.operations)} "
+            f"({operation.line().rstrip('.')}): {error.message} What was done before stays and the next "
+            "pass goes on from there.",
+            operation=operation.to_json(),
+            done=done,
+            cause=error.code,
+        ) from error
 
 
 class _Writer:
     """Writes operations with the generations that it knows, and keeps track of them."""
 
     def __init__(
-        self, client: PlacementClient, current: ProviderTree, sleep: Callable[[float], None]
+        self,
+        client: PlacementClient,
+        current: ProviderTree,
+        sleep: Callable[[float], None],
+        read_again: Callable[[str], None],
     ) -> None:
         self._client = client
         self._providers = {provider.uuid: provider for provider in current}
         self._sleep = sleep
+        self._read_again = read_again
 
     @property
     def tree(self) -> ProviderTree:
         return ProviderTree(self._providers.values())
+
+    def offer(self, batch: Sequence[Operation]) -> bool:
+        """Offer the inventories of several providers that had none in one request, all of them or none.
+
+        False: that is not what the batch is, or placement refuses, and each is to be written by itself.
+        """
+        offers = [each for each in batch if isinstance(each, PutInventories)]
+        now = [self._providers[each.provider] for each in offers]
+        if len(offers) < 2 or any(provider.inventories for provider in now):
+            return False
+        try:
+            self._client.offer(
+                {
+                    each.provider: (of.generation or 0, each.after)
+                    for each, of in zip(offers, now, strict=True)
+                }
+            )
+        except PlacementUnavailable:
+            raise
+        except PlacementError:
+            return False  # written one by one, it shows which of them is refused and why
+        for each, of in zip(offers, now, strict=True):
+            generation = (of.generation or 0) + OFFER_RAISES
+            self._providers[of.uuid] = replace(of, inventories=each.after, generation=generation)
+        return True
 
     def write(self, operation: Operation) -> None:
         match operation:
@@ -118,6 +189,7 @@ class _Writer:
                     uuid=twin.uuid,
                     name=twin.name,
                 ) from error
+            self._read_again(twin.uuid)
             return self._client.refreshed(twin)  # created by a request whose answer was lost
 
     def _rename(self, operation: RenameProvider) -> Provider:
@@ -159,6 +231,7 @@ class _Writer:
                     raise
             if attempt > 1:
                 self._sleep(_JITTER.uniform(0, PAUSE_MAX_S))
+            self._read_again(now.uuid)
             self._providers[operation.provider] = self._client.refreshed(now)
             attempt += 1
 

@@ -185,7 +185,10 @@ class Reporter:
             self.guests = guests
         if self._in_step and not reread and description == self._description:
             return None
-        current = self._client.read_tree(self._root, self._tree)
+        if self._in_step and not reread and self._tree is not None:
+            current = self._tree  # if somebody wrote since, the write meets a conflict
+        else:
+            current = self._client.read_tree(self._root, self._tree)
         self._tree, self._in_step = current, False
         owned = self._memory.owned()
         resolved = resolve(description, current, owned, self._root)
@@ -203,12 +206,14 @@ class Reporter:
         if not wanted.empty:
             if owned | resolved.owned != owned:
                 self._memory.remember_owned(owned | resolved.owned)
+            foreign: set[str] = set()
             try:
-                tree = apply(wanted, self._client, current)
+                tree = apply(wanted, self._client, current, read_again=foreign.add)
             except ApplyError as error:
                 if isinstance(error.__cause__, PlacementUnavailable):
                     raise error.__cause__ from error  # a state that passes, whichever operation met it
                 raise
+            self._keep_held(current, tree, foreign)
         if self._memory.owned() != resolved.owned:
             self._memory.remember_owned(resolved.owned)
         if self._memory.devices() != resolved.devices:
@@ -250,6 +255,18 @@ class Reporter:
     def _holders(self, provider: str, classes: set[str]) -> list[str]:
         held = self._client.consumers_on(provider)
         return sorted(consumer for consumer, amounts in held.items() if classes.intersection(amounts))
+
+    def _keep_held(self, before: ProviderTree, after: ProviderTree, foreign: set[str]) -> None:
+        """Who holds what did not change on providers that nobody but ourselves wrote to."""
+        for provider in after:
+            if provider.uuid in foreign:
+                continue
+            was = before.get(provider.uuid)
+            known = self._held.get(provider.uuid)
+            if was is None or not was.inventories:
+                self._held[provider.uuid] = (provider.generation, {})
+            elif known is not None and known[0] == was.generation:
+                self._held[provider.uuid] = (provider.generation, known[1])
 
     def _all_held(self, tree: ProviderTree) -> Held:
         """Who holds what, read again only where the generation says that somebody wrote."""

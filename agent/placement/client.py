@@ -234,6 +234,21 @@ class PlacementClient:
         reply = self._call("GET", f"{_path('resource_providers', provider)}/usages", asked)
         return dict(_part(reply, asked, "usages", kind=dict))
 
+    def offer(self, offers: Mapping[str, tuple[int, Mapping[str, Inventory]]]) -> None:
+        """Replace the inventories of several providers in one transaction, {uuid: (generation, inventories)}.
+
+        What the body does not name stays. A conflict or a refusal changes nothing on any of them; where the
+        service does not let the agent reshape (role `service`), that is a PlacementError with status 403.
+        """
+        inventories = {
+            uuid: {
+                "resource_provider_generation": generation,
+                "inventories": {name: inventory.to_json() for name, inventory in wanted.items()},
+            }
+            for uuid, (generation, wanted) in offers.items()
+        }
+        self.reshape({"inventories": inventories, "allocations": {}})
+
     def reshape(self, body: Mapping[str, Any]) -> None:
         """Write inventories and allocations in one transaction; `body` as POST /reshaper takes it."""
         self._call("POST", "/reshaper", "reshape the tree", body, full=True)

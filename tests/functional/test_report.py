@@ -169,13 +169,39 @@ def test_a_change_of_the_host_follows(world: World) -> None:
     assert world.holds() == world.notebook.seen[-1][0]
 
 
-def test_a_small_change_costs_few_requests(world: World) -> None:
+def test_the_first_report_costs_few_requests(world: World) -> None:
+    world.driver.change(gpus=host(gpus=20).gpus)
+    report = world.reporter.look("the start")
+    assert len(world.asked()) <= 3 * report.providers + 2
+
+
+def test_one_changed_inventory_is_one_request(world: World) -> None:
     world.driver.change(gpus=host(gpus=20).gpus)
     world.reporter.look("the start")
     world.driver.change(disk_gb=200)
     world.asked()
+    assert world.reporter.look("an event").operations == 1
+    assert world.asked() == [f"PUT /resource_providers/{ROOT}/inventories"]
+
+
+def test_who_holds_what_is_known_without_asking_for_what_we_wrote_ourselves(world: World) -> None:
+    world.reporter.look("the start")
+    consumer = world.hold(world.holds()[ROOT], VCPU=2)
+    world.reporter.verify("verification")
+    world.driver.change(disk_gb=200)
+    world.asked()
     world.reporter.look("an event")
-    assert len(world.asked()) <= 3
+    assert len(world.asked()) == 1
+    assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
+
+
+def test_a_claim_in_between_is_met_and_learnt(world: World) -> None:
+    world.reporter.look("the start")
+    consumer = world.hold(world.holds()[ROOT], VCPU=2)
+    world.driver.change(disk_gb=200)
+    assert world.reporter.look("an event").error is None
+    assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
+    assert world.notebook.seen[-1][0] == world.holds()
 
 
 def test_verification_sees_what_others_did_and_mends_what_is_ours(world: World) -> None:
