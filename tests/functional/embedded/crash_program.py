@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.placement.embedded import Core
+from agent.placement.embedded.journal import APPLICATION_ID, FILE_NAME, MIGRATIONS
+from agent.placement.embedded.sqlitefile import SqliteFile
 
 ROOT, CHILD, OTHER = (f"{number:08}-0000-0000-0000-000000000000" for number in (1, 2, 3))
 INSTANCE, MIGRATION = (f"{number:08}-1111-1111-1111-111111111111" for number in (1, 2))
@@ -101,7 +103,22 @@ def program() -> Iterator[Step]:
     yield "DELETE", f"/resource_providers/{ROOT}/inventories", None
 
 
+LATER = (
+    *MIGRATIONS,
+    "ALTER TABLE consumers ADD COLUMN note TEXT; UPDATE consumers SET note = 'a' || generation",
+    "CREATE TABLE later (uuid TEXT) STRICT; INSERT INTO later SELECT uuid FROM consumers",
+)
+"""The migrations of a version to come."""
+
+
+def migrated(state_dir: Path) -> SqliteFile:
+    return SqliteFile.open(state_dir / FILE_NAME, application_id=APPLICATION_ID, migrations=LATER)
+
+
 def main(mode: str, state_dir: str) -> None:
+    if mode == "migrate":
+        migrated(Path(state_dir)).close()
+        return
     core = Core.open(Path(state_dir))
     for number, (method, path, body) in enumerate(program() if mode != "open" else ()):
         status = core.request(method, path, body, microversion="1.39").status

@@ -18,6 +18,7 @@ from functional.embedded.crash_points import (
     content,
     expected,
     kill_points,
+    migration_points,
     run,
     unclean,
 )
@@ -42,6 +43,10 @@ def test_a_sample_of_the_kill_points(tmp_path: Path) -> None:
     found = len(list(kill_points("write", None, 11)))
     found += len(list(kill_points("open", unclean(tmp_path / "unclean"), 11)))
     assert found >= 15
+
+
+def test_a_sample_of_the_kill_points_of_a_migration(tmp_path: Path) -> None:
+    assert len(list(migration_points(unclean(tmp_path / "unclean"), 5))) >= 5
 
 
 def test_every_answer_comes_after_its_sync(tmp_path: Path) -> None:
