@@ -81,7 +81,8 @@ class Session:
 class Connection:
     """Runs pieces of work on a session, one at a time, each with its deadline.
 
-    `opened(again)` is called when a session was opened, `lost(why)` when one is gone, `why(text)` on events.
+    `opened(again)` is called when a session was opened, `again` if not at the first try; `lost(why)` when one
+    is gone, `why(text)` on events.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Connection:
         self._lost = lost
         self._session: Session | None = None
         self._turn = threading.Lock()
-        self._sessions = 0
+        self._tries = 0
         self._broken = threading.Event()
         self._closed = False
 
@@ -159,14 +160,15 @@ class Connection:
 
     def _settle(self, session: Session, hung: bool) -> None:
         """In the caller's thread: keep a session that is new and well, let go of one that is not."""
+        new = session is not self._session
+        self._tries += new
         if hung or not session.usable:
             session.given_up = True
             self._session = None
             self._lost("the connection to libvirt was lost")
-        elif session is not self._session:
+        elif new:
             self._session = session
-            self._sessions += 1
-            self._opened(self._sessions > 1)
+            self._opened(self._tries > 1)
 
     def _connection_lost(self, why: str) -> None:
         """From the event loop's thread: the next piece of work opens a new session."""

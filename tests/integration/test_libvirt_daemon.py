@@ -169,6 +169,20 @@ def test_after_a_crash_of_libvirtd_the_driver_connects_again_and_hears_events(
     assert driver.guests() == ()
 
 
+def test_a_libvirtd_that_starts_after_the_driver_is_told_of(
+    make_driver: MakeDriver, libvirtd: PrivateLibvirtd
+) -> None:
+    libvirtd.kill()
+    driver = make_driver(full_connection=False)
+    told: queue.Queue[str] = queue.Queue()
+    driver.watch(told.put)
+    with pytest.raises(DriverUnavailable, match="no connection"):
+        driver.guests()
+    libvirtd.start()
+    told_of(told, "connected to libvirt again")
+    assert driver.guests() == ()
+
+
 def test_a_libvirtd_that_hangs_costs_one_deadline_and_no_more(
     make_driver: MakeDriver, libvirtd: PrivateLibvirtd
 ) -> None:
@@ -253,6 +267,7 @@ def test_several_threads_may_ask_at_once(make_driver: MakeDriver) -> None:
     assert found == [True] * 80
 
 
+@pytest.mark.slow
 def test_the_systems_libvirtd(system_libvirtd: str) -> None:
     driver = LibvirtDriver.create(
         DriverSettings(
