@@ -99,12 +99,14 @@ class Subscriptions:
         return found
 
     def _try(self, register: Callable[[], Any], undo: Callable[[Any], Any]) -> bool:
-        """False where the connection's driver has no such events."""
+        """False where there are no such events, or not for this user: then polling has to do."""
         try:
             number = register()
         except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            if not self._connection.isAlive():
                 raise
+            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+                LOG.warning("some of libvirt's events are refused, changes are seen by polling: %s", error)
             return False
         self._undo.append(partial(undo, number))
         return True
