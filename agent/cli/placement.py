@@ -71,6 +71,8 @@ def import_(args: Namespace) -> ExitCode:
     with _transport(args) as transport:
         client = ContentClient(transport)
         found, evidence = read_service(client)
+        if not client.knows_types():
+            wanted = wanted.without_types()
         plan = plan_import(wanted, found, evidence.names, overwrite=args.overwrite)
         if args.dry_run:
             lines = list(plan.lines()) or ["nothing to write: the target says all of it already"]

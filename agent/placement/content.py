@@ -52,6 +52,11 @@ class Content:
                     used[resource_class] = used.get(resource_class, 0) + amount
         return sums
 
+    def without_types(self) -> "Content":
+        """The same for a service that does not tell consumers' types apart."""
+        untyped = (replace(each, consumer_type=UNTYPED) for each in self.consumers.values())
+        return replace(self, consumers={each.consumer: each for each in untyped})
+
     def counts(self) -> dict[str, int]:
         return {
             "resource_providers": len(self.providers),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.errors import PlacementConflict, StateError, UsageError
+from agent.errors import PlacementConflict, PlacementError, StateError, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.content import CUSTOM, UNTYPED, Content
 from agent.placement.invariants import Evidence
@@ -14,6 +14,7 @@ from agent.tree import Inventory, Provider
 
 READERS = 8
 ROUNDS_MAX = 3
+NOT_FOUND = 404
 _CONSUMER_TYPES = "1.38"
 
 _Item = TypeVar("_Item")
@@ -53,17 +54,20 @@ def read_service(client: ContentClient, *, with_usages: bool = False) -> tuple[C
     """
     known: dict[str, Provider] = {}
     for _ in range(ROUNDS_MAX):
-        listed, roots = client.provider_roots()
-        known = {each.uuid: each for each in _each(_refresher(client, known), listed) if each is not None}
-        held = dict(_each(lambda each: (each.uuid, client.consumers_on(each.uuid)), listed))
+        try:
+            listed, roots = client.provider_roots()
+            known = {each.uuid: each for each in _each(_refresher(client, known), listed)}
+            held = dict(_each(lambda each: (each.uuid, client.consumers_on(each.uuid)), listed))
+            usages = dict(
+                _each(lambda each: (each.uuid, client.usages(each.uuid)), listed if with_usages else [])
+            )
+        except PlacementError as error:
+            if error.status != NOT_FOUND:
+                raise
+            continue  # a provider was deleted meanwhile
         uuids = sorted({consumer for consumers in held.values() for consumer in consumers})
         consumers = [each for each in _each(_consumer_reader(client), uuids) if each.allocations]
-        usages = dict(
-            _each(lambda each: (each.uuid, client.usages(each.uuid)), listed if with_usages else [])
-        )
-        if {each.uuid: each.generation for each in client.provider_roots()[0]} == {
-            uuid: each.generation for uuid, each in known.items()
-        }:
+        if _generations(client.provider_roots()[0]) == _generations(known.values()):
             traits, classes = client.trait_names(), client.resource_class_names()
             content = Content.of(known.values(), consumers, _custom(traits), _custom(classes))
             return content, Evidence(roots, usages, held, frozenset((*traits, *classes)))
@@ -108,8 +112,12 @@ def read_state_dir(state_dir: Path) -> tuple[Content, Evidence]:
     return content, Evidence(roots, names=names)
 
 
-def _refresher(client: ContentClient, known: dict[str, Provider]) -> Callable[[Provider], Provider | None]:
-    def refreshed(listed: Provider) -> Provider | None:
+def _generations(providers: Iterable[Provider]) -> dict[str, int | None]:
+    return {provider.uuid: provider.generation for provider in providers}
+
+
+def _refresher(client: ContentClient, known: dict[str, Provider]) -> Callable[[Provider], Provider]:
+    def refreshed(listed: Provider) -> Provider:
         before = known.get(listed.uuid)
         if before is not None and before.generation == listed.generation:
             return replace(before, name=listed.name, parent=listed.parent)

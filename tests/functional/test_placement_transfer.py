@@ -254,6 +254,59 @@ def test_a_placement_that_is_written_to_all_the_time_is_not_exported() -> None:
             read_service(ContentClient(Busy(transport)))
 
 
+def test_a_provider_that_goes_while_it_is_read_is_read_around() -> None:
+    class Going:
+        def __init__(self, inner: Transport) -> None:
+            self._inner = inner
+
+        def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+            reply = self._inner.request(method, path, body, microversion=microversion)
+            if path == "/resource_providers":
+                self._inner.request("DELETE", f"/resource_providers/{provider_uuid(5)}", microversion="1.39")
+            return reply
+
+        def close(self) -> None:
+            self._inner.close()
+
+    with fresh_core() as transport:
+        spare = Provider(provider_uuid(5), "spare")
+        bring(transport, small())
+        bring(transport, Content.of([spare], []))
+        content, _ = read_service(ContentClient(Going(transport)), with_usages=True)
+        assert content.providers.keys() == {HOST, GPU}
+
+
+class Old:
+    """An embedded core that speaks 1.37 at most, as a release before consumer types does."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        if int(microversion.partition(".")[2]) > 37:
+            return Reply(406, {"errors": [{"status": 406}]})
+        reply = self._inner.request(method, path, body, microversion=microversion)
+        if path == "/":
+            reply.body["versions"][0]["max_version"] = "1.37"
+        return reply
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def test_a_target_without_consumer_types_takes_all_but_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = tmp_path / "host1.json"
+    document.write_text(to_text(small()))
+    monkeypatch.setattr(
+        "agent.placement.connect.open_transport", lambda *a, **k: Old(open_transport(*a, **k))
+    )
+    for _ in range(2):
+        code, out, err = run(capsys, "import", str(document), "--state-dir", str(tmp_path / "old"))
+        assert (code, err) == (0, "") and "says what the document says" in out
+
+
 def test_a_state_directory_in_use_says_by_whom(tmp_path: Path) -> None:
     with closing(Core.open(tmp_path)), pytest.raises(StateError, match="in use by process"):
         read_state_dir(tmp_path)
