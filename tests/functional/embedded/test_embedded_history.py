@@ -107,3 +107,57 @@ def test_guarded_writes_fit_one_sequence(tmp_path: Path) -> None:
     core = Core.open(tmp_path)
     assert Api(core).whole() == before
     core.close()
+
+
+def test_writes_of_every_kind_that_share_commits_leave_one_state(tmp_path: Path) -> None:
+    """Writes of one group see each other before they are on disk; what they leave is what is read again."""
+    core = Core.open(tmp_path)
+    api = Api(core)
+    uuids = [new() for _ in range(5)]
+    consumers = [new() for _ in range(4)]
+    together: list[int] = []
+    run_group = core._store.file._writer._run_group
+    core._store.file._writer._run_group = lambda tickets: (together.append(len(tickets)), run_group(tickets))[
+        1
+    ]
+
+    def work(number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(80):
+            uuid, other, consumer = chance.choice(uuids), chance.choice(uuids), chance.choice(consumers)
+            url, name = f"/resource_providers/{uuid}", chance.choice("abcde")
+            generation = chance.randint(0, 6)
+            offer = {
+                "resource_provider_generation": generation,
+                "inventories": {"VCPU": {"total": chance.randint(1, 9)}} if chance.random() < 0.8 else {},
+            }
+            labels = {"resource_provider_generation": generation, "traits": ["HW_NUMA_ROOT"]}
+            requests: list[tuple[str, str, object]] = [
+                ("POST", "/resource_providers", {"name": name, "uuid": uuid}),
+                ("POST", "/resource_providers", {"name": name, "uuid": uuid, "parent_provider_uuid": other}),
+                ("PUT", url, {"name": name, "parent_provider_uuid": chance.choice((None, other))}),
+                ("DELETE", url, None),
+                ("POST", f"{url}/inventories", {"resource_class": "VCPU", "total": 9}),
+                ("PUT", f"{url}/inventories", offer),
+                ("PUT", f"{url}/traits", labels),
+                ("PUT", f"/traits/CUSTOM_{name.upper()}", None),
+                ("DELETE", f"/traits/CUSTOM_{name.upper()}", None),
+                ("PUT", f"/allocations/{consumer}", claim({uuid: {"VCPU": 1}}, chance.choice((None, 1, 2)))),
+                ("DELETE", f"/allocations/{consumer}", None),
+            ]
+            answer = api.ask(*chance.choice(requests))
+            assert answer.status < 500, answer
+
+    run_clients(work)
+    assert max(together) > 1, "nothing shared a commit"
+    model = core._store.model
+    before, names = api.whole(), dict(model.uuid_by_name)
+    assert names == {provider.name: uuid for uuid, provider in model.providers.items()}
+    trees = {root: set(members) for root, members in model.trees.items()}
+    core.close()
+    core = Core.open(tmp_path)
+    model = core._store.model
+    assert Api(core).whole() == before
+    assert model.uuid_by_name == names
+    assert {root: set(members) for root, members in model.trees.items()} == trees
+    core.close()
