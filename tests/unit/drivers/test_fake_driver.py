@@ -1,11 +1,14 @@
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent.driver import DriverSettings, Guest, GuestState, HostSettings
+from agent.driver import DescribedProvider, DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import DriverDataError, DriverUnavailable, SettingsError
 from drivers.fake import FakeDriver, Gpu, Host, Nic, cell, default_host
 from drivers.fake.describe import describe_host
@@ -212,3 +215,47 @@ def test_without_options_the_built_in_host_is_there() -> None:
 def _first(index: int) -> tuple[frozenset[int], int, int, dict[int, int]]:
     each = default_host().cells[index]
     return each.cpus, each.memory_mb, 2, dict(each.pages)
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> Host:
+    """Any host of up to four cells with devices on them, or on none."""
+    sizes = draw(st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(any))
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    cells = tuple(
+        cell(index, frozenset(range(start, start + size)), draw(st.integers(0, 4096)))
+        for index, (start, size) in enumerate(zip(starts, sizes, strict=True))
+    )
+    where = st.none() | st.integers(0, len(cells) - 1)
+    gpus = tuple(
+        Gpu(f"0000:{bus:02x}:00.0", total=draw(st.integers(0, 8)), numa=draw(where))
+        for bus in range(draw(st.integers(0, 3)))
+    )
+    nics = tuple(
+        Nic(
+            f"eth{n}",
+            f"0001:{n:02x}:00.0",
+            tuple(f"0001:{n:02x}:01.{vf}" for vf in range(n)),
+            numa=draw(where),
+        )
+        for n in range(draw(st.integers(0, 3)))
+    )
+    return Host(cells, disk_gb=draw(st.integers(0, 10)), gpus=gpus, nics=nics)
+
+
+@given(hosts(), st.integers(0, 8), st.integers(0, 5000))
+def test_cells_in_the_tree_or_not_the_host_has_the_same(host: Host, cpus: int, memory_mb: int) -> None:
+    settings = HostSettings(reserved_host_cpus=cpus, reserved_host_memory_mb=memory_mb)
+    flat = describe_host(host, settings, "n").providers
+    nested = describe_host(replace(host, report_numa=True), settings, "n").providers
+
+    def totals(providers: tuple[DescribedProvider, ...]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for provider in providers:
+            found.update({name: each.total for name, each in provider.inventories.items()})
+        return found
+
+    assert totals(flat) == totals(nested)
+    assert {each.device for each in flat} <= {each.device for each in nested}
+    names = [each.name for each in nested]
+    assert all(each.parent is None or names.index(each.parent) < index for index, each in enumerate(nested))
