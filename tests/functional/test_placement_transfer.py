@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from contents import consumer_uuid, contents, provider_uuid, small
+from doorclient import make_certificate
 from hypothesis import given, settings
 
 from agent.cli.main import main
@@ -383,6 +384,26 @@ def test_from_one_placement_to_another_on_the_command_line(
         assert code == ExitCode.FAILED and "--url unix:" in err
         assert run(capsys, "export", "--url", urls[0], str(tmp_path / "again.json"))[0] == 0
     assert run(capsys, "check", str(tmp_path / "again.json"))[0] == 0
+
+
+def test_over_tls_with_a_token_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token, tokens, document = tmp_path / "token", tmp_path / "tokens", tmp_path / "host1.json"
+    token.write_text("a-token-of-24-characters\n")
+    tokens.write_text("ops admin a-token-of-24-characters\n")
+    tokens.chmod(0o600)
+    document.write_text(to_text(small()))
+    certificate, key = make_certificate(tmp_path)
+    with (
+        closing(Core.open(tmp_path / "state")) as core,
+        Server(core, ["0.0.0.0:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key) as server,
+    ):
+        url = "https://" + server.addresses[0].replace("0.0.0.0", "127.0.0.1")
+        known = ("--url", url, "--cafile", str(certificate))
+        assert run(capsys, "import", str(document), *known, "--token-file", str(token))[0] == 0
+        code, _, err = run(capsys, "export", *known)
+        assert code == ExitCode.FAILED and "401" in err
+        code, _, err = run(capsys, "export", "--url", url, "--token-file", str(token))
+        assert code == ExitCode.FAILED and "certificate" in err.lower()
 
 
 def test_check_prints_each_finding_with_its_remedy(
