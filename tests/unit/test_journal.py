@@ -15,6 +15,7 @@ from agent import journal as module
 from agent.claim import Claim, ClaimState
 from agent.errors import StateError
 from agent.journal import FILE_NAME, Journal
+from agent.placement.embedded.ballast import Ballast
 from agent.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.resolve import Owned, OwnedProvider
 
@@ -149,6 +150,19 @@ def test_a_damaged_database_is_left_untouched(tmp_path: Path) -> None:
 def test_only_one_process_has_it(journal: Journal, tmp_path: Path) -> None:
     with pytest.raises(StateError, match="in use by"):
         Journal.open(tmp_path)
+
+
+def test_on_a_full_disk_no_claim_begins_but_what_is_there_can_go(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.put(replace(CLAIM, state=ClaimState.CLAIMED), "grant").wait()
+    monkeypatch.setattr(Ballast, "load", lambda _: False)
+    journal._file._ballast.drop()
+    with pytest.raises(StateError, match="no space is left"):
+        journal.put(replace(CLAIM, consumer=OTHER), "begin").wait()
+    journal.set_state(CONSUMER, ClaimState.RELEASING, "release").wait()
+    journal.remove(CONSUMER, "gone").wait()
+    assert journal.claims() == {}
 
 
 def test_after_the_end_nothing_is_taken_for_written(journal: Journal) -> None:
