@@ -157,7 +157,7 @@ def test_on_a_full_disk_no_claim_begins_but_what_is_there_can_go(
 ) -> None:
     journal.put(replace(CLAIM, state=ClaimState.CLAIMED), "grant").wait()
     monkeypatch.setattr(Ballast, "load", lambda _: False)
-    journal._file._ballast.drop()
+    monkeypatch.setattr(journal._file, "_disk_full", True)
     with pytest.raises(StateError, match="no space is left"):
         journal.put(replace(CLAIM, consumer=OTHER), "begin").wait()
     journal.set_state(CONSUMER, ClaimState.RELEASING, "release").wait()
