@@ -184,6 +184,8 @@ def _open_url(args: Namespace) -> "Transport":
         return SocketTransport(path, token=token, timeout_s=args.timeout)
     if not args.url.startswith(("http://", "https://")):
         raise UsageError(f"--url takes http://..., https://... or unix:PATH, not {args.url!r}.")
+    if args.cafile is not None and not Path(args.cafile).is_file():
+        raise UsageError(f"--cafile {args.cafile} is no file; it must hold certificates, PEM.")
     options = {
         "auth_type": "admin_token",
         "endpoint_override": args.url,

@@ -89,18 +89,23 @@ def test_clients_that_connect_and_say_nothing_keep_nobody_else_waiting(
             assert time.monotonic() - begin < 5
 
 
-def test_plain_http_at_a_tls_address_gets_no_answer_from_placement(
-    core: Core, tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("bytes_sent", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x00" * 300, b""])
+def test_what_does_not_speak_tls_gets_no_answer_and_one_line_of_the_log(
+    core: Core, tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, bytes_sent: bytes
 ) -> None:
     certificate, key = make_certificate(tmp_path)
     with (
-        caplog.at_level(logging.CRITICAL, "agent"),
+        caplog.at_level(logging.INFO, "agent"),
         Server(core, ["127.0.0.1:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key) as server,
     ):
         host, _, port = server.addresses[0].rpartition(":")
         with socket.create_connection((host, int(port)), timeout=10) as sock:
-            sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert b"versions" not in sock.recv(4096)
+            sock.sendall(bytes_sent)
+            sock.shutdown(socket.SHUT_WR)
+            assert b"HTTP" not in sock.recv(4096)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("No TLS handshake with 127.0.0.1: ")
+    assert (record.levelname, record.exc_info) == ("INFO", None)
 
 
 def test_given_tokens_hold_on_loopback_too_but_not_on_the_socket(

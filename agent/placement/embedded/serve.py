@@ -268,6 +268,16 @@ class _Request(cheroot_server.HTTPRequest):
 class _Connection(cheroot_server.HTTPConnection):
     RequestHandlerClass = _Request
 
+    def communicate(self) -> bool:
+        """Answer one request; whether more may follow on this connection."""
+        if isinstance(self.socket, ssl.SSLSocket) and self.socket.version() is None:
+            try:
+                self.socket.do_handshake()
+            except OSError as error:  # which an SSLError is
+                LOG.info("No TLS handshake with %s: %s.", self.remote_addr, error)
+                return False
+        return bool(super().communicate())  # type: ignore[no-untyped-call]
+
 
 class _HttpServer(wsgi.Server):
     ConnectionClass = _Connection
