@@ -13,25 +13,23 @@ import warnings
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from .machine import Differential, DifferentialThroughDoor
+from .machine import Differential, DifferentialCandidates, DifferentialThroughDoor
 
 PROGRAMS_PER_ROUND = 50
+MACHINES = (Differential, DifferentialCandidates, DifferentialThroughDoor)
 
 
 def main() -> int:
-    """Run rounds of programs, alternately in process and through the door, until enough was compared."""
+    """Run rounds of each kind of program in turn until enough was compared."""
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description=__doc__)
-    parser.add_argument(
-        "--requests", type=int, default=10_000, help="stop after so many (default: %(default)s)"
-    )
+    parser.add_argument("--requests", type=int, default=10_000, help="stop after so many; %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of the first round; %(default)s")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     started, rounds = time.monotonic(), 0
     try:
         while Differential.tally["requests"] < arguments.requests:
-            machine = DifferentialThroughDoor if rounds % 2 else Differential
-            compare(machine, arguments.seed + rounds, PROGRAMS_PER_ROUND)
+            compare(MACHINES[rounds % len(MACHINES)], arguments.seed + rounds, PROGRAMS_PER_ROUND)
             rounds += 1
             print(f"{Differential.tally['requests']} requests", flush=True)
     except AssertionError:

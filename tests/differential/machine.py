@@ -170,6 +170,17 @@ class Differential(RuleBasedStateMachine):
             self.send(Request("GET", path))
 
 
+class DifferentialCandidates(Differential):
+    """The same with most of the questions about candidates, which have the most to go wrong."""
+
+    @rule(data=st.data())
+    def find_many_candidates(self, data: st.DataObject) -> None:
+        for _ in range(15):
+            answer = self.send(data.draw(candidate_reads(self.world)))
+            if answer.status == 200 and answer.body["allocation_requests"]:
+                self.tally["candidates found"] += 1
+
+
 class DifferentialThroughDoor(Differential):
     """The same with our side asked through its WSGI door, so that text counts too."""
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .__main__ import compare
+from .__main__ import MACHINES, compare
 from .known import NAMES
-from .machine import Differential, DifferentialThroughDoor
+from .machine import Differential
 
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "placement-differences.md"
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("machine", [Differential, DifferentialThroughDoor])
+@pytest.mark.parametrize("machine", MACHINES)
 def test_random_programs_get_the_same_answers(machine: type[Differential]) -> None:
-    compare(machine, number=1, programs=30)
+    compare(machine, number=1, programs=15)
 
 
 @pytest.mark.parametrize("name", NAMES)
