@@ -1,0 +1,127 @@
+"""The ledger's running sums against sums made anew, and the steps that a claim may take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from uuid import UUID, uuid5
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.claim import TRANSITIONS, Claim, ClaimState, Step
+from agent.driver import Guest, GuestState, UsedUnit
+from agent.errors import StateError
+from agent.fit import Host
+from agent.journal import Journal
+from agent.ledger import Ledger
+from agent.register import Register
+from agent.request import ClaimRequest, RequestGroup
+from agent.tree import Inventory, Provider, ProviderTree
+
+
+def uuid_of(name: str) -> str:
+    return str(uuid5(UUID(int=9), name))
+
+
+PROVIDERS = (uuid_of("host"), uuid_of("gpu"))
+CONSUMERS = tuple(uuid_of(f"consumer {number}") for number in range(4))
+HOST = Host.of(
+    ProviderTree(
+        [
+            Provider(PROVIDERS[0], "host", None, {"VCPU": Inventory(50), "PCPU": Inventory(4)}),
+            Provider(PROVIDERS[1], "gpu", PROVIDERS[0], {"VCPU": Inventory(50), "PCPU": Inventory(50)}),
+        ]
+    )
+)
+UNITS = {PROVIDERS[0]: {"PCPU": ("0", "1", "2", "3")}}
+
+consumers = st.sampled_from(CONSUMERS)
+amounts = st.dictionaries(st.sampled_from(["VCPU", "PCPU"]), st.integers(1, 9), min_size=1)
+allocations = st.dictionaries(st.sampled_from(PROVIDERS), amounts, min_size=1)
+
+
+def claim(consumer: str, held: dict[str, dict[str, int]], state: ClaimState = ClaimState.CLAIMED) -> Claim:
+    return Claim(consumer, state, ask(consumer, VCPU=1), held)
+
+
+def ask(consumer: str, **resources: int) -> ClaimRequest:
+    return ClaimRequest(consumer, (RequestGroup("", resources),))
+
+
+def put(ledger: Ledger, data: st.DataObject) -> None:
+    ledger.put(claim(data.draw(consumers), data.draw(allocations)))
+
+
+def drop(ledger: Ledger, data: st.DataObject) -> None:
+    ledger.drop(data.draw(consumers))
+
+
+def hold(ledger: Ledger, data: st.DataObject) -> None:
+    consumer = data.draw(consumers)
+    if consumer not in ledger.claims:
+        ledger.hold(consumer, data.draw(st.one_of(st.just({}), allocations)))
+
+
+def observe(ledger: Ledger, data: st.DataObject) -> None:
+    ledger.observe(data.draw(st.sampled_from(PROVIDERS)), data.draw(st.dictionaries(consumers, amounts)))
+
+
+def refresh(ledger: Ledger, data: st.DataObject) -> None:
+    held = st.dictionaries(st.sampled_from(PROVIDERS), st.dictionaries(consumers, amounts))
+    ledger.refresh(HOST, data.draw(held), UNITS)
+
+
+@given(st.data(), st.lists(st.sampled_from([put, put, drop, hold, observe, refresh]), max_size=12))
+def test_running_sums_are_the_sums(data: st.DataObject, steps: list) -> None:  # type: ignore[type-arg]
+    ledger = Ledger()
+    ledger.refresh(HOST, {}, UNITS)
+    for step in steps:
+        step(ledger, data)
+        used: Counter[tuple[str, str]] = Counter()
+        for consumer in CONSUMERS:
+            mine = ledger.claims.get(consumer)
+            assert not (mine and ledger.held_by(consumer)), "counted twice"
+            for uuid, each in (mine.allocations if mine else ledger.held_by(consumer)).items():
+                used.update({(uuid, name): amount for name, amount in each.items()})
+        for provider in HOST.providers:
+            for name, inventory in provider.inventories.items():
+                free = max(0, inventory.capacity - used[provider.uuid, name])
+                assert ledger.free(provider.uuid, name, "somebody else") == free
+
+
+def test_a_consumer_is_fitted_as_if_it_held_nothing() -> None:
+    ledger = Ledger()
+    ledger.refresh(HOST, {PROVIDERS[0]: {CONSUMERS[1]: {"PCPU": 1}}}, UNITS)
+    ledger.put(claim(CONSUMERS[0], {PROVIDERS[0]: {"PCPU": 3}, PROVIDERS[1]: {"PCPU": 50}}))
+    assert ledger.fit(ask(CONSUMERS[0], PCPU=3)).allocations == {PROVIDERS[0]: {"PCPU": 3}}
+    assert not ledger.fit(ask(CONSUMERS[2], PCPU=1)).fits
+    assert ledger.fit(ask(CONSUMERS[1], PCPU=1)).fits
+
+
+def test_units_in_a_guests_hands_are_its_own_first_and_nobody_elses() -> None:
+    ledger = Ledger()
+    ledger.refresh(HOST, {}, UNITS)
+    ledger.saw([Guest(CONSUMERS[0], "g", GuestState.RUNNING, {}, (UsedUnit("PCPU", "2", "host"),))])
+    assert ledger.fit(ask(CONSUMERS[0], PCPU=2)).units == {PROVIDERS[0]: {"PCPU": ("2", "0")}}
+    assert ledger.fit(ask(CONSUMERS[1], PCPU=3)).units == {PROVIDERS[0]: {"PCPU": ("0", "1", "3")}}
+
+
+def test_a_step_that_is_not_in_the_table_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    register = Register(journal)
+    held = {PROVIDERS[0]: {"PCPU": 1}}
+    for state in (None, *ClaimState):
+        for step in Step:
+            if (state, step) in TRANSITIONS:
+                continue
+            register.ledger.claims.clear()
+            if state is not None:
+                register.ledger.put(claim(CONSUMERS[0], held, state))
+            before = dict(register.ledger.claims)
+            with register.lock, pytest.raises(StateError, match=f"cannot {step} while"):
+                register.move(step, CONSUMERS[0])
+            assert register.ledger.claims == before
+            assert journal.claims() == {}
+    journal.close()
