@@ -19,6 +19,7 @@ from typing import NamedTuple
 from agent.placement.embedded.auth import DoorError
 
 SOCKET_MODE = 0o660
+BACKLOG = 128
 PROBE_TIMEOUT_S = 1.0
 PORT_MAX = 65535
 
@@ -70,22 +71,26 @@ def _looked_up(text: str, host: str) -> str:
 
 
 def unix_socket(path: Path) -> socket.socket:
-    """A bound socket at `path`, never wider than 0660, and never in the place of a living one.
+    """A listening socket at `path`, never wider than 0660, and never in the place of a living one.
 
     :raises DoorError: something else is there, or the directory does not take it
     """
     _clear_stale(path)
+    draft = path.with_name(path.name + "~")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
+        draft.unlink(missing_ok=True)
         # The descriptor's mode, less the umask, becomes the file's: no moment in which it is wider.
         os.fchmod(sock.fileno(), SOCKET_MODE)
-        sock.bind(str(path))
-        path.chmod(SOCKET_MODE)
+        sock.bind(str(draft))
+        draft.chmod(SOCKET_MODE)
+        sock.listen(BACKLOG)
+        draft.rename(path)  # whoever sees the path can connect
     except OSError as error:
         sock.close()
         raise DoorError(
-            f"Cannot listen at {path}: {error.strerror or error}; choose a path in a directory that "
-            "exists and that this user may write."
+            f"Cannot listen at {path}: {error.strerror or error}; choose a path in a directory that exists "
+            "and that this user may write."
         ) from error
     return sock
 

@@ -29,13 +29,12 @@ from cheroot.ssl import Adapter
 
 from agent.placement.embedded.auth import Authenticator, DoorError, Tokens, noauth
 from agent.placement.embedded.core import Core
-from agent.placement.embedded.listeners import Bind, tls_context, unix_socket
+from agent.placement.embedded.listeners import BACKLOG, Bind, tls_context, unix_socket
 from agent.placement.embedded.wsgi import BODY_BYTES_MAX, Door, Service
 
 LOG = logging.getLogger(__name__)
 
 THREADS = 16
-BACKLOG = 128
 KEPT_ALIVE_MAX = 512
 HEADER_BYTES_MAX = 64 * 1024
 IO_TIMEOUT_S = 10
