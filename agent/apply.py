@@ -14,7 +14,8 @@ from agent.errors import (
     PlacementError,
     PlacementUnavailable,
 )
-from agent.placement.client import DUPLICATE_NAME, PlacementClient
+from agent.placement.answers import DUPLICATE_NAME
+from agent.placement.client import PlacementClient
 from agent.plan import (
     Contents,
     CreateProvider,

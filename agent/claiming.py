@@ -23,6 +23,8 @@ from agent.register import Register
 from agent.request import ClaimRequest
 
 ATTEMPTS_MAX = 4
+UNSEEN = 0
+"""The generation of a consumer that holds nothing and is there all the same."""
 
 
 def wanted(claim: Claim) -> ConsumerAllocations:
@@ -62,6 +64,7 @@ class ClaimAttempt:
         self._consumer = request.consumer
         self._leftover = leftover
         self._in_doubt = leftover is not None
+        self._generation: int | None = None
 
     def run(self) -> Claim:
         """The claim, in placement and on disk.
@@ -145,17 +148,24 @@ class ClaimAttempt:
     def _write(self, intent: Claim) -> Claim:
         self._in_doubt = True
         try:
-            self._client.write_allocations(wanted(intent))
+            self._client.write_allocations(replace(wanted(intent), generation=self._generation))
         except PlacementUnavailable as error:
             return self._after_silence(intent, error)
-        except PlacementError:
+        except PlacementError as error:
+            if isinstance(error, PlacementConflict):
+                # OpenStack Placement keeps a record at generation 0 of a consumer that was emptied before it
+                # held anything: nobody can see it, and it bars the first claim unless that names it.
+                self._generation = None if self._generation == UNSEEN else UNSEEN
             self._in_doubt = False  # it answered, so it knows, and it has written nothing
             raise
         return self._grant(intent)
 
     def _after_silence(self, intent: Claim, error: PlacementUnavailable) -> Claim:
         """Placement did not answer the write: one read decides, if that is answered."""
+        told = {key: error.details[key] for key in ("retry_after",) if key in error.details}
         try:
+            if told:
+                raise error  # it asks not to be asked again so soon
             held = self._client.allocations_of(self._consumer)
         except PlacementUnavailable as again:
             raise PlacementUnavailable(
@@ -164,6 +174,7 @@ class ClaimAttempt:
                 f"({error.message})",
                 status=error.status,
                 placement_code=error.placement_code,
+                **told,
             ) from again
         if is_of(held, intent):
             return self._grant(intent)

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
-from random import SystemRandom
 from typing import Any
 
 from agent import __version__, log
+from agent.backoff import Backoff
 from agent.claim import Claim, Explanation
 from agent.condition import Condition, Fault, State
 from agent.driver import Driver, Guest
@@ -31,14 +31,11 @@ from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
 
-BACKOFF_BASE_S = 1.0
-BACKOFF_MAX_S = 60.0
-BACKOFF_LEAST_S = 0.25
+AT_ONCE_S = 0.25
 PASS_STUCK_S = 300.0
 OWN = "agent"
+PLACEMENT = "placement"
 STARTING = "the agent is starting and has not seen the whole host yet"
-
-_JITTER = SystemRandom()
 
 
 class HostAgent:
@@ -58,6 +55,7 @@ class HostAgent:
         condition: Condition,
         wake: Callable[[float], None],
         prove: Callable[[], None],
+        backoff: Backoff | None = None,
     ) -> None:
         self.settings = settings
         self.condition = condition
@@ -68,7 +66,7 @@ class HostAgent:
         self._wake = wake
         self._prove = prove
         self._recovered = False
-        self._failures = 0
+        self._backoff = backoff or Backoff()
         self._last: PassReport | None = None
         self._problems: tuple[str, ...] = ()
         tracker.close(STARTING)
@@ -76,17 +74,24 @@ class HostAgent:
     # What the jobs run
 
     def look(self, why: str) -> None:
-        """A pass; after a failure one that also reads placement again. Does not raise PlimsollError."""
+        """A pass; after a failure one that also reads placement again. Does not raise PlimsollError.
+
+        While placement is away and not to be asked again yet, nothing but a later look.
+        """
+        if self._spares_placement():
+            self._wake(self._backoff.left_s())
+            return
         self._settle(self._reporter.verify(why) if self.condition.fault else self._reporter.look(why))
 
     def verify(self) -> None:
         """The slow pass: does placement still hold what was written there?"""
+        if self._spares_placement():
+            return
         self._settle(self._reporter.verify("verification"))
 
     def deliver(self) -> None:
         """Deliver the releases that placement has not been told of yet."""
-        fault = self.condition.fault
-        if not self._tracker.pending or (fault is not None and fault.concern == "placement"):
+        if not self._tracker.pending or self._placement_is_away():
             return
         try:
             self._tracker.deliver()
@@ -121,7 +126,7 @@ class HostAgent:
         if error is not None:
             self._fault(error)
             return
-        self._failures = 0
+        self._backoff.succeeded()
         self._tell_problems(report.problems)
         LOG.info(report.sentence, fields=_fields(report))
         if self.condition.state is not State.STOPPING:
@@ -129,7 +134,8 @@ class HostAgent:
             self.condition.ready(f"{self._identity.name} with {report.providers} providers; claims are open.")
 
     def _recover(self) -> PlimsollError | None:
-        """Finish or undo what a crash left, once after the start; prove a fault of our own to be gone."""
+        """Finish or undo what a crash left, once after the start, and deliver what waited for placement;
+        prove a fault of our own to be gone."""
         fault = self.condition.fault
         try:
             if fault is not None and fault.concern == OWN:
@@ -139,6 +145,8 @@ class HostAgent:
                 self._recovered = True
                 if resolved:
                     LOG.info("Finished or undid what the last run left open.", fields={"claims": resolved})
+            elif fault is not None and self._tracker.pending:
+                self._tracker.deliver()
         except StateError as error:
             return error
         return None
@@ -148,9 +156,15 @@ class HostAgent:
         away = isinstance(error, DriverUnavailable | PlacementUnavailable)
         self.condition.degraded(Fault(_concern(error), error.message, away))
         self._reporter.distrust()
-        self._failures += 1
-        bound = min(BACKOFF_MAX_S, BACKOFF_BASE_S * 2 ** min(self._failures, 10))
-        self._wake(max(BACKOFF_LEAST_S, _JITTER.uniform(0, bound)))
+        self._wake(self._backoff.failed(error.details.get("retry_after", 0.0)))
+
+    def _placement_is_away(self) -> bool:
+        fault = self.condition.fault
+        return fault is not None and fault.concern == PLACEMENT
+
+    def _spares_placement(self) -> bool:
+        """Whether placement failed and is not to be asked again yet, whatever happens on the host."""
+        return self._placement_is_away() and self._backoff.left_s() > 0
 
     def _tell_problems(self, problems: tuple[str, ...]) -> None:
         for problem in problems:
@@ -199,10 +213,10 @@ class HostAgent:
         return self._tracker.explain(request)
 
     def release(self, consumer: str) -> bool:
-        released = self._tracker.release(consumer)
+        released = self._tracker.release(consumer, now=not self._spares_placement())
         if not released:
             self._reporter.distrust()
-            self._wake(BACKOFF_LEAST_S)
+            self._wake(max(AT_ONCE_S, self._backoff.left_s()))
         return released
 
     def next_plan(self) -> Plan:

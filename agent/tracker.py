@@ -160,10 +160,10 @@ class ResourceTracker:
             known = ledger.held_by(request.consumer)
             return ledger.cover(request, known, exact=True) if known else ledger.fit(request)
 
-    def release(self, consumer: str) -> bool:
-        """Give back what the consumer claimed.
+    def release(self, consumer: str, *, now: bool = True) -> bool:
+        """Give back what the consumer claimed; `now` is False while placement is known to be away.
 
-        True: it is out of placement. False: placement is away; it is journaled, and `deliver` will see to it.
+        True: it is out of placement. False: it is not yet; it is journaled, and `deliver` will see to it.
         Raises UnknownConsumer, PlacementError (placement refused; journaled all the same), StateError.
         """
         with self._turn_of(consumer):
@@ -176,6 +176,8 @@ class ResourceTracker:
                 )
             if present.state is not ClaimState.RELEASING:
                 self._register.move_durably(Step.RELEASE, consumer)
+            if not now:
+                return False
             try:
                 self._resolve(self._of(consumer))
             except PlacementUnavailable as error:

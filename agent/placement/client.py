@@ -2,7 +2,8 @@
 
 Source: https://docs.openstack.org/api-ref/placement/. Errors, for every method:
 
-    PlacementUnavailable  no answer came, or a 5xx: a state, worth trying again later
+    PlacementUnavailable  no answer came, or a 5xx, or too many requests: a state, worth trying again later;
+                          `details["retry_after"]` has the seconds, if it said how many
     PlacementConflict     409 placement.concurrent_update: somebody wrote in between, read again
     PlacementFull         409 to a write of allocations: the resources are not there
     PlacementError        anything else; `status` and `placement_code` are placement's own
@@ -13,20 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from agent.errors import (
-    PlacementConflict,
-    PlacementError,
-    PlacementFull,
-    PlacementUnavailable,
-    UsageError,
-)
+from agent.errors import PlacementConflict, PlacementError, UsageError
+from agent.placement.answers import error_of, generation_in, inventory_of, part
 from agent.placement.transport import Reply, Transport
 from agent.tree import Inventory, Provider, ProviderTree
 
 DEFAULT_MICROVERSION = "1.39"
 LEAST_MICROVERSION = "1.30"
-CONCURRENT_UPDATE = "placement.concurrent_update"
-DUPLICATE_NAME = "placement.duplicate_name"
 _CONSUMER_TYPES = "1.38"
 _REPARENTING = "1.37"
 _UNTYPED = "unknown"  # how placement shows a consumer that was written before 1.38
@@ -67,8 +61,8 @@ class PlacementClient:
         asked = "say which versions it speaks"
         reply = self._transport.request("GET", "/", microversion="1.0")
         if reply.status != 200:
-            raise _error(reply, asked, full=False)
-        for version in _part(reply, asked, "versions", kind=list):
+            raise error_of(reply, asked, full=False)
+        for version in part(reply, asked, "versions", kind=list):
             if "max_version" in version:
                 return str(version["min_version"]), str(version["max_version"])
         raise PlacementError("Placement shows no microversions: check that the address is placement's.")
@@ -116,12 +110,12 @@ class PlacementClient:
         return replace(
             provider,
             inventories={
-                name: _inventory(each)
-                for name, each in _part(inventories, asked, "inventories", kind=dict).items()
+                name: inventory_of(each)
+                for name, each in part(inventories, asked, "inventories", kind=dict).items()
             },
-            traits=frozenset(_part(traits, asked, "traits", kind=list)),
-            aggregates=frozenset(_part(aggregates, asked, "aggregates", kind=list)),
-            generation=min(_generation(reply, asked) for reply in bodies),
+            traits=frozenset(part(traits, asked, "traits", kind=list)),
+            aggregates=frozenset(part(aggregates, asked, "aggregates", kind=list)),
+            generation=min(generation_in(reply, asked) for reply in bodies),
         )
 
     def create_provider(self, provider: Provider) -> int:
@@ -131,7 +125,7 @@ class PlacementClient:
             body["parent_provider_uuid"] = provider.parent
         asked = f"create the provider {_called(provider)}"
         return int(
-            _part(self._call("POST", "/resource_providers", asked, body), asked, "generation", kind=int)
+            part(self._call("POST", "/resource_providers", asked, body), asked, "generation", kind=int)
         )
 
     def rename(self, uuid: str, name: str) -> int:
@@ -184,7 +178,7 @@ class PlacementClient:
         reply = self._call("GET", _path("allocations", consumer), asked)
         held = {
             provider: dict(each["resources"])
-            for provider, each in _part(reply, asked, "allocations", kind=dict).items()
+            for provider, each in part(reply, asked, "allocations", kind=dict).items()
         }
         said = {
             key: reply.body[key] for key in ("project_id", "user_id", "consumer_type") if key in reply.body
@@ -225,14 +219,14 @@ class PlacementClient:
         """{consumer: {class: amount}} on the provider with that uuid."""
         asked = f"show who holds what on provider {provider}"
         reply = self._call("GET", f"{_path('resource_providers', provider)}/allocations", asked)
-        held = _part(reply, asked, "allocations", kind=dict)
+        held = part(reply, asked, "allocations", kind=dict)
         return {consumer: dict(each["resources"]) for consumer, each in held.items()}
 
     def usages(self, provider: str) -> Mapping[str, int]:
         """{class: amount in use} on the provider with that uuid; classes nobody uses stand at 0."""
         asked = f"show the usages of provider {provider}"
         reply = self._call("GET", f"{_path('resource_providers', provider)}/usages", asked)
-        return dict(_part(reply, asked, "usages", kind=dict))
+        return dict(part(reply, asked, "usages", kind=dict))
 
     def offer(self, offers: Mapping[str, tuple[int, Mapping[str, Inventory]]]) -> None:
         """Replace the inventories of several providers in one transaction, {uuid: (generation, inventories)}.
@@ -262,7 +256,7 @@ class PlacementClient:
         reply = self._call("GET", f"/resource_providers?{urlencode(query)}", asked)
         return [
             Provider(each["uuid"], each["name"], each["parent_provider_uuid"], generation=each["generation"])
-            for each in _part(reply, asked, "resource_providers", kind=list)
+            for each in part(reply, asked, "resource_providers", kind=list)
         ]
 
     def _filled(self, listed: Provider, known: Provider | None) -> Provider:
@@ -274,13 +268,13 @@ class PlacementClient:
 
     def _put_provider(self, uuid: str, body: Mapping[str, Any], asked: str) -> int:
         reply = self._call("PUT", _path("resource_providers", uuid), asked, body)
-        return int(_part(reply, asked, "generation", kind=int))
+        return int(part(reply, asked, "generation", kind=int))
 
     def _put_contents(self, uuid: str, generation: int, what: str, body: dict[str, Any]) -> int:
         asked = f"put the {what} of provider {uuid}"
         guarded = {**body, "resource_provider_generation": generation}
         path = f"{_path('resource_providers', uuid)}/{what}"
-        return _generation(self._call("PUT", path, asked, guarded), asked)
+        return generation_in(self._call("PUT", path, asked, guarded), asked)
 
     def _allocation_body(self, write: ConsumerAllocations) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -317,7 +311,7 @@ class PlacementClient:
             reply = self._send(method, path, body)
         if 200 <= reply.status < 300 or reply.status in also:
             return reply
-        raise _error(reply, asked, full)
+        raise error_of(reply, asked, full)
 
     def _send(self, method: str, path: str, body: Any) -> Reply:
         said = body() if callable(body) else body
@@ -335,54 +329,6 @@ class PlacementClient:
             )
         refused, self.microversion = self.microversion, min(highest, self.microversion, key=_numbers)
         return self.microversion != refused
-
-
-def _error(reply: Reply, asked: str, full: bool) -> PlacementError:
-    said: Mapping[str, Any] = {}
-    if isinstance(reply.body, dict) and isinstance(reply.body.get("errors"), list) and reply.body["errors"]:
-        said = reply.body["errors"][0]
-    code = str(said.get("code", ""))
-    detail = said.get("detail") or said.get("title") or "it gave no reason"
-    sentence = " ".join(str(detail).split()).rstrip(".")
-    details = {key: said[key] for key in ("reasons", "request_id") if key in said}
-    kind: type[PlacementError] = PlacementError
-    if reply.status >= 500:
-        kind = PlacementUnavailable
-        if "retry-after" in reply.headers:
-            details["retry_after"] = reply.headers["retry-after"]
-    elif reply.status == 409 and code == CONCURRENT_UPDATE:
-        kind = PlacementConflict
-    elif reply.status == 409 and full and code in {"", "placement.undefined_code"}:
-        kind = PlacementFull
-    message = f"Placement did not {asked}: {sentence} (status {reply.status}{', ' if code else ''}{code})."
-    return kind(message, status=reply.status, placement_code=code, **details)
-
-
-def _part(reply: Reply, asked: str, key: str, *, kind: type) -> Any:
-    """One member of the answer's body. Raises PlacementError where it is not of that kind."""
-    part = reply.body.get(key) if isinstance(reply.body, dict) else None
-    if not isinstance(part, kind):
-        raise PlacementError(
-            f"Placement was asked to {asked} and its answer has no {key!r}: "
-            "check that the address is placement's and not that of a proxy.",
-            status=reply.status,
-        )
-    return part
-
-
-def _generation(reply: Reply, asked: str) -> int:
-    return int(_part(reply, asked, "resource_provider_generation", kind=int))
-
-
-def _inventory(said: Mapping[str, Any]) -> Inventory:
-    return Inventory(
-        said["total"],
-        said["reserved"],
-        said["min_unit"],
-        said["max_unit"],
-        said["step_size"],
-        float(said["allocation_ratio"]),
-    )
 
 
 def _called(provider: Provider) -> str:

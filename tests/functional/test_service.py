@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -13,6 +13,7 @@ import pytest
 from placements import Placement
 
 from agent import host as host_module
+from agent.backoff import MAX_S, Backoff
 from agent.condition import Condition, State
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateError, UnknownConsumer
@@ -30,17 +31,22 @@ from drivers.fake import FakeDriver
 
 
 class Wire:
-    """A transport that can be cut."""
+    """A transport that can be cut, or told what to answer."""
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
         self.requests = 0
+        self.last = ""
         self.cut = False
+        self.answer: Reply | None = None
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         self.requests += 1
+        self.last = f"{method} {path}"
         if self.cut:
             raise PlacementUnavailable("Placement does not answer.")
+        if self.answer is not None:
+            return self.answer
         return self.inner.request(method, path, body, microversion=microversion)
 
     def close(self) -> None:
@@ -54,6 +60,12 @@ class World:
     wire: Wire
     journal: Journal
     retries: list[float]
+    time: list[float]
+
+    def retry(self) -> None:
+        """Let the time pass until the agent tries again."""
+        self.time[0] += self.retries[-1]
+        self.agent.look("the retry")
 
     def close(self) -> None:
         self.driver.close()
@@ -87,6 +99,7 @@ def opened(settings: Settings) -> World:
     driver = FakeDriver.create(settings.driver)
     reporter = Reporter(driver, client, tracker, journal, identity.uuid)
     retries: list[float] = []
+    now = [0.0]
     condition = Condition(lambda state, sentence: None)
     agent = HostAgent(
         settings,
@@ -97,8 +110,9 @@ def opened(settings: Settings) -> World:
         condition,
         wake=retries.append,
         prove=lambda: journal.remember_host(identity.uuid),
+        backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
     )
-    return World(agent, driver, wire, journal, retries)
+    return World(agent, driver, wire, journal, retries, now)
 
 
 @pytest.fixture
@@ -117,7 +131,7 @@ def test_claims_are_closed_until_the_host_was_seen_whole(world: World) -> None:
     assert world.agent.status()["state"] == "degraded"
     with pytest.raises(ClaimsClosed, match="fake hypervisor does not answer"):
         world.agent.claim(request(VCPU=1))
-    world.agent.look("the retry")
+    world.retry()
     assert world.agent.status()["state"] == "ready"
     assert world.agent.claim(request(VCPU=1)).state == "claimed"
 
@@ -134,24 +148,23 @@ def test_status_says_how_everything_is(world: World, settings: Settings) -> None
 
 
 def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pass(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.agent.look("the start")
-    monkeypatch.setattr(host_module._JITTER, "uniform", lambda _, high: high)
     caplog.set_level(logging.INFO)
     world.wire.cut = True
     with pytest.raises(PlacementUnavailable):
         world.agent.claim(request(VCPU=1))
     world.driver.change(disk_gb=4000)
     for _ in range(12):
-        world.agent.look("the retry")
+        world.retry()
     degraded = [record for record in caplog.records if record.getMessage().startswith("Degraded")]
     assert len(degraded) == 1 and degraded[0].levelno == logging.WARNING
     assert len(caplog.records) == 1
-    assert world.retries == sorted(world.retries) and world.retries[-1] == host_module.BACKOFF_MAX_S
+    assert world.retries == sorted(world.retries) and world.retries[-1] == MAX_S
     assert not world.agent.status()["placement"]["ok"]
     world.wire.cut = False
-    world.agent.look("the retry")
+    world.retry()
     assert world.agent.condition.state is State.READY
     tree, usages = world.agent.tree()
     assert tree.roots[0].inventories["DISK_GB"].total == 4000
@@ -166,7 +179,7 @@ def test_a_failed_claim_while_placement_is_away_leaves_nothing(world: World) -> 
     with pytest.raises(ClaimsClosed, match="Placement does not answer"):
         world.agent.claim(request(VCPU=1))
     world.wire.cut = False
-    world.agent.look("the retry")
+    world.retry()
     world.agent.deliver()
     assert not any(amount for each in world.agent.tree()[1].values() for amount in each.values())
 
@@ -178,11 +191,65 @@ def test_a_release_while_placement_is_away_is_delivered_later(world: World) -> N
     assert world.agent.release(consumer) is False
     world.agent.deliver()
     world.wire.cut = False
-    world.agent.look("the retry")
+    world.retry()
     world.agent.deliver()
     assert not any(amount for each in world.agent.tree()[1].values() for amount in each.values())
     with pytest.raises(UnknownConsumer):
         world.agent.release(consumer)
+
+
+def test_while_placement_is_away_nothing_on_the_host_makes_it_be_asked(world: World) -> None:
+    world.agent.look("the start")
+    consumer = world.agent.claim(request(VCPU=2)).consumer
+    world.wire.cut = True
+    world.agent.verify()
+    asked = world.wire.requests
+    for _ in range(50):
+        world.agent.look("an event")
+        world.agent.verify()
+        world.agent.deliver()
+    assert world.agent.release(consumer) is False
+    assert world.wire.requests == asked
+    assert world.retries[-1] <= MAX_S
+    world.retry()
+    assert world.wire.requests == asked + 1
+
+
+def test_retry_after_is_honoured(world: World) -> None:
+    world.agent.look("the start")
+    world.wire.answer = Reply(503, None, {"retry-after": "120"})
+    consumer = str(uuid4())
+    with pytest.raises(PlacementUnavailable, match="not known yet"):
+        world.agent.claim(replace(request(VCPU=1), consumer=consumer))
+    assert world.wire.last == f"PUT /allocations/{consumer}"  # and no read behind it
+    assert 120 < world.retries[-1] <= 120 + MAX_S
+    world.wire.answer = None
+    world.time[0] += 119
+    world.agent.look("an event")
+    assert world.agent.condition.state is State.DEGRADED
+    world.retry()
+    assert world.agent.condition.state is State.READY
+    assert world.agent.instances() == ()
+
+
+def test_hours_without_placement_end_within_one_pass(world: World) -> None:
+    world.agent.look("the start")
+    kept, given = (world.agent.claim(request(VCPU=amount)).consumer for amount in (1, 2))
+    world.wire.cut = True
+    world.agent.verify()
+    asked = world.wire.requests
+    world.agent.release(given)
+    world.driver.change(disk_gb=4000)
+    while world.time[0] < 6 * 3600:
+        world.retry()
+    assert world.wire.requests - asked < 6 * 3600 / MAX_S + 10
+    world.wire.cut = False
+    world.retry()
+    assert world.agent.condition.state is State.READY
+    assert [claim.consumer for _, claim in world.agent.instances() if claim] == [kept]
+    tree, usages = world.agent.tree()
+    assert tree.roots[0].inventories["DISK_GB"].total == 4000
+    assert sum(each.get("VCPU", 0) for each in usages.values()) == 1
 
 
 def test_a_restart_finds_the_claims(world: World, settings: Settings) -> None:
@@ -241,7 +308,7 @@ def test_a_mistake_of_ours_degrades_and_is_survived(world: World) -> None:
     world.agent.look("the start")
     world.agent.broken("look", RuntimeError("a mistake"))
     assert world.agent.status()["state"] == "degraded" and "a mistake" in world.agent.status()["reasons"][0]
-    world.agent.look("the retry")
+    world.retry()
     assert world.agent.status()["state"] == "ready"
 
 
@@ -284,9 +351,9 @@ def test_a_journal_that_cannot_be_written_closes_claims_until_it_can(
         with pytest.raises(StateError):
             world.agent.claim(request(VCPU=1))
         for _ in range(3):
-            world.agent.look("the retry")
+            world.retry()
             with pytest.raises(ClaimsClosed, match="no space is left"):
                 world.agent.claim(request(VCPU=1))
     assert len([each for each in caplog.records if each.getMessage().startswith("Degraded")]) == 1
-    world.agent.look("the retry")
+    world.retry()
     assert world.agent.claim(request(VCPU=1)).state == "claimed"

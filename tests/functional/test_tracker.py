@@ -474,6 +474,21 @@ def test_deliver_is_bounded(kit: Kit) -> None:
     assert kit.tracker.deliver() == 3
 
 
+def test_a_consumer_that_nobody_can_see_does_not_bar_its_first_claim(kit: Kit) -> None:
+    """OpenStack Placement keeps one at generation 0 where somebody emptied what never held anything."""
+    asked = request(VCPU=2)
+    empty = {"allocations": {}, "consumer_generation": None, "project_id": "p", "user_id": "u"}
+    path = f"/allocations/{asked.consumer}"
+    done = kit.tap.request("PUT", path, {**empty, "consumer_type": "INSTANCE"}, microversion="1.38")
+    assert done.status == 204
+    kit.tap.calls.clear()
+    assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
+    assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}}
+    assert len(kit.tap.calls) <= 3
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed_all() == {}
+
+
 # Releases
 
 

@@ -323,7 +323,7 @@ def test_retry_after_is_told(wire: responses.RequestsMock, direct: PlacementClie
     )
     with pytest.raises(PlacementUnavailable) as raised:
         direct.ensure_trait("CUSTOM_X")
-    assert raised.value.details["retry_after"] == "7"
+    assert raised.value.details["retry_after"] == 7.0
 
 
 def test_a_proxys_page_is_not_placements_answer(

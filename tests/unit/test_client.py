@@ -221,7 +221,8 @@ def test_each_refusal_has_its_type_and_says_what_was_asked_of_whom(
     if isinstance(reply.body, dict) and reply.body["errors"]:
         assert "It was refused" in raised.value.message
         assert raised.value.placement_code in raised.value.message
-    assert raised.value.details.get("retry_after") == reply.headers.get("retry-after")
+    told = reply.headers.get("retry-after")
+    assert raised.value.details.get("retry_after") == (float(told) if told else None)
 
 
 def test_a_409_that_is_not_about_allocations_is_not_full() -> None:
@@ -300,3 +301,28 @@ def test_closing_the_client_closes_the_transport() -> None:
     wire = Wire({})
     PlacementClient(wire).close()
     assert wire.closed
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": " 0 "}, 0.0),
+        (
+            {"retry-after": "Wed, 21 Oct 2026 07:30:00 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"},
+            120.0,
+        ),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 07:30:00 GMT"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:30:00 GMT"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_for_how_long_not_to_ask_again(
+    headers: Mapping[str, str], seconds: float | None, status: int
+) -> None:
+    with pytest.raises(PlacementUnavailable) as raised:
+        PlacementClient(Wire(Reply(status, None, headers))).generations("host")
+    assert raised.value.details.get("retry_after") == seconds

@@ -1,0 +1,49 @@
+"""When to try again: full jitter under a bound that doubles with each failure, and a cap.
+
+All hosts lose placement at the same moment; without jitter they would all come back at the same moment, too.
+Source: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+"""
+
+import time
+from collections.abc import Callable
+from random import SystemRandom
+
+BASE_S = 1.0
+MAX_S = 60.0
+LEAST_S = 0.25
+TOLD_MAX_S = 600.0
+DOUBLINGS_MAX = 10
+
+
+class Backoff:
+    """Counts failures in a row. `clock` is in seconds, `uniform(low, high)` draws a number."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = SystemRandom().uniform,
+    ) -> None:
+        self._clock = clock
+        self._uniform = uniform
+        self._failures = 0
+        self._due = 0.0
+
+    def failed(self, told_s: float = 0.0) -> float:
+        """Seconds until the next try. `told_s`: the other side asked not to be asked sooner (Retry-After).
+
+        That is kept to up to TOLD_MAX_S, with the jitter on top: everybody was told the same.
+        """
+        self._failures += 1
+        bound = min(MAX_S, BASE_S * 2 ** min(self._failures, DOUBLINGS_MAX))
+        delay = min(max(told_s, 0.0), TOLD_MAX_S) + max(LEAST_S, self._uniform(0, bound))
+        self._due = self._clock() + delay
+        return delay
+
+    def succeeded(self) -> None:
+        self._failures = 0
+        self._due = 0.0
+
+    def left_s(self) -> float:
+        """Seconds until the next try is due, 0 if it is."""
+        return max(0.0, self._due - self._clock())

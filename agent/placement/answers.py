@@ -1,0 +1,74 @@
+"""What placement's answers say: parts of their bodies, and the error that a refusal becomes. Pure."""
+
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
+from agent.placement.transport import Reply
+from agent.tree import Inventory
+
+CONCURRENT_UPDATE = "placement.concurrent_update"
+DUPLICATE_NAME = "placement.duplicate_name"
+TOO_MANY_REQUESTS = 429
+
+
+def error_of(reply: Reply, asked: str, full: bool) -> PlacementError:
+    said: Mapping[str, Any] = {}
+    if isinstance(reply.body, dict) and isinstance(reply.body.get("errors"), list) and reply.body["errors"]:
+        said = reply.body["errors"][0]
+    code = str(said.get("code", ""))
+    detail = said.get("detail") or said.get("title") or "it gave no reason"
+    sentence = " ".join(str(detail).split()).rstrip(".")
+    details = {key: said[key] for key in ("reasons", "request_id") if key in said}
+    kind: type[PlacementError] = PlacementError
+    if reply.status >= 500 or reply.status == TOO_MANY_REQUESTS:
+        kind = PlacementUnavailable
+        seconds = retry_after_s(reply.headers)
+        if seconds is not None:
+            details["retry_after"] = seconds
+    elif reply.status == 409 and code == CONCURRENT_UPDATE:
+        kind = PlacementConflict
+    elif reply.status == 409 and full and code in {"", "placement.undefined_code"}:
+        kind = PlacementFull
+    message = f"Placement did not {asked}: {sentence} (status {reply.status}{', ' if code else ''}{code})."
+    return kind(message, status=reply.status, placement_code=code, **details)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """For how many seconds not to ask again; a date is taken by the answering side's own clock (RFC 9110)."""
+    told = headers.get("retry-after", "").strip()
+    if told.isdecimal():
+        return float(told)
+    try:
+        until, now = (parsedate_to_datetime(each) for each in (told, headers.get("date", "")))
+        return max(0.0, (until - now).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def part(reply: Reply, asked: str, key: str, *, kind: type) -> Any:
+    """One member of the answer's body. Raises PlacementError where it is not of that kind."""
+    part = reply.body.get(key) if isinstance(reply.body, dict) else None
+    if not isinstance(part, kind):
+        raise PlacementError(
+            f"Placement was asked to {asked} and its answer has no {key!r}: "
+            "check that the address is placement's and not that of a proxy.",
+            status=reply.status,
+        )
+    return part
+
+
+def generation_in(reply: Reply, asked: str) -> int:
+    return int(part(reply, asked, "resource_provider_generation", kind=int))
+
+
+def inventory_of(said: Mapping[str, Any]) -> Inventory:
+    return Inventory(
+        said["total"],
+        said["reserved"],
+        said["min_unit"],
+        said["max_unit"],
+        said["step_size"],
+        float(said["allocation_ratio"]),
+    )

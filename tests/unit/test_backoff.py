@@ -1,0 +1,41 @@
+"""When to try again."""
+
+import random
+
+from agent.backoff import BASE_S, LEAST_S, MAX_S, TOLD_MAX_S, Backoff
+
+
+def test_the_bound_doubles_up_to_a_cap_and_starts_over_after_a_success() -> None:
+    backoff = Backoff(clock=lambda: 0.0, uniform=lambda _, high: high)
+    assert [backoff.failed() for _ in range(4)] == [2 * BASE_S, 4 * BASE_S, 8 * BASE_S, 16 * BASE_S]
+    assert max(backoff.failed() for _ in range(2000)) == MAX_S
+    backoff.succeeded()
+    assert backoff.left_s() == 0.0
+    assert backoff.failed() == 2 * BASE_S
+
+
+def test_the_jitter_is_full_but_never_nothing() -> None:
+    dice = random.Random(7)
+    backoff = Backoff(clock=lambda: 0.0, uniform=dice.uniform)
+    delays = [backoff.failed() for _ in range(500)][20:]
+    assert min(delays) >= LEAST_S and max(delays) <= MAX_S
+    thirds = [sum(low <= each < low + MAX_S / 3 for each in delays) for low in (0, MAX_S / 3, 2 * MAX_S / 3)]
+    assert min(thirds) > len(delays) / 4
+
+
+def test_what_the_other_side_asks_for_is_kept_within_reason() -> None:
+    backoff = Backoff(clock=lambda: 0.0, uniform=lambda low, _: low)
+    assert backoff.failed(30.0) == 30.0 + LEAST_S
+    assert backoff.failed(1e9) == TOLD_MAX_S + LEAST_S
+    assert backoff.failed(-5.0) == LEAST_S
+
+
+def test_the_rest_of_the_time_is_told() -> None:
+    now = [100.0]
+    backoff = Backoff(clock=lambda: now[0], uniform=lambda _, high: high)
+    assert backoff.left_s() == 0.0
+    backoff.failed()
+    now[0] += 0.5
+    assert backoff.left_s() == 2 * BASE_S - 0.5
+    now[0] += 5
+    assert backoff.left_s() == 0.0
