@@ -13,6 +13,9 @@ from libvirt_node import domain, domain_uuid, recorded_domain, write_node
 from agent.driver import DriverSettings, GuestState, HostSettings, UsedUnit
 from agent.errors import DriverDataError, DriverUnavailable
 from drivers.libvirt import LibvirtDriver
+from drivers.libvirt.connection import Session
+from drivers.libvirt.deadline import Beat
+from drivers.libvirt.guests import read_guest
 
 RECORDED = ("vm-mdev", "vm-vf", "vm-gpu", "vm-both", "vm-off-inactive", "vm-vendor", "vm-migrated-in")
 POOL = "<pool type='dir'><name>{0}</name><target><path>{1}/{0}</path></target></pool>"
@@ -196,3 +199,40 @@ def test_events_of_domains_reach_the_watcher(drivers: Drivers) -> None:
         assert driver.guests() == guests
     finally:
         writer.close()
+
+
+def test_a_domain_that_goes_while_it_is_read_is_gone(tmp_path: Path) -> None:
+    session = Session(Beat(10))
+    session.libvirt = libvirt.open(write_node(tmp_path / "node.xml", [domain(1, running=False), domain(2)]))
+    try:
+        first, second = session.libvirt.listAllDomains()
+        session.libvirt.lookupByName("guest-1").undefine()
+        assert first.name() == "guest-1"
+        assert read_guest(session, first, ("guest-1", -1), None, frozenset()) is None
+        known = read_guest(session, second, ("guest-2", second.ID()), None, frozenset())
+        assert known is not None
+        assert not known.stale(("guest-2", second.ID()))
+        assert known.stale(("guest-2", 99)), "restarted"
+        assert known.stale(("other", second.ID())), "renamed"
+    finally:
+        session.close()
+
+
+def test_a_domain_that_cannot_be_read_any_more_keeps_what_was_known(tmp_path: Path) -> None:
+    session = Session(Beat(10))
+    uri = write_node(tmp_path / "node.xml", [domain(1, vcpus=3, inside="<description>short</description>")])
+    session.libvirt = libvirt.open(uri)
+    try:
+        (found,) = session.libvirt.listAllDomains()
+        known = read_guest(session, found, ("guest-1", 1), None, frozenset())
+        found.setMetadata(libvirt.VIR_DOMAIN_METADATA_DESCRIPTION, "x" * 2**20, None, None, 0)
+        again = read_guest(session, found, ("guest-1", 1), known, frozenset())
+        assert known is not None
+        assert again is not None
+        assert again.guest.problem is not None
+        assert again.guest.resources == known.guest.resources == {"VCPU": 3, "MEMORY_MB": 512}
+        assert again.stale(("guest-1", 1)), "it is tried again each time"
+        found.setMetadata(libvirt.VIR_DOMAIN_METADATA_DESCRIPTION, "short", None, None, 0)
+        assert read_guest(session, found, ("guest-1", 1), again, frozenset()) == known
+    finally:
+        session.close()
