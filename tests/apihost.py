@@ -6,9 +6,10 @@ from typing import Any
 
 from agent.claim import Claim, ClaimState, Explanation, Shortfall
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import ClaimsClosed, DoesNotFit, UnknownConsumer
+from agent.errors import ClaimsClosed, UnknownConsumer
 from agent.operations import Usages
 from agent.plan import Plan, PutTraits
+from agent.refusal import does_not_fit
 from agent.request import ClaimRequest
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -94,13 +95,7 @@ class SmallHost:
                 return known
             explanation = self._explain(request)
             if not explanation.fits:
-                raise DoesNotFit(
-                    f"The claim of {request.consumer} does not fit on host1",
-                    shortfalls=[
-                        {name: getattr(short, name) for name in Shortfall.__slots__}
-                        for short in explanation.shortfalls
-                    ],
-                )
+                raise does_not_fit(request, explanation.shortfalls)
             claim = Claim(
                 request.consumer,
                 ClaimState.CLAIMED,

@@ -33,18 +33,9 @@ class Output:
 
 
 def show_error(error: PlimsollError, form: str) -> None:
-    """One line on standard error and one a shortfall; JSON where programs were to read the answer."""
+    """One line on standard error; JSON where programs were to read the answer."""
     if form == "table":
         print(f"plimsoll: {plain(error.message)}", file=sys.stderr)
-        for line in _reasons(error.details):
-            print(f"plimsoll:   {plain(line)}", file=sys.stderr)
         return
     told = {"code": error.code, "message": error.message, "details": dict(error.details)}
     print(json.dumps({"error": told}, default=str), file=sys.stderr)
-
-
-def _reasons(details: Any) -> Iterable[str]:
-    from agent.cli.render import shortfall_lines
-
-    shortfalls = details.get("shortfalls") or ()
-    return shortfall_lines(shortfalls)

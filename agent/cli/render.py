@@ -125,15 +125,6 @@ def holdings_lines(holder: Json, names: Mapping[str, str]) -> Iterator[str]:
     yield from table(("PROVIDER", "RESOURCE CLASS", "AMOUNT", "UNITS"), rows)
 
 
-def shortfall_lines(shortfalls: Sequence[Json]) -> Iterator[str]:
-    """One line each, with the three things an operator asks for: asked, free, provider."""
-    for short in shortfalls:
-        yield (
-            f"{plain(short['resource_class'])}: asked {short['asked']}, free {short['free']} "
-            f"on {plain(short['provider'] or 'any provider')}: {plain(short['reason'])}"
-        )
-
-
 def explanation_lines(explanation: Json, providers: Mapping[str, Json]) -> Iterator[str]:
     """Resource by resource: what was asked, what is free, on which provider, and the verdict."""
     rows: list[tuple[object, ...]] = []

@@ -97,10 +97,10 @@ def test_a_release_that_waits_for_placement_says_so(host: SmallHost, path: Path)
 def test_a_refusal_names_asked_free_and_provider(path: Path) -> None:
     done = plimsoll(path, "claim", CONSUMER, "--resources", "VCPU=100,VGPU=9")
     assert (done.returncode, done.stdout) == (ExitCode.REFUSED, "")
-    assert done.stderr == (
-        f"plimsoll: The claim of {CONSUMER} does not fit on host1\n"
-        "plimsoll:   VCPU: asked 100, free 64 on host1: only 64 of 64 are free\n"
-        "plimsoll:   VGPU: asked 9, free 4 on host1_pci_0000:84:00.0: only 4 of 4 are free\n"
+    assert one_line(done) == (
+        f"plimsoll: The claim of consumer {CONSUMER} does not fit: "
+        "100 VCPU asked, 64 free on host1 (only 64 of 64 are free); "
+        "9 VGPU asked, 4 free on host1_pci_0000:84:00.0 (only 4 of 4 are free)."
     )
 
 

@@ -9,16 +9,7 @@ from agent.cli.client import error_of
 from agent.cli.output import show_error
 from agent.cli.render import instances_lines, resources_text, table
 from agent.cli.terminal import plain, style_of
-from agent.errors import DoesNotFit, ExitCode, PlacementUnavailable, PlimsollError
-
-SHORT = {
-    "resource_class": "VGPU",
-    "asked": 2,
-    "free": 1,
-    "provider": "host1_pci",
-    "provider_uuid": "u",
-    "reason": "only 1 of 4 is free",
-}
+from agent.errors import ExitCode, PlacementUnavailable, PlimsollError
 
 
 def told(code: str, **details: object) -> dict[str, object]:
@@ -42,18 +33,6 @@ def test_an_error_of_another_version_keeps_its_code() -> None:
 @pytest.mark.parametrize("answer", [None, [], {}, {"error": "no"}, "text"])
 def test_an_error_that_is_none_is_still_one(answer: object) -> None:
     assert error_of(answer).exit_code is ExitCode.FAILED
-
-
-def test_a_refusal_has_one_line_for_each_shortfall(capsys: pytest.CaptureFixture[str]) -> None:
-    show_error(
-        DoesNotFit("the claim does not fit", shortfalls=[SHORT, {**SHORT, "resource_class": "VCPU"}]), "table"
-    )
-    assert capsys.readouterr() == (
-        "",
-        "plimsoll: the claim does not fit\n"
-        "plimsoll:   VGPU: asked 2, free 1 on host1_pci: only 1 of 4 is free\n"
-        "plimsoll:   VCPU: asked 2, free 1 on host1_pci: only 1 of 4 is free\n",
-    )
 
 
 def test_an_error_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
