@@ -2,90 +2,23 @@
 
 from collections.abc import Iterator, Mapping
 
-from agent.driver import Cell, DescribedInventory, DescribedProvider, Description, HostSettings, Topology
+from agent.driver import DescribedInventory, DescribedProvider, Description, HostSettings, Topology
 from drivers.fake.host import Gpu, Host, Nic
-from drivers.inventory import (
-    cpu_inventories,
-    cpu_units,
-    disk_inventory,
-    memory_inventory,
-    physical_network_trait,
-    shares,
-    split_cpus,
-)
+from drivers.hosttree import cell_provider_name, host_providers
+from drivers.inventory import physical_network_trait, split_cpus
 
 
 def describe_host(host: Host, settings: HostSettings, name: str) -> Description:
     """The provider tree of `host`, whose root is called `name`. Raises DriverDataError (CPU sets)."""
-    shared, dedicated = host_cpus(host, settings)
-    if host.report_numa:
-        top = (_root(host, settings, name), *_numa_providers(host, settings, name, shared, dedicated))
-    else:
-        memory = sum(cell.memory_mb for cell in host.cells)
-        own = {
-            **cpu_inventories(len(shared), len(dedicated), settings.reserved_host_cpus, settings),
-            **memory_inventory(memory, settings.reserved_host_memory_mb, settings),
-        }
-        top = (_root(host, settings, name, own, cpu_units(dedicated)),)
-    return Description((*top, *_devices(host, name)), host.moves)
+    traits = host.traits | {"COMPUTE_NODE"}
+    own = host_providers(name, host.cells, host.disk_gb, traits, settings, report_numa=host.report_numa)
+    return Description((*own, *_devices(host, name)), host.moves)
 
 
 def describe_topology(host: Host, settings: HostSettings) -> Topology:
     """The cells as described and the CPU sets in force. Raises DriverDataError (CPU sets)."""
-    return Topology(host.cells, *host_cpus(host, settings))
-
-
-def host_cpus(host: Host, settings: HostSettings) -> tuple[frozenset[int], frozenset[int]]:
-    """(shared, dedicated) CPU ids."""
-    return split_cpus(frozenset().union(*(cell.cpus for cell in host.cells)), settings)
-
-
-def _root(
-    host: Host,
-    settings: HostSettings,
-    name: str,
-    inventories: Mapping[str, DescribedInventory] | None = None,
-    units: Mapping[str, tuple[str, ...]] | None = None,
-) -> DescribedProvider:
-    return DescribedProvider(
-        name=name,
-        inventories={**(inventories or {}), **disk_inventory(host.disk_gb, settings)},
-        traits=host.traits | {"COMPUTE_NODE"},
-        units=units or {},
-    )
-
-
-def _numa_providers(
-    host: Host, settings: HostSettings, name: str, shared: frozenset[int], dedicated: frozenset[int]
-) -> Iterator[DescribedProvider]:
-    """One provider a cell; what is reserved for the host is taken from the cells evenly."""
-    parts = len(host.cells)
-    reserved_cpus = shares(settings.reserved_host_cpus, parts)
-    reserved_mb = shares(settings.reserved_host_memory_mb, parts)
-    for cell, *reserved in zip(host.cells, reserved_cpus, reserved_mb, strict=True):
-        yield _numa_provider(cell, settings, name, (shared & cell.cpus, dedicated & cell.cpus), *reserved)
-
-
-def _numa_provider(
-    cell: Cell,
-    settings: HostSettings,
-    name: str,
-    cpus: tuple[frozenset[int], frozenset[int]],
-    reserved_cpus: int,
-    reserved_mb: int,
-) -> DescribedProvider:
-    shared, dedicated = cpus
-    return DescribedProvider(
-        name=f"{name}_numa{cell.id}",
-        parent=name,
-        inventories={
-            **cpu_inventories(len(shared), len(dedicated), reserved_cpus, settings),
-            **memory_inventory(cell.memory_mb, reserved_mb, settings),
-        },
-        traits=frozenset({"HW_NUMA_ROOT"}),
-        device=f"numa:{cell.id}",
-        units=cpu_units(dedicated),
-    )
+    cpus = frozenset().union(*(cell.cpus for cell in host.cells))
+    return Topology(host.cells, *split_cpus(cpus, settings))
 
 
 def _devices(host: Host, name: str) -> Iterator[DescribedProvider]:
@@ -96,7 +29,7 @@ def _devices(host: Host, name: str) -> Iterator[DescribedProvider]:
 
 
 def _parent(host: Host, numa: int | None, name: str) -> str:
-    return f"{name}_numa{numa}" if host.report_numa and numa is not None else name
+    return cell_provider_name(name, numa) if host.report_numa and numa is not None else name
 
 
 def _gpu(gpu: Gpu, name: str, parent: str) -> DescribedProvider:

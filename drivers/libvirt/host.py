@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from agent.driver import Cell, DescribedProvider, Description, HostSettings, Topology
+from agent.driver import Cell, Description, HostSettings, Topology
 from agent.errors import DriverDataError
-from drivers.inventory import cpu_inventories, cpu_units, disk_inventory, memory_inventory, split_cpus
+from drivers.hosttree import host_providers
+from drivers.inventory import shares, split_cpus
 from drivers.libvirt.capabilities import Capabilities, DomainCapabilities
 from drivers.libvirt.traits import guest_traits, host_traits
 
@@ -27,33 +28,24 @@ class HostFacts:
 
 def describe_host(facts: HostFacts, settings: HostSettings, name: str) -> Description:
     """The host's own provider, called `name`. Raises DriverDataError (CPU sets)."""
-    shared, dedicated = split_cpus(cell_cpus(facts), settings)
     capabilities = facts.capabilities
     traits = host_traits(capabilities, facts.online, facts.cpu_flags)
     if facts.guests is not None:
         traits |= guest_traits(facts.guests, capabilities.arch)
-    root = DescribedProvider(
-        name=name,
-        inventories={
-            **cpu_inventories(len(shared), len(dedicated), settings.reserved_host_cpus, settings),
-            **memory_inventory(facts.memory_mb, settings.reserved_host_memory_mb, settings),
-            **disk_inventory(facts.disk_gb, settings),
-        },
-        traits=traits,
-        units=cpu_units(dedicated),
-    )
-    return Description((root,))
+    return Description(host_providers(name, host_cells(facts), facts.disk_gb, traits, settings))
 
 
 def describe_topology(facts: HostFacts, settings: HostSettings) -> Topology:
     """Raises DriverDataError (CPU sets)."""
-    return Topology(host_cells(facts), *split_cpus(cell_cpus(facts), settings))
+    cells = host_cells(facts)
+    return Topology(cells, *split_cpus(frozenset().union(*(cell.cpus for cell in cells)), settings))
 
 
 def host_cells(facts: HostFacts) -> tuple[Cell, ...]:
-    """The cells with their online CPUs; a host that libvirt knows no cells of is one cell.
+    """The cells with their online CPUs.
 
-    Raises DriverDataError where a CPU is in two cells.
+    A host that libvirt knows no cells of is one cell; memory that it knows no cell of is in all of them. Raises
+    DriverDataError where a CPU is in two cells.
     """
     cells = tuple(_online(cell, facts.online) for cell in facts.capabilities.cells)
     if not any(cell.cpus for cell in cells):
@@ -62,14 +54,12 @@ def host_cells(facts: HostFacts) -> tuple[Cell, ...]:
         )
     if len(frozenset().union(*(cell.cpus for cell in cells))) != sum(len(cell.cpus) for cell in cells):
         raise DriverDataError("the host's capabilities: a CPU is in two NUMA cells")
+    if not any(cell.memory_mb for cell in cells):
+        memory_mb = shares(facts.memory_mb, len(cells))
+        cells = tuple(replace(cell, memory_mb=mb) for cell, mb in zip(cells, memory_mb, strict=True))
     return cells
 
 
 def _online(cell: Cell, online: frozenset[int]) -> Cell:
     siblings = tuple(core & online for core in cell.siblings if core & online)
     return replace(cell, cpus=cell.cpus & online, siblings=siblings)
-
-
-def cell_cpus(facts: HostFacts) -> frozenset[int]:
-    """The CPUs that guests can run on."""
-    return frozenset().union(*(cell.cpus for cell in host_cells(facts)))

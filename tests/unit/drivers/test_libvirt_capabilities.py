@@ -181,6 +181,14 @@ def test_a_host_without_cells_is_one_cell() -> None:
     assert [(cell.id, cell.cpus, cell.memory_mb) for cell in topology.cells] == [(0, {0, 1, 2, 3}, 2916)]
 
 
+def test_memory_that_is_in_no_cell_is_in_all() -> None:
+    cells = tuple(replace(cell, memory_mb=0) for cell in RECORDED.cells)
+    facts = replace(FACTS, capabilities=replace(RECORDED, cells=cells), memory_mb=4097)
+    assert [cell.memory_mb for cell in describe_topology(facts, HostSettings()).cells] == [2049, 2048]
+    (root,) = describe_host(facts, HostSettings(), "node1").providers
+    assert root.inventories["MEMORY_MB"].total == 4097
+
+
 def test_a_cpu_in_two_cells_makes_no_sense() -> None:
     cells = (RECORDED.cells[0], replace(RECORDED.cells[0], id=1))
     facts = replace(FACTS, capabilities=replace(RECORDED, cells=cells))
