@@ -44,7 +44,7 @@ def describe_topology(facts: HostFacts, settings: HostSettings) -> Topology:
 def host_cells(facts: HostFacts) -> tuple[Cell, ...]:
     """The cells with their online CPUs.
 
-    A host that libvirt knows no cells of is one cell; memory that it knows no cell of is in all of them. Raises
+    A host that libvirt knows no cells of is one cell; memory that it knows no cell of is in all. Raises
     DriverDataError where a CPU is in two cells.
     """
     cells = tuple(_online(cell, facts.online) for cell in facts.capabilities.cells)
