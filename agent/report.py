@@ -10,15 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from textwrap import shorten
 from typing import Protocol
 
 from agent.apply import apply
 from agent.driver import Description, Driver, Guest
 from agent.errors import ApplyError, PlacementConflict, PlacementUnavailable, PlimsollError
+from agent.overuse import overused
 from agent.placement.client import PlacementClient
 from agent.plan import DeleteInventories, Plan, PutInventories, plan
-from agent.resolve import Owned, Resolved, resolve
+from agent.resolve import Owned, Resolved, recognised, resolve
 from agent.tree import Provider, ProviderTree
 
 ATTEMPTS_MAX = 3
@@ -55,7 +57,7 @@ class Tracker(Protocol):
 class PassReport:
     """What one pass did and why, in one sentence. `at` is seconds since 1970; `error` says why it failed.
 
-    `problems` are sentences on what the driver reported and was left out.
+    `problems` are sentences on what the driver reported and was left out, and on what is in use too much.
     """
 
     sentence: str
@@ -95,6 +97,7 @@ class Reporter:
         self._tree: ProviderTree | None = None
         self._in_step = False
         self._problems: tuple[str, ...] = ()
+        self._overused: Mapping[str, tuple[str, ...]] = {}
         self._held: dict[str, tuple[int | None, Mapping[str, Mapping[str, int]]]] = {}
         self.guests: tuple[Guest, ...] | None = None
         """What the driver last said, None before it ever answered."""
@@ -139,7 +142,7 @@ class Reporter:
         """What the next pass would write, from a fresh look at both sides. Raises PlimsollError."""
         description = self._driver.describe()
         current = self._client.read_tree(self._root, self._tree)
-        return plan(current, resolve(description, current, self._memory.owned(), self._root).tree)
+        return plan(current, resolve(description, current, self._ours(current), self._root).tree)
 
     def _pass(self, why: str, reread: bool) -> PassReport:
         with self._lock:
@@ -190,16 +193,22 @@ class Reporter:
         else:
             current = self._client.read_tree(self._root, self._tree)
         self._tree, self._in_step = current, False
-        owned = self._memory.owned()
+        owned = self._ours(current)
         resolved = resolve(description, current, owned, self._root)
         wanted = plan(current, resolved.tree)
         self._check_unmoved(description, current)
         self._check_unused(wanted)
         tree = self._written(wanted, current, owned, resolved)
-        self._tracker.refresh(tree, self._all_held(tree), resolved.units)
+        held = self._all_held(tree)
+        self._tracker.refresh(tree, held, resolved.units)
         self._tree, self._description, self._in_step = tree, description, True
-        self._problems = resolved.problems
+        self._overused = overused(tree, held)
+        self._problems = (*resolved.problems, *chain.from_iterable(self._overused.values()))
         return wanted
+
+    def _ours(self, current: ProviderTree) -> Owned:
+        owned = self._memory.owned()
+        return owned if owned.providers else recognised(current, self._root)
 
     def _written(self, wanted: Plan, current: ProviderTree, owned: Owned, resolved: Resolved) -> ProviderTree:
         tree = current
@@ -275,7 +284,8 @@ class Reporter:
 
     def _held_on(self, provider: Provider) -> tuple[int | None, Mapping[str, Mapping[str, int]]]:
         known = self._held.get(provider.uuid)
-        if known is not None and known[0] == provider.generation:
+        # A release does not raise the generation; where too much is in use, it is waited for.
+        if known is not None and known[0] == provider.generation and provider.uuid not in self._overused:
             return known
         return provider.generation, self._client.consumers_on(provider.uuid)
 

@@ -137,6 +137,21 @@ def resolve(description: Description, current: ProviderTree, owned: Owned, root_
     )
 
 
+def recognised(current: ProviderTree, root_uuid: str) -> Owned:
+    """What is ours on placement's tree though no record says so: the state database was lost.
+
+    Providers with a uuid that only this agent gives are ours, with their inventories; of traits and
+    aggregates nobody knows who put them, so they stay, and so does all that is on the root.
+    """
+    return Owned(
+        {
+            provider.uuid: OwnedProvider(classes=frozenset(provider.inventories))
+            for provider in current
+            if provider.uuid == str(uuid5(UUID(root_uuid), provider.name))
+        }
+    )
+
+
 def _check(description: Description) -> None:
     if not description.providers or description.providers[0].parent is not None:
         raise DriverDataError("The driver's description must begin with the host, which has no parent.")

@@ -299,6 +299,38 @@ def test_a_foreign_provider_with_our_name_is_named(world: World) -> None:
     assert f"plimsoll adopt {foreign}" in report.error.message
 
 
+def test_a_foreign_provider_with_our_name_is_taken_over_by_its_uuid(world: World) -> None:
+    foreign = str(uuid4())
+    world.client.create_provider(Provider(foreign, "node1"))
+    reporter = Reporter(world.driver, world.client, world.notebook, world.notebook, foreign)
+    assert reporter.look("the start").error is None
+    assert world.client.read_tree(foreign)[foreign].inventories
+
+
+def test_providers_over_capacity_are_shown_until_they_are_not(world: World) -> None:
+    world.reporter.look("the start")
+    gpu = next(each for each in world.holds() if "VGPU" in each.inventories)
+    first, second = world.hold(gpu, VGPU=2), world.hold(gpu, VGPU=2)
+    now = world.holds()[gpu.uuid]
+    world.client.put_inventories(gpu.uuid, now.generation or 0, {"VGPU": Inventory(3, max_unit=4)})
+    world.driver.change(gpus=tuple(replace(each, total=3) for each in host().gpus))
+    (problem,) = world.reporter.verify("verification").problems
+    assert f"Provider {gpu.name} is over capacity: 4 VGPU are in use of 3" in problem
+    assert first in problem and second in problem
+    world.client.forget_consumer(first)
+    assert world.reporter.verify("verification").problems == ()
+
+
+def test_a_lost_record_of_what_is_ours_does_not_keep_what_is_gone(world: World) -> None:
+    world.reporter.look("the start")
+    foreign = Provider(str(uuid4()), "a network agent's", ROOT)
+    world.client.create_provider(foreign)
+    world.driver.change(gpus=host(gpus=1).gpus)
+    reporter = Reporter(world.driver, world.client, world.notebook, Notebook(), ROOT)
+    assert reporter.look("the start").error is None
+    assert {each.name for each in world.holds()} == {"node1", foreign.name, "node1_pci_0000:00:00.0"}
+
+
 def test_bad_names_are_left_out_and_told(world: World) -> None:
     world.driver.change(gpus=(replace(host().gpus[0], traits=frozenset(("NO_SUCH_TRAIT",))),))
     report = world.reporter.look("the start")
