@@ -14,11 +14,9 @@ TOO_MANY_REQUESTS = 429
 
 
 def error_of(reply: Reply, asked: str, full: bool) -> PlacementError:
-    said: Mapping[str, Any] = {}
-    if isinstance(reply.body, dict) and isinstance(reply.body.get("errors"), list) and reply.body["errors"]:
-        said = reply.body["errors"][0]
-    code = str(said.get("code", ""))
-    detail = said.get("detail") or said.get("title") or "it gave no reason"
+    said = _said(reply.body)
+    code = str(said.get("code", "")) if "message" not in said else ""
+    detail = said.get("detail") or said.get("message") or said.get("title") or "it gave no reason"
     sentence = " ".join(str(detail).split()).rstrip(".")
     details = {key: said[key] for key in ("reasons", "request_id") if key in said}
     kind: type[PlacementError] = PlacementError
@@ -33,6 +31,19 @@ def error_of(reply: Reply, asked: str, full: bool) -> PlacementError:
         kind = PlacementFull
     message = f"Placement did not {asked}: {sentence} (status {reply.status}{', ' if code else ''}{code})."
     return kind(message, status=reply.status, placement_code=code, **details)
+
+
+def _said(body: Any) -> Mapping[str, Any]:
+    """The error in an answer: {detail, code, ...} from placement, {message, ...} from what vouches for
+    callers, which Keystone's middleware puts under "error" and `noauth2` at the top.
+    """
+    if not isinstance(body, dict):
+        return {}
+    errors = body.get("errors")
+    if isinstance(errors, list) and errors and isinstance(errors[0], dict):
+        return errors[0]
+    error = body.get("error")
+    return error if isinstance(error, dict) else body
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent.errors import PlacementConflict, PlacementError, StateError, UsageError
+from agent.placement.answers import part
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.content import CUSTOM, UNTYPED, Content
 from agent.placement.invariants import Evidence
@@ -26,8 +27,7 @@ class ContentClient(PlacementClient):
 
     def provider_roots(self) -> tuple[list[Provider], dict[str, str]]:
         """All providers, without their contents, and {provider: root}."""
-        reply = self._call("GET", "/resource_providers", "list its providers")
-        said = reply.body["resource_providers"]
+        said = self._list("/resource_providers", "resource_providers")
         providers = [
             Provider(each["uuid"], each["name"], each["parent_provider_uuid"], generation=each["generation"])
             for each in said
@@ -35,11 +35,14 @@ class ContentClient(PlacementClient):
         return providers, {each["uuid"]: each["root_provider_uuid"] for each in said}
 
     def trait_names(self) -> list[str]:
-        return list(self._call("GET", "/traits", "list its traits").body["traits"])
+        return self._list("/traits", "traits")
 
     def resource_class_names(self) -> list[str]:
-        reply = self._call("GET", "/resource_classes", "list its resource classes")
-        return [each["name"] for each in reply.body["resource_classes"]]
+        return [each["name"] for each in self._list("/resource_classes", "resource_classes")]
+
+    def _list(self, path: str, key: str) -> list[Any]:
+        asked = f"list its {key.replace('_', ' ')}"
+        return list(part(self._call("GET", path, asked), asked, key, kind=list))
 
     def knows_types(self) -> bool:
         """Whether it tells consumers' types apart, which is so from microversion 1.38 on."""
