@@ -27,10 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         show_error(error, args.output)
         return error.exit_code
     except BrokenPipeError:
-        # Else the interpreter would complain when it flushes what nobody reads.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return READER_GONE
     except OSError as error:
+        _drop_output()
         print(f"plimsoll: {error.strerror or error}: {error.filename or 'standard output'}", file=sys.stderr)
         return ExitCode.FAILED
     except KeyboardInterrupt:
@@ -56,6 +56,12 @@ def _prepare_streams() -> None:
             setattr(sys, name, io.StringIO())
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Else the interpreter would fail once more, when it flushes at its end what nobody takes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(args: Namespace) -> int:
