@@ -73,7 +73,7 @@ class _Reading:
 
 
 class Reader:
-    """Answers from libvirt, by way of `connection`; not to be used by two threads at once."""
+    """Answers from libvirt; several threads may ask, `connection` takes them in turn."""
 
     def __init__(
         self, connection: Connection, hints: Hints, options: LibvirtOptions, dedicated: frozenset[int]
