@@ -55,7 +55,10 @@ def export(args: Namespace) -> ExitCode:
     if args.file == STANDARD_STREAM:
         Output(args.output).show(to_document(content), lambda _: [to_text(content).removesuffix("\n")])
         return ExitCode.DONE
-    write_atomically(Path(args.file), to_text(content))
+    try:
+        write_atomically(Path(args.file), to_text(content))
+    except OSError as error:
+        raise StateError(f"{args.file} cannot be written: {error.strerror}; choose another file.") from error
     answer = {"file": args.file, **content.counts()}
     Output(args.output).show(answer, lambda _: [f"exported {_counted(answer)} to {args.file}"])
     return ExitCode.DONE
@@ -209,10 +212,10 @@ def _open_configured(args: Namespace) -> "Transport":
 def _token(args: Namespace) -> str | None:
     if args.token_file is None:
         return os.environ.get(TOKEN) or None
-    words = args.token_file.read_text(encoding="ascii").split()
-    if len(words) != 1:
+    words = _text(str(args.token_file)).split()
+    if len(words) != 1 or not words[0].isascii():
         raise UsageError(f"The token file {args.token_file} must hold one token and nothing else.")
-    return str(words[0])
+    return words[0]
 
 
 def _text(file: str) -> str:
@@ -220,5 +223,7 @@ def _text(file: str) -> str:
         if file == STANDARD_STREAM:
             return sys.stdin.read()
         return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is no export document: it is not UTF-8 text.") from error
+        raise UsageError(f"{file} cannot be read: it is not UTF-8 text.") from error

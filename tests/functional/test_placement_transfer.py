@@ -429,6 +429,9 @@ def test_check_prints_each_finding_with_its_remedy(
         (["export", "--url", "ftp://x"], "--url takes"),
         (["export", "--url", "unix:/no/such"], "is it served there"),
         (["import", "/no/such", "--url", "unix:/b"], "No such file"),
+        (["import", "/dev/null", "--url", "unix:/b"], "no export document"),
+        (["check", "/bin/sh"], "not UTF-8"),
+        (["export", "--url", "unix:/b", "--token-file", "/no/such"], "No such file"),
         (["serve", "--bind", "0.0.0.0:1", "--state-dir", "/tmp/never-made"], "Refusing to listen"),
     ],
 )
@@ -438,6 +441,12 @@ def test_mistakes_on_the_command_line_are_one_sentence(
     code, out, err = run(capsys, *arguments)
     assert code != 0 and out == ""
     assert said in err and err.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Core.open(tmp_path).close()
+    code, _, err = run(capsys, "export", "--state-dir", str(tmp_path), str(tmp_path / "no" / "such.json"))
+    assert code == ExitCode.FAILED and "such.json cannot be written: No such file" in err
 
 
 def test_a_socket_that_refuses_the_caller_is_told_as_it_is(tmp_path: Path) -> None:
