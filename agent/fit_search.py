@@ -13,7 +13,7 @@ cells.
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from agent.request_types import ClaimRequest, RequestGroup
@@ -64,6 +64,14 @@ class Host:
             for name in provider.inventories:
                 by_class.setdefault(name, []).append(provider)
         return cls(tree, anchor, providers, {name: tuple(found) for name, found in by_class.items()})
+
+    def without(self, classes: Collection[str]) -> "Host":
+        """The same host, which gives these classes only from providers that it shares."""
+        kept = {
+            name: tuple(each for each in found if name not in classes or not self.is_own(each.uuid))
+            for name, found in self.by_class.items()
+        }
+        return Host(self.tree, self.root, self.providers, kept)
 
     def is_own(self, uuid: str) -> bool:
         """Whether the provider is in this host's own tree, and not a sharing one."""

@@ -8,25 +8,27 @@ newer, or a row that makes no sense, is a StateError, and the file is left as it
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.claim import Allocations, Claim, ClaimState, Units
+from agent.claim import Claim, ClaimState
+from agent.claimjson import move_to_json, read_allocations, read_move, read_units
 from agent.errors import PlimsollError, StateError
-from agent.jsonread import read_choice, read_list, read_object, read_text, read_uuid, read_whole
+from agent.jsonread import read_choice, read_uuid
+from agent.moves import Move, MoveState
 from agent.placement.embedded.groupcommit import Ticket, Transaction
 from agent.placement.embedded.sqliteerrors import DatabaseError
 from agent.placement.embedded.sqlitefile import SqliteFile
 from agent.request import parse_claim, to_json
 from agent.resolve import Owned
-from agent.tree import MAX_UNIT
 
 APPLICATION_ID = 0x504C4147
 FILE_NAME = "agent.db"
 HISTORY_MAX = 10_000
 HISTORY_SLACK = 500
+ENDED_MOVES_MAX = 256
 WAIT_S = 60.0
 
 MIGRATIONS = (
@@ -49,11 +51,24 @@ MIGRATIONS = (
         detail TEXT NOT NULL
     ) STRICT;
     """,
+    """
+    CREATE TABLE moves (
+        migration TEXT NOT NULL PRIMARY KEY,
+        since REAL NOT NULL,
+        ended INTEGER NOT NULL CHECK (ended IN (0, 1)),
+        move TEXT NOT NULL          -- the migration context: agent.claimjson
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 
 _PUT_CLAIM = """
     INSERT OR REPLACE INTO claims (consumer, state, request, allocations, units, since, adopted)
     VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+_PUT_MOVE = "INSERT OR REPLACE INTO moves (migration, since, ended, move) VALUES (?, ?, ?, ?)"
+_FORGET_ENDED = """
+    DELETE FROM moves WHERE ended = 1 AND migration NOT IN
+        (SELECT migration FROM moves WHERE ended = 1 ORDER BY since DESC, migration DESC LIMIT ?)
 """
 _SET_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
 _NOTE = "INSERT INTO history (at, consumer, event, detail) VALUES (?, ?, ?, ?)"
@@ -118,15 +133,7 @@ class Journal:
 
     def put(self, claim: Claim, event: str, detail: str = "") -> Written:
         """Put the claim in, in the place of the one that its consumer had."""
-        row = (
-            claim.consumer,
-            claim.state.value,
-            _dump(to_json(claim.request)),
-            _dump(claim.allocations),
-            _dump(claim.units),
-            claim.since,
-            int(claim.adopted),
-        )
+        row = _row(claim)
         # An intent takes space that nobody needs yet; what finishes or undoes one must get through.
         return self._write(
             lambda transaction: transaction.execute(_PUT_CLAIM, row),
@@ -157,6 +164,38 @@ class Journal:
             " ORDER BY consumer"
         )
         return {row[0]: self._claim(row) for row in rows}
+
+    # Moves
+
+    def put_move(self, move: Move, claims: Iterable[Claim], gone: Iterable[str], event: str) -> Written:
+        """Put the move in, and with it the claims that it makes; take out the claims of those `gone`."""
+        row = (move.migration, move.since, int(move.ended), _dump(move_to_json(move)))
+        rows = [_row(claim) for claim in claims]
+        consumers = [(consumer,) for consumer in gone]
+
+        def change(transaction: Transaction) -> None:
+            transaction.execute(_PUT_MOVE, row)
+            for consumer in consumers:
+                transaction.execute("DELETE FROM claims WHERE consumer = ?", consumer)
+            for claim in rows:
+                transaction.execute(_PUT_CLAIM, claim)
+            if move.ended:
+                transaction.execute(_FORGET_ENDED, (ENDED_MOVES_MAX,))
+
+        detail = f"migration {move.migration}, {move.kind}, {move.role}"
+        return self._write(
+            change, (move.instance, event, detail), releases=move.state is not MoveState.BEGINNING
+        )
+
+    def moves(self) -> dict[str, Move]:
+        """{migration: move}, each as it was put; of those that ended only the newest."""
+        found = {}
+        for migration, text in self._read("SELECT migration, move FROM moves ORDER BY since, migration"):
+            try:
+                found[migration] = read_move(json.loads(text))
+            except (PlimsollError, ValueError) as error:
+                raise self._broken(f"the move {migration}", error) from error
+        return found
 
     def history(self, consumer: str | None = None, limit: int = 100) -> tuple[Event, ...]:
         """The latest events, of all consumers or of one, the newest first."""
@@ -243,8 +282,8 @@ class Journal:
                 read_uuid(consumer, "consumer"),
                 ClaimState(read_choice(state, "state", list(ClaimState))),
                 parse_claim(json.loads(request)),
-                _allocations(json.loads(allocations)),
-                _units(json.loads(units)),
+                read_allocations(json.loads(allocations)),
+                read_units(json.loads(units)),
                 since,
                 bool(adopted),
             )
@@ -259,21 +298,13 @@ class Journal:
         )
 
 
-def _allocations(value: object) -> Allocations:
-    return {
-        read_uuid(uuid, "provider"): {
-            name: read_whole(amount, name, 1, MAX_UNIT)
-            for name, amount in read_object(amounts, "allocations").items()
-        }
-        for uuid, amounts in read_object(value, "allocations").items()
-    }
-
-
-def _units(value: object) -> Units:
-    return {
-        read_uuid(uuid, "provider"): {
-            name: tuple(read_text(unit, "units") for unit in read_list(exact, "units"))
-            for name, exact in read_object(classes, "units").items()
-        }
-        for uuid, classes in read_object(value, "units").items()
-    }
+def _row(claim: Claim) -> tuple[object, ...]:
+    return (
+        claim.consumer,
+        claim.state.value,
+        _dump(to_json(claim.request)),
+        _dump(claim.allocations),
+        _dump(claim.units),
+        claim.since,
+        int(claim.adopted),
+    )

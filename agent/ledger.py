@@ -6,7 +6,7 @@ does not depend on how many there are.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from agent.claim import Allocations, Claim, Explanation
+from agent.claim import Allocations, Claim, ClaimState, Explanation
 from agent.driver import Guest
 from agent.fit import Amounts, FreeUnits, Host, cover, fit
 from agent.request import ClaimRequest
@@ -17,11 +17,15 @@ Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 class Ledger:
-    """`host` is what may be claimed; `claims` {consumer: claim} is for reading only."""
+    """`host` is what may be claimed; `claims` {consumer: claim} is for reading only.
+
+    `suspects` are the consumers that, at the last refresh, did not hold what they claimed on this host.
+    """
 
     def __init__(self, claims: Iterable[Claim] = ()) -> None:
         self.host = Host.of(ProviderTree())
         self.claims: dict[str, Claim] = {}
+        self.suspects: frozenset[str] = frozenset()
         self._others: dict[str, dict[str, Mapping[str, int]]] = {}
         self._used: dict[str, dict[str, int]] = {}
         self._offered: FreeUnits = {}
@@ -40,6 +44,9 @@ class Ledger:
             for consumer, amounts in consumers.items():
                 if consumer not in self.claims:
                     self._others.setdefault(consumer, {})[uuid] = amounts
+        self.suspects = frozenset(
+            consumer for consumer, claim in self.claims.items() if self._differs(claim, held)
+        )
         self._used = {}
         for allocations in (*self._others.values(), *(claim.allocations for claim in self.claims.values())):
             self._count(allocations, 1)
@@ -114,6 +121,39 @@ class Ledger:
         own = self._own(consumer).get(uuid, {}).get(name, 0)
         used = self._used.get(uuid, {}).get(name, 0) - own
         return max(0, inventory.capacity - used) if inventory else 0
+
+    def fit_move(self, request: ClaimRequest, migration: str) -> Explanation:
+        """Where the request of a moving instance fits, while what it has on this host goes to the migration.
+
+        What it has on shared providers stays its own, and if it can it stays there: its data is there.
+        """
+        held = self._own(request.consumer)
+        shared = {uuid: amounts for uuid, amounts in held.items() if not self.host.is_own(uuid)}
+        here = request.consumer in self.claims
+        units = self._free_units(request.resources, migration if here else request.consumer)
+        used = self._without(shared) if shared else self._used
+        if shared:
+            found = fit(request, self.host.without({n for a in shared.values() for n in a}), used, units)
+            if found.fits:
+                return found
+        return fit(request, self.host, used, units)
+
+    def who_holds(self, allocations: Allocations) -> tuple[str, ...]:
+        """The consumers without a claim that hold just that of this host's own tree."""
+        wanted = self._on_own(allocations)
+        return tuple(
+            consumer for consumer, held in self._others.items() if wanted and self._on_own(held) == wanted
+        )
+
+    def _on_own(self, allocations: Allocations) -> Allocations:
+        return {uuid: amounts for uuid, amounts in allocations.items() if self.host.is_own(uuid)}
+
+    def _differs(self, claim: Claim, held: Held) -> bool:
+        return claim.state is ClaimState.CLAIMED and any(
+            held.get(uuid, {}).get(claim.consumer) != amounts
+            for uuid, amounts in claim.allocations.items()
+            if self.host.is_own(uuid)
+        )
 
     def _own(self, consumer: str) -> Allocations:
         claim = self.claims.get(consumer)
