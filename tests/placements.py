@@ -7,16 +7,17 @@ that is SQLite in a directory of the test's.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent.errors import PlacementUnavailable
 from agent.placement.connect import open_transport
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import Transport
 
 SERVER = Path(__file__).parent / "integration" / "openstack_placement.py"
 DATABASE = "PLIMSOLL_TEST_DATABASE"
@@ -60,6 +61,12 @@ class OpenStack:
         self._database = database
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
+        self.options: dict[str, Any] = {
+            "auth_type": "admin_token",
+            "token": "admin",
+            "endpoint_override": f"http://127.0.0.1:{self.port}",
+            "timeout": 10,
+        }
         self._process: subprocess.Popen[str] | None = None
         self.up()
 
@@ -72,15 +79,6 @@ class OpenStack:
         """On the database that the environment names, or on SQLite."""
         told = os.environ.get(DATABASE)
         return cls(told) if told else cls.on_sqlite(directory)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {
-            "auth_type": "admin_token",
-            "token": "admin",
-            "endpoint_override": f"http://127.0.0.1:{self.port}",
-            "timeout": 10,
-        }
 
     def transport(self) -> Transport:
         return open_transport(self.kind, options=self.options)
@@ -108,50 +106,32 @@ class OpenStack:
 
     def empty(self) -> None:
         """Forget everything."""
+        self._order("empty")
+
+    def close_door(self) -> None:
+        """Stop listening, at once: connections are refused, as after `down`."""
+        self._order("close")
+
+    def open_door(self) -> None:
+        self._order("open")
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Connections are taken and nobody answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def _order(self, word: str) -> None:
         assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write("empty\n")
+        self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
-        self._hear("empty")
+        self._hear(word)
 
     def _hear(self, word: str) -> None:
         assert self._process is not None and self._process.stdout is not None
         heard = self._process.stdout.readline()
         assert heard == f"{word}\n", heard
-
-
-class Faulty:
-    """A transport that fails on purpose.
-
-    `fails` is asked for each request, by its number (from 1) since `tell`; a request may be lost on its way
-    there ("before") or on its way back, although it was done ("after"); "" lets it through.
-    """
-
-    def __init__(self, inner: Transport) -> None:
-        self.inner = inner
-        self.calls: list[str] = []
-        self._fails: Callable[[int, str], str] = _never
-
-    def tell(self, fails: Callable[[int, str], str]) -> None:
-        self.calls.clear()
-        self._fails = fails
-
-    def heal(self) -> None:
-        self.tell(_never)
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        call = f"{method} {path.split('?')[0]}"
-        self.calls.append(call)
-        fault = self._fails(len(self.calls), call)
-        if fault == "before":
-            raise PlacementUnavailable(f"Placement did not get {call}, as it was told.")
-        reply = self.inner.request(method, path, body, microversion=microversion)
-        if fault == "after":
-            raise PlacementUnavailable(f"Placement did {call} and its answer was lost, as it was told.")
-        return reply
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-def _never(_number: int, _call: str) -> str:
-    return ""

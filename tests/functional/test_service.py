@@ -4,115 +4,29 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 from uuid import uuid4
 
 import pytest
+from agentkit import World, opened, request, told
 from placements import Placement
 
 from agent import host as host_module
-from agent.backoff import MAX_S, Backoff
-from agent.condition import Condition, State
+from agent.backoff import MAX_S
+from agent.condition import State
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateError, UnknownConsumer
-from agent.host import HostAgent
-from agent.identity import establish
-from agent.journal import Journal
-from agent.placement.client import PlacementClient
-from agent.placement.connect import open_transport
-from agent.placement.transport import Reply, Transport
-from agent.report import Reporter
+from agent.placement.transport import Reply
 from agent.request import ClaimRequest, RequestGroup
 from agent.settings import Settings, load
-from agent.tracker import ResourceTracker
 from drivers.fake import FakeDriver
-
-
-class Wire:
-    """A transport that can be cut, or told what to answer."""
-
-    def __init__(self, inner: Transport) -> None:
-        self.inner = inner
-        self.requests = 0
-        self.last = ""
-        self.cut = False
-        self.answer: Reply | None = None
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.requests += 1
-        self.last = f"{method} {path}"
-        if self.cut:
-            raise PlacementUnavailable("Placement does not answer.")
-        if self.answer is not None:
-            return self.answer
-        return self.inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-@dataclass
-class World:
-    agent: HostAgent
-    driver: FakeDriver
-    wire: Wire
-    journal: Journal
-    retries: list[float]
-    time: list[float]
-
-    def retry(self) -> None:
-        """Let the time pass until the agent tries again."""
-        self.time[0] += self.retries[-1]
-        self.agent.look("the retry")
-
-    def close(self) -> None:
-        self.driver.close()
-        self.wire.close()
-        self.journal.close()
-
-
-def request(**resources: int) -> ClaimRequest:
-    return ClaimRequest(str(uuid4()), (RequestGroup(resources=resources),))
 
 
 @pytest.fixture
 def settings(tmp_path: Path, placement: Placement) -> Settings:
-    told = {"kind": placement.kind, **placement.options}
-    lines = ["[placement]", *(f"{name} = {value}" for name, value in told.items())]
-    lines += ["[DEFAULT]", "compute_driver = fake", "host = node1", f"state_path = {tmp_path}"]
-    file = tmp_path / "plimsoll.conf"
-    file.write_text("\n".join(lines) + "\n")
-    return load([file])
-
-
-def opened(settings: Settings) -> World:
-    """The daemon's parts, put together as the service does it."""
-    journal = Journal.open(settings.state_path)
-    identity = establish(settings.state_path, settings.host, journal.host_uuid())
-    journal.remember_host(identity.uuid)
-    told = settings.placement
-    wire = Wire(open_transport(told.kind, state_dir=settings.state_path, options=asdict(told)))
-    client = PlacementClient(wire)
-    tracker = ResourceTracker(journal, client)
-    driver = FakeDriver.create(settings.driver)
-    reporter = Reporter(driver, client, tracker, journal, identity.uuid)
-    retries: list[float] = []
-    now = [0.0]
-    condition = Condition(lambda state, sentence: None)
-    agent = HostAgent(
-        settings,
-        identity,
-        reporter,
-        tracker,
-        client,
-        condition,
-        wake=retries.append,
-        prove=lambda: journal.remember_host(identity.uuid),
-        backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
-    )
-    return World(agent, driver, wire, journal, retries, now)
+    return told(tmp_path, placement)
 
 
 @pytest.fixture

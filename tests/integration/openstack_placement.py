@@ -1,7 +1,8 @@
 """A real OpenStack Placement over HTTP: `python openstack_placement.py DATABASE_URL PORT`.
 
-Prints "serving" once it does. A line "empty" on its standard input makes it forget everything, and it says
-"empty" then; it ends with its standard input. The token "admin" may do all, as Keystone's roles say it.
+Prints "serving" once it does. A line on its standard input is an order, which it repeats once it is carried
+out: "empty" to forget everything, "close" and "open" for its door. It ends with its standard input. The token
+"admin" may do all, as Keystone's roles say it.
 """
 
 import logging
@@ -20,21 +21,40 @@ THREADS = 8
 CUSTOM_ROWS = "DELETE FROM {} WHERE substr(name, 1, 7) = 'CUSTOM_'"
 
 
+class Door:
+    """The HTTP server; it can be closed, so that nobody answers at the port, and opened again."""
+
+    def __init__(self, port: int, threads: int, inside: Any) -> None:
+        self._address = ("127.0.0.1", port)
+        self._threads = threads
+        self._inside = inside
+        self.open()
+
+    def open(self) -> None:
+        self._server = Server(self._address, self._inside, numthreads=self._threads)
+        self._server.expiration_interval = 0.05
+        self._server.prepare()
+        self._serving = threading.Thread(target=self._server.serve, daemon=True)
+        self._serving.start()
+
+    def close(self) -> None:
+        self._server.stop()
+        self._serving.join()
+
+
 def main() -> None:
     database, port = sys.argv[1], int(sys.argv[2])
     logging.getLogger("placement").setLevel(logging.CRITICAL)
-    server = Server(("127.0.0.1", port), application(database), numthreads=threads(database))
-    server.prepare()
-    threading.Thread(target=server.serve, daemon=True).start()
+    door = Door(port, threads_for(database), application(database))
+    orders = {"empty": empty, "close": door.close, "open": door.open}
     print("serving", flush=True)
     for line in sys.stdin:
-        if line.strip() == "empty":
-            empty()
-            print("empty", flush=True)
-    server.stop()
+        orders[line.strip()]()
+        print(line.strip(), flush=True)
+    door.close()
 
 
-def threads(database: str) -> int:
+def threads_for(database: str) -> int:
     """SQLite has one writer."""
     return 1 if database.startswith("sqlite") else THREADS
 

@@ -1,0 +1,110 @@
+"""The agent of one host as the service puts it together, but without its process and with its own clock."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from placements import Placement
+
+from agent.backoff import Backoff
+from agent.condition import Condition
+from agent.errors import PlacementUnavailable
+from agent.host import HostAgent
+from agent.identity import establish
+from agent.journal import Journal
+from agent.placement.client import PlacementClient
+from agent.placement.connect import open_transport
+from agent.placement.transport import Reply, Transport
+from agent.report import Reporter
+from agent.request import ClaimRequest, RequestGroup
+from agent.settings import Settings, load
+from agent.tracker import ResourceTracker
+from drivers.fake import FakeDriver
+
+
+class Wire:
+    """A transport that can be cut, or told what to answer."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.requests = 0
+        self.last = ""
+        self.cut = False
+        self.answer: Reply | None = None
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.requests += 1
+        self.last = f"{method} {path}"
+        if self.cut:
+            raise PlacementUnavailable("Placement does not answer.")
+        if self.answer is not None:
+            return self.answer
+        return self.inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class World:
+    agent: HostAgent
+    driver: FakeDriver
+    wire: Wire
+    journal: Journal
+    retries: list[float]
+    time: list[float]
+
+    def retry(self) -> None:
+        """Let the time pass until the agent tries again."""
+        self.time[0] += self.retries[-1]
+        self.agent.look("the retry")
+
+    def close(self) -> None:
+        self.driver.close()
+        self.wire.close()
+        self.journal.close()
+
+
+def request(**resources: int) -> ClaimRequest:
+    return ClaimRequest(str(uuid4()), (RequestGroup(resources=resources),))
+
+
+def told(directory: Path, placement: Placement) -> Settings:
+    """Settings for a fake host on that placement."""
+    options = {"kind": placement.kind, **placement.options}
+    lines = ["[placement]", *(f"{name} = {value}" for name, value in options.items())]
+    lines += ["[DEFAULT]", "compute_driver = fake", "host = node1", f"state_path = {directory}"]
+    file = directory / "plimsoll.conf"
+    file.write_text("\n".join(lines) + "\n")
+    return load([file])
+
+
+def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = None) -> World:
+    """The daemon's parts, put together as the service does it; `wired` may put something into the wire."""
+    journal = Journal.open(settings.state_path)
+    identity = establish(settings.state_path, settings.host, journal.host_uuid())
+    journal.remember_host(identity.uuid)
+    told = settings.placement
+    transport = open_transport(told.kind, state_dir=settings.state_path, options=asdict(told))
+    wire = Wire(wired(transport) if wired else transport)
+    client = PlacementClient(wire)
+    tracker = ResourceTracker(journal, client)
+    driver = FakeDriver.create(settings.driver)
+    reporter = Reporter(driver, client, tracker, journal, identity.uuid)
+    retries: list[float] = []
+    now = [0.0]
+    condition = Condition(lambda state, sentence: None)
+    agent = HostAgent(
+        settings,
+        identity,
+        reporter,
+        tracker,
+        client,
+        condition,
+        wake=retries.append,
+        prove=lambda: journal.remember_host(identity.uuid),
+        backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
+    )
+    return World(agent, driver, wire, journal, retries, now)

@@ -1,0 +1,286 @@
+"""Placement goes away at each step of each operation, and comes back: nothing is leaked, nothing is lost.
+
+Each operation is run again and again, with placement pulled one request later each time, just before the
+request, or just after it was done and before its answer came. The real one's port is closed for that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentkit import World, opened, request, told
+from placements import OpenStack, Placement
+from trackerkit import fast_directory
+
+from agent.claim import ClaimState
+from agent.condition import State
+from agent.errors import ClaimsClosed, PlacementUnavailable
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import Reply, Transport
+from agent.request import ClaimRequest
+from drivers.fake.host import Gpu
+
+REQUESTS_MAX = 40
+ASKED = request(VCPU=2, MEMORY_MB=64, PGPU=1)
+OTHER = request(VCPU=1)
+GPUS = (Gpu("0000:83:00.0", "PGPU"),)
+
+
+class Cable:
+    """A transport that is pulled at the request with that number, until it is plugged in again."""
+
+    def __init__(self, inner: Transport, placement: Placement) -> None:
+        self.inner = inner
+        self._placement = placement
+        self._number = 0
+        self.at = 0
+        self.after = False
+        self.pulled = False
+
+    def pull_at(self, number: int, *, after: bool) -> None:
+        self._number, self.at, self.after = 0, number, after
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self._number += 1
+        if self._number == self.at and not self.after:
+            self.pull()
+        if self.pulled and not isinstance(self._placement, OpenStack):
+            raise PlacementUnavailable("Placement does not answer.")
+        reply = self.inner.request(method, path, body, microversion=microversion)
+        if self._number == self.at and self.after:
+            self.pull()
+            raise PlacementUnavailable("Placement's answer was lost.")
+        return reply
+
+    def pull(self) -> None:
+        self.pulled = True
+        if isinstance(self._placement, OpenStack):
+            self._placement.close_door()
+
+    def plug(self) -> None:
+        self.at = 0
+        if self.pulled and isinstance(self._placement, OpenStack):
+            self._placement.open_door()
+        self.pulled = False
+
+    def close(self) -> None:
+        self.plug()
+        self.inner.close()
+
+
+class Host:
+    """One agent on one placement, with its cable."""
+
+    def __init__(self, directory: str, placement: Placement) -> None:
+        self.placement = placement.anew(Path(directory))
+        self.settings = told(Path(directory), self.placement)
+        self.schedulers: set[str] = set()
+        self.open(0, after=False)
+
+    def open(self, number: int, *, after: bool) -> None:
+        def wired(transport: Transport) -> Transport:
+            self.cable = Cable(transport, self.placement)
+            self.cable.pull_at(number, after=after)
+            return self.cable
+
+        self.world: World = opened(self.settings, wired)
+        self.world.driver.change(nics=(), gpus=GPUS)
+        self.agent = self.world.agent
+        self.raw = PlacementClient(self.cable.inner)
+
+    def close(self) -> None:
+        self.world.close()
+
+    def restart(self) -> None:
+        """The cable is still to be pulled where it was to be."""
+        at = self.cable.at
+        self.close()
+        self.open(at, after=self.cable.after)
+
+    def recover(self) -> None:
+        """Placement is back: one pass later all is well."""
+        self.cable.plug()
+        if self.agent.condition.state is not State.READY:
+            if self.world.retries:
+                self.world.retry()
+            else:
+                self.agent.look("the start")
+        assert self.agent.condition.state is State.READY, self.agent.condition.fault
+        self.agent.deliver()
+
+    def held(self) -> dict[str, dict[str, Mapping[str, int]]]:
+        """{consumer: {provider: amounts}} of all that placement holds on this host."""
+        found: dict[str, dict[str, Mapping[str, int]]] = {}
+        for provider in self.agent.tree()[0]:
+            for consumer, amounts in self.raw.consumers_on(provider.uuid).items():
+                found.setdefault(consumer, {})[provider.uuid] = amounts
+        return found
+
+    def claims(self) -> dict[str, dict[str, Mapping[str, int]]]:
+        claims = [claim for _, claim in self.agent.instances() if claim]
+        assert {claim.state for claim in claims} <= {ClaimState.CLAIMED}
+        return {claim.consumer: dict(claim.allocations) for claim in claims}
+
+    def check(self) -> None:
+        """The tree is what the host is; each allocation has its claim, and each claim its allocation."""
+        assert self.agent.next_plan().empty
+        claims = self.claims()
+        assert {consumer: held for consumer, held in self.held().items() if consumer in claims} == claims
+        assert self.held().keys() - claims.keys() <= self.schedulers
+
+
+Operation = Callable[[Host], None]
+
+
+def start(host: Host) -> None:
+    host.restart()
+    host.agent.look("the start")
+
+
+def claim(host: Host) -> None:
+    tell(host, ASKED)
+
+
+def adopt(host: Host) -> None:
+    """A scheduler was there first."""
+    host.schedulers = {ASKED.consumer}
+    foreseen = host.agent.explain(ASKED).allocations
+    host.raw.write_allocations(ConsumerAllocations(ASKED.consumer, foreseen, None, "demo", "admin"))
+    tell(host, ASKED)
+
+
+def release(host: Host) -> None:
+    host.agent.release(OTHER.consumer)
+
+
+def grow(host: Host) -> None:
+    host.world.driver.change(disk_gb=4321)
+    host.agent.look("an event")
+
+
+def shrink(host: Host) -> None:
+    host.world.driver.change(gpus=())
+    host.agent.look("an event")
+
+
+def verify(host: Host) -> None:
+    host.agent.verify()
+
+
+def tell(host: Host, asked: ClaimRequest) -> None:
+    """Whoever is told that it has something, has it."""
+    with suppress(PlacementUnavailable, ClaimsClosed):
+        granted = host.agent.claim(asked)
+        assert host.claims()[asked.consumer] == granted.allocations
+
+
+@contextmanager
+def a_host(placement: Placement, *, reported: bool = True) -> Iterator[Host]:
+    with fast_directory() as directory, closing(Host(directory, placement)) as host:
+        if reported:
+            host.agent.look("the start")
+            host.agent.claim(OTHER)
+        yield host
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before a request", "after a request"])
+@pytest.mark.parametrize(
+    "operation", [start, claim, adopt, release, grow, shrink, verify], ids=lambda each: each.__name__
+)
+def test_pulled_at_each_step(placement: Placement, operation: Operation, after: bool) -> None:
+    for number in range(1, REQUESTS_MAX):
+        with a_host(placement) as host:
+            host.cable.pull_at(number, after=after)
+            operation(host)
+            pulled = host.cable.pulled
+            host.recover()
+            host.check()
+            nothing_is_leaked(host)
+        if not pulled:
+            assert number > 1
+            return
+    raise AssertionError(f"{operation.__name__} makes more than {REQUESTS_MAX} requests")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before a request", "after a request"])
+def test_pulled_at_each_step_of_the_first_report(placement: Placement, after: bool) -> None:
+    for number in range(1, REQUESTS_MAX):
+        with a_host(placement, reported=False) as host:
+            host.cable.pull_at(number, after=after)
+            host.agent.look("the start")
+            assert host.cable.pulled is (host.agent.condition.state is State.DEGRADED)
+            pulled = host.cable.pulled
+            host.cable.pull_at(0, after=False)
+            with suppress(ClaimsClosed):
+                host.agent.claim(ASKED)
+                assert not pulled
+            host.recover()
+            host.check()
+        if not pulled:
+            return
+    raise AssertionError(f"the first report makes more than {REQUESTS_MAX} requests")
+
+
+@pytest.mark.parametrize("operation", [claim, release], ids=lambda each: each.__name__)
+def test_pulled_at_each_step_and_the_agent_killed_meanwhile(
+    placement: Placement, operation: Operation
+) -> None:
+    for number in range(1, REQUESTS_MAX):
+        with a_host(placement) as host:
+            host.cable.pull_at(number, after=True)
+            operation(host)
+            pulled = host.cable.pulled
+            host.cable.plug()
+            host.restart()
+            host.recover()
+            host.check()
+            nothing_is_leaked(host)
+        if not pulled:
+            return
+    raise AssertionError(f"{operation.__name__} makes more than {REQUESTS_MAX} requests")
+
+
+def nothing_is_leaked(host: Host) -> None:
+    """Everything that was ever claimed can be given back, and then nothing is held."""
+    for consumer in host.claims():
+        assert host.agent.release(consumer)
+    assert host.held().keys() <= host.schedulers
+
+
+def test_away_at_the_start_the_agent_is_up_and_says_why(
+    placement: Placement, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with a_host(placement, reported=False) as host:
+        host.cable.pull()
+        host.agent.look("the start")
+        for _ in range(5):
+            host.world.retry()
+        status = host.agent.status()
+        assert status["state"] == "degraded" and not status["placement"]["ok"]
+        assert "answer" in status["reasons"][0] and "answer" in status["claims"]["reason"]
+        with pytest.raises(ClaimsClosed, match="answer"):
+            host.agent.claim(ASKED)
+        assert [each.levelname for each in caplog.records] == ["WARNING"]
+        host.recover()
+        assert host.agent.claim(ASKED).state is ClaimState.CLAIMED
+        host.check()
+
+
+def test_a_placement_that_hangs_is_given_up_in_time(openstack: OpenStack) -> None:
+    openstack.empty()
+    openstack.options["timeout"] = 1
+    try:
+        with a_host(openstack) as host:
+            with openstack.hanging(), pytest.raises(PlacementUnavailable, match="timed out"):
+                host.agent.claim(ASKED)
+            assert host.agent.status()["state"] == "degraded"
+            host.recover()
+            host.check()
+    finally:
+        openstack.options["timeout"] = 10
