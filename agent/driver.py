@@ -56,12 +56,15 @@ class Move:
     """A move instruction (seed 2018): `moved_resources` {class: amount} went from one provider to another.
 
     Providers by name. `consumers` {consumer uuid: {class: amount}} where the driver knows who uses which.
+    `becomes` {class: its name at the target} where moving changes the class (VCPU to PCPU); the two providers
+    may then be one. An instruction stands for as long as the driver likes: one that is done is no work.
     """
 
     from_resource_provider: str
     moved_resources: Mapping[str, int]
     to_resource_provider: str
     consumers: Mapping[str, Mapping[str, int]] | None = None
+    becomes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,98 +3,99 @@
 A driver that changed its model says which inventory went where (`agent.driver.Move`, seed 2018), and, where
 it knows, which consumer uses how much. `plan_reshape` turns that into the content of one `POST /reshaper`:
 only the touched providers, only the touched consumers. Placement proves nothing of what is asked of it there,
-so it is proved here: for every consumer and class the sum stays the same, every target can hold what it gets,
-and nobody is left on inventory that goes away.
+so it is proved here, by `reshape_laws`, before anything is written.
 
 Where ownership is told, that is where a consumer goes. Where it is not, a consumer is placed whole on the
-first target with room, the largest first, then by uuid; if there is none, the whole reshape is refused.
+first target with room, the largest first, then by uuid; if there is none, the whole reshape is refused. From
+a source that goes on offering the class nobody is moved untold, unless it no longer has room for all.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from agent.claim import Allocations
 from agent.driver import Move
 from agent.errors import ReshapeRefused
-from agent.tree import Inventory, Provider, ProviderTree
-
-
-class Relocation(NamedTuple):
-    """`amount` of `resource_class`, held by `consumer`, goes from provider `source` to `target` (uuids)."""
-
-    consumer: str
-    resource_class: str
-    amount: int
-    source: str
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reshape:
-    """The content of one `POST /reshaper`.
-
-    `inventories` {provider uuid: its whole new inventory}; `allocations` {consumer uuid: its whole new set}.
-    """
-
-    inventories: Mapping[str, Mapping[str, Inventory]]
-    allocations: Mapping[str, Allocations]
-    relocations: tuple[Relocation, ...]
-
-    @property
-    def empty(self) -> bool:
-        return not self.inventories
-
-
-class _Slot(NamedTuple):
-    """One class of one provider: what is counted, moved and filled."""
-
-    provider: str
-    resource_class: str
+from agent.reshape_laws import breaches
+from agent.reshape_types import (
+    Instruction,
+    Relocation,
+    Reshape,
+    Slot,
+    allocations_of,
+    instructions,
+    inventory_at,
+    name_of,
+    slots_of,
+)
+from agent.tree import Inventory, ProviderTree
 
 
 @dataclass(frozen=True, slots=True)
 class _Bundle:
-    """The instructions of one source whose classes hang together: `targets` {uuid: classes it may take}."""
+    """The instructions of one source whose classes hang together: `targets` {uuid: {class: class there}}.
+
+    `untold` are the targets of which nobody was told who uses them.
+    """
 
     source: str
     classes: frozenset[str]
-    targets: Mapping[str, frozenset[str]]
+    targets: Mapping[str, Mapping[str, str]]
+    untold: frozenset[str]
 
 
 @dataclass(slots=True)
 class _Work:
     """The plan in the making: what everybody holds after the moves so far, and what is wrong with it."""
 
+    current: ProviderTree
     desired: ProviderTree
-    held: dict[str, dict[_Slot, int]]
-    used: dict[_Slot, int] = field(default_factory=lambda: defaultdict(int))
+    held: dict[str, dict[Slot, int]]
+    used: dict[Slot, int] = field(default_factory=lambda: defaultdict(int))
     relocations: list[Relocation] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def shift(self, consumer: str, slot: _Slot, amount: int, target: str) -> None:
+    def shift(self, consumer: str, source: Slot, amount: int, target: Slot) -> None:
         """Move `amount`; the source must hold it."""
-        for change, where in ((-amount, slot), (amount, _Slot(target, slot.resource_class))):
+        for change, where in ((-amount, source), (amount, target)):
             left = self.held[consumer].get(where, 0) + change
             if left:
                 self.held[consumer][where] = left
             else:
                 del self.held[consumer][where]
             self.used[where] += change
-        self.relocations.append(Relocation(consumer, slot.resource_class, amount, slot.provider, target))
+        self.relocations.append(
+            Relocation(
+                consumer,
+                source.resource_class,
+                amount,
+                source.provider,
+                target.provider,
+                target.resource_class,
+            )
+        )
 
-    def offered(self, slot: _Slot) -> Inventory | None:
-        provider = self.desired.get(slot.provider)
-        return provider.inventories.get(slot.resource_class) if provider else None
+    def offered(self, slot: Slot) -> Inventory | None:
+        return inventory_at(self.desired, slot)
 
-    def room(self, slot: _Slot) -> int:
+    def room(self, slot: Slot) -> int:
         inventory = self.offered(slot)
         return inventory.capacity - self.used[slot] if inventory else 0
 
+    def takes(self, consumer: str, slot: Slot, amount: int) -> bool:
+        """Whether the slot may give the consumer so much more."""
+        inventory = self.offered(slot)
+        whole = amount + self.held[consumer].get(slot, 0)
+        return (
+            inventory is not None
+            and self.room(slot) >= amount
+            and inventory.min_unit <= whole <= inventory.max_unit
+            and not whole % inventory.step_size
+        )
+
     def name(self, provider: str) -> str:
-        found = self.desired.get(provider)
-        return found.name if found else provider
+        return name_of(provider, self.desired, self.current)
 
 
 def plan_reshape(
@@ -110,21 +111,21 @@ def plan_reshape(
     :param held: {consumer uuid: its whole allocation}, of every consumer on a touched provider
     :raises ReshapeRefused: with every reason; nothing can then be moved
     """
-    bundles = _bundles(moves, current, desired)
-    touched = {uuid for bundle in bundles for uuid in (bundle.source, *bundle.targets)}
-    work = _Work(desired, {consumer: _slots(allocations) for consumer, allocations in held.items()})
+    told = instructions(moves, current, desired)
+    work = _Work(current, desired, {consumer: slots_of(each) for consumer, each in held.items()})
     for slots in work.held.values():
         for slot, amount in slots.items():
             work.used[slot] += amount
-    _place_told(work, moves, current)
+    _place_told(work, told)
     if not work.problems:
-        _place_untold(work, bundles)
-    allocations = {consumer: _allocations(work.held[consumer]) for consumer, *_ in work.relocations}
-    inventories = {
-        uuid: provider.inventories if (provider := desired.get(uuid)) else {} for uuid in sorted(touched)
-    }
-    reshape = Reshape(inventories, allocations, tuple(work.relocations))
-    problems = work.problems or list(breaches(reshape, desired, held))
+        for bundle in _bundles(told):
+            _place_untold(work, bundle)
+    reshape = Reshape(
+        {uuid: _inventories(desired, uuid) for uuid in touched(told)},
+        {consumer: allocations_of(work.held[consumer]) for consumer, *_ in work.relocations},
+        tuple(work.relocations),
+    )
+    problems = work.problems or list(breaches(reshape, current, desired, told, held))
     if problems:
         raise ReshapeRefused(
             f"the reshape cannot be done as a whole, so nothing of it was: {'; '.join(problems)}",
@@ -133,144 +134,120 @@ def plan_reshape(
     return reshape
 
 
-def inverse_moves(reshape: Reshape, tree: ProviderTree) -> tuple[Move, ...]:
-    """The instructions that bring each relocated amount back to where it came from."""
+def touched(told: Iterable[Instruction]) -> list[str]:
+    """The uuids of the providers that inventory leaves or comes to."""
+    return sorted({uuid for each in told for uuid in (each.source, each.target)})
+
+
+def inverse_moves(moves: Sequence[Move], reshape: Reshape, tree: ProviderTree) -> tuple[Move, ...]:
+    """The instructions that undo `moves`, and bring each relocated amount back to where it came from.
+
+    `tree` has every provider that `moves` name.
+    """
     back: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
-    for consumer, resource_class, amount, source, target in reshape.relocations:
-        shares = back.setdefault((target, source), {}).setdefault(consumer, {})
-        shares[resource_class] = shares.get(resource_class, 0) + amount
-    return tuple(
-        Move(tree[origin].name, _sums(consumers.values()), tree[goal].name, consumers)
-        for (origin, goal), consumers in back.items()
+    for consumer, _, amount, source, target, there in reshape.relocations:
+        shares = back.setdefault((tree[target].name, tree[source].name), {}).setdefault(consumer, {})
+        shares[there] = shares.get(there, 0) + amount
+    return tuple(_inverse(move, back) for move in moves)
+
+
+def _inverse(move: Move, back: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]]) -> Move:
+    origin, goal = move.to_resource_provider, move.from_resource_provider
+    there = {name: move.becomes.get(name, name) for name in move.moved_resources}
+    consumers = {
+        who: {name: amount for name, amount in shares.items() if name in there.values()}
+        for who, shares in back.get((origin, goal), {}).items()
+    }
+    return Move(
+        origin,
+        {there[name]: amount for name, amount in move.moved_resources.items()},
+        goal,
+        {who: shares for who, shares in consumers.items() if shares},
+        {after: before for before, after in there.items() if before != after},
     )
 
 
-def with_sources_reserved(current: ProviderTree, moves: Iterable[Move]) -> ProviderTree:
-    """`current` with everything that is to move reserved, so that nobody claims it while a reshape is due."""
-    tree = current
-    for move in moves:
-        source = tree.by_name(move.from_resource_provider)
-        if source is None:
-            continue
-        inventories = dict(source.inventories)
-        for resource_class in move.moved_resources:
-            if resource_class in inventories:
-                inventory = inventories[resource_class]
-                inventories[resource_class] = replace(inventory, reserved=inventory.total)
-        tree = tree.with_provider(replace(source, inventories=inventories))
-    return tree
-
-
-def breaches(reshape: Reshape, desired: ProviderTree, held: Mapping[str, Allocations]) -> Iterable[str]:
-    """Every law that `reshape` would break, a sentence each; no part of how it was made is trusted."""
-    after = {
-        consumer: reshape.allocations.get(consumer, allocations) for consumer, allocations in held.items()
-    }
-    for consumer in sorted(reshape.allocations):
-        before_sums = _sums(held.get(consumer, {}).values())
-        after_sums = _sums(after.get(consumer, {}).values())
-        if before_sums != after_sums:
-            yield f"consumer {consumer} would hold {after_sums} where it held {before_sums}"
-    used: dict[_Slot, int] = defaultdict(int)
-    moved_to = {(relocation.consumer, relocation.target) for relocation in reshape.relocations}
-    for consumer, allocations in sorted(after.items()):
-        for slot, amount in _slots(allocations).items():
-            if slot.provider not in reshape.inventories:
-                continue
-            used[slot] += amount
-            inventory = reshape.inventories[slot.provider].get(slot.resource_class)
-            if inventory is None:
-                yield (
-                    f"consumer {consumer} holds {amount} {slot.resource_class} of "
-                    f"{_name(desired, slot.provider)}, which no longer has any"
-                )
-            elif (consumer, slot.provider) in moved_to:
-                yield from _unit_breach(consumer, slot, amount, inventory, desired)
-    for slot, amount in sorted(used.items()):
-        inventory = reshape.inventories[slot.provider].get(slot.resource_class)
-        if inventory is not None and amount > inventory.capacity:
-            yield (
-                f"{_name(desired, slot.provider)} would hold {amount} {slot.resource_class} "
-                f"and has room for {inventory.capacity}"
-            )
-
-
-def _unit_breach(
-    consumer: str, slot: _Slot, amount: int, inventory: Inventory, desired: ProviderTree
-) -> Iterable[str]:
-    if not inventory.min_unit <= amount <= inventory.max_unit or amount % inventory.step_size:
-        yield (
-            f"consumer {consumer} would hold {amount} {slot.resource_class} of "
-            f"{_name(desired, slot.provider)}, which gives {inventory.min_unit} to {inventory.max_unit} "
-            f"in steps of {inventory.step_size}"
-        )
-
-
-def _place_told(work: _Work, moves: Sequence[Move], current: ProviderTree) -> None:
+def _place_told(work: _Work, told: Sequence[Instruction]) -> None:
     """Move what the driver says each consumer uses."""
-    for move in moves:
-        source = _uuid(move.from_resource_provider, work.desired, current)
-        target = _uuid(move.to_resource_provider, work.desired)
-        for consumer, shares in sorted((move.consumers or {}).items()):
+    left = {consumer: dict(slots) for consumer, slots in work.held.items()}
+    for each in told:
+        there = {source.resource_class: target for source, target, _ in each.pairs()}
+        for consumer, shares in sorted((each.move.consumers or {}).items()):
             for resource_class, amount in sorted(shares.items()):
-                slot = _Slot(source, resource_class)
-                has = work.held.get(consumer, {}).get(slot, 0)
+                slot = Slot(each.source, resource_class)
+                has = left.get(consumer, {}).get(slot, 0)
+                if resource_class not in there or there[resource_class] == slot:
+                    continue
                 if amount > has:
                     work.problems.append(
-                        f"consumer {consumer} uses {amount} {resource_class} of {move.to_resource_provider} "
-                        f"but holds {has} on {move.from_resource_provider}: give it an allocation first"
+                        f"consumer {consumer} uses {amount} {resource_class} of "
+                        f"{each.move.to_resource_provider} but holds {has} on "
+                        f"{each.move.from_resource_provider}: give it an allocation first"
                     )
                 elif amount:
-                    work.shift(consumer, slot, amount, target)
+                    left[consumer][slot] = has - amount
+                    work.shift(consumer, slot, amount, there[resource_class])
 
 
-def _place_untold(work: _Work, bundles: Sequence[_Bundle]) -> None:
+def _place_untold(work: _Work, bundle: _Bundle) -> None:
     """Place whole every consumer that is left on a class which its provider loses."""
-    for bundle in bundles:
-        leaving = {c for c in bundle.classes if work.offered(_Slot(bundle.source, c)) is None}
-        left = {
-            consumer: share
-            for consumer, slots in work.held.items()
-            if (
-                share := {
-                    c: slots[_Slot(bundle.source, c)] for c in leaving if _Slot(bundle.source, c) in slots
-                }
-            )
-        }
-        for consumer, share in sorted(left.items(), key=lambda item: (-sum(item[1].values()), item[0])):
-            target = _first_with_room(work, bundle, consumer, share)
-            if target is None:
-                work.problems.append(_no_room(work, bundle, consumer, share))
-                continue
-            for resource_class, amount in sorted(share.items()):
-                work.shift(consumer, _Slot(bundle.source, resource_class), amount, target)
+    sources = {name: Slot(bundle.source, name) for name in bundle.classes}
+    leaving = {name for name, slot in sources.items() if work.offered(slot) is None}
+    for consumer, share in _by_size(work, sources, leaving):
+        target = _first_with_room(work, bundle, bundle.targets, consumer, share)
+        if target is None:
+            work.problems.append(_no_room(work, bundle, consumer, share))
+        else:
+            _shift_all(work, bundle, consumer, share, target)
+    for name in sorted(bundle.classes - leaving):
+        for consumer, share in _by_size(work, sources, {name}):
+            if work.room(sources[name]) >= 0:
+                break
+            target = _first_with_room(work, bundle, bundle.untold, consumer, share)
+            if target is not None:
+                _shift_all(work, bundle, consumer, share, target)
 
 
-def _first_with_room(work: _Work, bundle: _Bundle, consumer: str, share: Mapping[str, int]) -> str | None:
-    for target, classes in bundle.targets.items():
-        if share.keys() <= classes and all(
-            work.room(_Slot(target, c)) >= amount and _gives(work, consumer, _Slot(target, c), amount)
-            for c, amount in share.items()
+def _by_size(
+    work: _Work, sources: Mapping[str, Slot], classes: Iterable[str]
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """(consumer, {class: amount}) of who holds some of these classes, the largest first, then by uuid."""
+    shares = {
+        consumer: {name: slots[sources[name]] for name in classes if sources[name] in slots}
+        for consumer, slots in work.held.items()
+    }
+    found = [(consumer, share) for consumer, share in shares.items() if share]
+    return iter(sorted(found, key=lambda each: (-sum(each[1].values()), each[0])))
+
+
+def _first_with_room(
+    work: _Work, bundle: _Bundle, targets: Iterable[str], consumer: str, share: Mapping[str, int]
+) -> str | None:
+    for target in bundle.targets:
+        there = bundle.targets[target]
+        if (
+            target in targets
+            and share.keys() <= there.keys()
+            and all(work.takes(consumer, Slot(target, there[name]), amount) for name, amount in share.items())
         ):
             return target
     return None
 
 
-def _gives(work: _Work, consumer: str, slot: _Slot, amount: int) -> bool:
-    inventory = work.offered(slot)
-    whole = amount + work.held[consumer].get(slot, 0)
-    return (
-        inventory is not None
-        and inventory.min_unit <= whole <= inventory.max_unit
-        and not whole % inventory.step_size
-    )
+def _shift_all(work: _Work, bundle: _Bundle, consumer: str, share: Mapping[str, int], target: str) -> None:
+    for name, amount in sorted(share.items()):
+        there = Slot(target, bundle.targets[target][name])
+        work.shift(consumer, Slot(bundle.source, name), amount, there)
 
 
 def _no_room(work: _Work, bundle: _Bundle, consumer: str, share: Mapping[str, int]) -> str:
-    asked = ", ".join(f"{amount} {c}" for c, amount in sorted(share.items()))
+    asked = ", ".join(f"{amount} {name}" for name, amount in sorted(share.items()))
     free = "; ".join(
-        f"{work.name(target)}: " + ", ".join(f"{work.room(_Slot(target, c))} {c}" for c in sorted(share))
-        for target in bundle.targets
+        f"{work.name(target)}: "
+        + ", ".join(
+            f"{max(0, work.room(Slot(target, there[c])))} {there[c]}" for c in sorted(share) if c in there
+        )
+        for target, there in bundle.targets.items()
     )
     return (
         f"consumer {consumer} holds {asked} of {work.name(bundle.source)}, nobody said which units those "
@@ -278,22 +255,26 @@ def _no_room(work: _Work, bundle: _Bundle, consumer: str, share: Mapping[str, in
     )
 
 
-def _bundles(moves: Sequence[Move], current: ProviderTree, desired: ProviderTree) -> tuple[_Bundle, ...]:
+def _bundles(told: Sequence[Instruction]) -> Iterator[_Bundle]:
     """The instructions by source, and within it by classes that travel together."""
-    by_source: dict[str, list[tuple[frozenset[str], str]]] = {}
-    for move in moves:
-        source = _uuid(move.from_resource_provider, desired, current)
-        target = _uuid(move.to_resource_provider, desired)
-        by_source.setdefault(source, []).append((frozenset(move.moved_resources), target))
-    bundles = []
-    for source, instructions in by_source.items():
-        for classes in _components(classes for classes, _ in instructions):
-            targets: dict[str, frozenset[str]] = {}
-            for taken, target in instructions:
-                if taken <= classes:
-                    targets[target] = targets.get(target, frozenset()) | taken
-            bundles.append(_Bundle(source, classes, targets))
-    return tuple(bundles)
+    by_source: dict[str, list[Instruction]] = {}
+    for each in told:
+        by_source.setdefault(each.source, []).append(each)
+    for source, group in by_source.items():
+        for classes in _components(frozenset(each.move.moved_resources) for each in group):
+            targets: dict[str, dict[str, str]] = {}
+            untold = set()
+            for each in group:
+                if each.move.moved_resources.keys() <= classes:
+                    there = targets.setdefault(each.target, {})
+                    for slot, target, _ in each.pairs():
+                        if slot.resource_class == target.resource_class:
+                            there[slot.resource_class] = target.resource_class
+                        else:  # only who is told changes class, as long as there is another way
+                            there.setdefault(slot.resource_class, target.resource_class)
+                    if each.move.consumers is None:
+                        untold.add(each.target)
+            yield _Bundle(source, classes, targets, frozenset(untold))
 
 
 def _components(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
@@ -311,40 +292,6 @@ def _components(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
     return components
 
 
-def _uuid(name: str, *trees: ProviderTree) -> str:
-    for tree in trees:
-        provider = tree.by_name(name)
-        if provider is not None:
-            return provider.uuid
-    raise ReshapeRefused(
-        f"a move instruction names provider {name}, which is in no tree; the driver's description is wrong",
-        reasons=[f"unknown provider {name}"],
-    )
-
-
-def _name(tree: ProviderTree, uuid: str) -> str:
-    provider: Provider | None = tree.get(uuid)
-    return provider.name if provider else uuid
-
-
-def _slots(allocations: Allocations) -> dict[_Slot, int]:
-    return {
-        _Slot(provider, resource_class): amount
-        for provider, resources in allocations.items()
-        for resource_class, amount in resources.items()
-    }
-
-
-def _allocations(slots: Mapping[_Slot, int]) -> Allocations:
-    allocations: dict[str, dict[str, int]] = {}
-    for slot, amount in slots.items():
-        allocations.setdefault(slot.provider, {})[slot.resource_class] = amount
-    return allocations
-
-
-def _sums(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for resources in many:
-        for resource_class, amount in resources.items():
-            sums[resource_class] = sums.get(resource_class, 0) + amount
-    return dict(sorted(sums.items()))
+def _inventories(tree: ProviderTree, uuid: str) -> Mapping[str, Inventory]:
+    provider = tree.get(uuid)
+    return provider.inventories if provider else {}

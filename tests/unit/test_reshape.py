@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from agent.driver import Move
 from agent.errors import ReshapeRefused
-from agent.reshape import breaches, inverse_moves, plan_reshape, with_sources_reserved
+from agent.reshape import inverse_moves, plan_reshape
+from agent.reshape_laws import breaches
+from agent.reshape_stage import due_moves, staged, with_stand_ins
+from agent.reshape_types import Reshape, instructions
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "00000000-0000-0000-0000-000000000001"
@@ -115,7 +118,7 @@ def test_an_unknown_provider_in_an_instruction_is_named() -> None:
 
 
 def test_while_pending_the_sources_are_reserved() -> None:
-    reserved = with_sources_reserved(flat(4), to_gpus(2, 2))
+    reserved = staged(flat(4), nested(2, 2), to_gpus(2, 2), reserve=True)
     assert reserved[ROOT].inventories["VGPU"].capacity == 0
     assert reserved[ROOT].inventories["VCPU"].capacity == 64
 
@@ -147,7 +150,7 @@ def test_sums_are_conserved_or_nothing_happens(
     case: tuple[int, int, list[Move], dict[str, dict[str, dict[str, int]]]],
 ) -> None:
     gpus, each, moves, held = case
-    current, desired = flat(64), nested(gpus, each)
+    current, desired = flat(gpus * each), nested(gpus, each)
     try:
         reshape = plan_reshape(current, desired, moves, held)
     except ReshapeRefused as refusal:
@@ -165,7 +168,7 @@ def test_sums_are_conserved_or_nothing_happens(
         for uuid, shares in (move.consumers or {}).items():
             assert after[uuid][desired.by_name(move.to_resource_provider).uuid] == shares
 
-    back = plan_reshape(desired, current, inverse_moves(reshape, desired), after)
+    back = plan_reshape(desired, current, inverse_moves(moves, reshape, desired), after)
     assert {**after, **back.allocations} == held
 
 
@@ -175,7 +178,7 @@ def test_a_tampered_reshape_breaks_a_law(
 ) -> None:
     gpus, each, moves, held = case
     try:
-        reshape = plan_reshape(flat(64), nested(gpus, each), moves, held)
+        reshape = plan_reshape(flat(gpus * each), nested(gpus, each), moves, held)
     except ReshapeRefused:
         return
     victim = consumer(number)
@@ -183,4 +186,5 @@ def test_a_tampered_reshape_breaks_a_law(
         return
     tampered = {p: {c: a + change for c, a in r.items()} for p, r in reshape.allocations[victim].items()}
     broken = replace(reshape, allocations={**reshape.allocations, victim: tampered})
-    assert list(breaches(broken, nested(gpus, each), held))
+    told = instructions(moves, flat(gpus * each), nested(gpus, each))
+    assert list(breaches(broken, flat(gpus * each), nested(gpus, each), told, held))
