@@ -1,7 +1,7 @@
 """Claims, releases, retries, outages, restarts and another writer in any order, against a model.
 
 Never over-committed; what a consumer holds sums up to what it asked for; every unit has one owner; a refused
-call changes nothing; repeating a call is harmless. `PLIMSOLL_STEPS` multiplies the number of runs.
+call changes nothing; repeating a call is harmless. `PLIMSOLL_STEPS=160`, with --timeout=0, is 100 000 steps.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ class Claims(RuleBasedStateMachine):
             assert consumer not in self.granted
             if self.kit.tracker.get(consumer) is not None:
                 self.unsure.add(consumer)
+            else:
+                self.unsure.discard(consumer)
         else:
             assert claim.state is ClaimState.CLAIMED
             self.granted[consumer] = asked
@@ -170,9 +172,7 @@ class Claims(RuleBasedStateMachine):
                 self.granted[consumer] = claim.request
                 self.unsure.discard(consumer)
 
-    @rule(
-        stranger=st.sampled_from(STRANGERS), name=st.sampled_from(["gpu0", "gpu1"]), amount=st.integers(1, 4)
-    )
+    @rule(stranger=strangers, name=st.sampled_from(["gpu0", "gpu1"]), amount=st.integers(1, 4))
     def somebody_takes(self, stranger: str, name: str, amount: int) -> None:
         with suppress(PlacementFull, PlacementConflict):
             self.kit.schedule(stranger, **{name: {"VGPU": amount}})
