@@ -110,6 +110,25 @@ def _imported(answer: Json, left: list[str]) -> Iterator[str]:
         yield f"{others} consumers that the document does not have use these providers too"
 
 
+def ping(args: Namespace) -> ExitCode:
+    from agent.placement.ping import ping as ask
+
+    with _transport(args) as transport:
+        found = ask(transport, f"embedded in {args.state_dir or 'the state directory'}")
+    Output(args.output).show(found.to_json(), lambda _: _pinged(found.to_json()))
+    return ExitCode.DRIFT_FOUND if found.lacking else ExitCode.DONE
+
+
+def _pinged(answer: Json) -> Iterator[str]:
+    versions, times = answer["microversions"], answer["round_trip_ms"]
+    yield f"placement   {answer['where']}"
+    yield f"asked as    {answer['who']}"
+    yield f"speaks      {versions['lowest']} to {versions['highest']}, spoken to in {versions['spoken']}"
+    yield f"round trip  {times['best']:.1f} ms at best, {times['median']:.1f} ms in the middle"
+    for each in answer["lacking"]:
+        yield f"lacking     {each}"
+
+
 def check(args: Namespace) -> ExitCode:
     from agent.placement.invariants import findings
 

@@ -22,7 +22,7 @@ def add_placement_commands(add: Adder, verbs_of: Callable[[argparse.ArgumentPars
     group = add(
         "placement",
         None,
-        "serve, export, import or check a placement",
+        "serve, export, import, check or ping a placement",
         "An embedded placement can be served to any Placement client, and its content carried to another\n"
         "embedded one or to an OpenStack Placement.",
         "  plimsoll placement serve --bind 127.0.0.1:8778 --state-dir /var/lib/plimsoll\n"
@@ -35,6 +35,7 @@ def add_placement_commands(add: Adder, verbs_of: Callable[[argparse.ArgumentPars
     _export(verbs)
     _import(verbs)
     _check(verbs)
+    _ping(verbs)
 
 
 def _serve(add: Adder) -> None:
@@ -114,6 +115,20 @@ def _check(add: Adder) -> None:
     )
     _source(check)
     check.add_argument("file", nargs="?", metavar="FILE", help="an exported document; - is standard input")
+
+
+def _ping(add: Adder) -> None:
+    ping = add(
+        "ping",
+        placement.ping,
+        "whether a placement is there and will do",
+        f"{_SOURCES}Says where it is, as whom it is asked, which microversions it speaks, how long an\n"
+        "answer takes, and what the agent may not do there. Writes nothing. Ends with 3 where something is\n"
+        "lacking that the agent can do without, with 1 where it cannot.",
+        "  plimsoll placement ping --config-file /etc/plimsoll/plimsoll.conf\n"
+        "  plimsoll placement ping --url http://placement.example/placement -o json | jq .round_trip_ms",
+    )
+    _source(ping)
 
 
 def _source(command: argparse.ArgumentParser) -> None:

@@ -135,7 +135,7 @@ class PlacementClient:
     def reparent(self, uuid: str, name: str, parent: str | None) -> int:
         """Hang it under another parent, None for none; its generation. From microversion 1.37."""
         asked = f"move the provider {name} ({uuid}) under {parent or 'no parent'}"
-        if not self._speaks(_REPARENTING):
+        if not self.speaks(_REPARENTING):
             raise PlacementError(
                 f"Placement cannot {asked}: that needs microversion {_REPARENTING}, "
                 f"and it is spoken to in {self.microversion}."
@@ -285,11 +285,12 @@ class PlacementClient:
             "project_id": write.project_id,
             "user_id": write.user_id,
         }
-        if self._speaks(_CONSUMER_TYPES):
+        if self.speaks(_CONSUMER_TYPES):
             body["consumer_type"] = "INSTANCE" if write.consumer_type == _UNTYPED else write.consumer_type
         return body
 
-    def _speaks(self, microversion: str) -> bool:
+    def speaks(self, microversion: str) -> bool:
+        """Whether the service is spoken to in that microversion or a later one."""
         return _numbers(self.microversion) >= _numbers(microversion)
 
     def _call(

@@ -85,6 +85,29 @@ class HttpTransport:
             raise _explained(error, f"{method} {path}") from error
         return Reply(answer.status_code, _parsed(answer), {n.lower(): v for n, v in answer.headers.items()})
 
+    def where(self) -> str:
+        """Placement's address, by Keystone's catalog or `endpoint_override`. Raises as `request` does."""
+        try:
+            found = self._adapter.get_endpoint()
+        except exceptions.ClientException as error:
+            raise _explained(error, "find its address") from error
+        if not found:
+            raise PlacementError(
+                "Placement's address is not in Keystone's catalog: check region_name and valid_interfaces in "
+                "[placement], or set endpoint_override."
+            )
+        return str(found)
+
+    def who(self) -> str:
+        """As whom the agent asks, in words. Raises as `request` does."""
+        try:
+            user, project = self._adapter.get_user_id(), self._adapter.get_project_id()
+        except exceptions.ClientException as error:
+            raise _explained(error, "say who asks") from error
+        if user is None:
+            return "whoever the token or the address stands for: Keystone was not asked"
+        return f"user {user} in project {project}" if project else f"user {user}"
+
     def close(self) -> None:
         """Close the connections; a later request opens new ones."""
         self._adapter.session.session.close()

@@ -46,7 +46,7 @@ class ContentClient(PlacementClient):
 
     def knows_types(self) -> bool:
         """Whether it tells consumers' types apart, which is so from microversion 1.38 on."""
-        return self._speaks(_CONSUMER_TYPES)
+        return self.speaks(_CONSUMER_TYPES)
 
 
 def read_service(client: ContentClient, *, with_usages: bool = False) -> tuple[Content, Evidence]:

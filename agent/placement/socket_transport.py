@@ -48,6 +48,12 @@ class SocketTransport:
             ) from error
         return Reply(answer.status, _parsed(text), {n.lower(): value for n, value in answer.getheaders()})
 
+    def where(self) -> str:
+        return f"unix:{self._path}"
+
+    def who(self) -> str:
+        return str(self._headers["X-Auth-Token"])
+
     def close(self) -> None:
         """Nothing is kept open."""
 
