@@ -33,7 +33,7 @@ class Located(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pinged:
-    """`spoken` is the microversion that the agent would use. `lacking` are sentences on what does not stop it.
+    """`spoken` is the microversion that the agent would use; `lacking`: what it can do without, in sentences.
 
     Times are milliseconds, of TIMES requests of the versions.
     """
@@ -90,7 +90,7 @@ def ping(transport: Transport, place: str, *, timer: Callable[[], float] = time.
 
 
 def _may(transport: Transport, path: str) -> bool:
-    """A body that nothing could be done with is refused too, but only after the right to send one was checked."""
+    """An empty body is refused as well, but only after the right to send one was checked."""
     reply = transport.request("POST", path, {}, microversion=LEAST_MICROVERSION)
     if 200 <= reply.status < 300:
         raise PlacementError(
