@@ -1,5 +1,6 @@
 """The entry point of `plimsoll`: parse, run, end with an exit code and never with a traceback."""
 
+import contextlib
 import io
 import os
 import sys
@@ -60,7 +61,7 @@ def _prepare_streams() -> None:
 
 def _drop_output() -> None:
     """Else the interpreter would fail once more, when it flushes at its end what nobody takes."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    with contextlib.suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
