@@ -66,6 +66,7 @@ def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pas
 ) -> None:
     world.agent.look("the start")
     caplog.set_level(logging.INFO)
+    caplog.clear()
     world.wire.cut = True
     with pytest.raises(PlacementUnavailable):
         world.agent.claim(request(VCPU=1))
