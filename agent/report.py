@@ -71,7 +71,10 @@ class PassReport:
 
 
 class Reporter:
-    """Runs passes, one at a time, from whichever thread; keeps what the last good one saw."""
+    """Runs passes, one at a time, from whichever thread; keeps what the last good one saw.
+
+    `arrive` is called before the first write; it raises PlimsollError where nothing is to be written here.
+    """
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class Reporter:
         memory: Memory,
         root_uuid: str,
         *,
+        arrive: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -89,6 +93,8 @@ class Reporter:
         self._tracker = tracker
         self._memory = memory
         self._root = root_uuid
+        self._arrive = arrive
+        self._arrived = False
         self._clock = clock
         self._timer = timer
         self._lock = threading.Lock()
@@ -188,6 +194,9 @@ class Reporter:
             self.guests = guests
         if self._in_step and not reread and description == self._description:
             return None
+        if not self._arrived:
+            self._arrive()
+            self._arrived = True
         if self._in_step and not reread and self._tree is not None:
             current = self._tree  # if somebody wrote since, the write meets a conflict
         else:

@@ -20,6 +20,7 @@ from agent.api.server import ApiServer
 from agent.condition import Condition, State
 from agent.driver import Driver
 from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
+from agent.home import arrive, place
 from agent.host import HostAgent
 from agent.identity import establish
 from agent.jobs import Jobs
@@ -128,7 +129,14 @@ class Service:
         )
         self._stack.callback(client.close)
         tracker = ResourceTracker(journal, client)
-        reporter = Reporter(driver, client, tracker, journal, identity.uuid)
+        reporter = Reporter(
+            driver,
+            client,
+            tracker,
+            journal,
+            identity.uuid,
+            arrive=lambda: arrive(told.state_path, client, place(told.placement), tracker.claims().values()),
+        )
         self._stack.callback(reporter.close)
         self._agent = HostAgent(
             told,

@@ -11,6 +11,7 @@ from placements import Placement
 from agent.backoff import Backoff
 from agent.condition import Condition
 from agent.errors import PlacementUnavailable
+from agent.home import arrive, place
 from agent.host import HostAgent
 from agent.identity import establish
 from agent.journal import Journal
@@ -92,7 +93,14 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
     client = PlacementClient(wire)
     tracker = ResourceTracker(journal, client)
     driver = FakeDriver.create(settings.driver)
-    reporter = Reporter(driver, client, tracker, journal, identity.uuid)
+    reporter = Reporter(
+        driver,
+        client,
+        tracker,
+        journal,
+        identity.uuid,
+        arrive=lambda: arrive(settings.state_path, client, place(told), tracker.claims().values()),
+    )
     retries: list[float] = []
     now = [0.0]
     condition = Condition(lambda state, sentence: None)

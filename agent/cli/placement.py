@@ -52,6 +52,10 @@ def export(args: Namespace) -> ExitCode:
     from agent.placement.document import to_document, to_text
 
     content, _ = _read(args)
+    if args.root:
+        from agent.placement.parting import part
+
+        content = part(content, args.root)
     if args.file == STANDARD_STREAM:
         Output(args.output).show(to_document(content), lambda _: [to_text(content).removesuffix("\n")])
         return ExitCode.DONE
@@ -108,6 +112,28 @@ def _imported(answer: Json, left: list[str]) -> Iterator[str]:
     others = len(answer["other_consumers"])
     if others:
         yield f"{others} consumers that the document does not have use these providers too"
+
+
+def remove(args: Namespace) -> ExitCode:
+    from agent.placement.document import from_text
+    from agent.placement.parting import apply_removal, plan_removal
+    from agent.placement.reading import ContentClient, read_service
+
+    unwanted = from_text(_text(args.file))
+    with _transport(args) as transport:
+        client = ContentClient(transport)
+        plan = plan_removal(unwanted, read_service(client)[0])
+        if not args.dry_run:
+            apply_removal(client, plan)
+    answer = {
+        "resource_providers": len(plan.providers),
+        "consumers": len(plan.consumers),
+        "removed": not args.dry_run,
+    }
+    done = "to be removed" if args.dry_run else "removed"
+    lines = [*(plan.lines() if args.dry_run else ()), f"{done}: {_counted(answer)}"]
+    Output(args.output).show(answer, lambda _: lines)
+    return ExitCode.DRIFT_FOUND if args.dry_run and not plan.empty else ExitCode.DONE
 
 
 def ping(args: Namespace) -> ExitCode:

@@ -22,7 +22,7 @@ def add_placement_commands(add: Adder, verbs_of: Callable[[argparse.ArgumentPars
     group = add(
         "placement",
         None,
-        "serve, export, import, check or ping a placement",
+        "serve, export, import, remove, check or ping a placement",
         "An embedded placement can be served to any Placement client, and its content carried to another\n"
         "embedded one or to an OpenStack Placement.",
         "  plimsoll placement serve --bind 127.0.0.1:8778 --state-dir /var/lib/plimsoll\n"
@@ -34,6 +34,7 @@ def add_placement_commands(add: Adder, verbs_of: Callable[[argparse.ArgumentPars
     _serve(verbs)
     _export(verbs)
     _import(verbs)
+    _remove(verbs)
     _check(verbs)
     _ping(verbs)
 
@@ -77,6 +78,12 @@ def _export(add: Adder) -> None:
     )
     _source(export)
     export.add_argument(
+        "--root",
+        metavar="ROOT",
+        action="append",
+        help="only the tree of this root provider, by name or uuid, and what is held on it; may be repeated",
+    )
+    export.add_argument(
         "file", nargs="?", metavar="FILE", default=STANDARD_OUTPUT, help="- (default) is standard output"
     )
 
@@ -100,6 +107,21 @@ def _import(add: Adder) -> None:
         help="make the target say what the document says, where it differs",
     )
     import_.add_argument("--dry-run", action="store_true", help="print what would be written; write nothing")
+
+
+def _remove(add: Adder) -> None:
+    remove = add(
+        "remove",
+        placement.remove,
+        "take out of a placement what was carried elsewhere",
+        f"{_SOURCES}The last step of a move from one placement to another, after the import was verified.\n"
+        "If the placement says anything else than the document by now, nothing is removed (exit code 5).",
+        "  plimsoll placement remove host1.json --state-dir /var/lib/plimsoll --dry-run\n"
+        "  plimsoll placement remove host1.json --url http://placement.example/placement",
+    )
+    _source(remove)
+    remove.add_argument("file", metavar="FILE", help="the document; - is standard input")
+    remove.add_argument("--dry-run", action="store_true", help="print what would go; change nothing")
 
 
 def _check(add: Adder) -> None:
