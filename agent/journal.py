@@ -21,6 +21,7 @@ from agent.moves import Move, MoveState
 from agent.placement.embedded.groupcommit import Ticket, Transaction
 from agent.placement.embedded.sqliteerrors import DatabaseError
 from agent.placement.embedded.sqlitefile import SqliteFile
+from agent.receipt import Receipt, read_receipt
 from agent.request import parse_claim, to_json
 from agent.resolve import Owned
 
@@ -29,6 +30,7 @@ FILE_NAME = "agent.db"
 HISTORY_MAX = 10_000
 HISTORY_SLACK = 500
 ENDED_MOVES_MAX = 256
+RECEIPTS_MAX = 64
 WAIT_S = 60.0
 
 MIGRATIONS = (
@@ -59,6 +61,14 @@ MIGRATIONS = (
         move TEXT NOT NULL          -- the migration context: agent.claimjson
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE reshapes (
+        id TEXT NOT NULL PRIMARY KEY,
+        at REAL NOT NULL,
+        done INTEGER NOT NULL CHECK (done IN (0, 1)),
+        receipt TEXT NOT NULL       -- agent.receipt
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 
 _PUT_CLAIM = """
@@ -69,6 +79,11 @@ _PUT_MOVE = "INSERT OR REPLACE INTO moves (migration, since, ended, move) VALUES
 _FORGET_ENDED = """
     DELETE FROM moves WHERE ended = 1 AND migration NOT IN
         (SELECT migration FROM moves WHERE ended = 1 ORDER BY since DESC, migration DESC LIMIT ?)
+"""
+_PUT_RESHAPE = "INSERT OR REPLACE INTO reshapes (id, at, done, receipt) VALUES (?, ?, ?, ?)"
+_FORGET_RESHAPES = """
+    DELETE FROM reshapes WHERE done = 1 AND id NOT IN
+        (SELECT id FROM reshapes WHERE done = 1 ORDER BY at DESC, id DESC LIMIT ?)
 """
 _SET_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
 _NOTE = "INSERT INTO history (at, consumer, event, detail) VALUES (?, ?, ?, ?)"
@@ -196,6 +211,71 @@ class Journal:
             except (PlimsollError, ValueError) as error:
                 raise self._broken(f"the move {migration}", error) from error
         return found
+
+    # Reshapes
+
+    def put_reshape(self, receipt: Receipt) -> Written:
+        """Put the intent of a reshape in, in the place of the one with its id."""
+        return self._put_reshape(receipt, done=False, claims=(), moves=())
+
+    def finish_reshape(self, receipt: Receipt, claims: Iterable[Claim], moves: Iterable[Move]) -> Written:
+        """The intent is done, and these claims and moves have followed it: all of that or nothing."""
+        return self._put_reshape(receipt, done=True, claims=claims, moves=moves)
+
+    def drop_reshape(self, receipt_id: str) -> Written:
+        """The intent came to nothing."""
+        row = (receipt_id,)
+        return self._write(
+            lambda transaction: transaction.execute("DELETE FROM reshapes WHERE id = ?", row),
+            None,
+            releases=True,
+        )
+
+    def reshapes(self, *, done: bool) -> dict[str, Receipt]:
+        """{id: receipt}, the oldest first: what was done, or the intents of which it is not known."""
+        found = {}
+        for receipt_id, at, text in self._read(
+            "SELECT id, at, receipt FROM reshapes WHERE done = ? ORDER BY at, id", (int(done),)
+        ):
+            try:
+                found[receipt_id] = read_receipt(receipt_id, at, json.loads(text))
+            except (PlimsollError, LookupError, TypeError, ValueError) as error:
+                raise self._broken(f"the reshape {receipt_id}", error) from error
+        return found
+
+    def withheld(self) -> tuple[str, ...]:
+        """The ids of the reshapes that were undone and shall not be done again until somebody asks."""
+        return tuple(str(each) for each in self._fact("withheld") or ())
+
+    def remember_withheld(self, ids: Iterable[str]) -> None:
+        self._remember("withheld", list(ids))
+
+    def reserved_slots(self) -> list[Any]:
+        """As `remember_reserved_slots` was told."""
+        found = self._fact("reserved_slots")
+        return found if isinstance(found, list) else []
+
+    def remember_reserved_slots(self, slots: list[Any]) -> None:
+        """What was in the slots that are only reserved because a reshape of them is due, JSON-ready."""
+        self._remember("reserved_slots", slots)
+
+    def _put_reshape(
+        self, receipt: Receipt, *, done: bool, claims: Iterable[Claim], moves: Iterable[Move]
+    ) -> Written:
+        row = (receipt.id, receipt.at, int(done), _dump(receipt.to_json()))
+        claim_rows = [_row(claim) for claim in claims]
+        move_rows = [(m.migration, m.since, int(m.ended), _dump(move_to_json(m))) for m in moves]
+
+        def change(transaction: Transaction) -> None:
+            transaction.execute(_PUT_RESHAPE, row)
+            for move in move_rows:
+                transaction.execute(_PUT_MOVE, move)
+            for claim in claim_rows:
+                transaction.execute(_PUT_CLAIM, claim)
+            if done:
+                transaction.execute(_FORGET_RESHAPES, (RECEIPTS_MAX,))
+
+        return self._write(change, None, releases=done)
 
     def history(self, consumer: str | None = None, limit: int = 100) -> tuple[Event, ...]:
         """The latest events, of all consumers or of one, the newest first."""

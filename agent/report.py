@@ -1,6 +1,6 @@
 """The pass: what the driver describes is brought into placement, and the tracker learns what placement holds.
 
-    describe -> resolve -> plan -> apply -> journal -> tracker.refresh
+    describe -> resolve -> (stage -> reshape) -> plan -> apply -> journal -> tracker.refresh
 
 A pass that finds nothing new makes no placement request. One that fails leaves everything as it was, or where
 a plan may stop, and the next one goes on from there; nothing is wiped because something did not answer.
@@ -16,10 +16,12 @@ from typing import Protocol
 
 from agent.apply import apply
 from agent.driver import Description, Driver, Guest
-from agent.errors import ApplyError, PlacementConflict, PlacementUnavailable, PlimsollError
+from agent.errors import ApplyError, PlacementConflict, PlacementUnavailable, PlimsollError, ReshapeRefused
 from agent.overuse import overused
 from agent.placement.client import PlacementClient
-from agent.plan import DeleteInventories, Plan, PutInventories, plan
+from agent.plan import DeleteInventories, Operation, Plan, PutInventories, plan
+from agent.reshape_stage import staged
+from agent.reshaping import Exact, Goal, Reshaping
 from agent.resolve import Owned, Resolved, recognised, resolve
 from agent.tree import Provider, ProviderTree
 
@@ -68,11 +70,14 @@ class PassReport:
     operations: int = 0
     problems: tuple[str, ...] = ()
     error: PlimsollError | None = None
+    pending: ReshapeRefused | None = None
+    """Why a reshape that is due was not done; all else was."""
 
 
 class Reporter:
     """Runs passes, one at a time, from whichever thread; keeps what the last good one saw.
 
+    `reshaping` does what a driver's move instructions, or an operator, ask for; without it nothing moves.
     `arrive` is called before the first write; it raises PlimsollError where nothing is to be written here.
     """
 
@@ -84,6 +89,7 @@ class Reporter:
         memory: Memory,
         root_uuid: str,
         *,
+        reshaping: Reshaping | None = None,
         arrive: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
@@ -93,6 +99,8 @@ class Reporter:
         self._tracker = tracker
         self._memory = memory
         self._root = root_uuid
+        self._reshaping = reshaping
+        self._pending: ReshapeRefused | None = None
         self._arrive = arrive
         self._arrived = False
         self._clock = clock
@@ -148,7 +156,7 @@ class Reporter:
         """What the next pass would write, from a fresh look at both sides. Raises PlimsollError."""
         description = self._driver.describe()
         current = self._client.read_tree(self._root, self._tree)
-        return plan(current, resolve(description, current, self._ours(current), self._root).tree)
+        return plan(current, self._goal(description, current, self._resolved(description, current)).tree)
 
     def _pass(self, why: str, reread: bool) -> PassReport:
         with self._lock:
@@ -173,6 +181,7 @@ class Reporter:
                 operations=len(operations),
                 problems=self._problems,
                 error=error,
+                pending=self._pending,
             )
 
     def _attempts(self, reread: bool) -> Plan | None:
@@ -202,56 +211,90 @@ class Reporter:
         else:
             current = self._client.read_tree(self._root, self._tree)
         self._tree, self._in_step = current, False
-        owned = self._ours(current)
-        resolved = resolve(description, current, owned, self._root)
-        wanted = plan(current, resolved.tree)
-        self._check_unmoved(description, current)
-        self._check_unused(wanted)
-        tree = self._written(wanted, current, owned, resolved)
+        resolved = self._resolved(description, current)
+        exact = Exact(resolved.units, guests)
+        if self._reshaping is not None and self._reshaping.settle(exact):
+            current = self._client.read_tree(self._root, current)
+            resolved = self._resolved(description, current)
+        goal = self._goal(description, current, resolved)
+        written: list[Operation] = []
+        tree, wanted, self._pending = current, goal.tree, None
+        if goal.due and self._reshaping is not None:
+            tree, self._pending = self._reshaped(self._reshaping, current, goal, resolved, exact, written)
+            if self._pending is not None:
+                wanted = self._reshaping.reserved(tree, goal)
+        tree = self._written(tree, wanted, goal, resolved, written)
         held = self._all_held(tree)
         self._tracker.refresh(tree, held, resolved.units)
-        self._tree, self._description, self._in_step = tree, description, True
+        self._tree, self._description = tree, description
+        self._in_step = self._pending is None
         self._overused = overused(tree, held)
-        self._problems = (*resolved.problems, *chain.from_iterable(self._overused.values()))
-        return wanted
+        self._problems = (*resolved.problems, *goal.told, *chain.from_iterable(self._overused.values()))
+        return Plan(tuple(written))
+
+    def _resolved(self, description: Description, current: ProviderTree) -> Resolved:
+        return resolve(description, current, self._ours(current), self._root)
+
+    def _goal(self, description: Description, current: ProviderTree, resolved: Resolved) -> Goal:
+        if self._reshaping is None:
+            return Goal(resolved.tree, resolved.owned)
+        return self._reshaping.goal(description, current, resolved)
+
+    def _reshaped(
+        self,
+        reshaping: Reshaping,
+        current: ProviderTree,
+        goal: Goal,
+        resolved: Resolved,
+        exact: Exact,
+        written: list[Operation],
+    ) -> tuple[ProviderTree, ReshapeRefused | None]:
+        """The tree with what is due done; or staged, or as it was, and why."""
+        tree = current
+        try:
+            step = reshaping.prepare(current, goal)
+            stage = staged(current, goal.tree, goal.due, reserve=False)
+            tree = self._written(current, stage, goal, resolved, written)
+            closed = staged(tree, goal.tree, goal.due, reserve=True)
+            self._tracker.refresh(closed, self._all_held(closed), resolved.units)
+            return reshaping.perform(current, tree, goal, step, exact), None
+        except ReshapeRefused as refusal:
+            return tree, refusal
 
     def _ours(self, current: ProviderTree) -> Owned:
         owned = self._memory.owned()
         return owned if owned.providers else recognised(current, self._root)
 
-    def _written(self, wanted: Plan, current: ProviderTree, owned: Owned, resolved: Resolved) -> ProviderTree:
-        tree = current
-        if not wanted.empty:
-            if owned | resolved.owned != owned:
-                self._memory.remember_owned(owned | resolved.owned)
+    def _written(
+        self,
+        current: ProviderTree,
+        wanted: ProviderTree,
+        goal: Goal,
+        resolved: Resolved,
+        written: list[Operation],
+    ) -> ProviderTree:
+        """Bring placement's tree to `wanted`; what was done is added to `written`."""
+        tree, operations = current, plan(current, wanted)
+        owned = self._ours(current)
+        self._check_unused(operations)
+        if not operations.empty:
+            if owned | goal.owned != owned:
+                self._memory.remember_owned(owned | goal.owned)
             foreign: set[str] = set()
             try:
-                tree = apply(wanted, self._client, current, read_again=foreign.add)
+                tree = apply(operations, self._client, current, read_again=foreign.add)
             except ApplyError as error:
                 if isinstance(error.__cause__, PlacementUnavailable):
                     raise error.__cause__ from error  # a state that passes, whichever operation met it
                 raise
             self._keep_held(current, tree, foreign)
-        if self._memory.owned() != resolved.owned:
-            self._memory.remember_owned(resolved.owned)
+            written.extend(operations.operations)
+        ours = goal.owned if wanted is goal.tree else (owned | goal.owned).within(wanted)
+        if self._memory.owned() != ours:
+            self._memory.remember_owned(ours)
         if self._memory.devices() != resolved.devices:
             self._memory.remember_devices(resolved.devices)
         return tree
-
-    def _check_unmoved(self, description: Description, current: ProviderTree) -> None:
-        for move in description.moves:
-            source = current.by_name(move.from_resource_provider)
-            classes = set(move.moved_resources).intersection(source.inventories if source else ())
-            if source is None or not classes:
-                continue
-            holders = self._holders(source.uuid, classes)
-            if holders:
-                raise ApplyError(
-                    f"The driver moved {', '.join(sorted(classes))} from provider {source.name} to "
-                    f"{move.to_resource_provider}, but {_listed(holders)} still hold some of it; nothing "
-                    "was changed. Release them, and the next pass goes on.",
-                    consumers=holders,
-                )
 
     def _check_unused(self, wanted: Plan) -> None:
         """Placement would refuse it too, but in the middle of the plan and without the names."""

@@ -61,6 +61,10 @@ class Owned:
         both = {**self.providers, **other.providers}
         return Owned({uuid: self.get(uuid) | other.get(uuid) for uuid in both})
 
+    def within(self, tree: ProviderTree) -> "Owned":
+        """Only what is on providers of that tree."""
+        return Owned({uuid: each for uuid, each in self.providers.items() if uuid in tree})
+
     def to_json(self) -> dict[str, dict[str, list[str]]]:
         """JSON-ready: {uuid: {"classes": [...], "traits": [...], "aggregates": [...]}}."""
         return {

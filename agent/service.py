@@ -30,6 +30,7 @@ from agent.options import driver_class
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.report import Reporter
+from agent.reshaping import Reshaping
 from agent.settings import Settings
 from agent.tracker import ResourceTracker
 
@@ -135,6 +136,7 @@ class Service:
             tracker,
             journal,
             identity.uuid,
+            reshaping=Reshaping(client, tracker, journal, identity.uuid),
             arrive=lambda: arrive(told.state_path, client, place(told.placement), tracker.claims().values()),
         )
         self._stack.callback(reporter.close)

@@ -20,6 +20,7 @@ from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
 from agent.report import Reporter
 from agent.request import ClaimRequest, RequestGroup
+from agent.reshaping import Reshaping
 from agent.settings import Settings, load
 from agent.tracker import ResourceTracker
 from drivers.fake import FakeDriver
@@ -99,6 +100,7 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
         tracker,
         journal,
         identity.uuid,
+        reshaping=Reshaping(client, tracker, journal, identity.uuid),
         arrive=lambda: arrive(settings.state_path, client, place(told), tracker.claims().values()),
     )
     retries: list[float] = []

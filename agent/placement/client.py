@@ -149,6 +149,13 @@ class PlacementClient:
 
     # What is on a provider: each write is guarded by the provider's generation and returns the new one.
 
+    def inventories_of(self, uuid: str) -> tuple[int, Mapping[str, Inventory]]:
+        """(generation, {class: inventory})"""
+        asked = f"show the inventories of provider {uuid}"
+        reply = self._call("GET", f"{_path('resource_providers', uuid)}/inventories", asked)
+        found = part(reply, asked, "inventories", kind=dict)
+        return generation_in(reply, asked), {name: inventory_of(each) for name, each in found.items()}
+
     def put_inventories(self, uuid: str, generation: int, inventories: Mapping[str, Inventory]) -> int:
         """Replace them. PlacementError with placement.inventory.inuse: somebody holds a class that goes."""
         body = {"inventories": {name: inventory.to_json() for name, inventory in inventories.items()}}
@@ -217,10 +224,18 @@ class PlacementClient:
 
     def consumers_on(self, provider: str) -> Mapping[str, Mapping[str, int]]:
         """{consumer: {class: amount}} on the provider with that uuid."""
+        return self.occupants(provider)[1]
+
+    def occupants(self, provider: str) -> tuple[int, Mapping[str, Mapping[str, int]]]:
+        """The provider's generation and who holds what on it, (generation, {consumer: {class: amount}}).
+
+        The generation is no newer than the rest, so that a change in between is noticed at the next write.
+        """
         asked = f"show who holds what on provider {provider}"
         reply = self._call("GET", f"{_path('resource_providers', provider)}/allocations", asked)
         held = part(reply, asked, "allocations", kind=dict)
-        return {consumer: dict(each["resources"]) for consumer, each in held.items()}
+        generation = generation_in(reply, asked)
+        return generation, {consumer: dict(each["resources"]) for consumer, each in held.items()}
 
     def usages(self, provider: str) -> Mapping[str, int]:
         """{class: amount in use} on the provider with that uuid; classes nobody uses stand at 0."""
@@ -228,11 +243,14 @@ class PlacementClient:
         reply = self._call("GET", f"{_path('resource_providers', provider)}/usages", asked)
         return dict(part(reply, asked, "usages", kind=dict))
 
-    def offer(self, offers: Mapping[str, tuple[int, Mapping[str, Inventory]]]) -> None:
-        """Replace the inventories of several providers in one transaction, {uuid: (generation, inventories)}.
+    def offer(
+        self, offers: Mapping[str, tuple[int, Mapping[str, Inventory]]], *writes: ConsumerAllocations
+    ) -> None:
+        """Replace the inventories of several providers, {uuid: (generation, inventories)}, and what consumers
+        hold, in one transaction.
 
-        What the body does not name stays. A conflict or a refusal changes nothing on any of them; where the
-        service does not let the agent reshape (role `service`), that is a PlacementError with status 403.
+        What the body does not name stays. A conflict or a refusal changes nothing of it; where the service
+        does not let the agent reshape (role `service`), that is a PlacementError with status 403.
         """
         inventories = {
             uuid: {
@@ -241,7 +259,16 @@ class PlacementClient:
             }
             for uuid, (generation, wanted) in offers.items()
         }
-        self.reshape({"inventories": inventories, "allocations": {}})
+        self._call(
+            "POST",
+            "/reshaper",
+            "reshape the tree",
+            lambda: {
+                "inventories": inventories,
+                "allocations": {write.consumer: self._allocation_body(write) for write in writes},
+            },
+            full=True,
+        )
 
     def reshape(self, body: Mapping[str, Any]) -> None:
         """Write inventories and allocations in one transaction; `body` as POST /reshaper takes it."""

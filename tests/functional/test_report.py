@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from placements import Placement
 
-from agent.driver import DriverSettings, Guest, GuestState, HostSettings, Move
+from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import ApplyError, DriverUnavailable, IdentityError, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
@@ -273,22 +273,6 @@ def test_a_class_that_goes_away_while_it_is_held_changes_nothing(world: World) -
     world.client.forget_consumer(consumer)
     assert world.reporter.look("the retry").error is None
     assert len(world.holds()) == 1
-
-
-def test_a_described_move_of_what_is_held_is_refused(world: World) -> None:
-    world.driver.change(gpus=())
-    world.reporter.look("the start")
-    root = world.holds()[ROOT]
-    world.client.put_inventories(
-        ROOT, root.generation or 0, {**root.inventories, "VGPU": Inventory(8, max_unit=8)}
-    )
-    consumer = world.hold(world.holds()[ROOT], VGPU=2)
-    before = world.holds()
-    gpus = host(gpus=1).gpus
-    world.driver.change(gpus=gpus, moves=(Move("node1", {"VGPU": 4}, f"node1_{gpus[0].address}"),))
-    report = world.reporter.verify("an event")
-    assert isinstance(report.error, ApplyError) and consumer in report.error.message
-    assert world.holds() == before
 
 
 def test_a_foreign_provider_with_our_name_is_named(world: World) -> None:
