@@ -13,6 +13,16 @@ MAX_S = 60.0
 LEAST_S = 0.25
 TOLD_MAX_S = 600.0
 DOUBLINGS_MAX = 10
+PAUSE_BASE_S = 0.02
+PAUSE_MAX_S = 0.5
+
+_JITTER = SystemRandom()
+
+
+def pause(attempt: int, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Let whoever overtook a write go ahead: not before the first try (0) and the second, longer each time."""
+    if attempt > 0:
+        sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, PAUSE_BASE_S * 2 ** min(attempt, DOUBLINGS_MAX))))
 
 
 class Backoff:

@@ -7,6 +7,7 @@ register's lock is held.
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from agent.backoff import pause
 from agent.claim import Claim, ClaimState, Shortfall, Step
 from agent.errors import (
     DoesNotFit,
@@ -22,7 +23,7 @@ from agent.refusal import called, does_not_fit, not_covered
 from agent.register import Register
 from agent.request import ClaimRequest
 
-ATTEMPTS_MAX = 4
+ATTEMPTS_MAX = 8
 UNSEEN = 0
 """The generation of a consumer that holds nothing and is there all the same."""
 
@@ -90,6 +91,7 @@ class ClaimAttempt:
                 return self._write(intent)
             except PlacementConflict as conflict:
                 failure = conflict
+                pause(attempt)
             except PlacementFull as full:
                 suspects = intent.allocations if intent else ()
                 failure = self._refused_by_placement(intent, full)
@@ -154,7 +156,8 @@ class ClaimAttempt:
         except PlacementError as error:
             if isinstance(error, PlacementConflict):
                 # OpenStack Placement keeps a record at generation 0 of a consumer that was emptied before it
-                # held anything: nobody can see it, and it bars the first claim unless that names it.
+                # held anything: nobody can see it, and it bars the first claim unless that names it. Nor can
+                # it be told from a lost race at a provider, so both are tried in turn.
                 self._generation = None if self._generation == UNSEEN else UNSEEN
             self._in_doubt = False  # it answered, so it knows, and it has written nothing
             raise

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from agent.backoff import pause
 from agent.claim import Allocations, Claim, ClaimState
 from agent.claiming import is_of
 from agent.errors import PlacementConflict, PlacementUnavailable
@@ -17,7 +18,7 @@ def withdraw(register: Register, client: PlacementClient, claim: Claim) -> None:
     An intent (CLAIMING) is only taken back where placement holds exactly what it would have written: anything
     else is somebody else's. Raises PlacementError; PlacementUnavailable: not done, or not known.
     """
-    for _ in range(ATTEMPTS_MAX):
+    for attempt in range(ATTEMPTS_MAX):
         held = client.allocations_of(claim.consumer)
         rest = _what_stays(register, claim, held)
         if rest == held.allocations:
@@ -25,8 +26,9 @@ def withdraw(register: Register, client: PlacementClient, claim: Claim) -> None:
         try:
             client.write_allocations(replace(held, allocations=rest))
         except PlacementConflict:
-            continue  # somebody wrote in between
-        return
+            pause(attempt)  # somebody wrote in between
+        else:
+            return
     raise PlacementConflict(
         f"The release of {claim.consumer} was overtaken by other writers {ATTEMPTS_MAX} times; "
         "it stays journaled and is tried again."

@@ -2,7 +2,7 @@
 
 import random
 
-from agent.backoff import BASE_S, LEAST_S, MAX_S, TOLD_MAX_S, Backoff
+from agent.backoff import BASE_S, LEAST_S, MAX_S, PAUSE_MAX_S, TOLD_MAX_S, Backoff, pause
 
 
 def test_the_bound_doubles_up_to_a_cap_and_starts_over_after_a_success() -> None:
@@ -39,3 +39,11 @@ def test_the_rest_of_the_time_is_told() -> None:
     assert backoff.left_s() == 2 * BASE_S - 0.5
     now[0] += 5
     assert backoff.left_s() == 0.0
+
+
+def test_the_pauses_between_two_tries_are_short_and_none_before_the_second() -> None:
+    slept: list[float] = []
+    for attempt in range(40):
+        pause(attempt, slept.append)
+    assert len(slept) == 39
+    assert all(0 <= each <= PAUSE_MAX_S for each in slept)
