@@ -20,7 +20,7 @@ _JITTER = SystemRandom()
 
 
 def pause(attempt: int, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Let whoever overtook a write go ahead: not before the first try (0) and the second, longer each time."""
+    """Let whoever overtook a write go ahead, after try number `attempt`: not after the first (0), then longer."""
     if attempt > 0:
         sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, PAUSE_BASE_S * 2 ** min(attempt, DOUBLINGS_MAX))))
 
@@ -32,7 +32,7 @@ class Backoff:
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        uniform: Callable[[float, float], float] = SystemRandom().uniform,
+        uniform: Callable[[float, float], float] = _JITTER.uniform,
     ) -> None:
         self._clock = clock
         self._uniform = uniform
