@@ -36,6 +36,8 @@ class Step(StrEnum):
     """It is to be taken out of placement, now or when placement answers again."""
     GONE = "gone"
     """Placement holds nothing of it any more."""
+    LEFT = "left"
+    """The consumer lives on another host, and nobody holds its part of this one any more."""
 
 
 TRANSITIONS: Mapping[tuple[ClaimState | None, Step], ClaimState | None] = {
@@ -47,6 +49,7 @@ TRANSITIONS: Mapping[tuple[ClaimState | None, Step], ClaimState | None] = {
     (ClaimState.CLAIMING, Step.REFUSE): None,
     (ClaimState.CLAIMING, Step.RELEASE): ClaimState.RELEASING,
     (ClaimState.CLAIMED, Step.RELEASE): ClaimState.RELEASING,
+    (ClaimState.CLAIMED, Step.LEFT): None,
     (ClaimState.RELEASING, Step.RELEASE): ClaimState.RELEASING,
     (ClaimState.RELEASING, Step.GONE): None,
 }

@@ -122,18 +122,21 @@ class Ledger:
         used = self._used.get(uuid, {}).get(name, 0) - own
         return max(0, inventory.capacity - used) if inventory else 0
 
-    def fit_move(self, request: ClaimRequest, migration: str) -> Explanation:
+    def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Explanation:
         """Where the request of a moving instance fits, while what it has on this host goes to the migration.
 
-        What it has on shared providers stays its own, and if it can it stays there: its data is there.
+        `held` is all that the instance has. What of it is on providers shared with this host stays its own,
+        and if it can it stays there: its data is there.
         """
-        held = self._own(request.consumer)
-        shared = {uuid: amounts for uuid, amounts in held.items() if not self.host.is_own(uuid)}
+        known = self._own(request.consumer)
+        shared = {uuid for uuid in held if uuid in self.host.tree and not self.host.is_own(uuid)}
+        aside = {uuid: amounts for uuid, amounts in known.items() if uuid in shared}
         here = request.consumer in self.claims
         units = self._free_units(request.resources, migration if here else request.consumer)
-        used = self._without(shared) if shared else self._used
+        used = self._without(aside) if aside else self._used
         if shared:
-            found = fit(request, self.host.without({n for a in shared.values() for n in a}), used, units)
+            classes = {name for uuid in shared for name in held[uuid]}
+            found = fit(request, self.host.without(classes), used, units)
             if found.fits:
                 return found
         return fit(request, self.host, used, units)
@@ -144,6 +147,13 @@ class Ledger:
         return tuple(
             consumer for consumer, held in self._others.items() if wanted and self._on_own(held) == wanted
         )
+
+    def may_be_held(self, claim: Claim) -> bool:
+        """Whether a consumer without a claim holds what the claim has here, or may have its exact units."""
+        if self.who_holds(claim.allocations):
+            return True
+        classes = {(uuid, name) for uuid, exact in claim.units.items() for name in exact}
+        return any(name in held.get(uuid, {}) for held in self._others.values() for uuid, name in classes)
 
     def _on_own(self, allocations: Allocations) -> Allocations:
         return {uuid: amounts for uuid, amounts in allocations.items() if self.host.is_own(uuid)}

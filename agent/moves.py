@@ -16,12 +16,15 @@ MIGRATION_TYPE = "MIGRATION"
 
 
 class MoveKind(StrEnum):
+    """UNKNOWN: the source has it from placement alone, which does not tell."""
+
     COLD_MIGRATE = "cold_migrate"
     RESIZE = "resize"
     SAME_HOST_RESIZE = "same_host_resize"
     LIVE_MIGRATE = "live_migrate"
     REBUILD = "rebuild"
     EVACUATE = "evacuate"
+    UNKNOWN = "unknown"
 
 
 class Role(StrEnum):
@@ -63,7 +66,7 @@ class MoveStep(StrEnum):
     GRANT = "move_grant"
     """Placement holds both parts as they were chosen."""
     ADOPT = "move_adopt"
-    """Placement holds both parts, and somebody else wrote that."""
+    """Placement holds both parts already, without a request of ours."""
     REFUSE = "move_refuse"
     """Placement holds nothing of the move (to begin), or refuses to take it back (to revert)."""
     CONFIRM = "move_confirm"
@@ -85,7 +88,6 @@ _S, _T = MoveState, MoveStep
 TRANSITIONS: Mapping[tuple[MoveState | None, MoveStep], MoveState] = {
     (None, _T.BEGIN): _S.BEGINNING,
     (None, _T.ADOPT): _S.BEGUN,
-    (_S.BEGINNING, _T.BEGIN): _S.BEGINNING,  # chosen anew: somebody else was faster
     (_S.BEGINNING, _T.GRANT): _S.BEGUN,
     (_S.BEGINNING, _T.REFUSE): _S.REVERTED,
     (_S.BEGINNING, _T.REVERT): _S.REVERTING,

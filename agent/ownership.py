@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.claim import Allocations
-from agent.moves import Move
+from agent.moves import Move, MoveStep, Role
 
 IsOwn = Callable[[str], bool]
 """Whether a provider is in this host's own tree."""
@@ -64,6 +64,28 @@ def standing(move: Move, instance: Allocations, migration: Allocations) -> Stand
     if instance == move.old.allocations:
         return Standing.BEFORE
     return Standing.AFTER if is_new else Standing.MOVED_ON
+
+
+def ending(move: Move, instance: Allocations, migration: Allocations, is_own: IsOwn) -> MoveStep | None:
+    """How the move ended, whoever ended it; None while it did not, or where that cannot be told.
+
+    What the instance has in this host's tree decides: what it has elsewhere may have changed since. An
+    instance that is at neither end has moved on after the move was confirmed.
+    """
+    if migration:
+        return None
+    if not instance:
+        return MoveStep.GONE
+    here = _of(instance, is_own)
+    old = _of(move.old.allocations, is_own)
+    if move.role is Role.DESTINATION:
+        return MoveStep.RESTORED if not here and instance == move.old.allocations else MoveStep.FREED
+    if move.role is Role.SOURCE:
+        return MoveStep.RESTORED if here == old else MoveStep.FREED
+    new = _of(move.new.allocations, is_own) if move.new else {}
+    if old == new:
+        return None
+    return MoveStep.RESTORED if here == old else MoveStep.FREED
 
 
 # Linking, at the source
@@ -141,6 +163,22 @@ class Parts:
         return bool(self.here and self.elsewhere)
 
 
+def shared_once(found: Parts, resources: Mapping[str, int]) -> Allocations:
+    """Of the shared providers, no more than is asked for in all, where both hosts' amounts were summed up."""
+    left = {
+        name: asked - sum(amounts.get(name, 0) for amounts in found.here.values())
+        for name, asked in resources.items()
+    }
+    kept: dict[str, dict[str, int]] = {}
+    for uuid, amounts in found.shared.items():
+        for name, amount in amounts.items():
+            once = min(amount, left.get(name, amount))
+            if once > 0:
+                kept.setdefault(uuid, {})[name] = once
+                left[name] = left.get(name, amount) - once
+    return kept
+
+
 def parts(held: Allocations, is_own: IsOwn, is_shared: IsOwn) -> Parts:
     """`is_shared`: whether a provider outside this host's tree serves it, by an aggregate."""
     here = {uuid: amounts for uuid, amounts in held.items() if is_own(uuid)}
@@ -149,19 +187,21 @@ def parts(held: Allocations, is_own: IsOwn, is_shared: IsOwn) -> Parts:
     return Parts(here, shared, elsewhere)
 
 
-def owned_form(found: Parts, shared_once: Allocations | None = None) -> tuple[Allocations, Allocations]:
+def owned_form(found: Parts, resources: Mapping[str, int]) -> tuple[Allocations, Allocations]:
     """(instance's, migration's) of a doubled allocation whose destination is this host.
 
-    The migration gets what is elsewhere. `shared_once` is what the instance needs of the shared providers,
-    where the request tells it: one that was summed up over both hosts is charged once again.
+    `resources` is what the instance asks for at the destination.
     """
-    shared = found.shared if shared_once is None else shared_once
-    return {**found.here, **shared}, found.elsewhere
+    return {**found.here, **shared_once(found, resources)}, found.elsewhere
 
 
 def reduced(found: Parts, *, runs_here: bool) -> Allocations:
     """What is left of a doubled allocation where the instance really runs."""
     return {**(found.here if runs_here else found.elsewhere), **found.shared}
+
+
+def _of(allocations: Allocations, is_own: IsOwn) -> Allocations:
+    return {uuid: amounts for uuid, amounts in allocations.items() if is_own(uuid)}
 
 
 def _without_nothing(allocations: Allocations) -> Allocations:

@@ -1,10 +1,11 @@
 """The sentences with which a claim is refused: what was asked, what is free, and where. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from agent.claim import Allocations, Claim, Shortfall
 from agent.errors import ClaimConflict, DoesNotFit
+from agent.moves import Move
 from agent.request import ClaimRequest
 from agent.tree import ProviderTree
 
@@ -23,6 +24,31 @@ def does_not_fit(request: ClaimRequest, shortfalls: Sequence[Shortfall]) -> Does
     )
 
 
+def refused_by_placement(
+    request: ClaimRequest,
+    allocations: Allocations,
+    message: str,
+    tree: ProviderTree,
+    free: Callable[[str, str, str], int],
+) -> DoesNotFit:
+    """By our numbers it fits: tell them, and what placement says. `free` (provider, class, consumer)."""
+    return does_not_fit(
+        request,
+        [
+            Shortfall(
+                name,
+                asked,
+                free(uuid, name, request.consumer),
+                named(uuid, tree),
+                uuid,
+                f"placement refuses: {message}",
+            )
+            for uuid, each in allocations.items()
+            for name, asked in each.items()
+        ],
+    )
+
+
 def _short(short: Shortfall) -> str:
     if not short.resource_class:
         return short.reason
@@ -37,6 +63,16 @@ def holds_other(claim: Claim) -> ClaimConflict:
         f"({amounts(claim.request.resources)}): release it first.",
         consumer=claim.consumer,
         holds={uuid: dict(each) for uuid, each in claim.allocations.items()},
+    )
+
+
+def is_moving(move: Move) -> ClaimConflict:
+    """The consumer is the instance or the migration of a move under way."""
+    return ClaimConflict(
+        f"{move.instance} is moving (migration {move.migration}, {move.kind}, {move.state}): confirm or "
+        "revert that first.",
+        consumer=move.instance,
+        migration=move.migration,
     )
 
 

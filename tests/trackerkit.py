@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from agent.claim import Claim, ClaimState
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlacementUnavailable
 from agent.journal import Journal, Written
+from agent.moves import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
 from agent.request import ClaimRequest, RequestGroup
@@ -119,6 +120,10 @@ class TappedJournal(Journal):
     def remove(self, consumer: str, event: str, detail: str = "") -> Written:
         self.before(event)
         return _Tapped(super().remove(consumer, event, detail), self, event)
+
+    def put_move(self, move: Move, claims: Iterable[Claim], gone: Iterable[str], event: str) -> Written:
+        self.before(event)
+        return _Tapped(super().put_move(move, claims, gone, event), self, event)
 
 
 class _Tapped(Written):

@@ -1,0 +1,187 @@
+"""What the source's agent does: it learns from placement that a migration has what an instance held here.
+
+The two agents of a move never talk to each other. A claim whose consumer holds nothing on this host any more
+has moved: the consumer that holds just the same here is its migration, and the claim becomes the migration's,
+with the same devices. Where several could be meant, nothing is linked and no device is freed until it is
+certain, or until somebody says which.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+
+from agent import log
+from agent.claim import Allocations, Claim, ClaimState, Step
+from agent.errors import ClaimConflict, UnknownConsumer
+from agent.moves import Move, MoveKind, MoveState, MoveStep, Role
+from agent.ownership import Holder, pairs, took_over
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.register import Register
+
+LOG = log.get(__name__)
+
+Turn = Callable[[str], AbstractContextManager[None]]
+
+
+class Follower:
+    """`turn` gives a consumer alone; `guests` tells the uuids of the guests on this host."""
+
+    def __init__(
+        self,
+        register: Register,
+        client: PlacementClient,
+        turn: Turn,
+        guests: Callable[[], Collection[str]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._register = register
+        self._client = client
+        self._turn = turn
+        self._guests = guests
+        self._clock = clock
+
+    def follow(self) -> int:
+        """Link the claims that have moved to their migrations, and drop those that left for good.
+
+        Returns how many changed. Raises PlacementError, StateError, ClaimConflict (another operation goes on
+        without an end).
+        """
+        left = self._moved_away()
+        if not left:
+            return 0
+        self._read_again(left.values())
+        candidates = {claim.consumer: self._candidates(claim, instance) for claim, instance in left.values()}
+        done = sum(
+            self._link(instance, migration, MoveKind.UNKNOWN) is not None
+            for instance, migration in pairs(candidates).items()
+        )
+        for consumer, found in candidates.items():
+            if not found:
+                done += self._leave(consumer)
+            elif consumer not in pairs(candidates):
+                LOG.warning(
+                    "%s has moved, and which of %s holds its part of this host is not certain: nothing is "
+                    "freed. `plimsoll move confirm MIGRATION --instance %s` tells.",
+                    consumer,
+                    ", ".join(found),
+                    consumer,
+                    fields={"consumer": consumer},
+                )
+        return done
+
+    def hint(self, instance: str, migration: str) -> Move:
+        """Link the two on somebody's word, if placement does not speak against it.
+
+        Raises UnknownConsumer, ClaimConflict, PlacementError, StateError.
+        """
+        with self._register.lock:
+            claim = self._register.ledger.claims.get(instance)
+        if claim is None or claim.state is not ClaimState.CLAIMED:
+            raise UnknownConsumer(f"No claim of {instance} is known on this host.", consumer=instance)
+        move = self._link(instance, migration, MoveKind.UNKNOWN)
+        if move is None:
+            raise ClaimConflict(
+                f"Migration {migration} does not hold what {instance} claimed on this host: placement shows "
+                "something else.",
+                consumer=instance,
+                migration=migration,
+            )
+        return move
+
+    # Below
+
+    def _moved_away(self) -> Mapping[str, tuple[Claim, ConsumerAllocations]]:
+        """{consumer: (claim, what it holds)} of those that live elsewhere, and hold nothing here."""
+        with self._register.lock:
+            ledger = self._register.ledger
+            suspects = [
+                ledger.claims[consumer]
+                for consumer in sorted(ledger.suspects)
+                if consumer in ledger.claims and self._register.move_of(consumer) is None
+            ]
+        found = {}
+        for claim in suspects:
+            if claim.state is ClaimState.CLAIMED:
+                held = self._client.allocations_of(claim.consumer)
+                if held.allocations and not self._own(held.allocations):
+                    found[claim.consumer] = (claim, held)
+        return found
+
+    def _read_again(self, left: Collection[tuple[Claim, ConsumerAllocations]]) -> None:
+        """Who holds what now on the providers of these claims: read after the instances, so that no migration
+        is missed."""
+        uuids = {uuid for claim, _ in left for uuid in self._own(claim.allocations)}
+        found = {uuid: self._client.consumers_on(uuid) for uuid in sorted(uuids)}
+        with self._register.lock:
+            for uuid, consumers in found.items():
+                self._register.ledger.observe(uuid, consumers)
+
+    def _candidates(self, claim: Claim, instance: ConsumerAllocations) -> list[str]:
+        with self._register.lock:
+            likely = self._register.ledger.who_holds(claim.allocations)
+        return [
+            name for name in likely if self._took_over(claim, instance, self._client.allocations_of(name))
+        ]
+
+    def _took_over(self, claim: Claim, instance: ConsumerAllocations, other: ConsumerAllocations) -> bool:
+        with self._register.lock:
+            host = self._register.ledger.host
+        return took_over(claim.allocations, _holder(instance), _holder(other), host.is_own)
+
+    def _link(self, instance: str, migration: str, kind: MoveKind) -> Move | None:
+        first, second = sorted((instance, migration))
+        with self._turn(first), self._turn(second):
+            with self._register.lock:
+                claim = self._register.ledger.claims.get(instance)
+                free = not any(self._register.move_of(each) for each in (instance, migration))
+            if claim is None or claim.state is not ClaimState.CLAIMED or not free:
+                return None
+            held, other = self._client.allocations_of(instance), self._client.allocations_of(migration)
+            if not self._took_over(claim, held, other):
+                return None
+            move = Move(
+                migration,
+                instance,
+                kind,
+                Role.SOURCE,
+                MoveState.BEGUN,
+                claim,
+                None,
+                other.allocations,
+                self._clock(),
+                adopted=True,
+            )
+            return self._register.take(MoveStep.ADOPT, move)
+
+    def _leave(self, consumer: str) -> bool:
+        """It lives elsewhere and nobody holds its part of this host: the move was confirmed meanwhile."""
+        if consumer in self._guests():
+            LOG.warning(
+                "The guest %s is still on this host, and placement says that it moved away: it must go, then "
+                "what it has here is freed.",
+                consumer,
+                fields={"consumer": consumer},
+            )
+            return False
+        with self._turn(consumer):
+            with self._register.lock:
+                claim = self._register.ledger.claims.get(consumer)
+            held = self._client.allocations_of(consumer)
+            if claim is None or claim.state is not ClaimState.CLAIMED:
+                return False
+            if not held.allocations or self._own(held.allocations):
+                return False
+            self._read_again([(claim, held)])
+            with self._register.lock:
+                if self._register.ledger.may_be_held(claim):
+                    return False
+            self._register.move_durably(Step.LEFT, consumer)
+            return True
+
+    def _own(self, allocations: Allocations) -> Allocations:
+        with self._register.lock:
+            host = self._register.ledger.host
+            return {uuid: amounts for uuid, amounts in allocations.items() if host.is_own(uuid)}
+
+
+def _holder(held: ConsumerAllocations) -> Holder:
+    return Holder(held.consumer, held.allocations, held.project_id, held.user_id, held.consumer_type)
