@@ -12,7 +12,7 @@ again waits, and gets the same answer; another claim for the consumer is refused
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import TracebackType
 
 from agent import log
@@ -31,13 +31,13 @@ from agent.errors import (
 from agent.fit import FreeUnits, Host, check_placeable
 from agent.journal import Journal
 from agent.ledger import Held
+from agent.mover import MoveHandle, Mover
+from agent.moves import Move, MoveKind, Role
 from agent.placement.client import PlacementClient
-from agent.receipt import Receipt
-from agent.refusal import called, holds_other
+from agent.refusal import called, holds_other, is_moving
 from agent.register import Register
 from agent.releasing import withdraw
 from agent.request import ClaimRequest
-from agent.reshape_records import ExactUnits, follow
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
@@ -96,6 +96,9 @@ class ResourceTracker:
         self._busy: dict[str, ClaimRequest | None] = {}
         self._guests: frozenset[str] = frozenset()
         self._closed: str | None = NOT_YET
+        self._mover = Mover(
+            self._register, client, clock, self._turn_of, lambda: self._guests, self._check_open
+        )
 
     # What there is
 
@@ -138,13 +141,17 @@ class ResourceTracker:
 
     def _claim(self, request: ClaimRequest) -> Claim:
         with self._lock:
-            if self._closed is not None:
-                raise _closed(self._closed)
+            self._check_open()
             present = self._register.ledger.claims.get(request.consumer)
+            moving = self._register.move_of(request.consumer)
+        if moving is not None and (present is None or present.request != request):
+            raise is_moving(moving)
         if present is not None and present.state is ClaimState.CLAIMED:
             if present.request != request:
                 raise holds_other(present)
             return present
+        if moving is not None:
+            raise is_moving(moving)
         leftover = present
         if present is not None and (present.state is ClaimState.RELEASING or present.request != request):
             self._resolve(present)
@@ -168,9 +175,18 @@ class ResourceTracker:
         True: it is out of placement. False: it is not yet; it is journaled, and `deliver` will see to it.
         Raises UnknownConsumer, PlacementError (placement refused; journaled all the same), StateError.
         """
+        with self._lock:
+            moving = self._register.move_of(consumer)
+        if moving is not None:
+            if moving.instance != consumer or moving.role is Role.SOURCE:
+                raise is_moving(moving)
+            return self._mover.delete(moving, now=now)
         with self._turn_of(consumer):
             with self._lock:
                 present = self._register.ledger.claims.get(consumer)
+                moving = self._register.move_of(consumer)
+            if moving is not None:
+                raise is_moving(moving)  # since just now
             if present is None:
                 raise UnknownConsumer(
                     f"No claim of consumer {consumer} is known on this host: nothing to release.",
@@ -196,13 +212,39 @@ class ResourceTracker:
         with self._lock:
             return self._register.ledger.claims.get(consumer)
 
+    # Moves
+
+    @property
+    def mover(self) -> Mover:
+        """Confirms and reverts moves, and knows them; `move` begins one."""
+        return self._mover
+
+    def move(self, request: ClaimRequest, kind: MoveKind, migration: str) -> MoveHandle:
+        """Begin a move of the request's consumer to this host; see `Mover.begin`.
+
+        with tracker.move(request, MoveKind.COLD_MIGRATE, migration):  # reverted if the block raises
+            copy_the_guest()
+        """
+        return MoveHandle(self._mover, self._mover.begin(kind, migration, request))
+
+    def moves(self) -> Mapping[str, Move]:
+        """{migration: move}, those that ended lately too."""
+        return self._mover.moves()
+
+    def follow_moves(self) -> int:
+        """Learn from placement what became of moves and moved claims; returns how many changed.
+
+        Raises PlacementError, StateError.
+        """
+        return self._mover.follow()
+
     # What is left to do
 
     @property
     def pending(self) -> int:
-        """How many releases and intents in doubt wait for placement."""
+        """How many releases, intents in doubt and ends of moves wait for placement, or for a guest to go."""
         with self._lock:
-            return len(self._pending())
+            return len(self._pending()) + self._mover.pending
 
     def recover(self, guests: Collection[Guest]) -> int:
         """After a start: finish the intents whose guests are there, undo the others, deliver the releases.
@@ -217,9 +259,12 @@ class ResourceTracker:
 
         Stops where placement is away. What placement refuses is logged, and stays pending.
         """
+        try:
+            done = self._mover.deliver(limit)
+        except PlacementUnavailable:
+            return 0
         with self._lock:
             waiting = self._pending()[:limit]
-        done = 0
         for consumer in waiting:
             with self._turn_of(consumer):
                 with self._lock:
@@ -243,7 +288,9 @@ class ResourceTracker:
         return [
             consumer
             for consumer, claim in self._register.ledger.claims.items()
-            if claim.state is not ClaimState.CLAIMED and consumer not in self._busy
+            if claim.state is not ClaimState.CLAIMED
+            and consumer not in self._busy
+            and self._register.move_of(consumer) is None
         ]
 
     def _finish(self, intent: Claim) -> None:
@@ -267,42 +314,9 @@ class ResourceTracker:
         with self._lock:
             return self._register.ledger.claims[consumer]
 
-    # A reshape
-
-    @contextmanager
-    def standing(self, slots: Collection[tuple[str, str]]) -> Iterator[None]:
-        """Have every consumer alone, as long as the block lasts, whose claim is on one of these slots.
-
-        `slots` are (provider uuid, class). Raises ClaimConflict.
-        """
-        with self._lock:
-            affected = [
-                consumer
-                for consumer, claim in self._register.ledger.claims.items()
-                if any(name in claim.allocations.get(uuid, ()) for uuid, name in slots)
-            ]
-        with ExitStack() as turns:
-            for consumer in sorted(affected):
-                turns.enter_context(self._turn_of(consumer))
-            yield
-
-    def follow(self, receipt: Receipt, units: FreeUnits, guests: Collection[Guest]) -> None:
-        """The reshape is done: claims and moves go to their new places, on disk together with its receipt.
-
-        The caller is `standing` on what moved. Raises StateError: then all is as it was.
-        """
-        with self._lock:
-            register = self._register
-            found = follow(
-                receipt.relocations, register.ledger.claims, register.moves, ExactUnits(units, guests)
-            )
-            written = register.journal.finish_reshape(receipt, found.claims, found.moves)
-        written.wait()
-        with self._lock:
-            for move in found.moves:
-                register.moves[move.migration] = move
-            for claim in found.claims:
-                register.ledger.put(claim)
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise ClaimsClosed(f"Claims are closed: {self._closed}.", reason=self._closed)
 
     # Turns
 
@@ -322,8 +336,8 @@ class ResourceTracker:
     def _await_turn(self, consumer: str, request: ClaimRequest | None) -> None:
         end = time.monotonic() + self._turn_wait_s
         while True:
-            if request is not None and self._closed is not None:
-                raise _closed(self._closed)
+            if request is not None:
+                self._check_open()
             if consumer not in self._busy:
                 return
             under_way = self._busy[consumer]
@@ -339,7 +353,3 @@ class ResourceTracker:
                     "try again later.",
                     consumer=consumer,
                 )
-
-
-def _closed(reason: str) -> ClaimsClosed:
-    return ClaimsClosed(f"Claims are closed: {reason}.", reason=reason)
