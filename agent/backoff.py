@@ -20,7 +20,7 @@ _JITTER = SystemRandom()
 
 
 def pause(attempt: int, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Let whoever overtook a write go ahead, after try number `attempt`: not after the first (0), then longer."""
+    """Let whoever overtook a write go ahead: no time after the first try (0), longer after each later one."""
     if attempt > 0:
         sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, PAUSE_BASE_S * 2 ** min(attempt, DOUBLINGS_MAX))))
 
