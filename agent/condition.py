@@ -20,7 +20,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is not in order ("driver", "placement", "identity", "agent"), and why, in a sentence."""
+    """What is not in order (driver, placement, identity, reshape, agent), and why, in a sentence."""
 
     concern: str
     sentence: str

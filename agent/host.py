@@ -35,6 +35,7 @@ AT_ONCE_S = 0.25
 PASS_STUCK_S = 300.0
 OWN = "agent"
 PLACEMENT = "placement"
+RESHAPE = "reshape"
 STARTING = "the agent is starting and has not seen the whole host yet"
 
 
@@ -126,11 +127,16 @@ class HostAgent:
         if error is not None:
             self._fault(error)
             return
-        self._backoff.succeeded()
         self._tell_problems(report.problems)
         LOG.info(report.sentence, fields=_fields(report))
         if self.condition.state is not State.STOPPING:
             self._tracker.open()
+        if report.pending is not None:
+            self.condition.degraded(Fault(RESHAPE, report.pending.message))
+            self._wake(self._backoff.failed())
+            return
+        self._backoff.succeeded()
+        if self.condition.state is not State.STOPPING:
             self.condition.ready(f"{self._identity.name} with {report.providers} providers; claims are open.")
 
     def _recover(self) -> PlimsollError | None:
