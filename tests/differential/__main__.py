@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import traceback
 import warnings
 
 from hypothesis import HealthCheck, seed, settings
@@ -32,7 +33,8 @@ def main() -> int:
             compare(MACHINES[rounds % len(MACHINES)], arguments.seed + rounds, PROGRAMS_PER_ROUND)
             rounds += 1
             print(f"{Differential.tally['requests']} requests", flush=True)
-    except AssertionError:
+    except AssertionError as difference:
+        traceback.print_exception(difference, limit=0)
         return 1
     finally:
         print(f"{rounds} rounds in {time.monotonic() - started:.0f} s, from seed {arguments.seed}:")

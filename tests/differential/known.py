@@ -1,7 +1,7 @@
 """The differences that are meant: where the reference is wrong, or leaves a choice. Nothing else may differ.
 
-Each is described, with its reason, under the same name in docs/placement-differences.md. Two more show only
-in candidates, and are looked for in oracle.py; one is undone after each write, in reference.py.
+Each is described, with its reason, under the same name in docs/placement-differences.md. More show only in
+candidates, and are looked for in oracle.py; one is undone after each write, in reference.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Set
 from typing import NamedTuple
 
 from .exchange import Answer, Request
-from .oracle import LOST, SUMS
+from .oracle import IN_TREE, LOST, SUMS
 from .reference import GHOSTS
 
 
@@ -59,7 +59,7 @@ KNOWN = (
     Known("last-modified-on-every-provider", _last_modified_left_out),
 )
 
-NAMES = (SUMS, LOST, GHOSTS, *(known.name for known in KNOWN))
+NAMES = (SUMS, LOST, IN_TREE, GHOSTS, *(known.name for known in KNOWN))
 
 
 def known_difference(request: Request, theirs: Answer, ours: Answer, places: Set[str]) -> str | None:

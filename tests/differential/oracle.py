@@ -1,8 +1,8 @@
 """How an answer of ours is held against the reference, where comparing two bodies is not enough.
 
-Allocation candidates have no order, so with a limit any of them are right. And the reference is wrong in two
-ways that show in the candidates, so that it has to be asked otherwise, or its answer has to be completed:
-`candidate-sums` and `lost-anchors` (see docs/placement-differences.md).
+Allocation candidates have no order, so with a limit any of them are right. And the reference is wrong in some
+ways that show in the candidates, so that it has to be asked otherwise, or its answer has to be completed or
+thinned out (see docs/placement-differences.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 from .compare import differences, text
 from .exchange import Answer, Request, Side
 
-SUMS, LOST = "candidate-sums", "lost-anchors"
+SUMS, LOST, IN_TREE = "candidate-sums", "lost-anchors", "in-tree-of-resourceless-groups"
 _PATH = "/allocation_candidates"
 _GROUP_KEYS = ("resources", "required", "member_of", "in_tree")
 _NO_LIMIT = 10**9
@@ -51,6 +51,10 @@ def _look_again(verdict: Verdict, request: Request, ours: Answer, reference: Sid
     every = _every_candidate(request, pairs, reference, SUMS in verdict.known)
     if every is None:
         return
+    if barred := _barred_by_in_tree(pairs, every, reference):
+        verdict.known.add(IN_TREE)
+        kept = [one for one in every.body["allocation_requests"] if text(one) not in barred]
+        every = replace(every, body=every.body | {"allocation_requests": kept})
     whole = subject.ask(_asked(request, pairs))
     theirs, all_ours, found = _candidates(every), _candidates(whole), _candidates(ours)
     if missing := theirs - all_ours:
@@ -95,6 +99,25 @@ def _sums_are_wrong(pairs: Pairs) -> bool:
     demands = _demands(pairs)
     shared = any(demands.get("", set()) & names for suffix, names in demands.items() if suffix)
     return shared and dict(reversed(pairs)).get("group_policy") != "none"
+
+
+def _barred_by_in_tree(pairs: Pairs, every: Answer, reference: Side) -> set[str]:
+    """Candidates that have a provider of another tree in a group without resources that names its tree.
+
+    The reference does not look at `in_tree` of such a group.
+    """
+    trees: dict[str, set[str]] = {}
+    for key, value in pairs:
+        suffix = key.removeprefix("in_tree")
+        if key.startswith("in_tree") and suffix and suffix not in _demands(pairs):
+            found = reference.ask(Request("GET", f"/resource_providers?in_tree={value}"))
+            trees[suffix] = {provider["uuid"] for provider in found.body["resource_providers"]}
+    return {
+        text(one)
+        for one in every.body["allocation_requests"]
+        for suffix, tree in trees.items()
+        if not tree.issuperset(one["mappings"][suffix])
+    }
 
 
 def _demands(pairs: Pairs) -> dict[str, set[str]]:

@@ -54,10 +54,12 @@ def provider_writes(draw: st.DrawFn, world: World) -> Request:
     if draw(st.booleans()):
         body["parent_provider_uuid"] = draw(st.one_of(st.none(), some_provider(world)))
     if method == "POST":
-        if not draw(rarely(20)):
-            body["uuid"] = draw(st.sampled_from((uuid, uuid, uuid.replace("-", ""), uuid.upper())))
-            return draw(a_request(method, "/resource_providers", body, low=14 if len(body) > 2 else 0))
-        method = "PUT"
+        body["uuid"] = draw(st.sampled_from((uuid, uuid, uuid.replace("-", ""), uuid.upper())))
+        request = draw(a_request(method, "/resource_providers", body, low=14 if len(body) > 2 else 0))
+        if isinstance(request.body, dict):
+            # Without one, each side would choose its own.
+            request.body.setdefault("uuid", uuid)
+        return request
     if method == "DELETE":
         return draw(a_request(method, f"/resource_providers/{uuid}"))
     return draw(a_request(method, f"/resource_providers/{uuid}", body, low=14 if len(body) > 1 else 0))
