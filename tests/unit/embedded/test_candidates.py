@@ -216,6 +216,14 @@ def test_a_group_without_resources_counts_for_isolation_and_finds_only_what_it_n
     assert host.find("resources=DISK_GB:1&member_of_N=<X>&same_subtree=_N") == {"=host _N=host"}
 
 
+def test_a_group_without_resources_keeps_to_the_tree_it_names() -> None:
+    tree = AGGREGATES["X"]
+    cloud = Cloud().add("host", inventories={"VCPU": 4}, traits=["CUSTOM_A"])
+    cloud.add(tree, inventories={"VCPU": 4}, traits=["CUSTOM_A"])
+    query = f"resources=VCPU:1&required_N=CUSTOM_A&in_tree_N={tree}&same_subtree=_N"
+    assert cloud.find(query) == {f"={tree} _N={tree}"}
+
+
 class Watched(Model):
     """Counts the trees that are looked at."""
 
