@@ -17,9 +17,11 @@ from agent.errors import (
     PlacementError,
     PlacementUnavailable,
     PlimsollError,
+    Refused,
     StateError,
 )
 from agent.identity import Identity
+from agent.moves import Move, MoveKind
 from agent.operations import Usages
 from agent.placement.client import PlacementClient
 from agent.plan import Plan
@@ -89,6 +91,17 @@ class HostAgent:
         if self._spares_placement():
             return
         self._settle(self._reporter.verify("verification"))
+        if self.condition.fault is None:
+            self._follow_moves()
+
+    def _follow_moves(self) -> None:
+        """What the other agents did: moves that ended, claims that a migration holds now."""
+        try:
+            self._tracker.follow_moves()
+        except (PlacementUnavailable, StateError) as error:
+            self._fault(error)
+        except (PlacementError, Refused) as error:
+            LOG.error("Moves were not followed: %s", error.message)
 
     def deliver(self) -> None:
         """Deliver the releases that placement has not been told of yet."""
@@ -162,7 +175,8 @@ class HostAgent:
         away = isinstance(error, DriverUnavailable | PlacementUnavailable)
         self.condition.degraded(Fault(_concern(error), error.message, away))
         self._reporter.distrust()
-        self._wake(self._backoff.failed(error.details.get("retry_after", 0.0)))
+        told_s, busy = error.details.get("retry_after", 0.0), bool(error.details.get("busy"))
+        self._wake(self._backoff.failed(told_s, busy=busy))
 
     def _placement_is_away(self) -> bool:
         fault = self.condition.fault
@@ -224,6 +238,22 @@ class HostAgent:
             self._reporter.distrust()
             self._wake(max(AT_ONCE_S, self._backoff.left_s()))
         return released
+
+    def moves(self) -> tuple[Move, ...]:
+        return tuple(sorted(self._tracker.moves().values(), key=lambda move: (move.since, move.migration)))
+
+    def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
+        try:
+            return self._tracker.move(request, kind, migration).move
+        except (PlacementUnavailable, StateError) as error:
+            self._fault(error)
+            raise
+
+    def confirm_move(self, migration: str, instance: str | None) -> Move:
+        return self._tracker.mover.confirm(migration, instance=instance)
+
+    def revert_move(self, migration: str, instance: str | None) -> Move:
+        return self._tracker.mover.revert(migration, instance=instance)
 
     def next_plan(self) -> Plan:
         return self._reporter.next_plan()

@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 from agent.claim import Claim, Explanation
 from agent.driver import Guest
+from agent.moves import Move, MoveKind
 from agent.plan import Plan
 from agent.request import ClaimRequest
 from agent.tree import ProviderTree
@@ -34,6 +35,18 @@ class Operations(Protocol):
 
     def release(self, consumer: str) -> bool:
         """True: gone from placement; False: journaled, will be delivered. Raises UnknownConsumer."""
+
+    def moves(self) -> tuple[Move, ...]:
+        """Those under way that this host is part of, and those that ended lately; the oldest first."""
+
+    def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
+        """Begin a move to this host. Raises Refused, UnknownConsumer, UsageError, PlacementError."""
+
+    def confirm_move(self, migration: str, instance: str | None) -> Move:
+        """Confirmed, or `confirming`: journaled. Raises UnknownConsumer, ClaimConflict, PlacementError."""
+
+    def revert_move(self, migration: str, instance: str | None) -> Move:
+        """Reverted, or `reverting`: journaled. Raises UnknownConsumer, ClaimConflict, PlacementError."""
 
     def next_plan(self) -> Plan:
         """What the next pass would change in placement."""

@@ -7,6 +7,7 @@ from typing import Any
 from agent.claim import Claim, ClaimState, Explanation, Shortfall
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, UnknownConsumer
+from agent.moves import Move, MoveKind
 from agent.operations import Usages
 from agent.plan import Plan, PutTraits
 from agent.refusal import does_not_fit
@@ -118,6 +119,21 @@ class SmallHost:
             if self._claims.pop(consumer, None) is None:
                 raise UnknownConsumer(f"Nothing is known of {consumer}", consumer=consumer)
         return not self.placement_away
+
+    def moves(self) -> tuple[Move, ...]:
+        self.fault()
+        return ()
+
+    def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
+        self.fault()
+        raise UnknownConsumer(f"{request.consumer} holds nothing", consumer=request.consumer)
+
+    def confirm_move(self, migration: str, instance: str | None) -> Move:
+        self.fault()
+        raise UnknownConsumer(f"No migration {migration} is known", migration=migration)
+
+    def revert_move(self, migration: str, instance: str | None) -> Move:
+        return self.confirm_move(migration, instance)
 
     def next_plan(self) -> Plan:
         self.fault()

@@ -9,10 +9,12 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from agent import log
+from agent.api import moving
 from agent.api.access import Role
 from agent.api.views import claim_view, explanation_view, instances_view, plan_view, tree_view
 from agent.claim import Claim
 from agent.errors import UnknownConsumer, UsageError
+from agent.moves import Move
 from agent.operations import Operations
 from agent.request import parse_claim
 
@@ -107,6 +109,37 @@ def release(call: Call) -> Answer:
     return Answer(200 if gone else 202, {"consumer": consumer, "released": gone})
 
 
+def moves(call: Call) -> Answer:
+    return Answer(200, moving.moves_view(call.operations.moves()))
+
+
+def show_move(call: Call) -> Answer:
+    found = moving.find(call.operations.moves(), _uuid(call.path["migration"]))
+    return Answer(200, moving.move_view(found))
+
+
+def begin_move(call: Call) -> Answer:
+    kind, migration, request = moving.parse_move(call.body)
+    move = call.operations.begin_move(kind, migration, request)
+    _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state)
+    return Answer(201, moving.move_view(move), {"Location": f"/v1/moves/{move.migration}"})
+
+
+def confirm_move(call: Call) -> Answer:
+    return _end_move(call, "confirm", call.operations.confirm_move)
+
+
+def revert_move(call: Call) -> Answer:
+    return _end_move(call, "revert", call.operations.revert_move)
+
+
+def _end_move(call: Call, what: str, end: Callable[[str, str | None], Move]) -> Answer:
+    hint = call.query.get("instance")
+    move = end(_uuid(call.path["migration"]), None if hint is None else _uuid(hint))
+    _record(f"{what} of migration {move.migration}", move.instance, call.caller, move.state)
+    return Answer(200 if move.ended else 202, moving.move_view(move))
+
+
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI document of this API."""
@@ -166,4 +199,9 @@ ROUTES = (
     Route("POST", "/v1/claims", Role.CLAIMER, make_claim, frozenset({"dry_run"}), has_body=True),
     Route("GET", "/v1/claims/<consumer>", Role.READER, show_claim),
     Route("DELETE", "/v1/claims/<consumer>", Role.CLAIMER, release),
+    Route("GET", "/v1/moves", Role.READER, moves),
+    Route("POST", "/v1/moves", Role.CLAIMER, begin_move, has_body=True),
+    Route("GET", "/v1/moves/<migration>", Role.READER, show_move),
+    Route("POST", "/v1/moves/<migration>/confirm", Role.CLAIMER, confirm_move, frozenset({"instance"})),
+    Route("POST", "/v1/moves/<migration>/revert", Role.CLAIMER, revert_move, frozenset({"instance"})),
 )

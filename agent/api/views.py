@@ -76,11 +76,16 @@ def claim_view(claim: Claim) -> Json:
         "name": claim.request.name,
         "state": claim.state.value,
         "adopted": claim.adopted,
-        "since": datetime.fromtimestamp(claim.since, UTC).isoformat(timespec="seconds"),
+        "since": moment(claim.since),
         "allocations": _allocations(claim.allocations),
         "units": _units(claim.units),
         "request": to_json(claim.request),
     }
+
+
+def moment(seconds: float) -> str:
+    """RFC 3339, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def explanation_view(request: ClaimRequest, explanation: Explanation) -> Json:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from agent.cli import commands
+from agent.cli.move_parser import add_move_commands
 from agent.cli.output import FORMATS
 from agent.cli.placement_parser import add_placement_commands
 from agent.errors import ExitCode, UsageError
@@ -19,7 +20,7 @@ EXIT_CODES = {
     ExitCode.USAGE: "wrong arguments, a malformed request, or settings that cannot be used",
     ExitCode.DRIFT_FOUND: "drift found: there is something to change (plan) or to repair (placement check)",
     ExitCode.DRIFT_HEALED: "drift found, and healed",
-    ExitCode.REFUSED: "refused: the claim does not fit, conflicts, or claims are closed (claim)",
+    ExitCode.REFUSED: "refused: the claim does not fit, conflicts, or claims are closed (claim, move)",
     ExitCode.UNREACHABLE: "no agent answered at the socket in time",
 }
 INTERRUPTED = 130
@@ -75,6 +76,7 @@ def build() -> argparse.ArgumentParser:
     _release(add)
     _config(add)
     _agent(add)
+    add_move_commands(add, _verbs_of, _claim_options)
     add_placement_commands(add, _verbs_of)
     return parser
 
@@ -187,6 +189,11 @@ def _claim(add: _Adder) -> None:
         "  plimsoll claim 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69 --file body.json",
     )
     claim.add_argument("consumer", nargs="?", metavar="CONSUMER", help="the instance's uuid, or `new`")
+    _claim_options(claim)
+    claim.add_argument("--dry-run", action="store_true", help="explain, resource by resource; claim nothing")
+
+
+def _claim_options(claim: argparse.ArgumentParser) -> None:
     claim.add_argument("--resources", metavar="CLASS=N,...", help="what is wanted, from any of the providers")
     claim.add_argument(
         "--group",
@@ -211,7 +218,6 @@ def _claim(add: _Adder) -> None:
     )
     claim.add_argument("--file", metavar="FILE", help="the whole request as JSON; - is standard input")
     claim.add_argument("--name", help="the instance's name, for people")
-    claim.add_argument("--dry-run", action="store_true", help="explain, resource by resource; claim nothing")
 
 
 def _release(add: _Adder) -> None:

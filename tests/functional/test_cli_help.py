@@ -24,6 +24,8 @@ COMMANDS = (
         ("adopt",),
         ("config",),
     ),
+    ("move",),
+    *(("move", verb) for verb in ("begin", "confirm", "revert", "list", "show")),
     *(("config", "show"), ("config", "validate"), ("config", "sample")),
 )
 
