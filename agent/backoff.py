@@ -1,6 +1,8 @@
 """When to try again: full jitter under a bound that doubles with each failure, and a cap.
 
 All hosts lose placement at the same moment; without jitter they would all come back at the same moment, too.
+And a service that is there but cannot keep up must see fewer requests with each one that it leaves
+unanswered: there the cap is higher, or thousands of hosts would keep it down (benchmarks/comeback.py).
 Source: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
 """
 
@@ -10,6 +12,7 @@ from random import SystemRandom
 
 BASE_S = 1.0
 MAX_S = 60.0
+BUSY_MAX_S = 600.0
 LEAST_S = 0.25
 TOLD_MAX_S = 600.0
 DOUBLINGS_MAX = 10
@@ -39,13 +42,14 @@ class Backoff:
         self._failures = 0
         self._due = 0.0
 
-    def failed(self, told_s: float = 0.0) -> float:
-        """Seconds until the next try. `told_s`: the other side asked not to be asked sooner (Retry-After).
+    def failed(self, told_s: float = 0.0, *, busy: bool = False) -> float:
+        """Seconds until the next try. `busy`: somebody is there, and did not get round to an answer.
 
-        That is kept to up to TOLD_MAX_S, with the jitter on top: everybody was told the same.
+        `told_s`: the other side asked not to be asked sooner (Retry-After). That is kept to up to TOLD_MAX_S,
+        with the jitter on top: everybody was told the same.
         """
         self._failures += 1
-        bound = min(MAX_S, BASE_S * 2 ** min(self._failures, DOUBLINGS_MAX))
+        bound = min(BUSY_MAX_S if busy else MAX_S, BASE_S * 2 ** min(self._failures, DOUBLINGS_MAX))
         delay = min(max(told_s, 0.0), TOLD_MAX_S) + max(LEAST_S, self._uniform(0, bound))
         self._due = self._clock() + delay
         return delay

@@ -22,6 +22,7 @@ def error_of(reply: Reply, asked: str, full: bool) -> PlacementError:
     kind: type[PlacementError] = PlacementError
     if reply.status >= 500 or reply.status == TOO_MANY_REQUESTS:
         kind = PlacementUnavailable
+        details["busy"] = True
         seconds = retry_after_s(reply.headers)
         if seconds is not None:
             details["retry_after"] = seconds

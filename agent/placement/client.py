@@ -3,7 +3,8 @@
 Source: https://docs.openstack.org/api-ref/placement/. Errors, for every method:
 
     PlacementUnavailable  no answer came, or a 5xx, or too many requests: a state, worth trying again later;
-                          `details["retry_after"]` has the seconds, if it said how many
+                          `details["retry_after"]` has the seconds, if it said how many; `details["busy"]`
+                          is true where somebody is there
     PlacementConflict     409 placement.concurrent_update: somebody wrote in between, read again
     PlacementFull         409 to a write of allocations: the resources are not there
     PlacementError        anything else; `status` and `placement_code` are placement's own

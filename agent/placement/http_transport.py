@@ -145,6 +145,8 @@ def _explained(error: exceptions.ClientException, asked: str) -> PlacementError:
     """What went wrong before placement could answer, as ours."""
     reason = " ".join(str(error).split())
     match error:
+        case exceptions.ConnectTimeout():  # for answers that are late, too
+            return PlacementUnavailable(f"Placement did not answer to {asked} in time: {reason}.", busy=True)
         case exceptions.ConnectionError() | exceptions.DiscoveryFailure():
             return PlacementUnavailable(f"Placement did not answer to {asked}: {reason}.")
         case exceptions.HttpError() if error.http_status >= 500:

@@ -2,7 +2,7 @@
 
 import random
 
-from agent.backoff import BASE_S, LEAST_S, MAX_S, PAUSE_MAX_S, TOLD_MAX_S, Backoff, pause
+from agent.backoff import BASE_S, BUSY_MAX_S, LEAST_S, MAX_S, PAUSE_MAX_S, TOLD_MAX_S, Backoff, pause
 
 
 def test_the_bound_doubles_up_to_a_cap_and_starts_over_after_a_success() -> None:
@@ -12,6 +12,12 @@ def test_the_bound_doubles_up_to_a_cap_and_starts_over_after_a_success() -> None
     backoff.succeeded()
     assert backoff.left_s() == 0.0
     assert backoff.failed() == 2 * BASE_S
+
+
+def test_where_somebody_is_there_and_cannot_keep_up_the_cap_is_higher() -> None:
+    backoff = Backoff(clock=lambda: 0.0, uniform=lambda _, high: high)
+    assert max(backoff.failed() for _ in range(20)) == MAX_S
+    assert backoff.failed(busy=True) == BUSY_MAX_S
 
 
 def test_the_jitter_is_full_but_never_nothing() -> None:
