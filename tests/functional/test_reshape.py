@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from placements import Placement
 from reshapekit import HOST, ROOT, Death, World, host, provider, uuid_of
+from reshapeload import Load, loaded, reshaped
 from trackerkit import Crash, fast_directory, request
 
 from agent.driver import Move
@@ -314,3 +316,95 @@ def _asked(world: World, due: bool) -> object:
     if due:
         return world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
     return world.see(*FLAT, moves=tuple(Move(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")))
+
+
+def test_unrelated_claims_in_between_cost_a_narrow_look_each(world: World) -> None:
+    """Somebody claims between every look and every request, five times over: it gets through all the same."""
+    world.see(*FLAT)
+    for number in range(4):
+        world.hold(f"c{number}", node1={"VGPU": 1})
+    claimed: list[str] = []
+
+    def claim(call: str) -> None:
+        if call == "POST /reshaper" and len(claimed) < 5:
+            claimed.append(world.hold(f"unrelated {len(claimed)}", node1={"VCPU": 1}))
+
+    world.tap.before = claim
+    world.tap.calls.clear()
+    report = world.see(*NESTED, moves=to_gpus(gpu0={"c0": 1, "c1": 1}, gpu1={"c2": 1, "c3": 1}))
+    assert (report.error, report.pending) == (None, None)
+    calls = world.tap.calls
+    assert calls.count("POST /reshaper") == 6
+    assert calls.count(f"GET /allocations/{uuid_of('c0')}") <= 2, "not read anew for each conflict"
+    assert not any(f"GET /allocations/{uuid}" in calls for uuid in claimed)
+    assert world.placed("unrelated 4") == {HOST: {"VCPU": 1}}
+
+
+def test_a_consumer_that_changes_in_between_is_planned_anew(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    world.hold("gone", node1={"VGPU": 1})
+    seen: list[str] = []
+
+    def change(call: str) -> None:
+        if call == "POST /reshaper" and not seen:
+            seen.append(call)
+            world.raw.forget_consumer(uuid_of("gone"))
+            world.hold("late", node1={"VGPU": 2})
+
+    world.tap.before = change
+    report = world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
+    assert (report.error, report.pending) == (None, None)
+    assert (world.placed("a"), world.placed("late")) == ({"gpu1": {"VGPU": 1}}, {"gpu0": {"VGPU": 2}})
+    assert world.placed("gone") == {}
+
+
+def test_an_endless_conflict_is_put_off_to_the_next_pass(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    count = [0]
+
+    def claim(call: str) -> None:
+        if call == "POST /reshaper":
+            count[0] += 1
+            world.hold("unrelated", node1={"VCPU": 1 + count[0] % 2})
+
+    world.tap.before = claim
+    report = world.see(*NESTED, moves=to_gpus())
+    assert report.pending is not None and "others wrote to the touched providers" in report.pending.message
+    assert world.placed("a") == {HOST: {"VGPU": 1}}
+    assert world.tree()[ROOT].inventories["VGPU"].reserved == 8
+    world.tap.before = lambda _: None
+    assert world.again().pending is None
+    assert world.placed("a") == {"gpu0": {"VGPU": 1}}
+
+
+def test_inventory_changed_by_an_operator_in_between_is_not_overwritten(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    seen: list[str] = []
+
+    def change(call: str) -> None:
+        if call == "POST /reshaper" and not seen:
+            seen.append(call)
+            root = world.tree()[ROOT]
+            theirs = replace(root.inventories["VCPU"], total=1000, max_unit=10)
+            world.raw.put_inventories(ROOT, root.generation or 0, {**root.inventories, "DISK_GB": theirs})
+
+    world.tap.before = change
+    report = world.see(*NESTED, moves=to_gpus())
+    assert (report.error, report.pending) == (None, None)
+    assert world.totals()[HOST] == {"VCPU": 64, "DISK_GB": 1000}
+    assert world.placed("a") == {"gpu0": {"VGPU": 1}}
+
+
+@pytest.mark.slow
+def test_a_thousand_consumers_get_through_twenty_claims_a_second(tmp_path: Path) -> None:
+    """10 of 10, each within its first pass."""
+    for number in range(10):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        with loaded(directory, 1000) as world, Load(world, 20) as load:
+            while load.done < 3:
+                time.sleep(0.01)
+            assert reshaped(world, 1000) < 24
