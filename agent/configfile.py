@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from oslo_config import cfg
 
 from agent.errors import SettingsError
-from agent.options import Options, allowed
+from agent.options import Options, allowed, options_of, with_groups
 
 MASK = "***"
 
@@ -61,6 +61,7 @@ def read(files: Sequence[Path], options: Options) -> Table:
     parsed = [(path, _parse(path)) for path in files]
     for path, sections in parsed:
         _check_known(path, sections, options)
+    options = with_groups(options, (group for _, sections in parsed for group in sections))
     _check_environment(options)
     conf = cfg.ConfigOpts()
     for group, declared in options.items():
@@ -113,11 +114,12 @@ def _group_name(name: str) -> str:
 
 def _check_known(path: Path, sections: Sections, options: Options) -> None:
     for group, assignments in sections.items():
-        if group not in options:
+        declared = options_of(group, options)
+        if declared is None:
             raise SettingsError(
                 f"{path}: there is no group [{group}]{_nearest(group, options)}.", file=str(path), group=group
             )
-        known = [option.dest for option in options[group]]
+        known = [option.dest for option in declared]
         for name in assignments:
             if name not in known:
                 hint = _nearest(name, known) or _elsewhere(name, options)

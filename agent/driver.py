@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 ENTRY_POINT_GROUP = "plimsoll.drivers"
@@ -152,11 +153,16 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """All a driver is given. `options` {group: {option: value}} holds the groups that it declared."""
+    """All a driver is given. `options` {group: {option: value}} holds the groups that it declared.
+
+    `state_path` is the agent's directory, for what a driver must remember over a restart; None: it keeps
+    nothing.
+    """
 
     host: str
     host_settings: HostSettings = HostSettings()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    state_path: Path | None = None
 
 
 class Driver(ABC):
@@ -167,7 +173,11 @@ class Driver(ABC):
     """
 
     OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """{group: (oslo.config options, ...)} that this driver wants from the configuration."""
+    """{group: (oslo.config options, ...)} that this driver wants from the configuration.
+
+    A group "mdev_<type>" stands for all that begin with "mdev_": those that the configuration has are handed
+    over by their own names, and `create` refuses the ones that mean nothing.
+    """
 
     @classmethod
     @abstractmethod

@@ -5,7 +5,7 @@ The drivers' own options are found by entry point (`agent.driver.ENTRY_POINT_GRO
 
 import importlib.metadata
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oslo_config import cfg, types
@@ -251,6 +251,32 @@ def all_options(classes: Mapping[str, type[Driver]]) -> Options:
             for option in options:
                 merged.setdefault(group, {}).setdefault(option.dest, option)
     return {group: tuple(options.values()) for group, options in merged.items()}
+
+
+def is_pattern(group: str) -> bool:
+    """ "mdev_<type>" stands for every group that begins with "mdev_"."""
+    return group.endswith(">") and "<" in group
+
+
+def options_of(group: str, options: Options) -> tuple[Any, ...] | None:
+    """The options of a group that a file has, by its own name or by a pattern; None for no such."""
+    if group in options and not is_pattern(group):
+        return options[group]
+    for pattern, declared in options.items():
+        prefix = pattern.partition("<")[0]
+        if is_pattern(pattern) and group.startswith(prefix) and len(group) > len(prefix):
+            return declared
+    return None
+
+
+def with_groups(options: Options, groups: Iterable[str]) -> Options:
+    """The options with those of `groups` in the place of patterns."""
+    found = {group: declared for group, declared in options.items() if not is_pattern(group)}
+    for group in groups:
+        declared = options_of(group, options)
+        if declared is not None:
+            found.setdefault(group, declared)
+    return found
 
 
 def allowed(option: Any) -> str:

@@ -13,7 +13,15 @@ from agent.configfile import MASK, Configured, Table, expand, read
 from agent.cpuset import format_cpu_set
 from agent.driver import DriverSettings, HostSettings
 from agent.errors import SettingsError
-from agent.options import NEED_RESTART, all_options, allowed, driver_class, driver_classes
+from agent.options import (
+    NEED_RESTART,
+    all_options,
+    allowed,
+    driver_class,
+    driver_classes,
+    is_pattern,
+    with_groups,
+)
 
 DEFAULT_FILE = Path("/etc/plimsoll/plimsoll.conf")
 DEFAULT_DIRECTORY = Path("/etc/plimsoll/conf.d")
@@ -120,7 +128,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
     host_settings = HostSettings(
         **{option.name: {**default, **compute}[option.name] for option in fields(HostSettings)}
     )
-    groups = driver_class(default["compute_driver"]).OPTIONS
+    groups = with_groups(driver_class(default["compute_driver"]).OPTIONS, table)
     settings = Settings(
         host=_host(default["host"]),
         state_path=_absolute("state_path", default["state_path"]),
@@ -138,6 +146,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
                     for group, options in groups.items()
                 }
             ),
+            state_path=_absolute("state_path", default["state_path"]),
         ),
         placement=PlacementSettings(**_values(table, "placement")),
         api=_api(_values(table, "api")),
@@ -294,12 +303,16 @@ def reload(
     for group, options in wanted.table.items():
         merged = dict(options)
         for option, new in options.items():
-            old = running.table.get(group, {}).get(option, new)
+            old = running.table.get(group, {}).get(option)
+            if old is None:  # a group that was not in the file before
+                changed.extend([f"[{group}] {option}"] if new.origin != "default" else [])
+                continue
             if option in NEED_RESTART.get(group, ()):
                 merged[option] = old
             if old.value != new.value:
                 (restart if option in NEED_RESTART.get(group, ()) else changed).append(f"[{group}] {option}")
         table[group] = merged
+    changed.extend(f"[{group}]" for group in running.table if group not in wanted.table)
     return Reloaded(build(table, wanted.files), tuple(changed), tuple(restart))
 
 
@@ -307,7 +320,7 @@ def sample() -> str:
     """A configuration file with every option, the installed drivers' too, commented out at its default."""
     blocks = ["# Every option of Plimsoll, at its default; `plimsoll config validate` checks a file.\n"]
     for group, options in all_options(driver_classes()[0]).items():
-        blocks.append(f"\n[{group}]\n")
+        blocks.append(f"\n{'#' * is_pattern(group)}[{group}]\n")
         blocks.extend(_sample_option(option) for option in options)
     return "".join(blocks)
 

@@ -30,6 +30,8 @@ class Session:
         self.static: Any = None
         """The reader's own: what hardly changes during a connection."""
         self.has_events = False
+        self.has_device_events = False
+        self.lists_inactive_devices = True
         self.given_up = False
         self._subscriptions: Subscriptions | None = None
 
@@ -52,6 +54,7 @@ class Session:
             lambda text: None if self.given_up else lost(text),
         )
         self.has_events = self._subscriptions.complete
+        self.has_device_events = self._subscriptions.devices
         hints.everything()
         LOG.info("connected to libvirt at %s", uri)
 

@@ -20,6 +20,7 @@ _GLOB = re.compile(
     r"(?:(?P<domain>[0-9a-f*]*):)?(?P<bus>[0-9a-f*]*):(?P<slot>[0-9a-f*]*)(?:\.(?P<function>[0-7*]*))?",
     re.ASCII | re.IGNORECASE,
 )
+_FULL_ADDRESS = re.compile("{domain}:{bus}:{slot}\\.{function}".format(**_PARTS), re.ASCII)
 _ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}|\*", re.ASCII | re.IGNORECASE)
 
 
@@ -87,7 +88,7 @@ def _spec(data: object) -> DeviceSpec:
         address=_address(data.get("address")),
         interface=_text(data, "devname"),
         physical_network=_text(data, "physical_network"),
-        resource_class=None if resource_class is None else custom(resource_class, _standard_classes()),
+        resource_class=None if resource_class is None else custom_class(resource_class),
         traits=_traits(data.get("traits", "")),
     )
 
@@ -155,6 +156,19 @@ def custom(name: str, standard: Callable[[str], bool]) -> str:
     return f"CUSTOM_{cleaned}"[:255]
 
 
+def custom_class(name: str) -> str:
+    """The resource class that an operator means, see `custom`. Raises ValueError."""
+    return custom(name, _standard_classes())
+
+
+def pci_address_of(text: str) -> str:
+    """ "0000:41:10.2" from one address without globs. Raises ValueError."""
+    match = re.fullmatch(_FULL_ADDRESS, text.strip().lower())
+    if not match:
+        raise ValueError(f"{text!r} is no PCI address such as 0000:41:00.0")
+    return match[0]
+
+
 @cache
 def _standard_classes() -> Callable[[str], bool]:
     import os_resource_classes  # late: only who names devices needs it
@@ -177,6 +191,18 @@ class MdevSpec:
     addresses: frozenset[str] = frozenset()
     resource_class: str = "VGPU"
     max_instances: int | None = None
+
+
+def vgpu_spec_of(card: Card, vf: PciDevice, number: str, specs: tuple[MdevSpec, ...]) -> MdevSpec | None:
+    """The type that a virtual function of a vendor's own VFIO driver has, if guests are meant to have it.
+
+    The driver gives the type as a number, which is what the type's id ends in.
+    """
+    for spec in specs:
+        meant = not spec.addresses or {vf.address, card.device.address} & spec.addresses
+        if meant and spec.type_id.rpartition("-")[2] == number:
+            return spec
+    return None
 
 
 def mdev_spec_of(card: Card, specs: tuple[MdevSpec, ...]) -> MdevSpec | None:

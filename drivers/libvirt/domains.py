@@ -34,7 +34,8 @@ class Domain:
     """A domain as its XML has it.
 
     `pins` {vCPU: host CPUs that it may run on} of the vCPUs that are there and are pinned at all;
-    `emulator_pin` likewise. `mdevs` are uuids; `pci_devices` the addresses of <hostdev>, `interfaces` those
+    `emulator_pin` likewise. `memory_nodes` are the host's NUMA nodes that its memory must be on, if it must.
+    `mdevs` are uuids; `pci_devices` the addresses of <hostdev>, `interfaces` those
     of <interface>.
     """
 
@@ -48,6 +49,7 @@ class Domain:
     mdevs: tuple[str, ...] = ()
     pci_devices: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
+    memory_nodes: frozenset[int] = frozenset()
 
 
 def parse_domain(text: str, what: str = "a domain") -> Domain:
@@ -71,6 +73,7 @@ def parse_domain(text: str, what: str = "a domain") -> Domain:
         ),
         pci_devices=_once(_addresses(root, "devices/hostdev[@type='pci']", what)),
         interfaces=_once(_addresses(root, "devices/interface[@type='hostdev']", what)),
+        memory_nodes=_memory_nodes(root, what),
     )
 
 
@@ -103,9 +106,17 @@ def _pins(root: Element, vcpus: frozenset[int], what: str) -> dict[int, frozense
     return pins
 
 
-def _cpu_set(element: Element | None, what: str) -> frozenset[int]:
+def _memory_nodes(root: Element, what: str) -> frozenset[int]:
+    """<numatune>; a mode other than strict is a wish."""
+    memory = root.find("numatune/memory")
+    if memory is None or memory.get("mode", "strict") != "strict":
+        return frozenset()
+    return _cpu_set(memory, what, "nodeset")
+
+
+def _cpu_set(element: Element | None, what: str, attribute: str = "cpuset") -> frozenset[int]:
     try:
-        return frozenset() if element is None else parse_cpu_set(element.get("cpuset", ""))
+        return frozenset() if element is None else parse_cpu_set(element.get(attribute, ""))
     except ValueError as error:
         raise DriverDataError(f"{what}: <{element.tag if element is not None else ''}>: {error}") from error
 

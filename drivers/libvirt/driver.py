@@ -6,14 +6,20 @@ libvirt-python is imported when the driver connects, so that the class can be ha
 import importlib.util
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from agent.driver import Description, Driver, DriverSettings, Guest, Topology
 from agent.errors import DriverUnavailable, SettingsError
 from drivers.inventory import check_cpu_sets
 from drivers.libvirt.deadline import Runner
+from drivers.libvirt.deviceoptions import OPTIONS as DEVICE_OPTIONS
+from drivers.libvirt.deviceoptions import device_settings
 from drivers.libvirt.hints import Hints, Watcher
-from drivers.libvirt.host import HostFacts, describe_host, describe_topology
+from drivers.libvirt.host import HostFacts
+from drivers.libvirt.memory import Memory, boot_id
+from drivers.libvirt.model import Model, ModelSettings, make_model
+from drivers.libvirt.moves import Tenant
 from drivers.libvirt.options import OPTIONS, LibvirtOptions
 
 if TYPE_CHECKING:
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
 class LibvirtDriver(Driver):
     """A host that libvirt looks after. What did not change is the very same object as before."""
 
-    OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = {"libvirt": OPTIONS}
+    OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = {"libvirt": OPTIONS, **DEVICE_OPTIONS}
 
     def __init__(self, settings: DriverSettings, options: LibvirtOptions) -> None:
         self._settings = settings
@@ -33,7 +39,14 @@ class LibvirtDriver(Driver):
         self._lock = threading.RLock()
         self._parts: tuple[Connection, Reader] | None = None
         self._watchers: list[Watcher] = []
-        self._host: tuple[HostFacts, Description, Topology] | None = None
+        self._model_settings = ModelSettings(
+            settings.host, settings.host_settings, device_settings(settings.options), options.report_numa
+        )
+        self._memory = Memory(settings.state_path)
+        self._boot = boot_id()
+        self._facts: HostFacts | None = None
+        self._seen: tuple[object, ...] = ()
+        self._model: Model | None = None
         self._closed = False
 
     @classmethod
@@ -48,13 +61,13 @@ class LibvirtDriver(Driver):
         return cls(settings, options)
 
     def describe(self) -> Description:
-        return self._read_host()[1]
+        return self._look().description
 
     def topology(self) -> Topology:
-        return self._read_host()[2]
+        return self._look().topology
 
     def guests(self) -> tuple[Guest, ...]:
-        return self._connected()[1].guests()
+        return self._look(at_host=False).guests
 
     def watch(self, changed: Callable[[str], None]) -> None:
         watcher = Watcher(changed, self._connect)
@@ -73,18 +86,30 @@ class LibvirtDriver(Driver):
         if parts is not None:
             parts[0].close()
 
-    def _read_host(self) -> tuple[HostFacts, Description, Topology]:
-        facts = self._connected()[1].facts()
+    def _look(self, *, at_host: bool = True) -> Model:
+        """The host as it is now; what did not change is the same object as before.
+
+        Without `at_host` what was last known of it will do: guests are there though a pool is away.
+        """
+        _, reader = self._connected()
+        facts = reader.facts() if at_host or self._facts is None else self._facts
+        domains, devices = reader.domains(), reader.devices()
         with self._lock:
-            if self._host is None or self._host[0] != facts:
-                settings = self._settings.host_settings
-                description = describe_host(facts, settings, self._settings.host)
-                topology = describe_topology(facts, settings)
-                if self._host is not None:
-                    description = self._host[1] if self._host[1] == description else description
-                    topology = self._host[2] if self._host[2] == topology else topology
-                self._host = (facts, description, topology)
-            return self._host
+            self._facts = self._facts if self._facts == facts else facts
+            seen = (self._facts, devices, domains)
+            if self._model is None or not all(a is b for a, b in zip(self._seen, seen, strict=True)):
+                model = make_model(
+                    facts,
+                    devices,
+                    [Tenant(known.guest, known.domain) for known in domains],
+                    self._memory.units,
+                    self._boot,
+                    self._model_settings,
+                )
+                self._memory.keep(model.units)
+                self._model = model if self._model is None else _keep_same(self._model, model)
+                self._seen = seen
+            return self._model
 
     def _connected(self) -> "tuple[Connection, Reader]":
         """The connection and its reader, which open it when they need to."""
@@ -135,6 +160,16 @@ class LibvirtDriver(Driver):
     def _lost(self, why: str) -> None:
         for watcher in tuple(self._watchers):
             watcher.lost(why)
+
+
+def _keep_same(old: Model, new: Model) -> Model:
+    """The new model, with the old one's very objects where they are equal."""
+    return replace(
+        new,
+        description=old.description if old.description == new.description else new.description,
+        topology=old.topology if old.topology == new.topology else new.topology,
+        guests=old.guests if old.guests == new.guests else new.guests,
+    )
 
 
 def _nothing(_: object) -> None:

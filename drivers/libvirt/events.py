@@ -48,7 +48,10 @@ def _say_nothing(_context: object, _error: object) -> None:
 
 
 class Subscriptions:
-    """The event callbacks of one connection. `complete` is False where it has no domain events at all."""
+    """The event callbacks of one connection.
+
+    `complete` is False where it has no domain events at all, `devices` where it has none of node devices.
+    """
 
     def __init__(
         self, connection: Any, hints: Hints, why: Callable[[str], None], lost: Callable[[str], None]
@@ -82,8 +85,9 @@ class Subscriptions:
                 partial(connection.domainEventRegisterAny, None, event, self._domain_changed, None),
                 connection.domainEventDeregisterAny,
             )
+        self.devices = True
         for event in (libvirt.VIR_NODE_DEVICE_EVENT_ID_LIFECYCLE, libvirt.VIR_NODE_DEVICE_EVENT_ID_UPDATE):
-            self._try(
+            self.devices &= self._try(
                 partial(connection.nodeDeviceEventRegisterAny, None, event, self._device_changed, None),
                 connection.nodeDeviceEventDeregisterAny,
             )
@@ -133,11 +137,10 @@ class Subscriptions:
         self._why(f"domain {domain.name()} {what}")
 
     def _device_changed(self, _connection: Any, device: Any, *_details: Any) -> None:
-        self._hints.host()
+        self._hints.device(device.name())
         self._why(f"device {device.name()} changed")
 
     def _pool_changed(self, _connection: Any, pool: Any, *_details: Any) -> None:
-        self._hints.host()
         self._why(f"storage pool {pool.name()} changed")
 
     def _closed(self, _connection: Any, _reason: int, _opaque: Any) -> None:

@@ -9,7 +9,7 @@ import libvirt
 from agent.driver import Guest, GuestState
 from agent.errors import DriverDataError
 from drivers.libvirt.connection import Session
-from drivers.libvirt.domains import Disk, guest_of, parse_domain
+from drivers.libvirt.domains import Disk, Domain, guest_of, parse_domain
 
 LOG = logging.getLogger(__name__)
 
@@ -31,10 +31,14 @@ Mark = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A domain as it was last read."""
+    """A domain as it was last read; `domain` None if it never could be.
+
+    The guest's devices are as its XML names them, which says nothing of whose they are.
+    """
 
     mark: Mark
     guest: Guest
+    domain: Domain | None = None
 
     def stale(self, mark: Mark) -> bool:
         """True if it was restarted or renamed since, or was not read in full."""
@@ -51,6 +55,7 @@ def read_guest(
     """
     uuid, name = domain.UUIDString(), mark[0]
     state = GuestState.RUNNING
+    parsed = known.domain if known is not None else None
     try:
         session.beat()
         state = _STATES.get(domain.state()[0], GuestState.RUNNING)
@@ -69,7 +74,7 @@ def read_guest(
         guest = _unread(uuid, name, state, known, f"domain {name} ({uuid}) could not be read: {error}")
     except DriverDataError as error:
         guest = _unread(uuid, name, state, known, error.message)
-    return _told(Known(mark, guest), known)
+    return _told(Known(mark, guest, parsed), known)
 
 
 def _told(new: Known, old: Known | None) -> Known:
@@ -84,7 +89,8 @@ def pass_over(uuid: str, mark: Mark, known: Known | None) -> Known:
     """A domain that libvirt hangs on, without asking for it."""
     problem = f"domain {mark[0]} ({uuid}) is not read while libvirt hangs on it: its QEMU may not answer"
     state = known.guest.state if known is not None else GuestState.RUNNING
-    return _told(Known(mark, _unread(uuid, mark[0], state, known, problem)), known)
+    domain = known.domain if known is not None else None
+    return _told(Known(mark, _unread(uuid, mark[0], state, known, problem), domain), known)
 
 
 def _unread(uuid: str, name: str, state: GuestState, known: Known | None, problem: str) -> Guest:

@@ -23,32 +23,42 @@ class Hints:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._domains: set[str] = set()
-        self._everything = True
-        self._host = True
+        self._devices: set[str] = set()
+        self._all_domains = self._all_devices = True
 
     def domain(self, uuid: str) -> None:
         with self._lock:
             self._domains.add(uuid)
 
-    def host(self) -> None:
+    def device(self, name: str) -> None:
         with self._lock:
-            self._host = True
+            self._devices.add(name)
+
+    def all_domains(self) -> None:
+        with self._lock:
+            self._all_domains = True
+
+    def all_devices(self) -> None:
+        with self._lock:
+            self._all_devices = True
 
     def everything(self) -> None:
         """After a new connection nothing that was read before is known to be true."""
         with self._lock:
-            self._everything = self._host = True
+            self._all_domains = self._all_devices = True
 
     def take_domains(self) -> frozenset[str] | None:
         """The uuids to read again; None for all."""
         with self._lock:
-            taken = None if self._everything else frozenset(self._domains)
-            self._domains, self._everything = set(), False
+            taken = None if self._all_domains else frozenset(self._domains)
+            self._domains, self._all_domains = set(), False
             return taken
 
-    def take_host(self) -> bool:
+    def take_devices(self) -> frozenset[str] | None:
+        """The names of the node devices to read again; None for all."""
         with self._lock:
-            taken, self._host = self._host, False
+            taken = None if self._all_devices else frozenset(self._devices)
+            self._devices, self._all_devices = set(), False
             return taken
 
 

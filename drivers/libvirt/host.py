@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from agent.driver import Cell, Description, HostSettings, Topology
+from agent.driver import Cell, DescribedProvider, HostSettings, Topology
 from agent.errors import DriverDataError
 from drivers.hosttree import host_providers
 from drivers.inventory import shares, split_cpus
@@ -26,13 +26,15 @@ class HostFacts:
     disk_gb: int
 
 
-def describe_host(facts: HostFacts, settings: HostSettings, name: str) -> Description:
-    """The host's own provider, called `name`. Raises DriverDataError (CPU sets)."""
+def describe_host(
+    facts: HostFacts, settings: HostSettings, name: str, *, report_numa: bool = False
+) -> tuple[DescribedProvider, ...]:
+    """The host's own provider, called `name`, and those of its cells. Raises DriverDataError (CPU sets)."""
     capabilities = facts.capabilities
     traits = host_traits(capabilities, facts.online, facts.cpu_flags)
     if facts.guests is not None:
         traits |= guest_traits(facts.guests, capabilities.arch)
-    return Description(host_providers(name, host_cells(facts), facts.disk_gb, traits, settings))
+    return host_providers(name, host_cells(facts), facts.disk_gb, traits, settings, report_numa=report_numa)
 
 
 def describe_topology(facts: HostFacts, settings: HostSettings) -> Topology:

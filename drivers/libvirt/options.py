@@ -22,6 +22,8 @@ class LibvirtOptions:
     full_connection: bool = True
     storage_pools: tuple[str, ...] = ()
     images_path: str = "/var/lib/libvirt/images"
+    report_numa: bool = False
+    sysfs_path: str = "/sys"
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "LibvirtOptions":
@@ -32,8 +34,10 @@ class LibvirtOptions:
         options = cls(**given)
         if len(set(options.storage_pools)) != len(options.storage_pools):
             raise SettingsError("[libvirt] storage_pools names a pool twice")
-        if not options.images_path.startswith("/"):
-            raise SettingsError(f"[libvirt] images_path {options.images_path!r} must be an absolute path")
+        for name in ("images_path", "sysfs_path"):
+            path = getattr(options, name)
+            if not path.startswith("/"):
+                raise SettingsError(f"[libvirt] {name} {path!r} must be an absolute path")
         return options
 
 
@@ -88,5 +92,16 @@ OPTIONS = (
         "images_path",
         default=_DEFAULT.images_path,
         help="The directory of the guests' disks; its file system is DISK_GB when no pools are named.",
+    ),
+    cfg.BoolOpt(
+        "report_numa",
+        default=_DEFAULT.report_numa,
+        help="Report CPUs, memory and devices under a provider for each NUMA cell, so that a claim can "
+        "ask for things of one cell (same_subtree). Turning it on or off moves the allocations of what runs.",
+    ),
+    cfg.StrOpt(
+        "sysfs_path",
+        default=_DEFAULT.sysfs_path,
+        help="Where the host's sysfs is; another place only in a container.",
     ),
 )

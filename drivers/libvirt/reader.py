@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import libvirt
 
-from agent.driver import Guest
 from agent.errors import DriverDataError, DriverUnavailable
 from drivers.libvirt.capabilities import (
     Capabilities,
@@ -27,10 +27,13 @@ from drivers.libvirt.capabilities import (
 )
 from drivers.libvirt.connection import Connection, Session
 from drivers.libvirt.deadline import Beat, Hung, Runner
+from drivers.libvirt.devicereader import DeviceReader
+from drivers.libvirt.devices import DeviceFacts
 from drivers.libvirt.guests import Known, pass_over, read_guest
 from drivers.libvirt.hints import Hints
 from drivers.libvirt.host import HostFacts
 from drivers.libvirt.options import LibvirtOptions
+from drivers.libvirt.sysfs import Sysfs
 from drivers.libvirt.xmldata import parse_xml
 
 LOG = logging.getLogger(__name__)
@@ -82,8 +85,9 @@ class Reader:
         self._hints = hints
         self._options = options
         self._dedicated = dedicated
+        self._devices = DeviceReader(hints, Sysfs(Path(options.sysfs_path)), options.full_read_interval)
         self._known: dict[str, Known] = {}
-        self._guests: tuple[Guest, ...] = ()
+        self._domains: tuple[Known, ...] = ()
         self._all_read_at = -float("inf")
         self._hung: dict[str, threading.Event] = {}
         self._guest_capabilities_told: DomainCapabilities | None = None
@@ -182,9 +186,18 @@ class Reader:
             ) from error
         return status.f_blocks * status.f_frsize
 
+    # The devices
+
+    def devices(self) -> DeviceFacts:
+        """The node devices as they are now, the same object as before if none changed.
+
+        Raises DriverUnavailable.
+        """
+        return self._connection.run("read the devices", self._devices.read, self._devices.keep)
+
     # The domains
 
-    def guests(self) -> tuple[Guest, ...]:
+    def domains(self) -> tuple[Known, ...]:
         """The domains as they are now, by uuid; the same tuple as before if none changed.
 
         A domain on which libvirt hangs fails one reading; after that it is passed over until the call on it
@@ -208,7 +221,7 @@ class Reader:
             for uuid, known in self._read_domains(session, None if reading.everything else named, reading):
                 reading.known[uuid] = known
         except (libvirt.libvirtError, DriverUnavailable):
-            self._hints.everything()  # what was taken has not been read
+            self._hints.all_domains()  # what was taken has not been read
             raise
         return reading
 
@@ -233,15 +246,15 @@ class Reader:
     def _passes_over(self, uuid: str) -> bool:
         return uuid in self._hung and not self._hung[uuid].is_set()
 
-    def _keep(self, reading: _Reading) -> tuple[Guest, ...]:
+    def _keep(self, reading: _Reading) -> tuple[Known, ...]:
         if reading.everything:
             self._all_read_at = time.monotonic()
         self._known = reading.known
         self._hung = {uuid: returned for uuid, returned in self._hung.items() if not returned.is_set()}
-        guests = tuple(reading.known[uuid].guest for uuid in sorted(reading.known))
-        if guests != self._guests:
-            self._guests = guests
-        return self._guests
+        domains = tuple(reading.known[uuid] for uuid in sorted(reading.known))
+        if domains != self._domains:
+            self._domains = domains
+        return self._domains
 
 
 def _online(session: Session) -> frozenset[int]:

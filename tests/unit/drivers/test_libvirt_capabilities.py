@@ -92,7 +92,7 @@ def test_every_trait_there_can_be_is_a_standard_one() -> None:
 
 
 def test_the_recorded_hosts_traits() -> None:
-    (root,) = describe_host(FACTS, HostSettings(), "node1").providers
+    (root,) = describe_host(FACTS, HostSettings(), "node1")
     assert root.traits >= {
         "COMPUTE_NODE",
         "HW_ARCH_X86_64",
@@ -154,7 +154,7 @@ def test_the_hosts_inventories() -> None:
         cpu_shared_set=frozenset({0, 1}),
         cpu_dedicated_set=frozenset({3, 2}),
     )
-    (root,) = describe_host(FACTS, settings, "node1").providers
+    (root,) = describe_host(FACTS, settings, "node1")
     assert {name: (each.total, each.reserved) for name, each in root.inventories.items()} == {
         "VCPU": (2, 1),
         "PCPU": (2, 0),
@@ -185,7 +185,7 @@ def test_memory_that_is_in_no_cell_is_in_all() -> None:
     cells = tuple(replace(cell, memory_mb=0) for cell in RECORDED.cells)
     facts = replace(FACTS, capabilities=replace(RECORDED, cells=cells), memory_mb=4097)
     assert [cell.memory_mb for cell in describe_topology(facts, HostSettings()).cells] == [2049, 2048]
-    (root,) = describe_host(facts, HostSettings(), "node1").providers
+    (root,) = describe_host(facts, HostSettings(), "node1")
     assert root.inventories["MEMORY_MB"].total == 4097
 
 

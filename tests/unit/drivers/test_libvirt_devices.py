@@ -10,7 +10,7 @@ from libvirt_node import DATA
 from agent.driver import DescribedProvider
 from agent.errors import SettingsError
 from drivers.libvirt.cards import Card, cards_of
-from drivers.libvirt.devices import DeviceSettings, describe_cards
+from drivers.libvirt.devices import DeviceFacts, DeviceSettings, describe_cards
 from drivers.libvirt.devicespec import DeviceSpec, MdevSpec, parse_device_specs
 from drivers.libvirt.nodedevs import parse_node_device
 
@@ -42,7 +42,7 @@ def under_cells(numa: int | None) -> str:
 def describe(
     moment: str, settings: DeviceSettings = SETTINGS, held: frozenset[str] = frozenset()
 ) -> dict[str, DescribedProvider]:
-    found = describe_cards(recorded(moment), settings, "node1", under_cells, held=held, most=MOST)
+    found = describe_cards(DeviceFacts(recorded(moment), MOST), settings, "node1", under_cells, held=held)
     return {provider.device: provider for provider in found}
 
 

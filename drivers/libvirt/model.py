@@ -1,0 +1,105 @@
+"""All that was read of a host, made into what the contract asks for. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettings, Topology
+from drivers.hosttree import cell_provider_name, host_providers
+from drivers.libvirt.devices import DeviceFacts, DeviceSettings, Remembered, describe_cards, mdev_class
+from drivers.libvirt.domains import Domain
+from drivers.libvirt.holding import missing_units, remember, unit_places, with_places
+from drivers.libvirt.host import HostFacts, describe_host, describe_topology, host_cells
+from drivers.libvirt.moves import Tenant, moves_of
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """`name` is the host's; `report_numa`: CPUs, memory and devices under a provider for each cell."""
+
+    name: str
+    host: HostSettings
+    devices: DeviceSettings
+    report_numa: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The contract's answers, the units to remember, and those of them that are not there."""
+
+    description: Description
+    topology: Topology
+    guests: tuple[Guest, ...]
+    units: Mapping[str, Remembered]
+    missing: tuple[Remembered, ...] = ()
+
+
+def make_model(
+    host: HostFacts,
+    devices: DeviceFacts,
+    domains: Sequence[Tenant],
+    known: Mapping[str, Remembered],
+    boot: str,
+    settings: ModelSettings,
+) -> Model:
+    """`domains` are guests with their devices as their XML names them, in order; `known` see `Model.units`,
+    `boot` is the id of the host's current boot. Raises DriverDataError (CPU sets).
+    """
+    named = _named(domains)
+    missing = missing_units(named, devices, known)
+    own = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
+    cells = host_cells(host)
+    cards = describe_cards(
+        devices,
+        settings.devices,
+        settings.name,
+        _parents(own, settings),
+        held=_addresses(domains),
+        missing=missing,
+    )
+    providers = (*own, *cards)
+    places = unit_places(providers, devices, settings.devices, missing)
+    tenants = [Tenant(with_places(each.guest, places), each.domain) for each in domains]
+    classes = {card.key: mdev_class(card, settings.devices) for card in devices.cards}
+    moves = moves_of(providers, _cell_totals(cells, settings), tenants, cells, classes)
+    complete = all(each.domain is not None for each in domains)
+    return Model(
+        Description(providers, moves),
+        describe_topology(host, settings.host),
+        tuple(tenant.guest for tenant in tenants),
+        remember(named, devices, places, known, boot, forget=complete),
+        tuple(missing),
+    )
+
+
+def _domains(tenants: Sequence[Tenant]) -> list[Domain]:
+    return [each.domain for each in tenants if each.domain is not None]
+
+
+def _addresses(tenants: Sequence[Tenant]) -> frozenset[str]:
+    return frozenset(
+        address for each in _domains(tenants) for address in (*each.pci_devices, *each.interfaces)
+    )
+
+
+def _named(tenants: Sequence[Tenant]) -> frozenset[str]:
+    return _addresses(tenants) | {uuid for each in _domains(tenants) for uuid in each.mdevs}
+
+
+def _parents(own: Sequence[DescribedProvider], settings: ModelSettings) -> Callable[[int | None], str]:
+    """A device without affinity, or of a cell that is not reported, is the host's."""
+    names = {provider.name for provider in own}
+
+    def parent_of(numa: int | None) -> str:
+        name = settings.name if numa is None else cell_provider_name(settings.name, numa)
+        return name if name in names else settings.name
+
+    return parent_of
+
+
+def _cell_totals(cells: tuple[Cell, ...], settings: ModelSettings) -> dict[int, dict[str, int]]:
+    """{cell: {class: total}} as if the cells were reported, which a host of one cell need not be."""
+    found = host_providers(settings.name, cells, 0, frozenset(), settings.host, report_numa=True)
+    return {
+        cell.id: {name: inventory.total for name, inventory in provider.inventories.items()}
+        for cell, provider in zip(cells, found[1:], strict=True)
+    }

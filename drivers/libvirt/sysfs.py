@@ -1,0 +1,54 @@
+"""What only sysfs says of devices: how many mediated devices of a type fit on a card, and which type a
+virtual function of a vendor's own VFIO driver has.
+
+Source: https://docs.kernel.org/driver-api/vfio-mediated-device.html
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from agent.errors import DriverDataError
+
+SIZE_MAX = 65536
+_SAFE = re.compile(r"[A-Za-z0-9_.:-]*[A-Za-z0-9_-]", re.ASCII)
+_MOST = re.compile(r"\bmax_instance=([0-9]{1,6})\b", re.ASCII)
+_TYPE = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+NO_TYPE = "0"
+"""What a virtual function says that has no type: a guest cannot open it."""
+
+
+class Sysfs:
+    """The devices below `root`/bus/pci/devices; what is not there or cannot be read is None."""
+
+    def __init__(self, root: Path) -> None:
+        self._devices = root / "bus" / "pci" / "devices"
+
+    def most(self, address: str, types: Iterable[str]) -> dict[str, int]:
+        """{mediated type: how many fit on the whole card}, of the types whose driver says so."""
+        found = {}
+        for type_id in types:
+            text = self._read(address, "mdev_supported_types", type_id, "description")
+            match = _MOST.search(text or "")
+            if match:
+                found[type_id] = int(match[1])
+        return found
+
+    def vgpu_type(self, address: str) -> str | None:
+        """The number of the type that the virtual function has, NO_TYPE for none, None if it is of no such
+        kind.
+        """
+        text = self._read(address, "nvidia", "current_vgpu_type")
+        return text.strip() if text is not None and _TYPE.fullmatch(text.strip()) else None
+
+    def _read(self, *parts: str) -> str | None:
+        """The parts come from XML: none of them may lead out of the folder. Raises DriverDataError."""
+        for part in parts:
+            if not _SAFE.fullmatch(part):
+                raise DriverDataError(f"{part[:60]!r} cannot be a name in sysfs")
+        try:
+            with self._devices.joinpath(*parts).open(encoding="utf-8", errors="replace") as file:
+                return file.read(SIZE_MAX)
+        except OSError:
+            return None
