@@ -1,5 +1,6 @@
 """What many tests start from: the placements that they run on."""
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,16 @@ from pathlib import Path
 import pytest
 from placements import REMOTE_TOO, Embedded, OpenStack, Placement
 from trackerkit import fast_directory
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """What a test made of the process's logging, by running a daemon in it, ends with the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
