@@ -5,6 +5,7 @@ The test driver knows domains of type "test" only, and an old libvirt refuses el
 so a recorded domain is reduced to what this project reads of it.
 """
 
+import ast
 from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -55,6 +56,23 @@ def recorded_domain(name: str) -> str:
     if "id" not in root.attrib:
         ElementTree.SubElement(reduced, f"{{{_NAMESPACE}}}runstate").text = _SHUT_OFF
     return ElementTree.tostring(reduced, encoding="unicode")
+
+
+def recorded_devices(moment: str) -> list[str]:
+    """The active node devices of a recorded moment; the test driver has no others."""
+    root = ElementTree.parse(DATA / "devices" / f"{moment}.xml").getroot()
+    return [ElementTree.tostring(element, encoding="unicode") for element in root.iterfind("device")]
+
+
+def recorded_sysfs(folder: Path, moment: str) -> Path:
+    """A folder with what sysfs said of the devices; links are left out."""
+    for line in (DATA / "sysfs" / f"{moment}.txt").read_text(encoding="utf-8").splitlines():
+        path, separator, value = line.partition(": ")
+        if separator:
+            file = folder / "bus" / "pci" / "devices" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(ast.literal_eval(value), encoding="utf-8")
+    return folder
 
 
 def write_node(path: Path, domains: Iterable[str] = (), devices: Iterable[str] = (), pools: str = "") -> str:

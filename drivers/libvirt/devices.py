@@ -188,21 +188,19 @@ def mdev_class(card: Card, settings: DeviceSettings) -> str:
 
 
 def _mdev_amounts(offer: Offer) -> dict[str, int]:
-    """A card whose type is not (or no longer) enabled still has what is on it.
-
-    One that has lost the virtual functions which its mediated devices were on has those that domains name:
-    they come back with the functions.
+    """A card whose type is not (or no longer) enabled still has what is on it, and what domains name
+    and is to come back: a reboot took it, maybe with the virtual functions that it was on.
     """
     card = offer.card
+    missing = [each for each in offer.missing if each.type_id]
     spec = mdev_spec_of(card, offer.settings.mdevs)
     if spec is not None:
         most = offer.facts.most.get(card.device.address, {}).get(spec.type_id)
-        return {spec.resource_class: mdev_total(card, spec.type_id, most, spec.max_instances)}
+        total = mdev_total(card, spec.type_id, most, spec.max_instances)
+        return {spec.resource_class: max(total, len(missing) + sum(mdev.active for mdev in card.mdevs))}
     amounts = {"VGPU": sum(mdev.active for mdev in card.mdevs)}
-    if not card.mdev_parents:
-        for each in offer.missing:
-            if each.type_id:
-                amounts[each.resource_class] = amounts.get(each.resource_class, 0) + 1
+    for each in missing:
+        amounts[each.resource_class] = amounts.get(each.resource_class, 0) + 1
     return amounts
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from agent.driver import DescribedProvider, Guest, UsedUnit
 from drivers.libvirt.cards import Card
 from drivers.libvirt.devices import DeviceFacts, DeviceSettings, Remembered, mdev_class
+from drivers.libvirt.devicespec import mdev_spec_of
 from drivers.libvirt.nodedevs import MediatedDevice, PciDevice
 
 CPUS = "PCPU"
@@ -35,9 +36,12 @@ def unit_places(
         described.add(provider.device)
         for resource_class, units in provider.units.items():
             places.update((unit, Place(resource_class, provider.device)) for unit in units)
+    cards = {card.device.address: card for card in facts.cards}
     for each in missing:
-        if each.type_id and f"pci:{each.card}" in described:
-            places[each.unit] = Place(each.resource_class, f"pci:{each.card}")
+        card = cards[each.card]
+        if each.type_id and card.key in described:
+            spec = mdev_spec_of(card, settings.mdevs)
+            places[each.unit] = Place(each.resource_class if spec is None else spec.resource_class, card.key)
     for card in facts.cards:
         if card.key in described:
             place = Place(mdev_class(card, settings), card.key)
