@@ -19,14 +19,17 @@ from agent.errors import (
     PlimsollError,
     Refused,
     StateError,
+    UsageError,
 )
 from agent.identity import Identity
 from agent.moves import Move, MoveKind
 from agent.operations import Usages
 from agent.placement.client import PlacementClient
 from agent.plan import Plan
+from agent.receipt import Receipt
 from agent.report import PassReport, Reporter
 from agent.request import ClaimRequest
+from agent.reshape_asked import Preview, ask
 from agent.settings import Settings, describe
 from agent.tracker import ResourceTracker
 from agent.tree import ProviderTree
@@ -257,6 +260,21 @@ class HostAgent:
 
     def next_plan(self) -> Plan:
         return self._reporter.next_plan()
+
+    def preview_reshape(self, undo: str | None) -> Preview:
+        return self._reporter.preview_reshape(undo)
+
+    def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
+        reshaping = self._reporter.reshaping
+        if reshaping is None:
+            raise UsageError("This agent was put together without the means to reshape.")
+
+        def look(why: str) -> PassReport:
+            report = self._reporter.verify(why)
+            self._settle(report)
+            return report
+
+        return ask(reshaping.withholding, look, undo)
 
     def configuration(self) -> dict[str, Any]:
         return describe(self.settings)

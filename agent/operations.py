@@ -6,7 +6,9 @@ from agent.claim import Claim, Explanation
 from agent.driver import Guest
 from agent.moves import Move, MoveKind
 from agent.plan import Plan
+from agent.receipt import Receipt
 from agent.request import ClaimRequest
+from agent.reshape_asked import Preview
 from agent.tree import ProviderTree
 
 Usages = dict[str, dict[str, int]]
@@ -50,6 +52,16 @@ class Operations(Protocol):
 
     def next_plan(self) -> Plan:
         """What the next pass would change in placement."""
+
+    def preview_reshape(self, undo: str | None) -> Preview:
+        """What `reshape` would do; nothing is written. Raises UsageError for an unknown receipt."""
+
+    def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
+        """Do the reshape that is due, also one that was undone, or undo the one with that receipt.
+
+        The receipts of what was done, none if there was nothing to do. Raises ReshapeRefused, UsageError,
+        PlacementError.
+        """
 
     def configuration(self) -> dict[str, Any]:
         """JSON-ready {group: {option: {value, origin}}}, secrets masked."""

@@ -45,6 +45,15 @@ class Receipt:
             (move.from_resource_provider, name) for move in self.moves for name in move.moved_resources
         )
 
+    @property
+    def target_slots(self) -> frozenset[tuple[str, str]]:
+        """(provider name, class) of what came."""
+        return frozenset(
+            (move.to_resource_provider, move.becomes.get(name, name))
+            for move in self.moves
+            for name in move.moved_resources
+        )
+
     def restored(self, desired: ProviderTree) -> ProviderTree:
         """`desired` with the slots as they were before the reshape."""
         providers = {each.uuid: each for each in desired}

@@ -16,10 +16,18 @@ from typing import Protocol
 
 from agent.apply import apply
 from agent.driver import Description, Driver, Guest
-from agent.errors import ApplyError, PlacementConflict, PlacementUnavailable, PlimsollError, ReshapeRefused
+from agent.errors import (
+    ApplyError,
+    PlacementConflict,
+    PlacementUnavailable,
+    PlimsollError,
+    ReshapeRefused,
+    UsageError,
+)
 from agent.overuse import overused
 from agent.placement.client import PlacementClient
 from agent.plan import DeleteInventories, Operation, Plan, PutInventories, plan
+from agent.reshape_asked import Preview, preview
 from agent.reshape_stage import staged
 from agent.reshaping import Exact, Goal, Reshaping
 from agent.resolve import Owned, Resolved, recognised, resolve
@@ -99,7 +107,7 @@ class Reporter:
         self._tracker = tracker
         self._memory = memory
         self._root = root_uuid
-        self._reshaping = reshaping
+        self.reshaping = reshaping
         self._pending: ReshapeRefused | None = None
         self._arrive = arrive
         self._arrived = False
@@ -158,6 +166,15 @@ class Reporter:
         current = self._client.read_tree(self._root, self._tree)
         return plan(current, self._goal(description, current, self._resolved(description, current)).tree)
 
+    def preview_reshape(self, undo: str | None = None) -> Preview:
+        """What asking for a reshape, or for undoing one, would do; writes nothing. Raises PlimsollError."""
+        if self.reshaping is None:
+            raise UsageError("This agent was put together without the means to reshape.")
+        description = self._driver.describe()
+        current = self._client.read_tree(self._root, self._tree)
+        resolved = self._resolved(description, current)
+        return preview(self.reshaping, self._client, (description, current, resolved), undo)
+
     def _pass(self, why: str, reread: bool) -> PassReport:
         with self._lock:
             at, self._started = self._clock(), self._timer()
@@ -213,16 +230,16 @@ class Reporter:
         self._tree, self._in_step = current, False
         resolved = self._resolved(description, current)
         exact = Exact(resolved.units, guests)
-        if self._reshaping is not None and self._reshaping.settle(exact):
+        if self.reshaping is not None and self.reshaping.settle(exact):
             current = self._client.read_tree(self._root, current)
             resolved = self._resolved(description, current)
         goal = self._goal(description, current, resolved)
         written: list[Operation] = []
         tree, wanted, self._pending = current, goal.tree, None
-        if goal.due and self._reshaping is not None:
-            tree, self._pending = self._reshaped(self._reshaping, current, goal, resolved, exact, written)
+        if goal.due and self.reshaping is not None:
+            tree, self._pending = self._reshaped(self.reshaping, current, goal, resolved, exact, written)
             if self._pending is not None:
-                wanted = self._reshaping.reserved(tree, goal)
+                wanted = self.reshaping.reserved(tree, goal)
         tree = self._written(tree, wanted, goal, resolved, written)
         held = self._all_held(tree)
         self._tracker.refresh(tree, held, resolved.units)
@@ -236,9 +253,9 @@ class Reporter:
         return resolve(description, current, self._ours(current), self._root)
 
     def _goal(self, description: Description, current: ProviderTree, resolved: Resolved) -> Goal:
-        if self._reshaping is None:
+        if self.reshaping is None:
             return Goal(resolved.tree, resolved.owned)
-        return self._reshaping.goal(description, current, resolved)
+        return self.reshaping.goal(description, current, resolved)
 
     def _reshaped(
         self,

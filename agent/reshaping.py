@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from random import SystemRandom
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import uuid4
 
 from agent.claim import Allocations
@@ -24,9 +24,7 @@ from agent.errors import (
     PlacementError,
     PlacementUnavailable,
     ReshapeRefused,
-    UsageError,
 )
-from agent.journal import Written
 from agent.moves import MIGRATION_TYPE
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.plan import same_inventories
@@ -34,8 +32,10 @@ from agent.receipt import Receipt, make_receipt, read_slots, slots_to_json
 from agent.reshape import plan_reshape, touched
 from agent.reshape_stage import due_moves, moving_slots, staged, still_held, with_stand_ins, without_sources
 from agent.reshape_types import Instruction, Reshape, Slot, instructions, inventory_at, total_at
+from agent.reshaping_book import Book
 from agent.resolve import Owned, Resolved
 from agent.tree import Inventory, ProviderTree
+from agent.withholding import Withholding
 
 ROUNDS_MAX = 24
 PAUSE_MAX_S = 0.2
@@ -44,24 +44,6 @@ WITNESSES_MAX = 64
 
 Units = Mapping[str, Mapping[str, tuple[str, ...]]]
 _JITTER = SystemRandom()
-
-
-class Book(Protocol):
-    """Where intents and receipts are kept durably; each method raises StateError."""
-
-    def put_reshape(self, receipt: Receipt) -> Written: ...
-
-    def drop_reshape(self, receipt_id: str) -> Written: ...
-
-    def reshapes(self, *, done: bool) -> dict[str, Receipt]: ...
-
-    def withheld(self) -> tuple[str, ...]: ...
-
-    def remember_withheld(self, ids: Iterable[str]) -> None: ...
-
-    def reserved_slots(self) -> list[Any]: ...
-
-    def remember_reserved_slots(self, slots: list[Any]) -> None: ...
 
 
 class Tracker(Protocol):
@@ -130,6 +112,7 @@ class Reshaping:
         self._client = client
         self._tracker = tracker
         self._book = book
+        self.withholding = Withholding(book)
         self._root = root
         self._clock = clock
         self._sleep = sleep
@@ -138,44 +121,38 @@ class Reshaping:
 
     # What is due
 
-    def goal(self, description: Description, current: ProviderTree, resolved: Resolved) -> Goal:
+    def goal(
+        self,
+        description: Description,
+        current: ProviderTree,
+        resolved: Resolved,
+        withheld: Sequence[str] | None = None,
+    ) -> Goal:
         """What the pass shall reach, and what must be reshaped for it.
 
-        Raises ReshapeRefused for an instruction that makes no sense; PlacementError.
+        `withheld` are receipts' ids, those that are withheld unless others are given. Raises ReshapeRefused
+        for an instruction that makes no sense; PlacementError.
         """
-        withheld = self._withheld()
-        if not description.moves and not withheld:
+        kept = self.withholding.of(self.withholding.ids() if withheld is None else withheld)
+        if not description.moves and not kept.receipts:
             return Goal(resolved.tree, resolved.owned)
         described = {each.name: each.inventories for each in description.providers}
-        tree, owned = without_sources(resolved.tree, described, description.moves), resolved.owned
-        kept: set[tuple[str, str]] = set()
-        for receipt in withheld:
-            tree, owned = receipt.restored(tree), owned | receipt.owned()
-            kept |= receipt.source_slots
-        moves = [_without(move, kept) for move in description.moves]
-        back = [move for receipt in withheld for move in receipt.back]
+        tree = without_sources(resolved.tree, described, description.moves)
+        tree = kept.restored(tree, current, description)
+        owned = resolved.owned
+        for receipt in kept.receipts:
+            owned |= receipt.owned()
+        moves, back = kept.moves(description), kept.back()
         held = self._held_on_sources((*moves, *back), current, tree)
-        found = Goal(
+        back = due_moves(still_held(back, held, current), current, tree, held)
+        return Goal(
             tree,
-            owned,
-            due_moves([move for move in moves if move.moved_resources], current, tree, held),
-            due_moves(still_held(back, held, current), current, tree, held),
+            owned.within(tree),
+            due_moves(moves, current, tree, held),
+            back,
+            kept.undone_by(back),
+            kept.told(),
         )
-        undone = [
-            r.id for r in withheld if found.back and {_key(m) for m in r.back} & set(map(_key, found.back))
-        ]
-        told = tuple(
-            f"The reshape {each.id} was undone and is not done again by itself: `plimsoll reshape` does it."
-            for each in withheld
-        )
-        return replace(found, undoes=undone[0] if undone else None, told=told)
-
-    def _withheld(self) -> list[Receipt]:
-        ids = self._book.withheld()
-        if not ids:
-            return []
-        done = self._book.reshapes(done=True)
-        return [done[each] for each in ids if each in done]
 
     def _held_on_sources(
         self, moves: Iterable[Move], current: ProviderTree, desired: ProviderTree
@@ -401,51 +378,6 @@ class Reshaping:
         if slots != known:
             self._book.remember_reserved_slots(slots_to_json(slots))
         return stage
-
-    # What an operator asks for
-
-    def undo(self, receipt_id: str) -> tuple[str, ...]:
-        """Withhold what that reshape did, or, where it undid another, no longer withhold that.
-
-        The answer is what was withheld before. Raises UsageError, StateError.
-        """
-        done = self._book.reshapes(done=True)
-        receipt = done.get(receipt_id)
-        before = self._book.withheld()
-        if receipt is None:
-            raise UsageError(
-                f"There is no receipt {receipt_id!r}: `plimsoll reshape --receipts` lists what there is."
-            )
-        if receipt.undoes is not None:
-            if receipt.undoes not in before:
-                raise UsageError(
-                    f"The reshape {receipt_id} undid {receipt.undoes}, which was done again since."
-                )
-            self._book.remember_withheld(each for each in before if each != receipt.undoes)
-        elif receipt_id in before:
-            raise UsageError(f"The reshape {receipt_id} is undone already: `plimsoll reshape` does it again.")
-        else:
-            self._book.remember_withheld((*before, receipt_id))
-        return before
-
-    def withhold(self, ids: Sequence[str]) -> None:
-        """Withhold these and no others. Raises StateError."""
-        self._book.remember_withheld(ids)
-
-    def receipts(self) -> tuple[tuple[Receipt, ...], tuple[str, ...]]:
-        """What was done, the oldest first, and the ids of those that are undone. Raises StateError."""
-        return tuple(self._book.reshapes(done=True).values()), self._book.withheld()
-
-
-def _key(move: Move) -> tuple[str, str]:
-    return move.from_resource_provider, move.to_resource_provider
-
-
-def _without(move: Move, kept: Collection[tuple[str, str]]) -> Move:
-    moved = {
-        name: n for name, n in move.moved_resources.items() if (move.from_resource_provider, name) not in kept
-    }
-    return move if len(moved) == len(move.moved_resources) else replace(move, moved_resources=moved)
 
 
 def _put_off(why: str) -> ReshapeRefused:

@@ -12,7 +12,7 @@ again waits, and gets the same answer; another claim for the consumer is refused
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 from agent import log
@@ -34,10 +34,12 @@ from agent.ledger import Held
 from agent.mover import MoveHandle, Mover
 from agent.moves import Move, MoveKind, Role
 from agent.placement.client import PlacementClient
+from agent.receipt import Receipt
 from agent.refusal import called, holds_other, is_moving
 from agent.register import Register
 from agent.releasing import withdraw
 from agent.request import ClaimRequest
+from agent.reshape_records import ExactUnits, follow
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
@@ -317,6 +319,43 @@ class ResourceTracker:
     def _check_open(self) -> None:
         if self._closed is not None:
             raise ClaimsClosed(f"Claims are closed: {self._closed}.", reason=self._closed)
+
+    # A reshape
+
+    @contextmanager
+    def standing(self, slots: Collection[tuple[str, str]]) -> Iterator[None]:
+        """Have every consumer alone, as long as the block lasts, whose claim is on one of these slots.
+
+        `slots` are (provider uuid, class). Raises ClaimConflict.
+        """
+        with self._lock:
+            affected = [
+                consumer
+                for consumer, claim in self._register.ledger.claims.items()
+                if any(name in claim.allocations.get(uuid, ()) for uuid, name in slots)
+            ]
+        with ExitStack() as turns:
+            for consumer in sorted(affected):
+                turns.enter_context(self._turn_of(consumer))
+            yield
+
+    def follow(self, receipt: Receipt, units: FreeUnits, guests: Collection[Guest]) -> None:
+        """The reshape is done: claims and moves go to their new places, on disk together with its receipt.
+
+        The caller is `standing` on what moved. Raises StateError: then all is as it was.
+        """
+        with self._lock:
+            register = self._register
+            found = follow(
+                receipt.relocations, register.ledger.claims, register.moves, ExactUnits(units, guests)
+            )
+            written = register.journal.finish_reshape(receipt, found.claims, found.moves)
+        written.wait()
+        with self._lock:
+            for move in found.moves:
+                register.moves[move.migration] = move
+            for claim in found.claims:
+                register.ledger.put(claim)
 
     # Turns
 

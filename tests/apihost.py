@@ -6,12 +6,14 @@ from typing import Any
 
 from agent.claim import Claim, ClaimState, Explanation, Shortfall
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import ClaimsClosed, UnknownConsumer
+from agent.errors import ClaimsClosed, UnknownConsumer, UsageError
 from agent.moves import Move, MoveKind
 from agent.operations import Usages
 from agent.plan import Plan, PutTraits
+from agent.receipt import Receipt
 from agent.refusal import does_not_fit
 from agent.request import ClaimRequest
+from agent.reshape_asked import Preview
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"
@@ -134,6 +136,17 @@ class SmallHost:
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
         return self.confirm_move(migration, instance)
+
+    def preview_reshape(self, undo: str | None) -> Preview:
+        self.fault()
+        used = self._usages()
+        return Preview(TREE, TREE, used, used, (), (), None, (), ())
+
+    def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
+        self.fault()
+        if undo is not None:
+            raise UsageError(f"There is no receipt {undo!r}", undo=undo)
+        return ()
 
     def next_plan(self) -> Plan:
         self.fault()

@@ -23,7 +23,9 @@ from agent.driver import (
 )
 from agent.journal import Journal, Written
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.receipt import Receipt
 from agent.report import PassReport, Reporter
+from agent.reshape_asked import ask
 from agent.reshaping import Reshaping
 from agent.tracker import ResourceTracker
 from agent.tree import ProviderTree
@@ -135,6 +137,10 @@ class World:
         if report.error is None:
             self.tracker.open()
         return report
+
+    def ask(self, undo: str | None = None) -> tuple[Receipt, ...]:
+        """What `plimsoll reshape [--undo RECEIPT]` does."""
+        return ask(self.reshaping.withholding, self.reporter.verify, undo)
 
     # What others do, and what is
 
