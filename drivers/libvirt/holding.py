@@ -72,17 +72,20 @@ def with_places(guest: Guest, places: Mapping[str, Place]) -> Guest:
 
 
 def missing_units(
-    named: frozenset[str], facts: DeviceFacts, known: Mapping[str, Remembered]
+    named: frozenset[str], facts: DeviceFacts, settings: DeviceSettings, known: Mapping[str, Remembered]
 ) -> list[Remembered]:
-    """What domains name, was there once, and is not there now, in order."""
+    """What domains name and is not there now, in order: it was there once, or is defined and not started."""
     there = {function.address for card in facts.cards for function in (card.device, *card.vfs)}
     there |= {mdev.uuid for card in facts.cards for mdev in card.mdevs if mdev.active}
     cards = {card.device.address for card in facts.cards}
-    return [
-        known[unit]
-        for unit in sorted(named & known.keys())
-        if unit not in there and known[unit].card in cards
-    ]
+    found = {
+        mdev.uuid: _remembered_mdev(card, mdev, mdev_class(card, settings), boot="")
+        for card in facts.cards
+        for mdev in card.mdevs
+        if not mdev.active
+    }
+    found |= {unit: each for unit, each in known.items() if each.card in cards}
+    return [found[unit] for unit in sorted(named & found.keys()) if unit not in there]
 
 
 def remember(
@@ -100,31 +103,20 @@ def remember(
     """
     found = {unit: each for unit, each in known.items() if unit in named or not forget}
     for card in facts.cards:
-        parents = {function.name: function.address for function in (card.device, *card.vfs)}
         for mdev in card.mdevs:
             if mdev.active and mdev.uuid in named:
-                found[mdev.uuid] = _remembered_mdev(card, mdev, parents, places, boot)
+                place = places.get(mdev.uuid, Place("VGPU", card.key))
+                found[mdev.uuid] = _remembered_mdev(card, mdev, place.resource_class, boot)
         for vf in card.vfs:
             if vf.address in named and vf.address in places:
                 found[vf.address] = _remembered_vf(card, vf, places, boot)
     return found
 
 
-def _remembered_mdev(
-    card: Card,
-    mdev: MediatedDevice,
-    parents: Mapping[str, str],
-    places: Mapping[str, Place],
-    boot: str,
-) -> Remembered:
-    place = places.get(mdev.uuid)
+def _remembered_mdev(card: Card, mdev: MediatedDevice, resource_class: str, boot: str) -> Remembered:
+    parents = {function.name: function.address for function in (card.device, *card.vfs)}
     return Remembered(
-        unit=mdev.uuid,
-        card=card.device.address,
-        resource_class=place.resource_class if place is not None else "VGPU",
-        parent=parents[mdev.parent],
-        type_id=mdev.type_id,
-        boot=boot,
+        mdev.uuid, card.device.address, resource_class, parents[mdev.parent], mdev.type_id, boot
     )
 
 

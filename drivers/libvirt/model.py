@@ -45,7 +45,7 @@ def make_model(
     `boot` is the id of the host's current boot. Raises DriverDataError (CPU sets).
     """
     named = _named(domains)
-    missing = missing_units(named, devices, known)
+    missing = missing_units(named, devices, settings.devices, known)
     own = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
     cells = host_cells(host)
     cards = describe_cards(
