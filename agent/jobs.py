@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from random import SystemRandom
 
 from apscheduler.events import EVENT_JOB_ERROR, JobExecutionEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 THREADS = 5
 JITTER_PART = 10
+
+_DICE = SystemRandom()
 
 
 class Jobs:
@@ -36,12 +39,17 @@ class Jobs:
     ) -> None:
         """Run `function` every so often, first after one interval; a name given again replaces its job.
 
-        One that is late by up to an interval still runs, several missed ones run once.
+        With jitter, first after a random part of the interval: hosts that started together do not stay
+        together. One that is late by up to an interval still runs, several missed ones run once.
         """
+        first_s = _DICE.uniform(0, interval_s) if jitter else interval_s
         self._scheduler.add_job(
             partial(self._run, name, function),
             IntervalTrigger(
-                seconds=interval_s, jitter=interval_s / JITTER_PART if jitter else None, timezone=UTC
+                seconds=interval_s,
+                start_date=datetime.now(UTC) + timedelta(seconds=first_s),
+                jitter=interval_s / JITTER_PART if jitter else None,
+                timezone=UTC,
             ),
             id=name,
             name=name,

@@ -112,3 +112,12 @@ def test_a_removed_job_and_an_unknown_one(jobs: Jobs) -> None:
     jobs.remove("verify")
     jobs.wake("verify")
     assert not ran.wait(0.1)
+
+
+def test_jobs_with_jitter_begin_at_different_times(jobs: Jobs) -> None:
+    ran: list[int] = []
+    for number in range(200):
+        jobs.every(f"verify {number}", lambda number=number: ran.append(number), 20.0, jitter=True)
+    jobs.start()
+    time.sleep(2.5)
+    assert 0 < len(ran) < 100
