@@ -17,6 +17,7 @@ from drivers.libvirt.deviceoptions import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.deviceoptions import device_settings
 from drivers.libvirt.hints import Hints, Watcher
 from drivers.libvirt.host import HostFacts
+from drivers.libvirt.lost import lost_mdevs
 from drivers.libvirt.memory import Memory, boot_id
 from drivers.libvirt.model import Model, ModelSettings, make_model
 from drivers.libvirt.moves import Tenant
@@ -44,6 +45,7 @@ class LibvirtDriver(Driver):
         )
         self._memory = Memory(settings.state_path)
         self._boot = boot_id()
+        self._restores = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
         self._facts: HostFacts | None = None
         self._seen: tuple[object, ...] = ()
         self._model: Model | None = None
@@ -61,7 +63,9 @@ class LibvirtDriver(Driver):
         return cls(settings, options)
 
     def describe(self) -> Description:
-        return self._look().description
+        model = self._look()
+        self._restore(model)
+        return model.description
 
     def topology(self) -> Topology:
         return self._look().topology
@@ -110,6 +114,15 @@ class LibvirtDriver(Driver):
                 self._model = model if self._model is None else _keep_same(self._model, model)
                 self._seen = seen
             return self._model
+
+    def _restore(self, model: Model) -> None:
+        """Make again what a reboot took; libvirt's events then have the host looked at again."""
+        lost = lost_mdevs(model.missing, model.devices, self._boot) if self._restores else []
+        if lost:
+            made = self._connected()[1].restore(lost)
+            if made:
+                self._hints.all_devices()
+                self._hint(f"{len(made)} mediated devices were made again")
 
     def _connected(self) -> "tuple[Connection, Reader]":
         """The connection and its reader, which open it when they need to."""

@@ -24,13 +24,14 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The contract's answers, the units to remember, and those of them that are not there."""
+    """The contract's answers; the units to remember, those of them that are not there, and the devices."""
 
     description: Description
     topology: Topology
     guests: tuple[Guest, ...]
     units: Mapping[str, Remembered]
-    missing: tuple[Remembered, ...] = ()
+    missing: tuple[Remembered, ...]
+    devices: DeviceFacts
 
 
 def make_model(
@@ -68,6 +69,7 @@ def make_model(
         tuple(tenant.guest for tenant in tenants),
         remember(named, devices, places, known, boot, forget=complete),
         tuple(missing),
+        devices,
     )
 
 

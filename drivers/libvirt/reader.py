@@ -32,7 +32,9 @@ from drivers.libvirt.devices import DeviceFacts
 from drivers.libvirt.guests import Known, pass_over, read_guest
 from drivers.libvirt.hints import Hints
 from drivers.libvirt.host import HostFacts
+from drivers.libvirt.lost import Lost
 from drivers.libvirt.options import LibvirtOptions
+from drivers.libvirt.restore import Restorer
 from drivers.libvirt.sysfs import Sysfs
 from drivers.libvirt.xmldata import parse_xml
 
@@ -86,6 +88,7 @@ class Reader:
         self._options = options
         self._dedicated = dedicated
         self._devices = DeviceReader(hints, Sysfs(Path(options.sysfs_path)), options.full_read_interval)
+        self._restorer = Restorer(options.connection_uri)
         self._known: dict[str, Known] = {}
         self._domains: tuple[Known, ...] = ()
         self._all_read_at = -float("inf")
@@ -194,6 +197,14 @@ class Reader:
         Raises DriverUnavailable.
         """
         return self._connection.run("read the devices", self._devices.read, self._devices.keep)
+
+    def restore(self, lost: list[Lost]) -> list[str]:
+        """Make mediated devices again; the uuids of those that are there. Raises DriverUnavailable."""
+        return self._connection.run(
+            "make mediated devices again",
+            lambda session: self._restorer.restore(session, lost),
+            lambda made: made,
+        )
 
     # The domains
 

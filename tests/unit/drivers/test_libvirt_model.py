@@ -14,9 +14,10 @@ from drivers.libvirt.devices import DeviceFacts, DeviceSettings, Remembered
 from drivers.libvirt.devicespec import MdevSpec, parse_device_specs
 from drivers.libvirt.domains import guest_of, parse_domain
 from drivers.libvirt.host import HostFacts
+from drivers.libvirt.lost import lost_mdevs, mdev_xml
 from drivers.libvirt.model import Model, ModelSettings, make_model
 from drivers.libvirt.moves import Tenant
-from drivers.libvirt.nodedevs import parse_node_device
+from drivers.libvirt.nodedevs import MediatedDevice, parse_node_device
 
 HOST = HostFacts(
     parse_capabilities((DATA / "host" / "capabilities.xml").read_text()),
@@ -138,6 +139,24 @@ def test_a_unit_that_was_there_before_is_remembered_until_nobody_names_it() -> N
     assert gone.guests[0].units == seen.guests[0].units
     assert gone.units == seen.units
     assert model("boot", known=seen.units).units == {}
+
+
+def test_what_a_reboot_took_is_made_again_where_it_was() -> None:
+    uuids = ("33333333-3333-4333-8333-333333333333", "11111111-1111-4111-8111-111111111111")
+    guest = domain(1, devices="".join(map(HOSTDEV.format, uuids)))
+    seen = model("mdevs", guest)
+    after = model("boot", guest, known=seen.units)
+    assert lost_mdevs(after.missing, after.devices, "boot-1") == [], "somebody removed it in this boot"
+    (first,) = lost_mdevs(after.missing, after.devices, "boot-2")
+    assert (first.unit.unit, first.parent, first.defined) == (uuids[1], "pci_0000_42_00_0", None)
+    parsed = parse_node_device(mdev_xml(first).replace("<device>", "<device><name>new</name>"))
+    assert parsed == MediatedDevice("new", uuids[1], "pci_0000_42_00_0", "nvidia-11")
+    with_vfs = model("vfs", guest, known=seen.units)
+    assert [lost.parent for lost in lost_mdevs(with_vfs.missing, with_vfs.devices, "boot-2")] == [
+        "pci_0000_42_00_0",
+        "pci_0000_84_00_1",
+    ], "once its virtual functions are there"
+    assert lost_mdevs(seen.missing, seen.devices, "boot-2") == []
 
 
 MDEVS = [mdev.uuid for card in FACTS["domains"].cards for mdev in card.mdevs]
