@@ -4,6 +4,7 @@ The libvirt driver reads a host that libvirt's own test driver serves in this pr
 the driver and libvirt's Python binding; a daemon adds one trip to its socket for each call.
 """
 
+import re
 import statistics
 import sys
 import tempfile
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from libvirt_node import domain, write_node
+from libvirt_node import domain, recorded_devices, write_node
 
 from agent.driver import DriverSettings, Guest, GuestState
 from drivers.fake import FakeDriver, Gpu, Host, Nic, default_host
@@ -63,12 +64,98 @@ def measure_libvirt(count: int) -> None:
         try:
             begin = time.perf_counter()
             driver.describe()
-            tell("libvirt: connect and describe the host", 1000 * (time.perf_counter() - begin))
-            begin = time.perf_counter()
-            driver.guests()
-            tell(f"libvirt: read {count} guests for the first time", 1000 * (time.perf_counter() - begin))
+            tell(f"libvirt: connect, read the host and {count} guests", 1000 * (time.perf_counter() - begin))
             tell("libvirt: describe, nothing new", median_ms(driver.describe))
             tell(f"libvirt: {count} guests, nothing new", median_ms(driver.guests))
+        finally:
+            driver.close()
+
+
+def big_host(gpus: int, cards: int, functions: int) -> list[str]:
+    """Recorded devices, repeated: GPUs with their types, network cards with their virtual functions."""
+    recorded = {
+        name: text for text in recorded_devices("vfs") for name in [text.split("<name>")[1].split("<")[0]]
+    }
+    found = [recorded["computer"]] if "computer" in recorded else []
+    gpu, card = recorded["pci_0000_42_00_0"], recorded["pci_0000_41_00_0"]
+    function, interface = (
+        recorded["pci_0000_41_10_0"],
+        next(text for name, text in recorded.items() if name.startswith("net_enp65s0v0")),
+    )
+    for number in range(gpus):
+        found.append(moved(gpu, (0x42, 0, 0), (0x20 + number, 0, 0)))
+    for number in range(cards):
+        places = [(vf // 8 + 0x10, vf % 8) for vf in range(functions)]
+        addresses = "".join(
+            f"<address domain='0x0000' bus='0x{0x60 + number:02x}' slot='0x{slot:02x}' function='0x{part}'/>"
+            for slot, part in places
+        )
+        whole = moved(card, (0x41, 0, 0), (0x60 + number, 0, 0))
+        begin = whole.index('<capability type="virt_functions"')
+        end = whole.index("</capability>", begin)
+        found.append(
+            whole[:begin] + f"<capability type='virt_functions' maxCount='64'>{addresses}" + whole[end:]
+        )
+        for slot, part in places:
+            text = moved(function, (0x41, 0x10, 0), (0x60 + number, slot, part))
+            found.append(text.replace('bus="0x41" slot="0x00"', f'bus="0x{0x60 + number:02x}" slot="0x00"'))
+            name = f"{number}_{slot}_{part}"
+            found.append(
+                interface.replace("net_enp65s0v0", f"net_vf_{name}").replace(
+                    "pci_0000_41_10_0", f"pci_0000_{0x60 + number:02x}_{slot:02x}_{part}"
+                )
+            )
+    return found
+
+
+def moved(text: str, before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
+    """The device at another address."""
+    for form in ("pci_0000_{:02x}_{:02x}_{:x}", 'bus="0x{:02x}" slot="0x{:02x}" function="0x{:x}"'):
+        text = text.replace(form.format(*before), form.format(*after))
+    for part, value in zip(("bus", "slot", "function"), after, strict=True):
+        text = re.sub(f"<{part}>[0-9]+</{part}>", f"<{part}>{value}</{part}>", text)
+    return text
+
+
+def holders(count: int) -> list[str]:
+    """Guests with a virtual function each, as far as there are."""
+    return [
+        domain(n, vcpus=2, devices=DEVICES.format(n, 0x60 + n // 64, n % 64 // 8 + 0x10, n % 8))
+        if n < 256
+        else domain(n, vcpus=2)
+        for n in range(count)
+    ]
+
+
+def measure_devices(count: int) -> None:
+    """A host of 8 GPUs and 4 network cards of 64 virtual functions each."""
+    devices = big_host(8, 4, 64)
+    with tempfile.TemporaryDirectory() as folder:
+        uri = write_node(Path(folder) / "node.xml", holders(count), devices)
+        options = {
+            "libvirt": {"connection_uri": uri, "images_path": folder, "sysfs_path": folder},
+            "devices": {"enabled_mdev_types": ("nvidia-11",)},
+            "pci": {"device_spec": ('{"vendor_id": "8086", "physical_network": "physnet0"}',)},
+        }
+        driver = LibvirtDriver.create(DriverSettings("node1", options=options))
+        try:
+            driver.topology()
+            times = []
+            for _ in range(ROUNDS):
+                driver._hints.everything()
+                driver._seen = (None, None, None)
+                driver._parts[1]._known, driver._parts[1]._devices._known = {}, {}
+                begin = time.perf_counter()
+                driver.describe()
+                times.append(1000 * (time.perf_counter() - begin))
+            held = sum(unit.device.startswith("pci:") for guest in driver.guests() for unit in guest.units)
+            what = f"{len(devices)} devices, {held} in use, {count} guests"
+            tell(f"libvirt: describe {what}", statistics.median(times))
+            tell("libvirt: the same when events say that nothing changed", median_ms(driver.describe))
+            driver._hints.device("pci_0000_60_10_0")
+            begin = time.perf_counter()
+            driver.describe()
+            tell("libvirt: the same after an event of one device", 1000 * (time.perf_counter() - begin))
         finally:
             driver.close()
 
@@ -97,4 +184,5 @@ def measure_fake(count: int) -> None:
 if __name__ == "__main__":
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     measure_libvirt(number)
+    measure_devices(number)
     measure_fake(number)
