@@ -11,9 +11,18 @@ from uuid import UUID
 from agent import log
 from agent.api import moving
 from agent.api.access import Role
-from agent.api.views import claim_view, explanation_view, instances_view, plan_view, tree_view
+from agent.api.views import (
+    claim_view,
+    explanation_view,
+    instances_view,
+    plan_view,
+    preview_view,
+    reshaped_view,
+    tree_view,
+)
 from agent.claim import Claim
 from agent.errors import UnknownConsumer, UsageError
+from agent.jsonread import read_object, read_text
 from agent.moves import Move
 from agent.operations import Operations
 from agent.request import parse_claim
@@ -79,6 +88,24 @@ def instances(call: Call) -> Answer:
 
 def plan(call: Call) -> Answer:
     return Answer(200, plan_view(call.operations.next_plan()))
+
+
+def preview_reshape(call: Call) -> Answer:
+    return Answer(200, preview_view(call.operations.preview_reshape(call.query.get("undo"))))
+
+
+def reshape(call: Call) -> Answer:
+    undo = read_object(call.body, "", ("undo",)).get("undo")
+    receipts = call.operations.reshape(None if undo is None else read_text(undo, "undo"))
+    for receipt in receipts:
+        LOG.info(
+            "reshape %s done, asked for by uid %d (pid %d)",
+            receipt.id,
+            call.caller.uid,
+            call.caller.pid,
+            fields={"receipt": receipt.id, "undoes": receipt.undoes, "uid": call.caller.uid},
+        )
+    return Answer(200, reshaped_view(receipts))
 
 
 def config(call: Call) -> Answer:
@@ -194,6 +221,8 @@ ROUTES = (
     Route("GET", "/v1/tree", Role.READER, tree),
     Route("GET", "/v1/instances", Role.READER, instances),
     Route("GET", "/v1/plan", Role.READER, plan),
+    Route("GET", "/v1/reshape", Role.READER, preview_reshape, frozenset({"undo"})),
+    Route("POST", "/v1/reshape", Role.ADMIN, reshape, has_body=True),
     Route("GET", "/v1/config", Role.READER, config),
     Route("GET", "/v1/openapi.json", Role.READER, openapi),
     Route("POST", "/v1/claims", Role.CLAIMER, make_claim, frozenset({"dry_run"}), has_body=True),

@@ -1,6 +1,6 @@
 """The agent's values as the JSON of the local API, in Placement's terms. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,7 +8,10 @@ from agent.claim import Allocations, Claim, Explanation, Shortfall, Units
 from agent.driver import Guest
 from agent.operations import Usages
 from agent.plan import Plan
+from agent.receipt import Receipt
 from agent.request import ClaimRequest, to_json
+from agent.reshape_asked import Preview, Used
+from agent.reshape_types import Relocation, name_of
 from agent.tree import Inventory, Provider, ProviderTree
 
 Json = dict[str, Any]
@@ -103,6 +106,60 @@ def explanation_view(request: ClaimRequest, explanation: Explanation) -> Json:
 def plan_view(plan: Plan) -> Json:
     """`lines` is for people; there are as many as operations."""
     return {"operations": plan.to_json(), "lines": list(plan.lines())}
+
+
+def preview_view(preview: Preview) -> Json:
+    """`moves` are in the order of their consumers; `receipts` the newest first."""
+    trees = (preview.before, preview.after)
+    return {
+        "due": bool(preview.moves),
+        "refused": preview.refused,
+        "before": tree_view(preview.before, _plain(preview.used_before)),
+        "after": tree_view(preview.after, _plain(preview.used_after)),
+        "moves": [_relocation(each, *trees) for each in sorted(preview.relocations)],
+        "receipts": [_receipt(each, preview.undone) for each in reversed(preview.receipts)],
+    }
+
+
+def reshaped_view(receipts: Iterable[Receipt]) -> Json:
+    """What was done, the receipts of it."""
+    return {"receipts": [_receipt(each, ()) for each in receipts]}
+
+
+def _plain(used: Used) -> Usages:
+    return {uuid: dict(amounts) for uuid, amounts in used.items()}
+
+
+def _relocation(each: Relocation, *trees: ProviderTree) -> Json:
+    return {
+        "consumer": each.consumer,
+        "resource_class": each.resource_class,
+        "amount": each.amount,
+        "from": name_of(each.source, *trees),
+        "from_uuid": each.source,
+        "to": name_of(each.target, *trees),
+        "to_uuid": each.target,
+        "becomes": each.target_class,
+    }
+
+
+def _receipt(receipt: Receipt, undone: Collection[str]) -> Json:
+    """`moves` as the driver gave them; `allocations` is how many were moved."""
+    return {
+        "id": receipt.id,
+        "at": datetime.fromtimestamp(receipt.at, UTC).isoformat(timespec="seconds"),
+        "undone": receipt.id in undone,
+        "undoes": receipt.undoes,
+        "allocations": len(receipt.relocations),
+        "moves": [
+            {
+                "from_resource_provider": move.from_resource_provider,
+                "moved_resources": dict(move.moved_resources),
+                "to_resource_provider": move.to_resource_provider,
+            }
+            for move in receipt.moves
+        ],
+    }
 
 
 def _allocations(allocations: Allocations) -> Json:

@@ -9,6 +9,7 @@ from agent.cli import commands
 from agent.cli.move_parser import add_move_commands
 from agent.cli.output import FORMATS
 from agent.cli.placement_parser import add_placement_commands
+from agent.cli.reshape import add_reshape_command
 from agent.errors import ExitCode, UsageError
 
 SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"
@@ -18,9 +19,9 @@ EXIT_CODES = {
     ExitCode.DONE: "done",
     ExitCode.FAILED: "failed; the message says what, why and what to do",
     ExitCode.USAGE: "wrong arguments, a malformed request, or settings that cannot be used",
-    ExitCode.DRIFT_FOUND: "drift found: there is something to change (plan) or to repair (placement check)",
+    ExitCode.DRIFT_FOUND: "drift found: to change (plan, reshape --dry-run) or to repair (placement check)",
     ExitCode.DRIFT_HEALED: "drift found, and healed",
-    ExitCode.REFUSED: "refused: the claim does not fit, conflicts, or claims are closed (claim, move)",
+    ExitCode.REFUSED: "refused: a claim does not fit, conflicts, or claims are closed (claim, move, reshape)",
     ExitCode.UNREACHABLE: "no agent answered at the socket in time",
 }
 INTERRUPTED = 130
@@ -77,6 +78,7 @@ def build() -> argparse.ArgumentParser:
     _config(add)
     _agent(add)
     add_move_commands(add, _verbs_of, _claim_options)
+    add_reshape_command(add, _files)
     add_placement_commands(add, _verbs_of)
     return parser
 
