@@ -12,6 +12,7 @@ from agent.placement.transport import Transport
 
 TIMES = 5
 FORBIDDEN = 403
+INTERNAL_ERROR = 500
 _NICE_TO_HAVE = {
     "1.37": "providers cannot be moved under another parent",
     "1.38": "an instance and a migration cannot be told apart by the consumer's type",
@@ -20,6 +21,10 @@ _RIGHTS = {
     "/allocations": "claim (POST /allocations): the agent needs the role service or admin there",
     "/reshaper": "reshape (POST /reshaper): the agent needs the role service there",
 }
+USAGES = (
+    "GET /usages of a project breaks there, as OpenStack Placement does on PostgreSQL from microversion 1.38 "
+    "on: the agent never asks that, and what counts quotas should ask in 1.37"
+)
 
 
 @runtime_checkable
@@ -76,6 +81,8 @@ def ping(transport: Transport, place: str, *, timer: Callable[[], float] = time.
         for version, loss in _NICE_TO_HAVE.items()
         if not client.speaks(version)
     ]
+    if _usages_break(transport, client.microversion):
+        lacking.append(USAGES)
     lacking += [right for path, right in _RIGHTS.items() if not _may(transport, path)]
     return Pinged(
         where,
@@ -87,6 +94,11 @@ def ping(transport: Transport, place: str, *, timer: Callable[[], float] = time.
         round(statistics.median(took), 3),
         tuple(lacking),
     )
+
+
+def _usages_break(transport: Transport, microversion: str) -> bool:
+    reply = transport.request("GET", "/usages?project_id=plimsoll", microversion=microversion)
+    return reply.status == INTERNAL_ERROR
 
 
 def _may(transport: Transport, path: str) -> bool:
