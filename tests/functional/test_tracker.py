@@ -492,6 +492,23 @@ def test_a_consumer_that_nobody_can_see_does_not_bar_its_first_claim(kit: Kit) -
 # Releases
 
 
+def test_a_release_is_one_read_and_one_write(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=2, VGPU=1)).claim
+    kit.tap.calls.clear()
+    assert kit.tracker.release(claim.consumer)
+    path = f"/allocations/{claim.consumer}"
+    assert kit.tap.calls == [f"GET {path}", f"PUT {path}"]
+
+
+def test_a_release_does_not_take_what_was_deleted_and_given_anew_elsewhere(kit: Kit) -> None:
+    """The new allocation has the generation that ours had; only a read can tell them apart."""
+    claim = kit.tracker.claim(request(VCPU=2)).claim
+    kit.raw.forget_consumer(claim.consumer)
+    kit.schedule(claim.consumer, elsewhere={"VCPU": 2})
+    assert kit.tracker.release(claim.consumer)
+    assert kit.placed(claim.consumer) == {"elsewhere": {"VCPU": 2}}
+
+
 def test_an_unknown_consumer_cannot_be_released(kit: Kit) -> None:
     with pytest.raises(UnknownConsumer, match="nothing to release"):
         kit.tracker.release(str(uuid4()))
