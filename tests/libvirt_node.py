@@ -64,8 +64,13 @@ def recorded_devices(moment: str) -> list[str]:
     return [ElementTree.tostring(element, encoding="unicode") for element in root.iterfind("device")]
 
 
-def recorded_sysfs(folder: Path, moment: str) -> Path:
-    """A folder with what sysfs said of the devices; links are left out."""
+def recorded_sysfs(folder: Path, moment: str, devices: Iterable[str] = ()) -> Path:
+    """A folder with what sysfs said, and the mediated ones of `devices`; links are left out."""
+    for device in map(ElementTree.fromstring, devices):
+        capability = device.find("capability[@type='mdev']")
+        if capability is not None:
+            parent, uuid = capability.findtext("parent_addr", ""), capability.findtext("uuid", "")
+            (folder / "bus" / "pci" / "devices" / parent / uuid).mkdir(parents=True)
     for line in (DATA / "sysfs" / f"{moment}.txt").read_text(encoding="utf-8").splitlines():
         path, separator, value = line.partition(": ")
         if separator:

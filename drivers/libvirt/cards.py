@@ -78,16 +78,19 @@ def mdev_types(card: Card) -> frozenset[str]:
     return frozenset(type_id for parent in card.mdev_parents for type_id in parent.mdev_types)
 
 
-def mdev_total(card: Card, type_id: str, most: int | None = None, cap: int | None = None) -> int:
+def mdev_total(
+    card: Card, type_id: str, most: int | None = None, cap: int | None = None, made: int | None = None
+) -> int:
     """How many mediated devices of that type the card is good for, those that are there included.
 
     `most` is how many of the type fit on the whole card, which its driver says in sysfs; `cap` is the
-    operator's. What is available shrinks for all types of a card when one device is made, so those that are
-    there are counted whatever their type: then the total stays as it is while guests come and go. Virtual
-    functions each offer one of what they share, so without `most` only one more than there are is certain.
+    operator's; `made` is how many the kernel has: libvirt learns of them later than of what is available.
+    That shrinks for all types of a card when one device is made, so those that are there are counted whatever
+    their type: then the total stays as it is while guests come and go. Virtual functions each offer one of
+    what they share, so without `most` only one more than there are is certain.
     What is there is never left out, whatever the cap.
     """
-    made = sum(mdev.active for mdev in card.mdevs)
+    made = sum(mdev.active for mdev in card.mdevs) if made is None else made
     offers = [
         parent.mdev_types[type_id].available for parent in card.mdev_parents if type_id in parent.mdev_types
     ]

@@ -40,10 +40,11 @@ Key = tuple[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A device as it was last read, None if it is of no interest; `most` see DeviceFacts."""
+    """A device as it was last read, None if it is of no interest; `most` and `made` see DeviceFacts."""
 
     device: NodeDevice | None
     most: Mapping[str, int] = field(default_factory=dict)
+    made: int | None = None
 
 
 @dataclass(slots=True)
@@ -88,11 +89,14 @@ class DeviceReader:
         self._known = reading.known
         devices = [known.device for known in reading.known.values() if known.device is not None]
         most: dict[str, dict[str, int]] = {}
+        made: dict[str, int] = {}
         for known in reading.known.values():
-            if isinstance(known.device, PciDevice) and known.most:
+            if isinstance(known.device, PciDevice) and known.device.mdev_types:
                 card = known.device.physical_function or known.device.address
                 most.setdefault(card, {}).update(known.most)
-        facts = DeviceFacts(cards_of(devices), most, reading.vgpu_types)
+                if known.made is not None:
+                    made[card] = made.get(card, 0) + known.made
+        facts = DeviceFacts(cards_of(devices), most, reading.vgpu_types, made)
         if facts != self._facts:
             self._facts = facts
         return self._facts
@@ -135,7 +139,12 @@ class DeviceReader:
         if not isinstance(found, PciDevice) or not found.mdev_types:
             return _Known(found)
         session.beat()
-        return _Known(found, self._sysfs.most(found.address, sorted(found.mdev_types)))
+        made = self._sysfs.made(found.address)
+        try:
+            return _Known(found, self._sysfs.most(found.address, sorted(found.mdev_types)), made)
+        except DriverDataError as error:
+            LOG.warning("node device %s: %s", key[0], error.message)
+            return _Known(found, {}, made)
 
     def _vgpu_types(self, session: Session, known: Iterable[_Known]) -> dict[str, str]:
         """There is no event when a virtual function is given its type, so each look asks."""

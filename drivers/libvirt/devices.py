@@ -28,12 +28,14 @@ class DeviceFacts:
     """All that was read of the devices.
 
     `most` {card's address: {mediated type: how many fit}} is what the cards' drivers say; `vgpu_types`
-    {virtual function: number of its type, "0" for none} of those under a vendor's own VFIO driver.
+    {virtual function: number of its type, "0" for none} of those under a vendor's own VFIO driver; `made`
+    {card's address: mediated devices that the kernel has on it} where sysfs says.
     """
 
     cards: tuple[Card, ...] = ()
     most: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     vgpu_types: Mapping[str, str] = field(default_factory=dict)
+    made: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,8 @@ def _mdev_amounts(offer: Offer) -> dict[str, int]:
     spec = mdev_spec_of(card, offer.settings.mdevs)
     if spec is not None:
         most = offer.facts.most.get(card.device.address, {}).get(spec.type_id)
-        total = mdev_total(card, spec.type_id, most, spec.max_instances)
+        made = offer.facts.made.get(card.device.address)
+        total = mdev_total(card, spec.type_id, most, spec.max_instances, made)
         return {spec.resource_class: max(total, len(missing) + sum(mdev.active for mdev in card.mdevs))}
     amounts = {"VGPU": sum(mdev.active for mdev in card.mdevs)}
     for each in missing:

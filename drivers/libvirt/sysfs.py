@@ -13,6 +13,7 @@ from agent.errors import DriverDataError
 SIZE_MAX = 65536
 _SAFE = re.compile(r"[A-Za-z0-9_.:-]*[A-Za-z0-9_-]", re.ASCII)
 _MOST = re.compile(r"\bmax_instance=([0-9]{1,6})\b", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _TYPE = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 NO_TYPE = "0"
@@ -35,6 +36,14 @@ class Sysfs:
                 found[type_id] = int(match[1])
         return found
 
+    def made(self, address: str) -> int | None:
+        """How many mediated devices the kernel has on the function; None where it does not say."""
+        self._check(address)
+        try:
+            return sum(bool(_UUID.fullmatch(each.name)) for each in (self._devices / address).iterdir())
+        except OSError:
+            return None
+
     def vgpu_type(self, address: str) -> str | None:
         """The number of the type that the virtual function has, NO_TYPE for none, None if it is of no such
         kind.
@@ -42,11 +51,14 @@ class Sysfs:
         text = self._read(address, "nvidia", "current_vgpu_type")
         return text.strip() if text is not None and _TYPE.fullmatch(text.strip()) else None
 
-    def _read(self, *parts: str) -> str | None:
+    def _check(self, *parts: str) -> None:
         """The parts come from XML: none of them may lead out of the folder. Raises DriverDataError."""
         for part in parts:
             if not _SAFE.fullmatch(part):
                 raise DriverDataError(f"{part[:60]!r} cannot be a name in sysfs")
+
+    def _read(self, *parts: str) -> str | None:
+        self._check(*parts)
         try:
             with self._devices.joinpath(*parts).open(encoding="utf-8", errors="replace") as file:
                 return file.read(SIZE_MAX)
