@@ -58,8 +58,9 @@ class Settler:
             return move
         if move.state is MoveState.LEAVING and self._here(move):
             return move
-        if move.kind is MoveKind.REBUILD and move.state in _REBUILT:
-            return self._take(_REBUILT[move.state], move)  # nothing of it was ever written
+        if move.kind is MoveKind.REBUILD and move.state is not MoveState.DELETING:
+            # Nothing of it was ever written.
+            return self._take(_REBUILT[move.state], move) if move.state in _REBUILT else move
         self._check_known()
         instance = self._client.allocations_of(move.instance)
         migration = self._client.allocations_of(move.migration)

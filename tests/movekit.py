@@ -118,14 +118,15 @@ class Agent:
 
 
 class World:
-    """Agents "a" and "b", and what somebody else sees and does."""
+    """Agents "a" and "b", and what somebody else sees and does; what is in the directory is taken up."""
 
     def __init__(self, directory: Path, placement: Placement | None = None) -> None:
         self.placement = placement.anew(directory) if placement else Embedded(directory)
         self._transport = self.placement.transport()
         self.raw = PlacementClient(self._transport)
-        for each in PROVIDERS:
-            self._create(each)
+        if self.raw.find_provider(name="pool") is None:
+            for each in PROVIDERS:
+                self._create(each)
         self.a, self.b = (Agent(name, _made(directory / name), self._transport) for name in ("a", "b"))
 
     def _create(self, wanted: Provider) -> None:
@@ -261,7 +262,7 @@ def _check_units(name: str, claims: Mapping[str, Claim]) -> None:
 
 
 def _made(directory: Path) -> Path:
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     return directory
 
 

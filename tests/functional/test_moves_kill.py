@@ -1,0 +1,79 @@
+"""The same with the real thing: SIGKILL at a boundary of a step, placement and all; then a new process.
+
+A sample of what test_moves_crash.py does at every boundary. `PLIMSOLL_KILLS` names other boundaries, as in
+"1,2,3".
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from movekit import World
+from test_moves_crash import AT_A, OPERATIONS, Operation, again
+from trackerkit import fast_directory
+
+TESTS = Path(__file__).parents[1]
+BOUNDARIES = [int(number) for number in os.environ.get("PLIMSOLL_KILLS", "4,7,10").split(",")]
+SAMPLE = (
+    "begin cold_migrate",
+    "confirm live_migrate",
+    "revert evacuate",
+    "release in resize",
+    "source links",
+    "begin same_host_resize",
+    "revert same_host_resize",
+)
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[4:]
+from movekit import World
+from test_moves_crash import OPERATIONS
+
+operation = next(each for each in OPERATIONS if each.name == sys.argv[2])
+left = int(sys.argv[3])
+
+def kill(_):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+world = World(Path(sys.argv[1]))
+operation.prepare(world)
+with world.taps(getattr(world, operation.agent), kill):
+    operation.does(world)
+world.close()
+"""
+
+
+@pytest.mark.parametrize("number", BOUNDARIES)
+@pytest.mark.parametrize("name", SAMPLE)
+def test_sigkill(name: str, number: int) -> None:
+    operation = next(each for each in OPERATIONS if each.name == name)
+    with fast_directory() as directory:
+        arguments = [directory, name, str(number), str(TESTS), str(TESTS / "functional")]
+        child = subprocess.run(
+            [sys.executable, "-c", CHILD, *arguments], cwd=TESTS.parent, timeout=60, check=False
+        )
+        assert child.returncode in (-signal.SIGKILL, 0)
+        with World(Path(directory)) as world:
+            _back(world, operation)
+
+
+def _back(world: World, operation: Operation) -> None:
+    for agent in world.agents:
+        agent.come_back()
+    world.settle()
+    assert world.placed_all() in (operation.before, operation.after)
+    world.check_settled()
+    if world.placed_all() == AT_A:
+        assert world.b.tracker.claims() == {}
+    again(world, operation)
+    assert world.placed_all() == operation.after
+    world.check_settled()

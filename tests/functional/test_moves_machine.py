@@ -1,0 +1,260 @@
+"""Two hosts, a shared pool, every operation, crashes, outages and restarts in any order.
+
+Nothing is over-committed; every unit has at most one owner; what a consumer holds sums up to what it asked
+for; both sides agree in the end; a refused call changes nothing; repeating a call is harmless.
+`PLIMSOLL_STEPS` multiplies the number of runs: 160 make 100 000 steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from movekit import PROVIDERS, Agent, World, asks
+from placements import OpenStack, Placement
+from trackerkit import Crash, fast_directory, uuid_of
+
+from agent.claim import ClaimState
+from agent.errors import (
+    ClaimConflict,
+    DoesNotFit,
+    PlacementConflict,
+    PlacementUnavailable,
+    Refused,
+    UnknownConsumer,
+)
+from agent.moves import MoveKind
+
+STEPS = 25
+RUNS = 25 * int(os.environ.get("PLIMSOLL_STEPS", "1"))
+INSTANCES = tuple(uuid_of(f"instance {number}") for number in range(4))
+MIGRATIONS = tuple(uuid_of(f"migration {number}") for number in range(5))
+
+sides = st.sampled_from(["a", "b"])
+instances = st.sampled_from(INSTANCES)
+migrations = st.sampled_from(MIGRATIONS)
+kinds = st.sampled_from(sorted(set(MoveKind) - {MoveKind.UNKNOWN}))
+wishes = st.sampled_from(
+    [
+        {"VCPU": 2},
+        {"VCPU": 12, "MEMORY_MB": 1024},
+        {"PCPU": 1},
+        {"PCPU": 2, "DISK_GB": 200},
+        {"SRIOV_NET_VF": 1, "VCPU": 1},
+        {"MEMORY_MB": 5000, "DISK_GB": 400},
+    ]
+)
+faults = st.sampled_from(["none", "none", "before", "after", "write before", "write after"])
+
+
+class Moves(RuleBasedStateMachine):
+    """`where`: the placement to run on. Guests follow what the agents say, as far as they say it."""
+
+    where: Placement | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = fast_directory()
+        self.world = World(Path(self.directory.name), self.where)
+        self.released: set[str] = set()
+
+    def teardown(self) -> None:
+        with self.directory, self.world as world:
+            self.heal()
+            for agent in world.agents:
+                agent.see()
+                agent.tracker.open()
+            for _ in range(3):
+                world.settle()
+            self.agree()
+
+    def heal(self) -> None:
+        for agent in self.world.agents:
+            agent.tap.before = agent.tap.after = agent.journal.before = agent.journal.after = _nothing
+
+    def at(self, side: str) -> Agent:
+        return self.world.a if side == "a" else self.world.b
+
+    def ask(self, agent: Agent, call: Callable[[], object]) -> None:
+        """A call may die with its agent; else a refusal of a settled world changes nothing."""
+        settled = all(each.tracker.pending == 0 for each in self.world.agents)
+        before = self.world.state() if settled else None
+        try:
+            call()
+        except Crash:
+            agent.restart()
+            agent.come_back()
+        except (DoesNotFit, UnknownConsumer):
+            if settled:
+                assert _claims(self.world.state()) == _claims(before)
+        except (Refused, PlacementUnavailable, PlacementConflict):
+            pass
+
+    @rule(side=sides, instance=instances, wish=wishes)
+    def claim(self, side: str, instance: str, wish: dict[str, int]) -> None:
+        agent = self.at(side)
+        self.ask(agent, lambda: agent.tracker.claim(asks(instance, **wish)))
+
+    @rule(side=sides, instance=instances)
+    def release(self, side: str, instance: str) -> None:
+        agent = self.at(side)
+        self.ask(agent, lambda: agent.tracker.release(instance))
+
+    @rule(side=sides, instance=instances, migration=migrations, kind=kinds, wish=wishes)
+    def begin(self, side: str, instance: str, migration: str, kind: MoveKind, wish: dict[str, int]) -> None:
+        agent = self.at(side)
+        self.ask(agent, lambda: agent.tracker.move(asks(instance, **wish), kind, migration))
+
+    @rule(side=sides, instance=instances, migration=migrations, kind=kinds)
+    def begin_with_the_same(self, side: str, instance: str, migration: str, kind: MoveKind) -> None:
+        """What it has already: a begin that is likely to succeed."""
+        agent = self.at(side)
+        for other in self.world.agents:
+            claim = other.tracker.get(instance)
+            if claim is not None:
+                wanted = replace(claim.request, consumer=instance)
+                self.ask(agent, lambda wanted=wanted: agent.tracker.move(wanted, kind, migration))
+                return
+
+    @rule(side=sides, migration=migrations, back=st.booleans())
+    def end(self, side: str, migration: str, back: bool) -> None:
+        agent = self.at(side)
+        mover = agent.tracker.mover
+        self.ask(agent, lambda: mover.revert(migration) if back else mover.confirm(migration))
+
+    @rule(side=sides, migration=migrations, back=st.booleans())
+    def end_again(self, side: str, migration: str, back: bool) -> None:
+        """What has ended stays as it is, whatever is asked."""
+        agent = self.at(side)
+        move = agent.move(migration)
+        if move is None or not move.ended:
+            return
+        before = self.world.state()
+        with suppress(ClaimConflict):
+            (agent.tracker.mover.revert if back else agent.tracker.mover.confirm)(migration)
+        assert self.world.state() == before
+
+    @rule(side=sides)
+    def look(self, side: str) -> None:
+        agent = self.at(side)
+        self.ask(agent, agent.look)
+
+    @rule(side=sides, guests=st.frozensets(instances, max_size=2))
+    def guests(self, side: str, guests: frozenset[str]) -> None:
+        """Whatever the driver sees there."""
+        self.at(side).see(*guests)
+
+    @rule(side=sides)
+    def restart(self, side: str) -> None:
+        agent = self.at(side)
+        before, after = agent.tap.before, agent.tap.after
+        agent.restart()
+        agent.tap.before, agent.tap.after = before, after
+        self.ask(agent, agent.come_back)
+        agent.tracker.open()
+
+    @rule(side=sides, kind=faults)
+    def outage(self, side: str, kind: str) -> None:
+        agent = self.at(side)
+        agent.tap.before = agent.tap.after = _nothing
+        if kind != "none":
+            silent = _silent(("PUT", "POST") if kind.startswith("write") else ("",))
+            if kind.endswith("before"):
+                agent.tap.before = silent
+            else:
+                agent.tap.after = silent
+
+    @rule(side=sides, number=st.integers(1, 12))
+    def crash(self, side: str, number: int) -> None:
+        """The agent dies at its so-manieth boundary from now on."""
+        agent = self.at(side)
+        left = [number]
+
+        def die(_: str) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Crash
+
+        agent.tap.before = agent.tap.after = agent.journal.before = agent.journal.after = die
+
+    @invariant()
+    def nothing_is_over_committed_and_every_unit_has_one_owner(self) -> None:
+        self.world.check()
+
+    @invariant()
+    def the_whole_is_the_sum_of_what_was_asked(self) -> None:
+        """Whatever placement holds belongs to a claim or a move that some agent knows, or soon forgets."""
+        known = {
+            consumer
+            for agent in self.world.agents
+            for consumer in (
+                *agent.tracker.claims(),
+                *(each for m in agent.tracker.moves().values() for each in (m.instance, m.migration)),
+            )
+        }
+        assert set(self.world.placed_all()) <= known
+
+    def agree(self) -> None:
+        """In the end each consumer holds in placement what one agent's claim says, and nothing else."""
+        everything = self.world.placed_all()
+        held: dict[str, str] = {}
+        for agent in self.world.agents:
+            assert agent.tracker.pending == 0, agent.tracker.moves()
+            for consumer, claim in agent.tracker.claims().items():
+                assert claim.state is ClaimState.CLAIMED
+                mine = _named(claim.allocations)
+                if everything.get(consumer) == mine:
+                    assert held.setdefault(consumer, agent.name) == agent.name
+        for consumer in everything:
+            assert consumer in held, (consumer, everything[consumer])
+
+
+def _named(allocations: Any) -> dict[str, dict[str, int]]:
+    names = {each.uuid: each.name for each in PROVIDERS}
+    return {names[uuid]: dict(amounts) for uuid, amounts in allocations.items()}
+
+
+def _claims(state: Any) -> object:
+    placed, memory, disk = state
+    return placed, [claims for claims, _ in memory], [claims for claims, _ in disk]
+
+
+def _silent(only: tuple[str, ...]) -> Callable[[str], None]:
+    def silent(call: str) -> None:
+        if call.startswith(only) and not call.startswith("move_"):
+            raise PlacementUnavailable("placement is away, as it was told")
+
+    return silent
+
+
+def _nothing(_: str) -> None:
+    pass
+
+
+def runs(number: int) -> settings:
+    return settings(
+        max_examples=number,
+        stateful_step_count=STEPS,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+TestMoves: Any = Moves.TestCase
+TestMoves.settings = runs(RUNS)
+
+
+@pytest.mark.remote
+def test_the_same_on_openstack_placement(openstack: OpenStack) -> None:
+    class MovesThere(Moves):
+        where = openstack
+
+    run_state_machine_as_test(MovesThere, settings=runs(RUNS // 4))
