@@ -13,6 +13,7 @@ a source that goes on offering the class nobody is moved untold, unless it no lo
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agent.claim import Allocations
 from agent.driver import Move
@@ -43,6 +44,15 @@ class _Bundle:
     classes: frozenset[str]
     targets: Mapping[str, Mapping[str, str]]
     untold: frozenset[str]
+
+
+class _Doubt(NamedTuple):
+    """The consumer should hold as much as it `uses` at the target in the end; `sentence` says why, if not."""
+
+    consumer: str
+    target: Slot
+    uses: int
+    sentence: str
 
 
 @dataclass(slots=True)
@@ -116,10 +126,15 @@ def plan_reshape(
     for slots in work.held.values():
         for slot, amount in slots.items():
             work.used[slot] += amount
-    _place_told(work, told)
-    if not work.problems:
-        for bundle in _bundles(told):
-            _place_untold(work, bundle)
+    doubts = _place_told(work, told)
+    for bundle in _bundles(told):
+        _place_untold(work, bundle)
+    # Only now: several instructions may tell of the same units, as they would come from here or from there.
+    work.problems[:0] = [
+        doubt.sentence
+        for doubt in doubts
+        if work.held.get(doubt.consumer, {}).get(doubt.target, 0) < doubt.uses
+    ]
     reshape = Reshape(
         {uuid: _inventories(desired, uuid) for uuid in touched(told)},
         {consumer: allocations_of(work.held[consumer]) for consumer, *_ in work.relocations},
@@ -167,26 +182,28 @@ def _inverse(move: Move, back: Mapping[tuple[str, str], Mapping[str, Mapping[str
     )
 
 
-def _place_told(work: _Work, told: Sequence[Instruction]) -> None:
-    """Move what the driver says each consumer uses."""
+def _place_told(work: _Work, told: Sequence[Instruction]) -> list[_Doubt]:
+    """Move what the driver says each consumer uses; the answer is what it did not hold where it was said."""
     left = {consumer: dict(slots) for consumer, slots in work.held.items()}
+    doubts = []
     for each in told:
-        there = {source.resource_class: target for source, target, _ in each.pairs()}
-        for consumer, shares in sorted((each.move.consumers or {}).items()):
-            for resource_class, amount in sorted(shares.items()):
-                slot = Slot(each.source, resource_class)
-                has = left.get(consumer, {}).get(slot, 0)
-                if resource_class not in there or there[resource_class] == slot:
-                    continue
-                if amount > has:
-                    work.problems.append(
-                        f"consumer {consumer} uses {amount} {resource_class} of "
+        for source, target, _ in each.pairs():
+            if source == target:
+                continue
+            for consumer, shares in sorted((each.move.consumers or {}).items()):
+                uses = shares.get(source.resource_class, 0)
+                has = left.get(consumer, {}).get(source, 0)
+                if uses > has:
+                    sentence = (
+                        f"consumer {consumer} uses {uses} {source.resource_class} of "
                         f"{each.move.to_resource_provider} but holds {has} on "
                         f"{each.move.from_resource_provider}: give it an allocation first"
                     )
-                elif amount:
-                    left[consumer][slot] = has - amount
-                    work.shift(consumer, slot, amount, there[resource_class])
+                    doubts.append(_Doubt(consumer, target, uses, sentence))
+                if uses and has:
+                    left[consumer][source] = has - min(uses, has)
+                    work.shift(consumer, source, min(uses, has), target)
+    return doubts
 
 
 def _place_untold(work: _Work, bundle: _Bundle) -> None:

@@ -1,9 +1,11 @@
 """From a described host to the contract's values. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from agent.driver import DescribedInventory, DescribedProvider, Description, HostSettings, Topology
 from drivers.fake.host import Gpu, Host, Nic
+from drivers.fake.moves import derived_moves
 from drivers.hosttree import cell_provider_name, host_providers
 from drivers.inventory import physical_network_trait, split_cpus
 
@@ -12,7 +14,12 @@ def describe_host(host: Host, settings: HostSettings, name: str) -> Description:
     """The provider tree of `host`, whose root is called `name`. Raises DriverDataError (CPU sets)."""
     traits = host.traits | {"COMPUTE_NODE"}
     own = host_providers(name, host.cells, host.disk_gb, traits, settings, report_numa=host.report_numa)
-    return Description((*own, *_devices(host, name)), host.moves)
+    cards = tuple(_devices(host, name))
+    cpus = split_cpus(frozenset().union(*(cell.cpus for cell in host.cells)), settings)
+    moves = host.moves or tuple(derived_moves(host, name, cpus, cards))
+    if host.flat_devices:
+        return Description((_with_cards(own[0], cards), *own[1:]), moves)
+    return Description((*own, *cards), moves)
 
 
 def describe_topology(host: Host, settings: HostSettings) -> Topology:
@@ -57,6 +64,20 @@ def _nic(nic: Nic, name: str, parent: str) -> DescribedProvider:
         device=f"pci:{nic.address}",
         units={"SRIOV_NET_VF": nic.vfs} if nic.vfs else {},
     )
+
+
+def _with_cards(root: DescribedProvider, cards: Iterable[DescribedProvider]) -> DescribedProvider:
+    """The root with all that the cards have."""
+    inventories, units = dict(root.inventories), dict(root.units)
+    traits = root.traits
+    for card in cards:
+        for resource_class, inventory in card.inventories.items():
+            total = inventories.get(resource_class, DescribedInventory(0)).total + inventory.total
+            inventories[resource_class] = DescribedInventory(total, allocation_ratio=1.0)
+        for resource_class, exact in card.units.items():
+            units[resource_class] = (*units.get(resource_class, ()), *exact)
+        traits |= card.traits
+    return replace(root, inventories=inventories, units=units, traits=traits)
 
 
 def _device_inventories(amounts: Mapping[str, int]) -> dict[str, DescribedInventory]:

@@ -39,6 +39,7 @@ class Nic:
 class Host:
     """A host. `report_numa` puts CPUs, memory and devices under one provider a cell.
 
+    `flat_devices` counts the cards' inventory on the root, as hosts did before they were nested.
     `unavailable` is what every call fails with while it is set, `delay_s` how long every call takes.
     """
 
@@ -50,6 +51,7 @@ class Host:
     guests: tuple[Guest, ...] = ()
     moves: tuple[Move, ...] = ()
     report_numa: bool = False
+    flat_devices: bool = False
     unavailable: str | None = None
     delay_s: float = 0.0
 

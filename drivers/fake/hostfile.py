@@ -89,6 +89,7 @@ _MOVE = _record(
     moved_resources=_AMOUNTS,
     to_resource_provider={"type": "string"},
     consumers={"type": "object", "propertyNames": _UUID, "additionalProperties": _AMOUNTS},
+    becomes={"type": "object", "propertyNames": _CLASS, "additionalProperties": _CLASS},
 )
 _HOST = _record(
     ("cells",),
@@ -100,6 +101,7 @@ _HOST = _record(
     guests=_list_of(_GUEST),
     moves=_list_of(_MOVE),
     report_numa={"type": "boolean"},
+    flat_devices={"type": "boolean"},
     unavailable={"type": "string", "minLength": 1},
     delay_s={"type": "number", "minimum": 0, "maximum": 3600},
 )
