@@ -144,12 +144,7 @@ class MoveAttempt:
         if present.state is not ClaimState.CLAIMED:
             raise ClaimConflict(f"{called(self._request)} is {present.state}: try again when that is over.")
         self._check_free(migration)
-        if instance.allocations != present.allocations:
-            raise ClaimConflict(
-                f"Placement holds something else for {called(self._request)} than its claim on this host: "
-                "an audit tells what; mend that first.",
-                consumer=present.consumer,
-            )
+        self._check_holds(present, instance)
         found = self._fitting(instance)
         return self._move(MoveKind.SAME_HOST_RESIZE, Role.BOTH, present, found)
 
@@ -243,6 +238,14 @@ class MoveAttempt:
             instance.consumer, ClaimState.CLAIMED, asked, allocations, since=self._clock(), adopted=True
         )
 
+    def _check_holds(self, present: Claim, instance: ConsumerAllocations) -> None:
+        if instance.allocations != present.allocations:
+            raise ClaimConflict(
+                f"Placement holds something else for {called(self._request)} than its claim on this host: it "
+                "may have moved, or an audit tells what; mend that first.",
+                consumer=present.consumer,
+            )
+
     def _check_free(self, migration: ConsumerAllocations) -> None:
         if migration.allocations:
             told = "; ".join(
@@ -330,8 +333,9 @@ class MoveAttempt:
     # Rebuild: in place, nothing is written
 
     def _rebuild(self) -> Move:
+        instance = self._client.allocations_of(self._request.consumer)
         with self._register.lock:
-            move = self._rebuilt()
+            move = self._rebuilt(instance)
             taken, written, undo = self._register.take_locked(MoveStep.ADOPT, move)
         try:
             written.wait()
@@ -341,7 +345,7 @@ class MoveAttempt:
             raise
         return taken
 
-    def _rebuilt(self) -> Move:
+    def _rebuilt(self, instance: ConsumerAllocations) -> Move:
         """Raises DoesNotFit where the providers that the instance is on lack what the new request wants."""
         ledger = self._register.ledger
         old = ledger.claims.get(self._request.consumer)
@@ -350,6 +354,7 @@ class MoveAttempt:
                 f"{called(self._request)} has no claim on this host: there is nothing to rebuild here.",
                 consumer=self._request.consumer,
             )
+        self._check_holds(old, instance)
         if self._request.resources != old.request.resources:
             raise ClaimConflict(
                 f"A rebuild keeps its resources, and {called(self._request)} holds "

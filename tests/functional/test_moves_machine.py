@@ -72,9 +72,16 @@ class Moves(RuleBasedStateMachine):
             for agent in world.agents:
                 agent.see()
                 agent.tracker.open()
+                self.end_rebuilds(agent)
             for _ in range(3):
                 world.settle()
             self.agree()
+
+    def end_rebuilds(self, agent: Agent) -> None:
+        """As long as one goes on, its host does not look for the instance anywhere else."""
+        for move in agent.tracker.moves().values():
+            if move.kind is MoveKind.REBUILD and not move.ended:
+                agent.tracker.mover.confirm(move.migration)
 
     def heal(self) -> None:
         for agent in self.world.agents:
