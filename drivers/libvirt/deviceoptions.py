@@ -69,7 +69,7 @@ def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
     groups = {group: values for group, values in options.items() if group.startswith(_MDEV_PREFIX)}
     wanted = {_MDEV_PREFIX + type_id.lower() for type_id in types}
     for group in groups:
-        if group.lower() not in wanted and group != MDEV_GROUP:
+        if group.lower() not in wanted:
             raise SettingsError(
                 f"[{group}] is of a type that [devices] enabled_mdev_types does not name; add "
                 f"{group.removeprefix(_MDEV_PREFIX)} there, or take the group out",

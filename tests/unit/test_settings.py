@@ -240,3 +240,43 @@ def test_the_sample_s_defaults_are_the_defaults(tmp_path: Path, file: Path) -> N
 def test_the_packaged_sample_is_what_the_options_say() -> None:
     packaged = Path(__file__).parents[2] / "etc" / "plimsoll" / "plimsoll.conf"
     assert packaged.read_text(encoding="utf-8") == sample()
+
+
+MDEVS = "[devices]\nenabled_mdev_types = nvidia-35\n"
+
+
+def test_groups_that_a_driver_names_by_a_pattern(file: Path) -> None:
+    text = "[DEFAULT]\ncompute_driver = libvirt\nhost = node1\n" + MDEVS
+    written(file, text + "[mdev_nvidia-35]\nmax_instances = 3\n[pci]\ndevice_spec = {}\ndevice_spec = []\n")
+    settings = load([file])
+    assert settings.driver.options["mdev_nvidia-35"] == {
+        "device_addresses": (),
+        "mdev_class": "VGPU",
+        "max_instances": 3,
+    }
+    assert settings.driver.options["pci"]["device_spec"] == ("{}", "[]")
+    assert settings.driver.state_path == settings.state_path
+    assert "mdev_<type>" not in settings.table
+    written(file, text + "[mdev_nvidia-36]\nmdev_class = CUSTOM_X\n")
+    again = reload(settings, [file])
+    assert set(again.changed) == {"[mdev_nvidia-36] mdev_class", "[mdev_nvidia-35]", "[pci] device_spec"}
+    with pytest.raises(SettingsError, match=r"\[mdev_nvidia-36\] is of a type that"):
+        check_driver(again.settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[mdev_nvidia-35]\nmax_instance = 3\n",
+            "has no option 'max_instance'; the nearest one is 'max_instances'",
+        ),
+        ("[mdev_nvidia-35]\nmax_instances = 0\n", "a whole number not below 1"),
+        ("[mdev_]\nmax_instances = 3\n", r"there is no group \[mdev_\]"),
+        ("[mdev_<type>]\nmax_instances = 3\n", "of a type that"),
+    ],
+)
+def test_groups_of_a_pattern_are_checked_as_all_are(file: Path, text: str, message: str) -> None:
+    written(file, "[DEFAULT]\ncompute_driver = libvirt\nhost = node1\n" + MDEVS + text)
+    with pytest.raises(SettingsError, match=message):
+        check_driver(load([file]))
