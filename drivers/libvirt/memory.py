@@ -32,18 +32,24 @@ def boot_id(path: Path = BOOT_ID) -> str:
 
 
 class Memory:
-    """`units` {unit: what is known of it}; on disk where there is a `folder`."""
+    """{unit: what is known of it}; kept in `folder` where there is one, and read when first asked for."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / FILE
         self._warned = ""
-        self.units: Mapping[str, Remembered] = self._load()
+        self._units: Mapping[str, Remembered] | None = None
+
+    @property
+    def units(self) -> Mapping[str, Remembered]:
+        if self._units is None:
+            self._units = self._load()
+        return self._units
 
     def keep(self, units: Mapping[str, Remembered]) -> None:
         """Take `units` in the place of those of before; a disk that does not take them is warned of once."""
         if units == self.units:
             return
-        self.units = units
+        self._units = units
         if self._path is None:
             return
         text = json.dumps([asdict(units[unit]) for unit in sorted(units)], indent=1) + "\n"
@@ -59,11 +65,13 @@ class Memory:
 
     def _load(self) -> dict[str, Remembered]:
         """What is not there is empty; what makes no sense is left alone until it is written anew."""
-        if self._path is None or not self._path.exists():
+        if self._path is None:
             return {}
         try:
             with self._path.open(encoding="utf-8") as file:
                 return {each.unit: each for each in _entries(json.loads(file.read(SIZE_MAX)))}
+        except FileNotFoundError:
+            return {}
         except (OSError, ValueError, DriverDataError) as error:
             self._warn(f"{self._path} cannot be read, so nothing is known of devices from before: {error}")
             return {}

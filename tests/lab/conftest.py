@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from labnode import ROOT, Node, wheels
 
 LAB = "PLIMSOLL_LAB"
+KEEP = "PLIMSOLL_LAB_KEEP"
+"""If not empty: the agent that is on the node is tested, not installed anew."""
 TRANSCRIPT = "PLIMSOLL_LAB_TRANSCRIPT"
 UP_TIMEOUT_S = 600
 
@@ -42,7 +44,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
             found.title("The agent under systemd")
             found.run("labdev reset", note=False)
             found.run("systemctl stop plimsoll-agent; rm -rf /var/lib/plimsoll", note=False, ends=(0, 1, 5))
-            found.install(_checkout(folder / "src"), wheels(ROOT / ".lab" / "wheels"))
+            if not os.environ.get(KEEP):
+                found.install(_checkout(folder / "src"), wheels(ROOT / ".lab" / "wheels"))
             yield found
         finally:
             if not was_up:

@@ -1,0 +1,75 @@
+import logging
+from pathlib import Path
+
+import pytest
+
+from agent.errors import DriverDataError
+from drivers.libvirt.devices import Remembered
+from drivers.libvirt.memory import FILE, Memory, boot_id
+from drivers.libvirt.sysfs import Sysfs
+
+UNITS = {
+    each.unit: each
+    for each in (
+        Remembered("0000:41:10.0", "0000:41:00.0", "SRIOV_NET_VF"),
+        Remembered(
+            "11111111-1111-4111-8111-111111111111", "0000:42:00.0", "VGPU", "0000:42:00.0", "nvidia-11", "b"
+        ),
+    )
+}
+
+
+def test_what_is_kept_is_there_after_a_restart(tmp_path: Path) -> None:
+    Memory(tmp_path).keep(UNITS)
+    assert Memory(tmp_path).units == UNITS
+    Memory(tmp_path).keep({})
+    assert Memory(tmp_path).units == {}
+    assert Memory(None).units == {}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[3]", '[{"unit": 3, "card": "x"}]', '[{"unit": "x"}]', "\xff"])
+def test_a_file_that_makes_no_sense_is_told_and_left_alone(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).write_bytes(text.encode("latin-1"))
+    assert Memory(tmp_path).units == {}
+    assert "cannot be read, so nothing is known of devices from before" in caplog.text
+    assert (tmp_path / FILE).read_bytes() == text.encode("latin-1")
+
+
+def test_a_disk_that_does_not_take_it_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    memory = Memory(tmp_path / "nowhere")
+    with caplog.at_level(logging.WARNING):
+        memory.keep(UNITS)
+        memory.keep({})
+    assert caplog.text.count("cannot be written: No such file") == 1
+    assert memory.units == {}
+
+
+def test_making_a_driver_touches_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    Memory(tmp_path / "file")  # what cannot be read is no error until it is asked for
+
+
+def test_the_boot_s_id(tmp_path: Path) -> None:
+    assert boot_id(tmp_path / "none") == ""
+    (tmp_path / "id").write_text("abc\n")
+    assert boot_id(tmp_path / "id") == "abc"
+
+
+def test_sysfs_is_read_inside_its_folder(tmp_path: Path) -> None:
+    device = tmp_path / "bus" / "pci" / "devices" / "0000:42:00.0"
+    types = device / "mdev_supported_types"
+    for name, text in (("nvidia-11", "num_heads=2, max_instance=16"), ("nvidia-12", "no such word")):
+        (types / name).mkdir(parents=True)
+        (types / name / "description").write_text(text)
+    (device / "11111111-1111-4111-8111-111111111111").mkdir()
+    (device / "nvidia").mkdir()
+    (device / "nvidia" / "current_vgpu_type").write_text("471\n")
+    sysfs = Sysfs(tmp_path)
+    assert sysfs.most("0000:42:00.0", ["nvidia-11", "nvidia-12", "nvidia-13"]) == {"nvidia-11": 16}
+    assert (sysfs.made("0000:42:00.0"), sysfs.made("0000:43:00.0")) == (1, None)
+    assert (sysfs.vgpu_type("0000:42:00.0"), sysfs.vgpu_type("0000:43:00.0")) == ("471", None)
+    for name in ("..", "a/../..", "", "nvidia-11/", "."):
+        with pytest.raises(DriverDataError, match="cannot be a name in sysfs"):
+            sysfs.most("0000:42:00.0", [name])
