@@ -8,10 +8,11 @@ certain, or until somebody says which.
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from agent import log
 from agent.claim import Allocations, Claim, ClaimState, Step
-from agent.errors import ClaimConflict, UnknownConsumer
+from agent.errors import ClaimConflict, PlacementConflict, UnknownConsumer
 from agent.moves import Move, MoveKind, MoveState, MoveStep, Role
 from agent.ownership import Holder, pairs, took_over
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -51,8 +52,7 @@ class Follower:
         self._read_again(left.values())
         candidates = {claim.consumer: self._candidates(claim, instance) for claim, instance in left.values()}
         done = sum(
-            self._link(instance, migration, MoveKind.UNKNOWN) is not None
-            for instance, migration in pairs(candidates).items()
+            self._link(instance, migration) is not None for instance, migration in pairs(candidates).items()
         )
         for consumer, found in candidates.items():
             if not found:
@@ -75,9 +75,9 @@ class Follower:
         """
         with self._register.lock:
             claim = self._register.ledger.claims.get(instance)
-        if claim is None or claim.state is not ClaimState.CLAIMED:
+        if claim is None or claim.state is ClaimState.CLAIMING:
             raise UnknownConsumer(f"No claim of {instance} is known on this host.", consumer=instance)
-        move = self._link(instance, migration, MoveKind.UNKNOWN)
+        move = self._link(instance, migration)
         if move is None:
             raise ClaimConflict(
                 f"Migration {migration} does not hold what {instance} claimed on this host: placement shows "
@@ -86,6 +86,37 @@ class Follower:
                 migration=migration,
             )
         return move
+
+    def took_over(self, claim: Claim) -> Move | None:
+        """Link a claim that shall go, whose instance lives elsewhere, to the migration that has its part.
+
+        None: nobody has it. The caller has its turn at the instance. Raises PlacementConflict where it is not
+        certain which migration it is; PlacementError, StateError.
+        """
+        held = self._client.allocations_of(claim.consumer)
+        if not held.allocations or self._own(held.allocations):
+            return None
+        self._read_again([(claim, held)])
+        found = self._candidates(claim, held)
+        with self._register.lock:
+            alike = [
+                other.consumer
+                for other in self._register.ledger.claims.values()
+                if other.consumer != claim.consumer and other.allocations == claim.allocations
+            ]
+            free = not any(self._register.move_of(each) for each in found)
+        if not found:
+            return None
+        if len(found) > 1 or alike or not free:
+            raise PlacementConflict(
+                f"{claim.consumer} has moved, and which of {', '.join(found)} holds its part of this host is "
+                "not certain: nothing is freed. `plimsoll move confirm MIGRATION --instance UUID` tells."
+            )
+        # Nobody on this host knows the migration yet, so there is no turn at it to have.
+        return self._register.take(
+            MoveStep.ADOPT,
+            self._as_source(claim, self._client.allocations_of(found[0])),
+        )
 
     # Below
 
@@ -127,30 +158,32 @@ class Follower:
             host = self._register.ledger.host
         return took_over(claim.allocations, _holder(instance), _holder(other), host.is_own)
 
-    def _link(self, instance: str, migration: str, kind: MoveKind) -> Move | None:
+    def _link(self, instance: str, migration: str) -> Move | None:
         first, second = sorted((instance, migration))
         with self._turn(first), self._turn(second):
             with self._register.lock:
                 claim = self._register.ledger.claims.get(instance)
                 free = not any(self._register.move_of(each) for each in (instance, migration))
-            if claim is None or claim.state is not ClaimState.CLAIMED or not free:
+            if claim is None or claim.state is ClaimState.CLAIMING or not free:
                 return None
             held, other = self._client.allocations_of(instance), self._client.allocations_of(migration)
             if not self._took_over(claim, held, other):
                 return None
-            move = Move(
-                migration,
-                instance,
-                kind,
-                Role.SOURCE,
-                MoveState.BEGUN,
-                claim,
-                None,
-                other.allocations,
-                self._clock(),
-                adopted=True,
-            )
-            return self._register.take(MoveStep.ADOPT, move)
+            return self._register.take(MoveStep.ADOPT, self._as_source(claim, other))
+
+    def _as_source(self, claim: Claim, migration: ConsumerAllocations) -> Move:
+        return Move(
+            migration.consumer,
+            claim.consumer,
+            MoveKind.UNKNOWN,
+            Role.SOURCE,
+            MoveState.BEGUN,
+            replace(claim, state=ClaimState.CLAIMED),
+            None,
+            migration.allocations,
+            self._clock(),
+            adopted=True,
+        )
 
     def _leave(self, consumer: str) -> bool:
         """It lives elsewhere and nobody holds its part of this host: the move was confirmed meanwhile."""

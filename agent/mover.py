@@ -11,6 +11,7 @@ from types import TracebackType
 
 from agent import log
 from agent.beginning import MoveAttempt
+from agent.claim import Claim
 from agent.errors import (
     ClaimConflict,
     PlacementError,
@@ -150,6 +151,10 @@ class Mover:
             under_way = [move for move in self._register.moves.values() if move.state is MoveState.BEGUN]
         done = sum(self._again(move) for move in under_way)
         return done + self._follower.follow()
+
+    def took_over(self, claim: Claim) -> Move | None:
+        """The move that took what a claim had on this host, if there is one; see `Follower.took_over`."""
+        return self._follower.took_over(claim)
 
     @property
     def pending(self) -> int:

@@ -12,8 +12,10 @@ from agent.register import Register
 ATTEMPTS_MAX = 4
 
 
-def withdraw(register: Register, client: PlacementClient, claim: Claim) -> None:
+def withdraw(register: Register, client: PlacementClient, claim: Claim) -> bool:
     """Make placement hold nothing of the claim any more; guarded by the consumer's generation, idempotent.
+
+    True: there was nothing of it to take, and the consumer holds something elsewhere: it has moved.
 
     An intent (CLAIMING) is only taken back where placement holds exactly what it would have written: anything
     else is somebody else's. Raises PlacementError; PlacementUnavailable: not done, or not known.
@@ -22,13 +24,13 @@ def withdraw(register: Register, client: PlacementClient, claim: Claim) -> None:
         held = client.allocations_of(claim.consumer)
         rest = _what_stays(register, claim, held)
         if rest == held.allocations:
-            return
+            return bool(rest)
         try:
             client.write_allocations(replace(held, allocations=rest))
         except PlacementConflict:
             pause(attempt)  # somebody wrote in between
         else:
-            return
+            return False
     raise PlacementConflict(
         f"The release of {claim.consumer} was overtaken by other writers {ATTEMPTS_MAX} times; "
         "it stays journaled and is tried again."

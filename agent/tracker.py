@@ -12,7 +12,7 @@ again waits, and gets the same answer; another claim for the consumer is refused
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 
 from agent import log
@@ -89,7 +89,7 @@ class ResourceTracker:
         turn_wait_s: float = TURN_WAIT_S,
     ) -> None:
         """Raises StateError where the journal cannot be read."""
-        self._register = Register(journal)
+        self.register = self._register = Register(journal)
         self._client = client
         self._clock = clock
         self._turn_wait_s = turn_wait_s
@@ -282,7 +282,7 @@ class ResourceTracker:
                     done += 1
                 except PlacementUnavailable:
                     break
-                except PlacementError as error:
+                except (PlacementError, Refused) as error:
                     LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
         return done
 
@@ -308,7 +308,11 @@ class ResourceTracker:
 
     def _resolve(self, present: Claim) -> None:
         """Take a claim that shall go, or an intent in doubt, out of placement and out of the journal."""
-        withdraw(self._register, self._client, present)
+        moved = withdraw(self._register, self._client, present)
+        if moved and present.state is ClaimState.RELEASING:
+            move = self._mover.took_over(present)
+            if move is not None:
+                raise is_moving(move)
         step = Step.GONE if present.state is ClaimState.RELEASING else Step.REFUSE
         self._register.move_durably(step, present.consumer)
 
@@ -358,6 +362,10 @@ class ResourceTracker:
                 register.ledger.put(claim)
 
     # Turns
+
+    def alone(self, consumer: str) -> AbstractContextManager[None]:
+        """Have the consumer alone, as an audit must. Raises ClaimConflict."""
+        return self._turn_of(consumer)
 
     @contextmanager
     def _turn_of(self, consumer: str, request: ClaimRequest | None = None) -> Iterator[None]:

@@ -599,3 +599,20 @@ def test_a_doubled_allocation_is_reduced_to_where_the_instance_runs(claimed: Wor
     claimed.settle()
     claim = claimed.a.tracker.get(INSTANCE)
     assert (claim is not None and claim.state is ClaimState.CLAIMED) is (runs == "a")
+
+
+def test_a_release_at_a_source_that_has_not_noticed_frees_nothing(claimed: World) -> None:
+    """What the instance had here is the migration's: the move may still be reverted."""
+    before = claimed.a.tracker.get(INSTANCE)
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    with pytest.raises(ClaimConflict, match="moving"):
+        claimed.a.tracker.release(INSTANCE)
+    assert claimed.a.moving() is MoveState.BEGUN
+    claimed.b.tracker.mover.revert(MIGRATION)
+    claimed.settle()
+    assert claimed.a.tracker.get(INSTANCE) == before
+    claimed.check_settled()
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    claimed.b.tracker.mover.confirm(OTHER_MIGRATION)
+    assert claimed.a.tracker.release(INSTANCE)
+    assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
