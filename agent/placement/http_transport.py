@@ -1,13 +1,14 @@
 """Placement API calls over HTTP to an OpenStack Placement, authenticated by keystoneauth.
 
-Options are keystoneauth's, named as in nova's [placement] group. Nothing here tries again: whether a
-write whose answer was lost took effect is for the caller to read. Source: https://docs.openstack.org/keystoneauth/.
+Options are keystoneauth's, named as in nova's [placement] group. No write is sent twice: whether one
+whose answer was lost took effect is for the caller to read. Source: https://docs.openstack.org/keystoneauth/.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 import requests
+import urllib3
 from keystoneauth1 import exceptions, loading
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.plugin import BaseAuthPlugin
@@ -65,25 +66,35 @@ class HttpTransport:
         return cls(adapter, timeout_s=timeout_s)
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        """Send one request.
+        """Send one request; a read whose connection was cut once more, on another connection.
 
         Raises PlacementUnavailable where placement or Keystone did not answer, PlacementError where Keystone
         refuses the credentials or its catalog has no placement.
         """
         try:
-            answer = self._adapter.request(
-                path,
-                method,
-                json=body,
-                headers={"Accept": "application/json"},
-                microversion=microversion,
-                raise_exc=False,
-                connect_retries=0,
-                timeout=self._timeout_s,
-            )
+            try:
+                answer = self._send(method, path, body, microversion)
+            except exceptions.ConnectFailure as error:
+                # A kept connection that the other side closes while idle breaks just as it is used again.
+                if method != "GET" or not _was_cut(error):
+                    raise
+                answer = self._send(method, path, body, microversion)
         except exceptions.ClientException as error:
             raise _explained(error, f"{method} {path}") from error
         return Reply(answer.status_code, _parsed(answer), {n.lower(): v for n, v in answer.headers.items()})
+
+    def _send(self, method: str, path: str, body: Any, microversion: str) -> requests.Response:
+        answer: requests.Response = self._adapter.request(
+            path,
+            method,
+            json=body,
+            headers={"Accept": "application/json"},
+            microversion=microversion,
+            raise_exc=False,
+            connect_retries=0,
+            timeout=self._timeout_s,
+        )
+        return answer
 
     def where(self) -> str:
         """Placement's address, by Keystone's catalog or `endpoint_override`. Raises as `request` does."""
@@ -139,6 +150,14 @@ def _auth_plugin(given: Mapping[str, Any]) -> BaseAuthPlugin:
             group="placement",
             option=missing[0],
         ) from error
+
+
+def _was_cut(error: exceptions.ConnectFailure) -> bool:
+    """Whether there was a connection, and it broke before an answer came."""
+    cause = error.__cause__ or error.__context__
+    return isinstance(cause, requests.ConnectionError) and isinstance(
+        next(iter(cause.args), None), urllib3.exceptions.ProtocolError
+    )
 
 
 def _explained(error: exceptions.ClientException, asked: str) -> PlacementError:

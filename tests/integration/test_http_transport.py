@@ -1,7 +1,10 @@
 """The agent against a real OpenStack Placement over HTTP, and the faults that one will not produce."""
 
 import json
+import socket
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -299,6 +302,48 @@ def direct() -> Iterator[PlacementClient]:
     )
     yield connected
     connected.close()
+
+
+class Cutting:
+    """Answers the first request on each connection, and closes it without a word at the second."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listening.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                with connection:
+                    connection.settimeout(2)
+                    self._hear(connection)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                    self._hear(connection)
+
+    def _hear(self, connection: socket.socket) -> None:
+        line = connection.recv(65536).decode().partition(" HTTP")[0]
+        self.heard += [line] if line else []
+
+
+def test_a_read_on_a_connection_that_was_just_closed_is_asked_again_and_a_write_is_not() -> None:
+    with closing(Cutting()) as server:
+        options = {"auth_type": "none", "endpoint_override": server.url}
+        with closing(HttpTransport.from_options(options)) as transport:
+            for path in ("/a", "/b"):
+                assert transport.request("GET", path, microversion="1.39").status == 200
+            with pytest.raises(PlacementUnavailable, match="did not answer to PUT /c"):
+                transport.request("PUT", "/c", {}, microversion="1.39")
+            assert transport.request("GET", "/d", microversion="1.39").status == 200
+        assert server.heard == ["GET /a", "GET /b", "GET /b", "PUT /c", "GET /d"]
 
 
 def test_nothing_is_sent_twice(wire: responses.RequestsMock, direct: PlacementClient) -> None:
