@@ -6,10 +6,10 @@ tries again.
 """
 
 import os
+import queue
 import signal
-import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from agent.tracker import ResourceTracker
 LOG = log.get(__name__)
 
 DEBOUNCE_S = 0.3
+SIGNAL_LATE_S = 1.0
 DELIVER_INTERVAL_S = 10.0
 HEARTBEAT_INTERVAL_S = 10.0
 HEARTBEATS_PER_WATCHDOG = 3
@@ -78,7 +79,7 @@ class Service:
         self._settings = read
         self._config = (tuple(config_files), tuple(config_dirs))
         self._notifier = notifier
-        self._wanted = threading.Event()
+        self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stop = False
         self._reload = False
         self._stack = ExitStack()
@@ -105,8 +106,8 @@ class Service:
         if not self._stop:
             self._notifier.ready(self._status())
         while not self._stop:
-            self._wanted.wait()
-            self._wanted.clear()
+            with suppress(queue.Empty):
+                self._wanted.get(timeout=SIGNAL_LATE_S)  # one may come just before the wait
             if self._reload and not self._stop:
                 self._reload = False
                 self._reload_settings()
@@ -216,7 +217,8 @@ class Service:
             self._reload = True
         else:
             self._stop = True
-        self._wanted.set()
+        # A handler may interrupt another one: an Event's lock, held by both, would never be free again.
+        self._wanted.put(None)
 
     def _reload_settings(self) -> None:
         """All of it or nothing: whatever is wrong, what runs goes on running."""

@@ -210,6 +210,17 @@ def test_sigterm_leaves_cleanly(make: Make) -> None:
     assert daemon.status()["state"] == "ready"
 
 
+def test_signals_that_come_at_once_do_not_hold_it_up(make: Make) -> None:
+    daemon = make()
+    for _ in range(3):
+        daemon.start()
+        for _ in range(40):
+            daemon.hang_up()
+            assert daemon.process is not None
+            daemon.process.terminate()
+        assert daemon.stop() == ExitCode.DONE
+
+
 def test_the_idle_daemon_is_small(make: Make) -> None:
     daemon = make()
     daemon.start()
