@@ -32,7 +32,8 @@ class Unix(http.client.HTTPConnection):
         self.sock.connect("/run/plimsoll/placement.sock")
 client = Unix("localhost", timeout=60)
 client.request(sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None,
-               {"OpenStack-API-Version": "placement 1.39", "Content-Type": "application/json", "X-Auth-Token": "admin"})
+               {"OpenStack-API-Version": "placement 1.39", "X-Auth-Token": "admin",
+                "Content-Type": "application/json"})
 answer = client.getresponse()
 print(answer.read().decode())
 sys.exit(answer.status >= 400)

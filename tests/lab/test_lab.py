@@ -42,9 +42,10 @@ def test_a_flat_host_whose_vgpus_somebody_put_on_the_root(node: Node) -> None:
     (root,) = node.providers().values()
     uuid = root["uuid"]
     node.placement(
-        "PUT",
-        f"/resource_providers/{uuid}/inventories/VGPU",
+        "POST",
+        f"/resource_providers/{uuid}/inventories",
         {
+            "resource_class": "VGPU",
             "resource_provider_generation": root["generation"],
             "total": 40,
             "reserved": 0,
