@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from agent.claim import Allocations
 from agent.driver import Move
+from agent.reshape_laws import exchanges_of
 from agent.reshape_types import Instruction, Slot, instructions, inventory_at, total_at
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -34,12 +35,24 @@ def due_moves(
         if desired.by_name(move.from_resource_provider) or current.by_name(move.from_resource_provider)
     ]
     told = instructions(known, current, desired)
+    exchanges = exchanges_of(told)
+    growing = {
+        group for slot, group in exchanges.items() if total_at(current, slot) < total_at(desired, slot)
+    }
     due = {
         source
         for each in told
         for source, target, _ in each.pairs()
-        if source != target and _is_due(each, source, target, current, desired, held)
+        if source != target
+        and (
+            _has_left(source, current, desired, exchanges[source] in growing)
+            or _is_told(each, source, target, current, held)
+        )
     }
+    groups = {
+        exchanges[slot] for slot in due
+    }  # units that go round: one instruction is nothing without another
+    due |= {slot for slot, group in exchanges.items() if group in groups and inventory_at(current, slot)}
     found = []
     for each in told:
         names = [source.resource_class for source, _, _ in each.pairs() if source in due]
@@ -48,25 +61,21 @@ def due_moves(
     return tuple(found)
 
 
-def _is_due(
-    each: Instruction,
-    source: Slot,
-    target: Slot,
-    current: ProviderTree,
-    desired: ProviderTree,
-    held: Held,
-) -> bool:
+def _has_left(source: Slot, current: ProviderTree, desired: ProviderTree, awaited: bool) -> bool:
+    """Whether the driver has nothing more there, or less while the units are `awaited` elsewhere."""
     now, wanted = inventory_at(current, source), inventory_at(desired, source)
     if now is None:
         return False
-    if wanted is None:
-        return True
-    if wanted.total < now.total and total_at(current, target) < total_at(desired, target):
-        return True
-    return any(
+    return wanted is None or (awaited and wanted.total < now.total)
+
+
+def _is_told(each: Instruction, source: Slot, target: Slot, current: ProviderTree, held: Held) -> bool:
+    """Whether somebody who is told to use the target holds all on the source and nothing there."""
+    here, there = held.get(source.provider, {}), held.get(target.provider, {})
+    return inventory_at(current, source) is not None and any(
         shares.get(source.resource_class, 0)
-        and held.get(source.provider, {}).get(consumer, {}).get(source.resource_class, 0)
-        and not held.get(target.provider, {}).get(consumer, {}).get(target.resource_class, 0)
+        and here.get(consumer, {}).get(source.resource_class, 0)
+        and not there.get(consumer, {}).get(target.resource_class, 0)
         for consumer, shares in (each.move.consumers or {}).items()
     )
 
