@@ -11,8 +11,8 @@ from agent.driver import Move
 from agent.errors import ReshapeRefused
 from agent.reshape import inverse_moves, plan_reshape
 from agent.reshape_laws import breaches
-from agent.reshape_stage import staged
-from agent.reshape_types import instructions
+from agent.reshape_stage import due_moves, staged, with_stand_ins
+from agent.reshape_types import Reshape, instructions
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "00000000-0000-0000-0000-000000000001"
@@ -188,3 +188,88 @@ def test_a_tampered_reshape_breaks_a_law(
     broken = replace(reshape, allocations={**reshape.allocations, victim: tampered})
     told = instructions(moves, flat(gpus * each), nested(gpus, each))
     assert list(breaches(broken, flat(gpus * each), nested(gpus, each), told, held))
+
+
+def four_of_eight(total: int, *, child: int | None = None, moved: int = 4) -> list[str]:
+    """What is wrong with a reshape of 8 VGPU, 4 of which one consumer uses, to these totals."""
+    held = {consumer(1): {ROOT: {"VGPU": 4}}}
+    children = [] if child is None else [Provider(GPU[0], "gpu0", ROOT, {"VGPU": Inventory(child)})]
+    root = {"VGPU": Inventory(total)} if total else {}
+    desired = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(64), **root}), *children])
+    moves = (
+        [Move("host", {"VGPU": moved}, "gpu0")] if child is not None else [Move("host", {"VGPU": 0}, "host")]
+    )
+    try:
+        plan_reshape(flat(8), desired, moves, held)
+    except ReshapeRefused as refusal:
+        return list(refusal.details["reasons"])
+    return []
+
+
+def test_the_four_breaches_that_placement_accepts_are_refused() -> None:
+    """Shrinking below use, a newcomer in a consumer's room, a consumer cut short, units listed twice."""
+    assert "has room for 2" in four_of_eight(2)[0]
+    held = {consumer(1): {ROOT: {"VGPU": 4}}}
+    told = instructions([Move("host", {"VGPU": 4}, "gpu0")], flat(8), nested(1, 4))
+    inventories = {ROOT: {"VCPU": Inventory(64)}, GPU[0]: {"VGPU": Inventory(4)}}
+    newcomer = Reshape(
+        inventories, {consumer(1): {GPU[0]: {"VGPU": 1}}, consumer(2): {GPU[0]: {"VGPU": 3}}}, ()
+    )
+    said = list(breaches(newcomer, flat(8), nested(1, 4), told, held))
+    assert any(f"consumer {consumer(2)} holds nothing here" in each for each in said)
+    cut = Reshape(inventories, {consumer(1): {GPU[0]: {"VGPU": 1}}}, ())
+    (sentence,) = breaches(cut, flat(8), nested(1, 4), told, held)
+    assert "would hold {'VGPU': 1} where it held {'VGPU': 4}" in sentence
+    assert any("offered twice: 16 where there were 8" in each for each in four_of_eight(8, child=8, moved=8))
+    assert any("would offer 8 VGPU, but it had 0 and 4 moved" in each for each in four_of_eight(0, child=8))
+    assert four_of_eight(4, child=4) == four_of_eight(0, child=4) == []
+
+
+def test_what_others_hold_elsewhere_is_not_judged() -> None:
+    """A slot that was over-full before and does not move does not stop a reshape."""
+    crowded = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(2), "VGPU": Inventory(4)})])
+    desired = ProviderTree(
+        [
+            Provider(ROOT, "host", None, {"VCPU": Inventory(2)}),
+            Provider(GPU[0], "gpu0", ROOT, {"VGPU": Inventory(4)}),
+        ]
+    )
+    held = {consumer(1): {ROOT: {"VCPU": 4}}, consumer(2): {ROOT: {"VGPU": 1}}}
+    assert plan_reshape(crowded, desired, to_gpus(1, 4), held).allocations == {
+        consumer(2): {GPU[0]: {"VGPU": 1}}
+    }
+
+
+def test_an_untold_consumer_leaves_a_source_only_where_that_has_no_room() -> None:
+    """Part of the inventory moves: the largest go until the rest fits; nobody changes class untold."""
+    held = {consumer(n): {ROOT: {"VGPU": n}} for n in (1, 2, 3)}
+    desired = ProviderTree(
+        [
+            Provider(ROOT, "host", None, {"VCPU": Inventory(64), "VGPU": Inventory(4)}),
+            Provider(GPU[0], "gpu0", ROOT, {"VGPU": Inventory(4)}),
+        ]
+    )
+    reshape = plan_reshape(flat(8), desired, to_gpus(1, 4), held)
+    assert reshape.allocations == {consumer(3): {GPU[0]: {"VGPU": 3}}}
+
+
+def test_instructions_that_are_done_are_not_due() -> None:
+    done = nested(2, 4)
+    assert due_moves(to_gpus(2, 4), done, done, {}) == ()
+    assert len(due_moves(to_gpus(2, 4), flat(8), done, {})) == 2
+    assert due_moves([Move("gone", {"VGPU": 4}, "gpu0")], done, done, {}) == ()
+    told = [Move("gpu0", {"VGPU": 4}, "gpu1", {consumer(1): {"VGPU": 1}})]
+    assert due_moves(told, done, done, {GPU[0]: {}, GPU[1]: {consumer(1): {"VGPU": 1}}}) == ()
+    assert due_moves(told, done, done, {GPU[0]: {consumer(1): {"VGPU": 1}}, GPU[1]: {}}) == tuple(told)
+
+
+def test_a_migration_stands_in_for_its_guest_where_they_hold_the_same() -> None:
+    moves = [Move("host", {"VGPU": 4}, "gpu0", {consumer(1): {"VGPU": 2}, consumer(2): {"VGPU": 1}})]
+    told = instructions(moves, flat(8), nested(1, 4))
+    held = {
+        consumer(2): {ROOT: {"VGPU": 1}},
+        consumer(8): {ROOT: {"VGPU": 1}},
+        consumer(9): {ROOT: {"VGPU": 2}},
+    }
+    (move,) = with_stand_ins(told, held, {consumer(8), consumer(9)})
+    assert move.consumers == {consumer(9): {"VGPU": 2}, consumer(2): {"VGPU": 1}}
