@@ -81,6 +81,11 @@ class Ledger:
             (used.resource_class, used.unit): guest.uuid for guest in guests for used in guest.units
         }
 
+    @property
+    def offered(self) -> FreeUnits:
+        """The exact units there are, free or not."""
+        return self._offered
+
     # Our claims
 
     def put(self, claim: Claim) -> None:

@@ -145,6 +145,10 @@ class Reporter:
         """Placement's tree as the last pass knew it."""
         return self._tree
 
+    def guests_now(self) -> tuple[Guest, ...]:
+        """What the driver sees at this moment. Raises DriverError."""
+        return self._driver.guests()
+
     def close(self) -> None:
         """Let go of the hypervisor."""
         self._driver.close()

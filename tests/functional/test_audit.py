@@ -1,0 +1,228 @@
+"""The audit against real placements: each finding seeded, found, healed, gone; nothing false in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from placements import Placement
+from trackerkit import HOST, UNITS, Kit, request, uuid_of
+
+from agent.audit import FindingKind
+from agent.auditing import Auditor, AuditReport
+from agent.driver import Guest, GuestState, UsedUnit
+from agent.errors import Refused
+from agent.moves import MoveKind
+from agent.placement.client import ConsumerAllocations, PlacementClient
+
+DEVICES = {uuid_of(each.name): each.name for each in HOST}
+
+
+class Audited:
+    """A kit with an auditor over it, and the guests that its driver sees."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        self.guests: tuple[Guest, ...] = ()
+        self.auditor = Auditor(
+            kit.tracker,
+            PlacementClient(kit.tap),
+            uuid_of("host"),
+            lambda: self.guests,
+            lambda: DEVICES,
+        )
+
+    def kinds(self) -> list[tuple[FindingKind, str]]:
+        return [(each.kind, each.subject) for each in self.auditor.audit().findings]
+
+    def heal(self, *, everything: bool = False) -> AuditReport:
+        return self.auditor.audit(heal_own=True, heal_all=everything)
+
+
+@pytest.fixture
+def audited(tmp_path: Path, placement: Placement) -> Iterator[Audited]:
+    with Kit(tmp_path, placement=placement) as kit:
+        yield Audited(kit)
+
+
+def running(uuid: str, *units: UsedUnit, **resources: int) -> Guest:
+    return Guest(uuid, "guest", GuestState.RUNNING, resources, units)
+
+
+def test_a_healthy_host_has_no_findings_and_no_request_for_each_consumer(audited: Audited) -> None:
+    for _ in range(3):
+        audited.kit.tracker.claim(request(VCPU=1, PCPU=1, VGPU=1, MEMORY_MB=64))
+    consumer = str(uuid4())
+    audited.kit.schedule(consumer, host={"VCPU": 1})
+    audited.guests = (running(consumer, VCPU=1),)
+    audited.kit.tap.calls.clear()
+    assert audited.auditor.audit(looks=1).findings == ()
+    assert not [call for call in audited.kit.tap.calls if call.startswith("GET /allocations/")]
+    assert not [call for call in audited.kit.tap.calls if not call.startswith("GET ")]
+
+
+def test_a_leaked_claim_is_dropped_by_itself(audited: Audited) -> None:
+    """Scenario 112: deleted while the agent was away."""
+    held = audited.kit.tracker.claim(request(VCPU=1, PCPU=1)).claim
+    audited.kit.raw.forget_consumer(held.consumer)
+    assert audited.auditor.audit(heal_own=True, looks=1).healed == frozenset()  # seen once only
+    assert audited.kinds() == [(FindingKind.LEAKED_CLAIM, held.consumer)]
+    assert audited.heal().healed == {0}
+    assert audited.kit.tracker.claims() == {}
+    assert audited.kinds() == []
+
+
+def test_what_others_may_own_is_only_healed_when_told(audited: Audited) -> None:
+    consumer = str(uuid4())
+    audited.kit.schedule(consumer, gpu1={"VGPU": 1}, host={"VCPU": 1})
+    assert audited.kinds() == [(FindingKind.ORPHANED_ALLOCATION, consumer)]
+    report = audited.heal()
+    assert report.healed == frozenset() and audited.kit.placed(consumer)
+    assert audited.heal(everything=True).healed == {0}
+    assert not audited.kit.placed(consumer)
+    assert audited.kinds() == []
+
+
+def test_a_guest_without_allocation_is_claimed_where_its_devices_are(audited: Audited) -> None:
+    """Scenario 109."""
+    consumer = str(uuid4())
+    units = (UsedUnit("VGPU", "mdev", "gpu1"), UsedUnit("PCPU", "6", "host"))
+    vf = UsedUnit("SRIOV_NET_VF", UNITS[uuid_of("nic0")]["SRIOV_NET_VF"][1], "nic0")
+    resources = {"VGPU": 1, "PCPU": 1, "SRIOV_NET_VF": 1, "MEMORY_MB": 128}
+    audited.guests = (running(consumer, *units, vf, **resources),)
+    audited.kit.tracker.saw(audited.guests)
+    assert audited.kinds() == [(FindingKind.UNCLAIMED_INSTANCE, consumer)]
+    assert audited.heal().healed == frozenset()
+    report = audited.heal(everything=True)
+    assert report.healed == {0}, report.failed
+    assert audited.kit.placed(consumer) == {
+        "gpu1": {"VGPU": 1},
+        "nic0": {"SRIOV_NET_VF": 1},
+        "host": {"PCPU": 1, "MEMORY_MB": 128},
+    }
+    claim = audited.kit.tracker.get(consumer)
+    assert claim is not None and claim.units[uuid_of("host")]["PCPU"] == ("6",)
+    assert claim.units[uuid_of("nic0")]["SRIOV_NET_VF"] == (vf.unit,)
+    assert audited.kinds() == []
+    audited.kit.check()
+
+
+def test_a_dry_run_writes_nothing(audited: Audited) -> None:
+    """Scenario 113."""
+    audited.kit.schedule(str(uuid4()), host={"MEMORY_MB": 64})
+    held = audited.kit.tracker.claim(request(VCPU=1)).claim
+    audited.kit.raw.forget_consumer(held.consumer)
+    before = audited.kit.state()
+    assert len(audited.auditor.audit().findings) == 2
+    assert audited.kit.state() == before
+
+
+def test_a_guest_that_could_not_be_read_is_not_compared(audited: Audited) -> None:
+    """Scenario 110."""
+    consumer = str(uuid4())
+    audited.guests = (replace(running(consumer, VCPU=1), problem="its definition is odd"),)
+    assert audited.kinds() == []
+
+
+def test_an_allocation_that_was_changed_is_brought_back_when_told(audited: Audited) -> None:
+    held = audited.kit.tracker.claim(request(VCPU=2, VGPU=1)).claim
+    audited.guests = (running(held.consumer, VCPU=2, VGPU=1),)
+    before = audited.kit.placed(held.consumer)
+    audited.kit.schedule(held.consumer, host={"VCPU": 1}, **{_gpu(before): {"VGPU": 1}})
+    assert audited.kinds() == [(FindingKind.AMOUNTS_DIFFER, held.consumer)]
+    assert audited.heal(everything=True).healed == {0}
+    assert audited.kit.placed(held.consumer) == before
+    other = "gpu1" if _gpu(before) == "gpu0" else "gpu0"
+    audited.kit.schedule(held.consumer, host={"VCPU": 2}, **{other: {"VGPU": 1}})
+    assert audited.kinds() == [(FindingKind.WRONG_PROVIDER, held.consumer)]
+    assert audited.heal(everything=True).healed == {0}
+    assert audited.kit.placed(held.consumer) == before
+    audited.kit.raw.forget_consumer(held.consumer)
+    assert audited.kinds() == [(FindingKind.AMOUNTS_DIFFER, held.consumer)]
+    assert audited.heal(everything=True).healed == {0}
+    assert audited.kit.placed(held.consumer) == before and audited.kinds() == []
+
+
+def _gpu(placed: dict[str, dict[str, int]]) -> str:
+    return next(name for name in placed if name.startswith("gpu"))
+
+
+def test_an_ended_move_that_left_something_is_ours_and_an_unknown_one_is_not(audited: Audited) -> None:
+    """Scenario 62: the migration's own uuid decides, not that there once was another one."""
+    tracker = audited.kit.tracker
+    held = tracker.claim(request(VCPU=2, VGPU=1)).claim
+    audited.guests = (running(held.consumer, VCPU=2, VGPU=1),)
+    tracker.saw(audited.guests)
+    migration, unknown = str(uuid4()), str(uuid4())
+    bigger = replace(
+        held.request, groups=(replace(held.request.groups[0], resources={"VCPU": 3, "VGPU": 1}),)
+    )
+    move = tracker.move(bigger, MoveKind.SAME_HOST_RESIZE, migration).move
+    assert audited.kinds() == []  # under way
+    tracker.mover.confirm(migration)
+    assert audited.kinds() == []
+    raw = audited.kit.raw
+    raw.write_allocations(ConsumerAllocations(migration, move.handed, None, consumer_type="MIGRATION"))
+    raw.write_allocations(
+        ConsumerAllocations(unknown, {uuid_of("host"): {"VCPU": 1}}, None, consumer_type="MIGRATION")
+    )
+    kinds = {(FindingKind.STALE_MIGRATION, each) for each in (migration, unknown)}
+    assert set(audited.kinds()) == kinds
+    audited.heal()
+    assert audited.kinds() == [(FindingKind.STALE_MIGRATION, unknown)]
+
+
+def test_an_inventory_that_shrank_is_told_with_its_holders(audited: Audited) -> None:
+    held = audited.kit.tracker.claim(request(SRIOV_NET_VF=2)).claim
+    nic = audited.kit.raw.read_tree(uuid_of("host")).get(uuid_of("nic0"))
+    assert nic is not None and nic.generation is not None
+    smaller = {"SRIOV_NET_VF": replace(nic.inventories["SRIOV_NET_VF"], total=1, max_unit=1)}
+    audited.kit.raw.put_inventories(nic.uuid, nic.generation, smaller)
+    (finding,) = audited.auditor.audit().findings
+    assert finding.kind is FindingKind.SHRUNK_INVENTORY
+    assert finding.evidence["consumers"] == {held.consumer: 2} and not finding.repair
+
+
+def test_an_unknown_device_is_told(audited: Audited) -> None:
+    held = audited.kit.tracker.claim(request(SRIOV_NET_VF=1)).claim
+    unit = UsedUnit("SRIOV_NET_VF", "0000:99:00.1", "nic9")
+    audited.guests = (running(held.consumer, unit, SRIOV_NET_VF=1),)
+    assert audited.kinds() == [(FindingKind.UNKNOWN_DEVICE, "0000:99:00.1")]
+
+
+def test_audits_in_a_loop_find_nothing_false_while_claims_come_and_go(audited: Audited) -> None:
+    """Scenarios 37 and 52."""
+    found: list[object] = []
+    stop = threading.Event()
+
+    def auditing() -> None:
+        while not stop.is_set():
+            found.extend(audited.auditor.audit(heal_own=True, looks=1).findings)
+
+    def claiming() -> None:
+        for _ in range(25):
+            try:
+                held = audited.kit.tracker.claim(request(VCPU=1, VGPU=1))
+            except Refused:
+                continue
+            audited.kit.tracker.claim(held.claim.request)
+            audited.kit.tracker.release(held.claim.consumer)
+
+    with ThreadPoolExecutor(4) as pool:
+        auditor = pool.submit(auditing)
+        clients = [pool.submit(claiming) for _ in range(3)]
+        try:
+            for client in clients:
+                client.result()
+        finally:
+            stop.set()
+        auditor.result()
+    assert found == []
+    kept = audited.kit.tracker.claim(request(VCPU=1)).claim
+    assert audited.kinds() == [] and audited.kit.tracker.get(kept.consumer) == kept
+    audited.kit.check()
