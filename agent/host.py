@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent import __version__, log
+from agent.auditing import Auditor, AuditReport
 from agent.backoff import Backoff
 from agent.claim import Claim, Explanation
 from agent.condition import Condition, Fault, State
@@ -62,6 +63,7 @@ class HostAgent:
         wake: Callable[[float], None],
         prove: Callable[[], None],
         backoff: Backoff | None = None,
+        auditor: Auditor | None = None,
     ) -> None:
         self.settings = settings
         self.condition = condition
@@ -72,6 +74,7 @@ class HostAgent:
         self._wake = wake
         self._prove = prove
         self._recovered = False
+        self._auditor = auditor
         self._backoff = backoff or Backoff()
         self._last: PassReport | None = None
         self._problems: tuple[str, ...] = ()
@@ -105,6 +108,22 @@ class HostAgent:
             self._fault(error)
         except (PlacementError, Refused) as error:
             LOG.error("Moves were not followed: %s", error.message)
+
+    def audit_job(self) -> None:
+        """The audit on its schedule; heals what is provably ours, where the settings let it."""
+        if self._auditor is None or self.condition.state is not State.READY or self._spares_placement():
+            return
+        try:
+            report = self._auditor.audit(heal_own=self.settings.audit_heal_own, looks=1)
+        except (DriverError, PlacementError, StateError) as error:
+            LOG.warning("The audit came to no end: %s", error.message)
+        else:
+            self._after_audit(report)
+
+    def _after_audit(self, report: AuditReport) -> None:
+        if report.healed:
+            self._reporter.distrust()
+            self._wake(AT_ONCE_S)
 
     def deliver(self) -> None:
         """Deliver the releases that placement has not been told of yet."""
@@ -213,6 +232,7 @@ class HostAgent:
             "claims": {"open": closed is None, "reason": closed, "count": len(self._tracker.claims())},
             "last_pass": last
             and {"at": _text(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
+            "findings": len(self._auditor.last.findings) if self._auditor else 0,
             "pid": os.getpid(),
         }
 
@@ -257,6 +277,15 @@ class HostAgent:
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
         return self._tracker.mover.revert(migration, instance=instance)
+
+    def audit(self, *, heal: bool) -> AuditReport:
+        if self._auditor is None:
+            raise UsageError("This agent was put together without the means to audit.")
+        if self.condition.state is State.STARTING:
+            raise UsageError(f"There is nothing to audit: {STARTING}.")
+        report = self._auditor.audit(heal_own=heal, heal_all=heal)
+        self._after_audit(report)
+        return report
 
     def next_plan(self) -> Plan:
         return self._reporter.next_plan()

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+from agent.auditing import AuditReport
 from agent.claim import Claim, Explanation
 from agent.driver import Guest
 from agent.moves import Move, MoveKind
@@ -49,6 +50,12 @@ class Operations(Protocol):
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
         """Reverted, or `reverting`: journaled. Raises UnknownConsumer, ClaimConflict, PlacementError."""
+
+    def audit(self, *, heal: bool) -> AuditReport:
+        """What differs between the host, the claims and placement; `heal` executes every repair there is.
+
+        Raises DriverError, PlacementError, StateError.
+        """
 
     def next_plan(self) -> Plan:
         """What the next pass would change in placement."""

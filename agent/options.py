@@ -169,6 +169,25 @@ _API = (
     cfg.ListOpt("admins", default=[], help="Who may do all, beside root and the agent's own user."),
 )
 
+_AUDIT = (
+    cfg.IntOpt(
+        "interval",
+        default=600,
+        min=0,
+        max=HOURS_24_S,
+        help="Seconds between two audits of guests, claims and placement; 0 for never.",
+    ),
+    cfg.StrOpt(
+        "heal",
+        default="own",
+        choices=[
+            ("own", "what is provably this agent's own"),
+            ("nothing", "findings are only told; `plimsoll audit --heal` heals"),
+        ],
+        help="What the audit heals by itself, once two audits running have found it.",
+    ),
+)
+
 _LOG = (
     cfg.StrOpt(
         "level",
@@ -194,6 +213,7 @@ AGENT_OPTIONS: Options = {
     "compute": _COMPUTE,
     "placement": _PLACEMENT,
     "api": _API,
+    "audit": _AUDIT,
     "log": _LOG,
 }
 

@@ -17,6 +17,7 @@ from types import FrameType
 
 from agent import log, settings
 from agent.api.server import ApiServer
+from agent.auditing import Auditor
 from agent.condition import Condition, State
 from agent.driver import Driver
 from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
@@ -38,6 +39,7 @@ LOG = log.get(__name__)
 
 DEBOUNCE_S = 0.3
 SIGNAL_LATE_S = 1.0
+AUDIT = "audit"
 DELIVER_INTERVAL_S = 10.0
 HEARTBEAT_INTERVAL_S = 10.0
 HEARTBEATS_PER_WATCHDOG = 3
@@ -150,6 +152,9 @@ class Service:
             Condition(self._changed),
             wake=self._retry,
             prove=partial(journal.remember_host, identity.uuid),
+            auditor=Auditor(
+                tracker, client, identity.uuid, reporter.guests_now, journal.devices, lambda: reporter.tree
+            ),
         )
         self._watch(driver)
         self._plan_jobs()
@@ -170,6 +175,10 @@ class Service:
         self._jobs.every(LOOK, self._look, told.update_resources_interval_s)
         self._jobs.every(DELIVER, self._agent.deliver, DELIVER_INTERVAL_S)
         self._jobs.every(HEARTBEAT, self._heartbeat, heartbeat_s)
+        if told.audit_interval_s:
+            self._jobs.every(AUDIT, self._agent.audit_job, told.audit_interval_s, jitter=True)
+        else:
+            self._jobs.remove(AUDIT)
         if told.association_refresh_s:
             self._jobs.every(VERIFY, self._agent.verify, told.association_refresh_s, jitter=True)
         else:

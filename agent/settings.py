@@ -86,6 +86,8 @@ class Settings:
     compute_driver: str
     update_resources_interval_s: int
     association_refresh_s: int
+    audit_interval_s: int
+    audit_heal_own: bool
     driver: DriverSettings
     placement: PlacementSettings
     api: ApiSettings
@@ -135,6 +137,8 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         compute_driver=default["compute_driver"],
         update_resources_interval_s=default["update_resources_interval"],
         association_refresh_s=compute["resource_provider_association_refresh"],
+        audit_interval_s=table["audit"]["interval"].value,
+        audit_heal_own=table["audit"]["heal"].value == "own",
         driver=DriverSettings(
             host=default["host"],
             host_settings=host_settings,

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from placements import Placement
 
+from agent.auditing import Auditor
 from agent.backoff import Backoff
 from agent.condition import Condition
 from agent.errors import PlacementUnavailable
@@ -116,5 +117,8 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
         wake=retries.append,
         prove=lambda: journal.remember_host(identity.uuid),
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
+        auditor=Auditor(
+            tracker, client, identity.uuid, reporter.guests_now, journal.devices, lambda: reporter.tree
+        ),
     )
     return World(agent, driver, wire, journal, retries, now)

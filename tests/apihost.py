@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from agent.audit import Finding
+from agent.auditing import AuditReport
 from agent.claim import Claim, ClaimState, Explanation, Shortfall
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, UnknownConsumer, UsageError
@@ -50,6 +52,7 @@ class SmallHost:
         self.open = True
         self.placement_away = False
         self.pending = Plan()
+        self.findings: tuple[Finding, ...] = ()
         self._claims: dict[str, Claim] = {}
         self._lock = threading.Lock()
 
@@ -73,6 +76,7 @@ class SmallHost:
             "last_pass": {"at": SINCE_TEXT, "sentence": "Nothing new.", "duration_ms": 1.25}
             if self.open
             else None,
+            "findings": 0,
             "pid": 4711,
         }
 
@@ -136,6 +140,11 @@ class SmallHost:
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
         return self.confirm_move(migration, instance)
+
+    def audit(self, *, heal: bool) -> AuditReport:
+        self.fault()
+        healed = frozenset(range(len(self.findings))) if heal else frozenset()
+        return AuditReport(self.findings, healed)
 
     def preview_reshape(self, undo: str | None) -> Preview:
         self.fault()

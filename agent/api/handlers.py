@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from agent import log
-from agent.api import moving
+from agent.api import auditing, moving
 from agent.api.access import Role
 from agent.api.views import (
     claim_view,
@@ -167,6 +167,18 @@ def _end_move(call: Call, what: str, end: Callable[[str, str | None], Move]) -> 
     return Answer(200 if move.ended else 202, moving.move_view(move))
 
 
+def audit(call: Call) -> Answer:
+    return Answer(200, auditing.audit_view(call.operations.audit(heal=False)))
+
+
+def heal(call: Call) -> Answer:
+    dry_run = _flag(call.query, "dry_run")
+    report = call.operations.audit(heal=_flag(call.query, "heal") and not dry_run)
+    for index in sorted(report.healed):
+        _record("healing", report.findings[index].subject, call.caller, report.findings[index].kind)
+    return Answer(200, auditing.audit_view(report))
+
+
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI document of this API."""
@@ -223,6 +235,8 @@ ROUTES = (
     Route("GET", "/v1/plan", Role.READER, plan),
     Route("GET", "/v1/reshape", Role.READER, preview_reshape, frozenset({"undo"})),
     Route("POST", "/v1/reshape", Role.ADMIN, reshape, has_body=True),
+    Route("GET", "/v1/audit", Role.READER, audit),
+    Route("POST", "/v1/audit", Role.ADMIN, heal, frozenset({"heal", "dry_run"})),
     Route("GET", "/v1/config", Role.READER, config),
     Route("GET", "/v1/openapi.json", Role.READER, openapi),
     Route("POST", "/v1/claims", Role.CLAIMER, make_claim, frozenset({"dry_run"}), has_body=True),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from agent.cli import commands
+from agent.cli.audit import add_audit_command
 from agent.cli.move_parser import add_move_commands
 from agent.cli.output import FORMATS
 from agent.cli.placement_parser import add_placement_commands
@@ -79,6 +80,7 @@ def build() -> argparse.ArgumentParser:
     _agent(add)
     add_move_commands(add, _verbs_of, _claim_options)
     add_reshape_command(add, _files)
+    add_audit_command(add)
     add_placement_commands(add, _verbs_of)
     return parser
 
