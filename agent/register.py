@@ -10,6 +10,8 @@ from agent.journal import ENDED_MOVES_MAX, Journal, Written
 from agent.ledger import Ledger
 from agent.moves import TRANSITIONS as TRANSITIONS_OF_MOVES
 from agent.moves import Move, MoveStep, claims_of
+from agent.receipt import Receipt
+from agent.reshape_records import ExactUnits, follow
 
 
 class Register:
@@ -134,3 +136,20 @@ class Register:
         ended.sort(key=lambda move: (move.since, move.migration), reverse=True)
         for move in ended[ENDED_MOVES_MAX:]:
             del self.moves[move.migration]
+
+    # A reshape
+
+    def follow(self, receipt: Receipt, exact: ExactUnits) -> None:
+        """Claims and moves go where the reshape put them, on disk together with its receipt, then in memory.
+
+        The caller does not hold the lock, and has its turn at all these consumers. Raises StateError: then
+        all is as it was.
+        """
+        with self.lock:
+            found = follow(receipt.relocations, self.ledger.claims, self.moves, exact)
+            written = self.journal.finish_reshape(receipt, found.claims, found.moves)
+        written.wait()
+        with self.lock:
+            self.moves.update({move.migration: move for move in found.moves})
+            for claim in found.claims:
+                self.ledger.put(claim)

@@ -39,7 +39,7 @@ from agent.refusal import called, holds_other, is_moving
 from agent.register import Register
 from agent.releasing import withdraw
 from agent.request import ClaimRequest
-from agent.reshape_records import ExactUnits, follow
+from agent.reshape_records import ExactUnits
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
@@ -268,23 +268,27 @@ class ResourceTracker:
         with self._lock:
             waiting = self._pending()[:limit]
         for consumer in waiting:
-            with self._turn_of(consumer):
-                with self._lock:
-                    present = self._register.ledger.claims.get(consumer)
-                    running = consumer in self._guests
-                if present is None or present.state is ClaimState.CLAIMED:
-                    continue
-                try:
-                    if present.state is ClaimState.CLAIMING and running:
-                        self._finish(present)
-                    else:
-                        self._resolve(present)
-                    done += 1
-                except PlacementUnavailable:
-                    break
-                except (PlacementError, Refused) as error:
-                    LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
+            try:
+                done += self._deliver(consumer)
+            except PlacementUnavailable:
+                break
+            except (PlacementError, Refused) as error:
+                LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
         return done
+
+    def _deliver(self, consumer: str) -> bool:
+        """Whether there was something to resolve. Raises ClaimConflict where its turn does not come."""
+        with self._turn_of(consumer):
+            with self._lock:
+                present = self._register.ledger.claims.get(consumer)
+                running = consumer in self._guests
+            if present is None or present.state is ClaimState.CLAIMED:
+                return False
+            if present.state is ClaimState.CLAIMING and running:
+                self._finish(present)
+            else:
+                self._resolve(present)
+            return True
 
     def _pending(self) -> list[str]:
         return [
@@ -348,18 +352,7 @@ class ResourceTracker:
 
         The caller is `standing` on what moved. Raises StateError: then all is as it was.
         """
-        with self._lock:
-            register = self._register
-            found = follow(
-                receipt.relocations, register.ledger.claims, register.moves, ExactUnits(units, guests)
-            )
-            written = register.journal.finish_reshape(receipt, found.claims, found.moves)
-        written.wait()
-        with self._lock:
-            for move in found.moves:
-                register.moves[move.migration] = move
-            for claim in found.claims:
-                register.ledger.put(claim)
+        self._register.follow(receipt, ExactUnits(units, guests))
 
     # Turns
 
