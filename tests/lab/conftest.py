@@ -15,7 +15,7 @@ from labnode import ROOT, Node, wheels
 
 LAB = "PLIMSOLL_LAB"
 KEEP = "PLIMSOLL_LAB_KEEP"
-"""If not empty: the agent that is on the node is tested, not installed anew."""
+"""If not empty: the agent that is on the node is tested, not installed anew; "state": with what is there."""
 TRANSCRIPT = "PLIMSOLL_LAB_TRANSCRIPT"
 UP_TIMEOUT_S = 600
 
@@ -42,8 +42,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
             assert up.returncode == 0, up.stdout + up.stderr
         try:
             found.title("The agent under systemd")
-            found.run("labdev reset", note=False)
-            found.run("systemctl stop plimsoll-agent; rm -rf /var/lib/plimsoll", note=False, ends=(0, 1, 5))
+            if os.environ.get(KEEP) != "state":
+                found.run("labdev reset", note=False)
+                found.run(
+                    "systemctl stop plimsoll-agent; rm -rf /var/lib/plimsoll", note=False, ends=(0, 1, 5)
+                )
             if not os.environ.get(KEEP):
                 found.install(_checkout(folder / "src"), wheels(ROOT / ".lab" / "wheels"))
             yield found

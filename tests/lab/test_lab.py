@@ -81,6 +81,7 @@ def test_flat_to_nested_with_guests_running(node: Node) -> None:
     node.title("The reshape, with the guests running: root to GPUs")
     node.configure(DEVICES)
     node.run(
+        "install -d -o plimsoll -g plimsoll /run/plimsoll && "
         "runuser -u plimsoll -- plimsoll reshape --offline --dry-run "
         "--config-file /etc/plimsoll/plimsoll.conf",
         ends=(0, 3),
