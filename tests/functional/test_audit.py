@@ -195,7 +195,7 @@ def test_an_unknown_device_is_told(audited: Audited) -> None:
     assert audited.kinds() == [(FindingKind.UNKNOWN_DEVICE, "0000:99:00.1")]
 
 
-def test_audits_in_a_loop_find_nothing_false_while_claims_come_and_go(audited: Audited) -> None:
+def test_audits_in_a_loop_find_nothing_false_while_claims_and_moves_come_and_go(audited: Audited) -> None:
     """Scenarios 37 and 52."""
     found: list[object] = []
     stop = threading.Event()
@@ -213,9 +213,19 @@ def test_audits_in_a_loop_find_nothing_false_while_claims_come_and_go(audited: A
             audited.kit.tracker.claim(held.claim.request)
             audited.kit.tracker.release(held.claim.consumer)
 
+    def resizing() -> None:
+        for _ in range(8):
+            held = audited.kit.tracker.claim(request(MEMORY_MB=16)).claim
+            for end in (audited.kit.tracker.mover.revert, audited.kit.tracker.mover.confirm):
+                migration = str(uuid4())
+                bigger = request(held.consumer, MEMORY_MB=32)
+                audited.kit.tracker.move(bigger, MoveKind.SAME_HOST_RESIZE, migration)
+                end(migration)
+            audited.kit.tracker.release(held.consumer)
+
     with ThreadPoolExecutor(4) as pool:
         auditor = pool.submit(auditing)
-        clients = [pool.submit(claiming) for _ in range(3)]
+        clients = [pool.submit(each) for each in (claiming, claiming, resizing)]
         try:
             for client in clients:
                 client.result()
