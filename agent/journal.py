@@ -245,15 +245,15 @@ class Journal:
 
     def withheld(self) -> tuple[str, ...]:
         """The ids of the reshapes that were undone and shall not be done again until somebody asks."""
-        return tuple(str(each) for each in self._fact("withheld") or ())
+        return tuple(str(each) for each in self._fact("withheld", list) or ())
 
     def remember_withheld(self, ids: Iterable[str]) -> None:
         self._remember("withheld", list(ids))
 
     def reserved_slots(self) -> list[Any]:
         """As `remember_reserved_slots` was told."""
-        found = self._fact("reserved_slots")
-        return found if isinstance(found, list) else []
+        found: list[Any] | None = self._fact("reserved_slots", list)
+        return found or []
 
     def remember_reserved_slots(self, slots: list[Any]) -> None:
         """What was in the slots that are only reserved because a reshape of them is due, JSON-ready."""
@@ -290,36 +290,40 @@ class Journal:
 
     def host_uuid(self) -> str | None:
         """The uuid of the root provider, as last remembered."""
-        found = self._fact("host_uuid")
-        return found if isinstance(found, str) else None
+        found: str | None = self._fact("host_uuid", str)
+        return found
 
     def remember_host(self, uuid: str) -> None:
         self._remember("host_uuid", uuid)
 
     def owned(self) -> Owned:
         """What the agent wrote to placement."""
-        return Owned.from_json(self._fact("owned") or {})
+        return Owned.from_json(self._fact("owned", dict) or {})
 
     def remember_owned(self, owned: Owned) -> None:
         self._remember("owned", owned.to_json())
 
     def devices(self) -> Mapping[str, str]:
         """{provider uuid: device behind it}, as `DescribedProvider.device` says."""
-        return {str(uuid): str(device) for uuid, device in (self._fact("devices") or {}).items()}
+        return {str(uuid): str(device) for uuid, device in (self._fact("devices", dict) or {}).items()}
 
     def remember_devices(self, devices: Mapping[str, str]) -> None:
         self._remember("devices", dict(devices))
 
     # Below
 
-    def _fact(self, name: str) -> Any:
+    def _fact(self, name: str, kind: type) -> Any:
+        """None if it was never remembered. Raises StateError for anything but a `kind`."""
         rows = self._read("SELECT value FROM facts WHERE name = ?", (name,))
         if not rows:
             return None
         try:
-            return json.loads(rows[0][0])
+            fact = json.loads(rows[0][0])
+            if not isinstance(fact, kind):
+                raise ValueError(f"a {kind.__name__} was expected")
         except ValueError as error:
             raise self._broken(f"the fact {name!r}", error) from error
+        return fact
 
     def _remember(self, name: str, value: object) -> None:
         row = (name, _dump(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,25 @@ def test_a_row_that_makes_no_sense_is_told_and_left(
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         assert connection.execute(f"SELECT {column} FROM claims").fetchall() == [(value,)]
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [("host_uuid", Journal.host_uuid), ("owned", Journal.owned), ("devices", Journal.devices)],
+)
+@pytest.mark.parametrize("value", ["{", "7"])
+def test_a_fact_that_makes_no_sense_is_told(
+    journal: Journal, tmp_path: Path, name: str, read: Callable[[Journal], object], value: str
+) -> None:
+    journal.remember_host(PROVIDER)
+    journal.close()
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+    connection.close()
+    again = Journal.open(tmp_path)
+    with pytest.raises(StateError, match=f"the fact '{name}' makes no sense"):
+        read(again)
+    again.close()
 
 
 def test_a_database_of_a_newer_version_is_left_untouched(journal: Journal, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import DEFAULT_BUFFER_SIZE
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
@@ -39,6 +40,7 @@ KEPT_ALIVE_MAX = 512
 HEADER_BYTES_MAX = 64 * 1024
 IO_TIMEOUT_S = 10
 STOP_TIMEOUT_S = 5
+SIGNAL_LOOK_S = 1.0
 
 
 class Server:
@@ -124,7 +126,7 @@ def serve(
     :raises DoorError: see Server
     :raises DatabaseError: the state directory cannot be used, see Core.open
     """
-    ended = threading.Event()
+    ended: SimpleQueue[int] = SimpleQueue()
     with _on_signals(ended), contextlib.closing(Core.open(state_dir)) as core:
         server = Server(
             core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key, threads=threads
@@ -133,14 +135,24 @@ def serve(
             LOG.info("Serving placement from %s at %s.", state_dir, ", ".join(server.addresses))
             if on_ready is not None:
                 on_ready(server.addresses)
-            ended.wait()
+            _wait(ended)
             LOG.info("Stopping.")
 
 
+def _wait(ended: SimpleQueue[int]) -> None:
+    """Until a signal came; bounded looks, for one that comes just before the wait is seen after it."""
+    while True:
+        with contextlib.suppress(Empty):
+            ended.get(timeout=SIGNAL_LOOK_S)
+            return
+
+
 @contextlib.contextmanager
-def _on_signals(ended: threading.Event) -> Iterator[None]:
+def _on_signals(ended: SimpleQueue[int]) -> Iterator[None]:
+    """An Event's lock is not for handlers: a second signal inside the first one would wait for itself."""
     before = {
-        number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)
+        number: signal.signal(number, lambda which, _: ended.put(which))
+        for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
         yield
