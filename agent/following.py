@@ -107,6 +107,8 @@ class Follower:
             free = not any(self._register.move_of(each) for each in found)
         if not found:
             return None
+        # Those that still hold their part here themselves cannot be meant.
+        alike = [each for each in alike if not self._own(self._client.allocations_of(each).allocations)]
         if len(found) > 1 or alike or not free:
             raise PlacementConflict(
                 f"{claim.consumer} has moved, and which of {', '.join(found)} holds its part of this host is "

@@ -78,10 +78,13 @@ class Moves(RuleBasedStateMachine):
             self.agree()
 
     def end_rebuilds(self, agent: Agent) -> None:
-        """As long as one goes on, its host does not look for the instance anywhere else."""
+        """As long as one goes on, or a move that another one overtook, its host looks nowhere else."""
         for move in agent.tracker.moves().values():
-            if move.kind is MoveKind.REBUILD and not move.ended:
-                agent.tracker.mover.confirm(move.migration)
+            held = self.world.raw.allocations_of(move.instance).allocations
+            overtaken = move.new is not None and held != move.new.allocations
+            if not move.ended and (move.kind is MoveKind.REBUILD or overtaken):
+                with suppress(ClaimConflict):
+                    agent.tracker.mover.confirm(move.migration)
 
     def heal(self) -> None:
         for agent in self.world.agents:
