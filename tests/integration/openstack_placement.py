@@ -31,7 +31,11 @@ class Door:
         self.open()
 
     def open(self) -> None:
-        self._server = Server(self._address, self._inside, numthreads=self._threads)
+        # A connection that is closed as idle just when it is used again looks like a fault to its client.
+        self._server = Server(
+            self._address, self._inside, numthreads=self._threads, request_queue_size=128, timeout=120
+        )
+        self._server.keep_alive_conn_limit = 256
         self._server.expiration_interval = 0.05
         self._server.prepare()
         self._serving = threading.Thread(target=self._server.serve, daemon=True)
