@@ -3,7 +3,7 @@
 It is written beside the host's uuid, in words, and compared at each start.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agent.claim import Claim, ClaimState
@@ -30,26 +30,43 @@ def place(settings: PlacementSettings) -> str:
 def arrive(state_path: Path, client: PlacementClient, here: str, claims: Iterable[Claim]) -> None:
     """Make `here`, in words, the placement of this host, if it holds all of the host's claims.
 
-    Nothing is asked where the host was here before. Raises ApplyError where claims are missing, and nothing
-    was written; StateError and PlacementError where it cannot be known.
+    Where the host was here before, one question shows whether it is still known. Raises ApplyError where
+    claims are missing, and nothing was written; StateError and PlacementError where it cannot be known.
     """
     before = _read(state_path / HOME_FILE)
-    if before == here:
-        return
     granted = [claim for claim in claims if claim.state is ClaimState.CLAIMED]
+    if before == here:
+        _check_known(client, here, granted)
+        return
     missing = [] if before is None else [claim for claim in granted if not _held(client, claim)]
     if missing:
-        named = ", ".join(claim.request.name or claim.consumer for claim in missing[:NAMED_MAX])
-        more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
         raise ApplyError(
             f"This host comes from {before}, and {here} does not hold {len(missing)} of its {len(granted)} "
-            f"claims ({named}{more}); nothing was written. Stop the agent and bring them over with `plimsoll "
-            "placement export` and `import`, point [placement] back, or release them.",
+            f"claims ({_named(missing)}); nothing was written. Stop the agent and bring them over with "
+            "`plimsoll placement export` and `import`, point [placement] back, or release them.",
             consumers=[claim.consumer for claim in missing],
             before=before,
             here=here,
         )
     _write(state_path / HOME_FILE, here)
+
+
+def _check_known(client: PlacementClient, here: str, granted: Sequence[Claim]) -> None:
+    """A provider with allocations on it cannot be deleted: one that is gone went with the whole database."""
+    in_use = next((provider for claim in granted for provider in claim.allocations), None)
+    if in_use is not None and client.find_provider(uuid=in_use) is None:
+        raise ApplyError(
+            f"This host has {len(granted)} claims ({_named(granted)}), but {here} no longer knows its "
+            "providers: its database was lost or replaced. Nothing was written. Restore the database from a "
+            "backup, or release the claims and claim again.",
+            consumers=[claim.consumer for claim in granted],
+            here=here,
+        )
+
+
+def _named(claims: Sequence[Claim]) -> str:
+    named = ", ".join(claim.request.name or claim.consumer for claim in claims[:NAMED_MAX])
+    return named + (f" and {len(claims) - NAMED_MAX} more" if len(claims) > NAMED_MAX else "")
 
 
 def _held(client: PlacementClient, claim: Claim) -> bool:

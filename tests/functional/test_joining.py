@@ -125,6 +125,21 @@ def test_a_host_that_is_pointed_elsewhere_without_its_claims_writes_nothing(site
         assert claims(world) == claimed
 
 
+def test_a_placement_that_was_lost_closes_claims_until_they_are_released(site: Site) -> None:
+    with closing(site.agent(site.alone, {})) as world:
+        consumer = world.agent.claim(request(VCPU=2)).consumer
+    for file in site.state.glob("placement.db*"):
+        file.unlink()
+    with closing(site.agent(site.alone, {})) as world:
+        assert "no longer knows its providers" in world.agent.status()["reasons"][0]
+        with pytest.raises(ClaimsClosed):
+            world.agent.claim(request(VCPU=1))
+        assert world.agent.release(consumer)
+        world.retry()
+        assert world.agent.condition.state is State.READY
+        assert world.agent.claim(request(VCPU=1)).allocations
+
+
 def test_what_changed_after_the_export_is_not_removed(site: Site) -> None:
     claimed = alone(site)
     site.run("export", "--state-dir", str(site.state), "--root", "node1", str(site.document))
