@@ -4,6 +4,7 @@ The drivers' own options are found by entry point (`agent.driver.ENTRY_POINT_GRO
 """
 
 import importlib.metadata
+import math
 import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -43,8 +44,18 @@ class CpuSet(types.ConfigType):
         return format_cpu_set(value)
 
 
+class Ratio(types.Float):
+    """A number, which "nan" and "inf" are not, though Python would take them."""
+
+    def __call__(self, value: Any) -> int | float | None:
+        ratio: int | float | None = super().__call__(value)
+        if ratio is not None and not math.isfinite(ratio):
+            raise ValueError("a ratio is a finite number")
+        return ratio
+
+
 def _ratio(name: str, help_: str, default: float | None = None) -> Any:
-    return cfg.FloatOpt(name, min=RATIO_MIN, default=default, help=help_)
+    return cfg.Opt(name, type=Ratio(min=RATIO_MIN), default=default, help=help_)
 
 
 _DEFAULT = (

@@ -104,6 +104,11 @@ def test_a_bad_value_says_file_group_option_value_and_what_is_allowed(file: Path
     }
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "much"])
+def test_a_ratio_is_a_finite_number(file: Path, value: str) -> None:
+    assert refusal(file, f"[DEFAULT]\ncpu_allocation_ratio = {value}\n").details["value"] == value
+
+
 def test_an_unknown_driver_names_the_installed_ones(file: Path) -> None:
     written(file, "[DEFAULT]\ncompute_driver = xen\n")
     with pytest.raises(SettingsError, match=r"xen is not installed; installed are .*fake"):
