@@ -40,9 +40,8 @@ def _reporter(told: Settings) -> Iterator[tuple[Reporter, Reshaping]]:
         if journal.host_uuid() is None:
             journal.remember_host(identity.uuid)
         driver = stack.enter_context(closing(driver_class(told.compute_driver).create(told.driver)))
-        transport = open_transport(
-            told.placement.kind, state_dir=told.state_path, options=asdict(told.placement)
-        )
+        unserved = asdict(told.placement) | {"serve": ()}
+        transport = open_transport(told.placement.kind, state_dir=told.state_path, options=unserved)
         client = stack.enter_context(closing(PlacementClient(transport)))
         tracker = ResourceTracker(journal, client)
         reshaping = Reshaping(client, tracker, journal, identity.uuid)
