@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ TRUNCATE = re.compile(r"ftruncate\(\d+<(.+?)>, (\d+)\)")
 SYNC = re.compile(r"f(?:data)?sync\(\d+<(.+?)>\)")
 UNLINK = re.compile(r'unlink\("((?:\\x..)*)"\)')
 ANSWER = re.compile(r"write\(1<")
+UNFINISHED = re.compile(r"(\d+) +(.*) <unfinished \.\.\.>")
+RESUMED = re.compile(r"(\d+) +<\.\.\. \w+ resumed>(.*)")
 
 
 class Change(NamedTuple):
@@ -92,7 +94,7 @@ def record(state_dir: Path, log: Path) -> Iterator[tuple[Disk, int]]:
         [*strace, *program], check=True, capture_output=True, timeout=60, env={"PYTHONPATH": str(TOP)}
     )
     disk, answered = Disk(), 0
-    for line in log.read_text().splitlines():
+    for line in whole_calls(log.read_text().splitlines()):
         if found := WRITE.search(line):
             disk.write(_name(found[1]), Change(int(found[3]), _bytes(found[2])))
         elif found := TRUNCATE.search(line):
@@ -106,6 +108,23 @@ def record(state_dir: Path, log: Path) -> Iterator[tuple[Disk, int]]:
         else:
             continue
         yield disk, answered
+
+
+def whole_calls(lines: Iterable[str]) -> Iterator[str]:
+    """The calls in the order in which they returned: strace cuts one in two where another comes between."""
+    begun: dict[str, str] = {}
+    for line in lines:
+        if cut := UNFINISHED.fullmatch(line):
+            begun[cut[1]] = cut[2]
+        elif rest := RESUMED.fullmatch(line):
+            yield begun.pop(rest[1], "") + rest[2]
+        else:
+            yield line
+
+
+def test_a_call_that_strace_cut_in_two_is_one() -> None:
+    cut = ["7  fsync(3</a> <unfinished ...>", "8  write(1<p>, x, 1) = 1", "7  <... fsync resumed>) = 0"]
+    assert list(whole_calls(cut)) == ["8  write(1<p>, x, 1) = 1", "fsync(3</a>) = 0"]
 
 
 def _name(path: str) -> str:
