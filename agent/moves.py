@@ -112,7 +112,8 @@ TRANSITIONS: Mapping[tuple[MoveState | None, MoveStep], MoveState] = {
         for state in (_S.BEGINNING, _S.BEGUN, _S.CONFIRMING, _S.REVERTING, _S.DELETING)
     },
     (_S.REVERTED, _T.BEGIN): _S.BEGINNING,  # the next try at another destination may use the same uuid
-    (_S.REVERTED, _T.ADOPT): _S.BEGUN,
+    # Placement holds something for a uuid that was used before: it has an owner again, whoever reused it.
+    **{(end, _T.ADOPT): _S.BEGUN for end in (_S.REVERTED, _S.CONFIRMED, _S.DELETED)},
 }
 """The whole life of a move on one host. What is not in it does not happen.
 

@@ -182,7 +182,9 @@ class ResourceTracker:
         if moving is not None:
             if moving.instance != consumer or moving.role is Role.SOURCE:
                 raise is_moving(moving)
-            return self._mover.delete(moving, now=now)
+            if moving.kind is not MoveKind.REBUILD:
+                return self._mover.delete(moving, now=now)
+            self._mover.confirm(moving.migration)  # it holds nothing of its own: what is left is a claim
         with self._turn_of(consumer):
             with self._lock:
                 present = self._register.ledger.claims.get(consumer)

@@ -258,11 +258,7 @@ def runs(number: int) -> settings:
     )
 
 
-# A known limit (CHANGELOG): a migration's uuid used for two moves of one instance is not refused everywhere.
-TestMoves: Any = pytest.mark.skipif(
-    "PLIMSOLL_STEPS" not in os.environ,
-    reason="finds overlapping moves that share a migration's uuid, a known limit; PLIMSOLL_STEPS=1 runs it",
-)(Moves.TestCase)
+TestMoves: Any = Moves.TestCase
 TestMoves.settings = runs(RUNS)
 
 
