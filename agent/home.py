@@ -6,7 +6,7 @@ It is written beside the host's uuid, in words, and compared at each start.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agent.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState
 from agent.errors import ApplyError, StateError
 from agent.files import write_atomically
 from agent.placement.client import PlacementClient

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent import __version__, log
-from agent.auditing import Auditor, AuditReport
+from agent.audit.auditing import Auditor, AuditReport
 from agent.backoff import Backoff
-from agent.claim import Claim, Explanation
+from agent.claims.claim import Claim, Explanation
+from agent.claims.request import ClaimRequest
 from agent.condition import Condition, Fault, State
 from agent.driver import Driver, Guest
 from agent.errors import (
@@ -23,14 +24,13 @@ from agent.errors import (
     UsageError,
 )
 from agent.identity import Identity
-from agent.moves import Move, MoveKind
+from agent.moves.table import Move, MoveKind
 from agent.operations import Usages
 from agent.placement.client import PlacementClient
 from agent.plan import Plan
-from agent.receipt import Receipt
 from agent.report import PassReport, Reporter
-from agent.request import ClaimRequest
-from agent.reshape_asked import Preview, ask
+from agent.reshape.asked import Preview, ask
+from agent.reshape.receipt import Receipt
 from agent.settings import Settings, describe
 from agent.tracker import ResourceTracker
 from agent.tree import ProviderTree

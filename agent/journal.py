@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.claim import Claim, ClaimState
-from agent.claimjson import move_to_json, read_allocations, read_move, read_units
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.claimjson import move_to_json, read_allocations, read_move, read_units
+from agent.claims.request import parse_claim, to_json
 from agent.errors import PlimsollError, StateError
 from agent.jsonread import read_choice, read_uuid
-from agent.moves import Move, MoveState
+from agent.moves.table import Move, MoveState
 from agent.placement.embedded.groupcommit import Ticket, Transaction
 from agent.placement.embedded.sqliteerrors import DatabaseError
 from agent.placement.embedded.sqlitefile import SqliteFile
-from agent.receipt import Receipt, read_receipt
-from agent.request import parse_claim, to_json
+from agent.reshape.receipt import Receipt, read_receipt
 from agent.resolve import Owned
 
 APPLICATION_ID = 0x504C4147
@@ -58,7 +58,7 @@ MIGRATIONS = (
         migration TEXT NOT NULL PRIMARY KEY,
         since REAL NOT NULL,
         ended INTEGER NOT NULL CHECK (ended IN (0, 1)),
-        move TEXT NOT NULL          -- the migration context: agent.claimjson
+        move TEXT NOT NULL          -- the migration context: agent.claims.claimjson
     ) STRICT, WITHOUT ROWID;
     """,
     """
@@ -66,7 +66,7 @@ MIGRATIONS = (
         id TEXT NOT NULL PRIMARY KEY,
         at REAL NOT NULL,
         done INTEGER NOT NULL CHECK (done IN (0, 1)),
-        receipt TEXT NOT NULL       -- agent.receipt
+        receipt TEXT NOT NULL       -- agent.reshape.receipt
     ) STRICT, WITHOUT ROWID;
     """,
 )

@@ -2,14 +2,14 @@
 
 from typing import Any, Protocol
 
-from agent.auditing import AuditReport
-from agent.claim import Claim, Explanation
+from agent.audit.auditing import AuditReport
+from agent.claims.claim import Claim, Explanation
+from agent.claims.request import ClaimRequest
 from agent.driver import Guest
-from agent.moves import Move, MoveKind
+from agent.moves.table import Move, MoveKind
 from agent.plan import Plan
-from agent.receipt import Receipt
-from agent.request import ClaimRequest
-from agent.reshape_asked import Preview
+from agent.reshape.asked import Preview
+from agent.reshape.receipt import Receipt
 from agent.tree import ProviderTree
 
 Usages = dict[str, dict[str, int]]

@@ -15,6 +15,7 @@ from textwrap import shorten
 from typing import Protocol
 
 from agent.apply import apply
+from agent.audit.overuse import overused
 from agent.driver import Description, Driver, Guest
 from agent.errors import (
     ApplyError,
@@ -24,12 +25,11 @@ from agent.errors import (
     ReshapeRefused,
     UsageError,
 )
-from agent.overuse import overused
 from agent.placement.client import PlacementClient
 from agent.plan import DeleteInventories, Operation, Plan, PutInventories, plan
-from agent.reshape_asked import Preview, preview
-from agent.reshape_stage import staged
-from agent.reshaping import Exact, Goal, Reshaping
+from agent.reshape.asked import Preview, preview
+from agent.reshape.reshaping import Exact, Goal, Reshaping
+from agent.reshape.stage import staged
 from agent.resolve import Owned, Resolved, recognised, resolve
 from agent.tree import Provider, ProviderTree
 

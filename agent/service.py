@@ -17,7 +17,7 @@ from types import FrameType
 
 from agent import log, settings
 from agent.api.server import ApiServer
-from agent.auditing import Auditor
+from agent.audit.auditing import Auditor
 from agent.condition import Condition, State
 from agent.driver import Driver
 from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
@@ -31,7 +31,7 @@ from agent.options import driver_class
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.report import Reporter
-from agent.reshaping import Reshaping
+from agent.reshape.reshaping import Reshaping
 from agent.settings import Settings
 from agent.tracker import ResourceTracker
 

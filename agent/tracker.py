@@ -16,8 +16,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 
 from agent import log
-from agent.claim import Claim, ClaimState, Explanation, Step
-from agent.claiming import ClaimAttempt
+from agent.claims.claim import Claim, ClaimState, Explanation, Step
+from agent.claims.claiming import ClaimAttempt
+from agent.claims.fit import FreeUnits, Host, check_placeable
+from agent.claims.ledger import Held
+from agent.claims.refusal import called, holds_other, is_moving
+from agent.claims.register import Register
+from agent.claims.releasing import withdraw
+from agent.claims.request import ClaimRequest
 from agent.driver import Guest
 from agent.errors import (
     ClaimConflict,
@@ -28,18 +34,12 @@ from agent.errors import (
     Refused,
     UnknownConsumer,
 )
-from agent.fit import FreeUnits, Host, check_placeable
 from agent.journal import Journal
-from agent.ledger import Held
-from agent.mover import MoveHandle, Mover
-from agent.moves import Move, MoveKind, Role
+from agent.moves.mover import MoveHandle, Mover
+from agent.moves.table import Move, MoveKind, Role
 from agent.placement.client import PlacementClient
-from agent.receipt import Receipt
-from agent.refusal import called, holds_other, is_moving
-from agent.register import Register
-from agent.releasing import withdraw
-from agent.request import ClaimRequest
-from agent.reshape_records import ExactUnits
+from agent.reshape.receipt import Receipt
+from agent.reshape.records import ExactUnits
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.journal import Journal
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
-from agent.request import ClaimRequest, RequestGroup
 from agent.tracker import ResourceTracker
 from agent.tree import Inventory, Provider, ProviderTree
 

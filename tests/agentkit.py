@@ -8,8 +8,9 @@ from uuid import uuid4
 
 from placements import Placement
 
-from agent.auditing import Auditor
+from agent.audit.auditing import Auditor
 from agent.backoff import Backoff
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.condition import Condition
 from agent.errors import PlacementUnavailable
 from agent.home import arrive, place
@@ -20,8 +21,7 @@ from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
 from agent.report import Reporter
-from agent.request import ClaimRequest, RequestGroup
-from agent.reshaping import Reshaping
+from agent.reshape.reshaping import Reshaping
 from agent.settings import Settings, load
 from agent.tracker import ResourceTracker
 from drivers.fake import FakeDriver

@@ -4,18 +4,18 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from agent.audit import Finding
-from agent.auditing import AuditReport
-from agent.claim import Claim, ClaimState, Explanation, Shortfall
+from agent.audit.auditing import AuditReport
+from agent.audit.judgement import Finding
+from agent.claims.claim import Claim, ClaimState, Explanation, Shortfall
+from agent.claims.refusal import does_not_fit
+from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, UnknownConsumer, UsageError
-from agent.moves import Move, MoveKind
+from agent.moves.table import Move, MoveKind
 from agent.operations import Usages
 from agent.plan import Plan, PutTraits
-from agent.receipt import Receipt
-from agent.refusal import does_not_fit
-from agent.request import ClaimRequest
-from agent.reshape_asked import Preview
+from agent.reshape.asked import Preview
+from agent.reshape.receipt import Receipt
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"

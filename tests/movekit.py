@@ -10,13 +10,13 @@ from types import TracebackType
 from placements import Embedded, Placement
 from trackerkit import SHARING, Tap, TappedJournal, provider, uuid_of
 
-from agent.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
 from agent.errors import PlacementUnavailable
-from agent.moves import Move, MoveState
+from agent.moves.table import Move, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
-from agent.request import ClaimRequest, RequestGroup
 from agent.tracker import ResourceTracker
 from agent.tree import Provider, ProviderTree
 

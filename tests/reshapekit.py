@@ -23,10 +23,10 @@ from agent.driver import (
 )
 from agent.journal import Journal, Written
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.receipt import Receipt
 from agent.report import PassReport, Reporter
-from agent.reshape_asked import ask
-from agent.reshaping import Reshaping
+from agent.reshape.asked import ask
+from agent.reshape.receipt import Receipt
+from agent.reshape.reshaping import Reshaping
 from agent.tracker import ResourceTracker
 from agent.tree import ProviderTree
 

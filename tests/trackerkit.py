@@ -12,14 +12,14 @@ from uuid import UUID, uuid4, uuid5
 
 from placements import Embedded, Placement
 
-from agent.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlacementUnavailable
 from agent.journal import Journal, Written
-from agent.moves import Move
+from agent.moves.table import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.request import ClaimRequest, RequestGroup
 from agent.tracker import ResourceTracker
 from agent.tree import Inventory, Provider, ProviderTree
 

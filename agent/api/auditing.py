@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agent.auditing import AuditReport
+from agent.audit.auditing import AuditReport
 
 Json = dict[str, Any]
 

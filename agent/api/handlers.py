@@ -20,12 +20,12 @@ from agent.api.views import (
     reshaped_view,
     tree_view,
 )
-from agent.claim import Claim
+from agent.claims.claim import Claim
+from agent.claims.request import parse_claim
 from agent.errors import UnknownConsumer, UsageError
 from agent.jsonread import read_object, read_text
-from agent.moves import Move
+from agent.moves.table import Move
 from agent.operations import Operations
-from agent.request import parse_claim
 
 LOG = log.get("agent.api")
 

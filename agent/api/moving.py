@@ -3,11 +3,11 @@
 from typing import Any
 
 from agent.api.views import claim_view, moment
-from agent.claim import Claim
+from agent.claims.claim import Claim
+from agent.claims.request import ClaimRequest, parse_claim
 from agent.errors import UnknownConsumer
 from agent.jsonread import read_choice, read_object, read_uuid
-from agent.moves import Move, MoveKind
-from agent.request import ClaimRequest, parse_claim
+from agent.moves.table import Move, MoveKind
 
 Json = dict[str, Any]
 

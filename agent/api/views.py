@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.claim import Allocations, Claim, Explanation, Shortfall, Units
+from agent.claims.claim import Allocations, Claim, Explanation, Shortfall, Units
+from agent.claims.request import ClaimRequest, to_json
 from agent.driver import Guest
 from agent.operations import Usages
 from agent.plan import Plan
-from agent.receipt import Receipt
-from agent.request import ClaimRequest, to_json
-from agent.reshape_asked import Preview, Used
-from agent.reshape_types import Relocation, name_of
+from agent.reshape.asked import Preview, Used
+from agent.reshape.receipt import Receipt
+from agent.reshape.types import Relocation, name_of
 from agent.tree import Inventory, Provider, ProviderTree
 
 Json = dict[str, Any]

@@ -56,8 +56,8 @@ def reshape(args: Namespace) -> ExitCode:
 
 def _previewed(args: Namespace) -> Json:
     if args.offline:
-        from agent import offline
         from agent.api.views import preview_view
+        from agent.reshape import offline
 
         return preview_view(offline.preview_reshape(_settings(args), args.undo))
     query = f"?{urlencode({'undo': args.undo})}" if args.undo is not None else ""
@@ -67,8 +67,8 @@ def _previewed(args: Namespace) -> Json:
 
 def _done(args: Namespace) -> Json:
     if args.offline:
-        from agent import offline
         from agent.api.views import reshaped_view
+        from agent.reshape import offline
 
         return reshaped_view(offline.reshape(_settings(args), args.undo))
     body = {} if args.undo is None else {"undo": args.undo}

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from agent.adopt import adopt
-from agent.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import IdentityError, StateError
 from agent.identity import establish
 from agent.journal import Journal
-from agent.request import ClaimRequest, RequestGroup
 from agent.settings import Settings, load
 
 A = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"

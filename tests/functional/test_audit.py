@@ -13,11 +13,11 @@ import pytest
 from placements import Placement
 from trackerkit import HOST, UNITS, Kit, request, uuid_of
 
-from agent.audit import FindingKind
-from agent.auditing import Auditor, AuditReport
+from agent.audit.auditing import Auditor, AuditReport
+from agent.audit.judgement import FindingKind
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import Refused
-from agent.moves import MoveKind
+from agent.moves.table import MoveKind
 from agent.placement.client import ConsumerAllocations, PlacementClient
 
 DEVICES = {uuid_of(each.name): each.name for each in HOST}

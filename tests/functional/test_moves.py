@@ -11,7 +11,8 @@ from movekit import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, World, a
 from placements import Placement
 from trackerkit import uuid_of
 
-from agent.claim import ClaimState
+from agent.claims.claim import ClaimState
+from agent.claims.request import RequestGroup
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
@@ -20,8 +21,7 @@ from agent.errors import (
     UnknownConsumer,
     UsageError,
 )
-from agent.moves import MoveKind, MoveState, Role
-from agent.request import RequestGroup
+from agent.moves.table import MoveKind, MoveState, Role
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
 ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}

@@ -18,7 +18,7 @@ from placements import Placement
 from trackerkit import Crash, fast_directory
 
 from agent.errors import ClaimConflict, PlacementUnavailable, UnknownConsumer
-from agent.moves import MoveKind
+from agent.moves.table import MoveKind
 
 BOUNDARIES_MAX = 80
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)

@@ -8,7 +8,7 @@ from uuid import uuid4
 from agentkit import World, opened, request, told
 from placements import OpenStack
 
-from agent.moves import MoveKind, MoveState, Role
+from agent.moves.table import MoveKind, MoveState, Role
 from agent.settings import load
 
 

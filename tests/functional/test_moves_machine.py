@@ -22,7 +22,7 @@ from movekit import PROVIDERS, Agent, World, asks
 from placements import OpenStack, Placement
 from trackerkit import Crash, fast_directory, uuid_of
 
-from agent.claim import ClaimState
+from agent.claims.claim import ClaimState
 from agent.errors import (
     ClaimConflict,
     DoesNotFit,
@@ -31,7 +31,7 @@ from agent.errors import (
     Refused,
     UnknownConsumer,
 )
-from agent.moves import MoveKind
+from agent.moves.table import MoveKind
 
 STEPS = 25
 RUNS = 25 * int(os.environ.get("PLIMSOLL_STEPS", "1"))

@@ -17,12 +17,12 @@ from agentkit import World, opened, request, told
 from placements import OpenStack, Placement
 from trackerkit import fast_directory
 
-from agent.claim import ClaimState
+from agent.claims.claim import ClaimState
+from agent.claims.request import ClaimRequest
 from agent.condition import State
 from agent.errors import ClaimsClosed, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.request import ClaimRequest
 from drivers.fake.host import Gpu
 
 REQUESTS_MAX = 40

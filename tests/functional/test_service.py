@@ -15,11 +15,11 @@ from placements import Placement
 
 from agent import host as host_module
 from agent.backoff import MAX_S
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.condition import State
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateError, UnknownConsumer
 from agent.placement.transport import Reply
-from agent.request import ClaimRequest, RequestGroup
 from agent.settings import Settings, load
 from drivers.fake import FakeDriver
 

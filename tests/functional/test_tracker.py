@@ -12,7 +12,8 @@ import pytest
 from placements import Placement
 from trackerkit import ELSEWHERE, HOST, POOL, VFS, Kit, guest, provider, request, uuid_of
 
-from agent.claim import ClaimState
+from agent.claims.claim import ClaimState
+from agent.claims.request import TopologyRequest
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
@@ -22,7 +23,6 @@ from agent.errors import (
     UnknownConsumer,
     UsageError,
 )
-from agent.request import TopologyRequest
 from agent.tracker import ResourceTracker
 from agent.tree import ProviderTree
 

@@ -13,9 +13,9 @@ import pytest
 from placements import Placement
 from trackerkit import Crash, Kit, fast_directory, guest, request, uuid_of
 
-from agent.claim import ClaimState
+from agent.claims.claim import ClaimState
+from agent.claims.request import ClaimRequest
 from agent.errors import DoesNotFit
-from agent.request import ClaimRequest
 
 BOUNDARIES_MAX = 60
 

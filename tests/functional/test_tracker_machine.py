@@ -25,7 +25,8 @@ from hypothesis.stateful import (
 from placements import OpenStack, Placement
 from trackerkit import Kit, fast_directory, guest, request, uuid_of
 
-from agent.claim import ClaimState
+from agent.claims.claim import ClaimState
+from agent.claims.request import ClaimRequest
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
@@ -35,7 +36,6 @@ from agent.errors import (
     PlacementUnavailable,
     UnknownConsumer,
 )
-from agent.request import ClaimRequest
 
 CONSUMERS = tuple(uuid_of(f"consumer {number}") for number in range(6))
 STRANGERS = tuple(uuid_of(f"stranger {number}") for number in range(2))

@@ -11,9 +11,9 @@ from uuid import uuid4
 from placements import Placement
 from trackerkit import Kit, request, uuid_of
 
-from agent.claim import ClaimState
+from agent.claims.claim import ClaimState
+from agent.claims.request import ClaimRequest
 from agent.errors import DoesNotFit, PlacementConflict, PlacementFull
-from agent.request import ClaimRequest
 
 CLIENTS = 16
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trackerkit import HOST, POOL, UNITS, request, uuid_of
 
-from agent.audit import FindingKind, Holding, Truths, judge, on_devices, on_providers, suspects
-from agent.claim import Claim, ClaimState
+from agent.audit.judgement import FindingKind, Holding, Truths, judge, on_devices, on_providers, suspects
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.fit import Host
+from agent.claims.ledger import Ledger
 from agent.driver import Guest, GuestState
-from agent.fit import Host
-from agent.ledger import Ledger
 from agent.tree import ProviderTree
 
 TREE = ProviderTree([*HOST, POOL])

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.claims.request import parse_claim
 from agent.cli.claimbody import claim_body
 from agent.cli.parser import build, defaults
 from agent.errors import UsageError
-from agent.request import parse_claim
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 

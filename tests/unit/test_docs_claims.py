@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from agent.claim import TRANSITIONS
-from agent.request import parse_claim, to_json
-from agent.request_types import ClaimRequest, RequestGroup
+from agent.claims.claim import TRANSITIONS
+from agent.claims.request import parse_claim, to_json
+from agent.claims.request_types import ClaimRequest, RequestGroup
 
 TEXT = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claim import Explanation, Shortfall
+from agent.claims.claim import Explanation, Shortfall
+from agent.claims.fit import Host, cover, fit
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
-from agent.fit import Host, cover, fit
 from agent.placement.embedded import model as core
 from agent.placement.embedded.candidate_query import CandidateQuery
 from agent.placement.embedded.candidate_query import RequestGroup as QueryGroup
 from agent.placement.embedded.candidates import find_candidates
 from agent.placement.embedded.query import AggregateFilter, TraitFilter
-from agent.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.tree import Inventory, Provider, ProviderTree
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.claims.flavor import Flavor, claim_for_flavor
+from agent.claims.request import RequestGroup, TopologyRequest
 from agent.errors import UsageError
-from agent.flavor import Flavor, claim_for_flavor
-from agent.request import RequestGroup, TopologyRequest
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from agent import journal as module
-from agent.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import StateError
 from agent.journal import FILE_NAME, Journal
 from agent.placement.embedded.ballast import Ballast
-from agent.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.resolve import Owned, OwnedProvider
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claim import TRANSITIONS, Claim, ClaimState, Step
+from agent.claims.claim import TRANSITIONS, Claim, ClaimState, Step
+from agent.claims.fit import Host
+from agent.claims.ledger import Ledger
+from agent.claims.register import Register
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import StateError
-from agent.fit import Host
 from agent.journal import Journal
-from agent.ledger import Ledger
-from agent.register import Register
-from agent.request import ClaimRequest, RequestGroup
 from agent.tree import Inventory, Provider, ProviderTree
 
 

@@ -10,21 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claim import Allocations, Claim, ClaimState
-from agent.claimjson import move_to_json, read_move
+from agent.claims.claim import Allocations, Claim, ClaimState
+from agent.claims.claimjson import move_to_json, read_move
 from agent.errors import UsageError
-from agent.moves import (
-    ENDS,
-    TRANSITIONS,
-    Move,
-    MoveKind,
-    MoveState,
-    MoveStep,
-    Role,
-    claims_of,
-    held_request,
-)
-from agent.ownership import (
+from agent.moves.ownership import (
     Holder,
     Standing,
     ending,
@@ -35,6 +24,17 @@ from agent.ownership import (
     reduced,
     standing,
     took_over,
+)
+from agent.moves.table import (
+    ENDS,
+    TRANSITIONS,
+    Move,
+    MoveKind,
+    MoveState,
+    MoveStep,
+    Role,
+    claims_of,
+    held_request,
 )
 
 INSTANCE = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.numa import FreeCell, GuestCell, ThreadPolicy, fit_cells
+from agent.claims.numa import FreeCell, GuestCell, ThreadPolicy, fit_cells
 
 
 def cell(number: int, cores: int = 4, threads: int = 2, memory_mb: int = 8192, **more: object) -> FreeCell:

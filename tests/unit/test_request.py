@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, parse_claim, to_json
 from agent.errors import UsageError
-from agent.request import ClaimRequest, RequestGroup, TopologyRequest, parse_claim, to_json
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 AGGREGATE = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c02"

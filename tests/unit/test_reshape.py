@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from agent.driver import Move
 from agent.errors import ReshapeRefused
-from agent.reshape import inverse_moves, plan_reshape
-from agent.reshape_laws import breaches
-from agent.reshape_stage import due_moves, staged, with_stand_ins
-from agent.reshape_types import Reshape, instructions
+from agent.reshape.laws import breaches
+from agent.reshape.plan import inverse_moves, plan_reshape
+from agent.reshape.stage import due_moves, staged, with_stand_ins
+from agent.reshape.types import Reshape, instructions
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "00000000-0000-0000-0000-000000000001"

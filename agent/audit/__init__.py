@@ -1,0 +1,1 @@
+"""The audit: the three truths, judged (pure), and the run."""

@@ -1,0 +1,1 @@
+"""Claims: what is asked for, where it fits, and the claim's life."""

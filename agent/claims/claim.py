@@ -1,0 +1,101 @@
+"""What a claim is once it was chosen: values that the tracker keeps and the journal writes. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from agent.claims.request import ClaimRequest
+
+Allocations = Mapping[str, Mapping[str, int]]
+"""{provider uuid: {resource class: amount}}"""
+
+Units = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""{provider uuid: {resource class: (exact unit, ...)}}, only where the host has exact units."""
+
+
+class ClaimState(StrEnum):
+    """CLAIMING: chosen and journaled, not known to be in placement. RELEASING: to be taken out of it."""
+
+    CLAIMING = "claiming"
+    CLAIMED = "claimed"
+    RELEASING = "releasing"
+
+
+class Step(StrEnum):
+    """What can happen to a claim; also the name of the event in the journal's history."""
+
+    BEGIN = "begin"
+    """Chosen and reserved, the intent is journaled; nothing was sent to placement yet."""
+    GRANT = "grant"
+    """Placement holds exactly what was chosen."""
+    ADOPT = "adopt"
+    """Placement held an allocation of somebody else's for the consumer, and it covers the request."""
+    REFUSE = "refuse"
+    """Placement holds nothing of this claim."""
+    RELEASE = "release"
+    """It is to be taken out of placement, now or when placement answers again."""
+    GONE = "gone"
+    """Placement holds nothing of it any more."""
+    LEFT = "left"
+    """The consumer lives on another host, and nobody holds its part of this one any more."""
+
+
+TRANSITIONS: Mapping[tuple[ClaimState | None, Step], ClaimState | None] = {
+    (None, Step.BEGIN): ClaimState.CLAIMING,
+    (None, Step.ADOPT): ClaimState.CLAIMED,
+    (ClaimState.CLAIMING, Step.BEGIN): ClaimState.CLAIMING,  # chosen anew: somebody else was faster
+    (ClaimState.CLAIMING, Step.GRANT): ClaimState.CLAIMED,
+    (ClaimState.CLAIMING, Step.ADOPT): ClaimState.CLAIMED,
+    (ClaimState.CLAIMING, Step.REFUSE): None,
+    (ClaimState.CLAIMING, Step.RELEASE): ClaimState.RELEASING,
+    (ClaimState.CLAIMED, Step.RELEASE): ClaimState.RELEASING,
+    (ClaimState.CLAIMED, Step.LEFT): None,
+    (ClaimState.RELEASING, Step.RELEASE): ClaimState.RELEASING,
+    (ClaimState.RELEASING, Step.GONE): None,
+}
+"""The whole life of a claim; None is no claim. What is not in it does not happen.
+
+After a crash CLAIMING is finished if its guest is there and refused otherwise, RELEASING is delivered; both
+also while the agent runs, when placement did not say what became of a request.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One consumer's claim on this host. `since` is seconds since the epoch, UTC.
+
+    `adopted`: somebody else wrote the allocation; the agent gave it its devices.
+    """
+
+    consumer: str
+    state: ClaimState
+    request: ClaimRequest
+    allocations: Allocations
+    units: Units = field(default_factory=dict)
+    since: float = 0.0
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Why a provider cannot give: `free` is what it could still give of `resource_class`.
+
+    `reason` is a clause: "only 3 of 16 are free", "lacks trait HW_CPU_X86_AVX2", "max_unit is 4".
+    """
+
+    resource_class: str
+    asked: int
+    free: int
+    provider: str
+    provider_uuid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a claim would do: `allocations` and `units` if it fits, `shortfalls` if not."""
+
+    fits: bool
+    allocations: Allocations
+    units: Units
+    shortfalls: tuple[Shortfall, ...]

@@ -1,0 +1,97 @@
+"""Claims and moves as JSON, for the journal. What is read is checked. Pure."""
+
+from typing import Any
+
+from agent.claims.claim import Allocations, Claim, ClaimState, Units
+from agent.claims.request import parse_claim, to_json
+from agent.errors import UsageError
+from agent.jsonread import read_choice, read_list, read_object, read_text, read_uuid, read_whole
+from agent.moves.table import Move, MoveKind, MoveState, Role
+from agent.tree import MAX_UNIT
+
+Json = dict[str, Any]
+
+
+def claim_to_json(claim: Claim) -> Json:
+    return {
+        "consumer": claim.consumer,
+        "state": claim.state.value,
+        "request": to_json(claim.request),
+        "allocations": claim.allocations,
+        "units": claim.units,
+        "since": claim.since,
+        "adopted": claim.adopted,
+    }
+
+
+def read_claim(value: object) -> Claim:
+    """Raises UsageError where it makes no sense."""
+    found = read_object(value, "claim")
+    return Claim(
+        read_uuid(found.get("consumer"), "consumer"),
+        ClaimState(read_choice(found.get("state"), "state", list(ClaimState))),
+        parse_claim(found.get("request")),
+        read_allocations(found.get("allocations")),
+        read_units(found.get("units")),
+        _since(found.get("since")),
+        found.get("adopted") is True,
+    )
+
+
+def move_to_json(move: Move) -> Json:
+    return {
+        "migration": move.migration,
+        "instance": move.instance,
+        "kind": move.kind.value,
+        "role": move.role.value,
+        "state": move.state.value,
+        "old": claim_to_json(move.old),
+        "new": claim_to_json(move.new) if move.new else None,
+        "handed": move.handed,
+        "since": move.since,
+        "adopted": move.adopted,
+    }
+
+
+def read_move(value: object) -> Move:
+    """Raises UsageError where it makes no sense."""
+    found = read_object(value, "move")
+    new = found.get("new")
+    return Move(
+        read_uuid(found.get("migration"), "migration"),
+        read_uuid(found.get("instance"), "instance"),
+        MoveKind(read_choice(found.get("kind"), "kind", list(MoveKind))),
+        Role(read_choice(found.get("role"), "role", list(Role))),
+        MoveState(read_choice(found.get("state"), "state", list(MoveState))),
+        read_claim(found.get("old")),
+        None if new is None else read_claim(new),
+        read_allocations(found.get("handed")),
+        _since(found.get("since")),
+        found.get("adopted") is True,
+    )
+
+
+def read_allocations(value: object) -> Allocations:
+    return {
+        read_uuid(uuid, "provider"): {
+            name: read_whole(amount, name, 1, MAX_UNIT)
+            for name, amount in read_object(amounts, "allocations").items()
+        }
+        for uuid, amounts in read_object(value, "allocations").items()
+    }
+
+
+def read_units(value: object) -> Units:
+    return {
+        read_uuid(uuid, "provider"): {
+            name: tuple(read_text(unit, "units") for unit in read_list(exact, "units"))
+            for name, exact in read_object(classes, "units").items()
+        }
+        for uuid, classes in read_object(value, "units").items()
+    }
+
+
+def _since(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"since: {value!r} is no time.")
+    return float(value)

@@ -1,0 +1,216 @@
+"""Who holds what of this host, in memory: our claims, what others hold, and the exact units of both.
+
+No I/O and no lock: whoever has the tracker's lock may call. Sums are kept up to date, so that fitting a claim
+does not depend on how many there are.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from agent.claims.claim import Allocations, Claim, ClaimState, Explanation
+from agent.claims.fit import Amounts, FreeUnits, Host, cover, fit
+from agent.claims.request import ClaimRequest
+from agent.driver import Guest
+from agent.tree import ProviderTree
+
+Held = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""{provider uuid: {consumer uuid: {class: amount}}}"""
+
+
+class Ledger:
+    """`host` is what may be claimed; `claims` {consumer: claim} is for reading only.
+
+    `suspects` are the consumers that, at the last refresh, did not hold what they claimed on this host.
+    """
+
+    def __init__(self, claims: Iterable[Claim] = ()) -> None:
+        self.host = Host.of(ProviderTree())
+        self.claims: dict[str, Claim] = {}
+        self.suspects: frozenset[str] = frozenset()
+        self._others: dict[str, dict[str, Mapping[str, int]]] = {}
+        self._used: dict[str, dict[str, int]] = {}
+        self._offered: FreeUnits = {}
+        self._taken: dict[tuple[str, str, str], str] = {}
+        self._in_guests: dict[tuple[str, str], str] = {}
+        for claim in claims:
+            self.put(claim)
+
+    # What the host is, and what others do on it
+
+    def refresh(self, host: Host, held: Held, units: FreeUnits) -> None:
+        """Start over from what placement holds; of our own claims we know better ourselves."""
+        self.host, self._offered = host, units
+        self._others = {}
+        for uuid, consumers in held.items():
+            for consumer, amounts in consumers.items():
+                if consumer not in self.claims:
+                    self._others.setdefault(consumer, {})[uuid] = amounts
+        self.suspects = frozenset(
+            consumer for consumer, claim in self.claims.items() if self._differs(claim, held)
+        )
+        self._used = {}
+        for allocations in (*self._others.values(), *(claim.allocations for claim in self.claims.values())):
+            self._count(allocations, 1)
+
+    def observe(self, uuid: str, consumers: Mapping[str, Mapping[str, int]]) -> None:
+        """What placement says just now about one provider."""
+        for consumer in [name for name, held in self._others.items() if uuid in held]:
+            rest = {where: amounts for where, amounts in self._others[consumer].items() if where != uuid}
+            self.hold(consumer, rest)
+        for consumer, amounts in consumers.items():
+            if consumer not in self.claims:
+                self.hold(consumer, {**self._others.get(consumer, {}), uuid: amounts})
+
+    def hold(self, consumer: str, allocations: Allocations) -> None:
+        """What a consumer without a claim holds."""
+        self._count(self._others.pop(consumer, {}), -1)
+        if allocations:
+            self._others[consumer] = dict(allocations)
+            self._count(allocations, 1)
+
+    def held_by(self, consumer: str) -> Allocations:
+        """What a consumer without a claim is known to hold."""
+        return self._others.get(consumer, {})
+
+    def others_on(self, uuids: Collection[str]) -> bool:
+        """Whether consumers without a claim are known to hold anything there."""
+        return any(uuid in held for held in self._others.values() for uuid in uuids)
+
+    def saw(self, guests: Iterable[Guest]) -> None:
+        """The exact units that guests use, claimed or not, are not given to anybody else."""
+        self._in_guests = {
+            (used.resource_class, used.unit): guest.uuid for guest in guests for used in guest.units
+        }
+
+    @property
+    def offered(self) -> FreeUnits:
+        """The exact units there are, free or not."""
+        return self._offered
+
+    # Our claims
+
+    def put(self, claim: Claim) -> None:
+        """Count the claim, in the place of the one that its consumer had."""
+        self.drop(claim.consumer)
+        self.hold(claim.consumer, {})
+        self.claims[claim.consumer] = claim
+        self._count(claim.allocations, 1)
+        for key in _units_of(claim):
+            self._taken[key] = claim.consumer
+
+    def drop(self, consumer: str) -> None:
+        claim = self.claims.pop(consumer, None)
+        if claim is not None:
+            self._count(claim.allocations, -1)
+            for key in _units_of(claim):
+                if self._taken.get(key) == consumer:
+                    del self._taken[key]
+
+    # Questions
+
+    def fit(self, request: ClaimRequest) -> Explanation:
+        """Where the request fits, leaving aside what its consumer holds already."""
+        own = self._own(request.consumer)
+        used = self._without(own) if own else self._used
+        return fit(request, self.host, used, self._free_units(request.resources, request.consumer))
+
+    def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Explanation:
+        """Whether what the consumer holds covers its request; `exact`: its units must be free, too."""
+        classes = {name for amounts in held.values() for name in amounts}
+        units = self._free_units(classes, request.consumer) if exact else {}
+        return cover(request, self.host, held, units)
+
+    def free(self, uuid: str, name: str, consumer: str) -> int:
+        """How much of the class the consumer could have there."""
+        provider = self.host.tree.get(uuid)
+        inventory = provider.inventories.get(name) if provider else None
+        own = self._own(consumer).get(uuid, {}).get(name, 0)
+        used = self._used.get(uuid, {}).get(name, 0) - own
+        return max(0, inventory.capacity - used) if inventory else 0
+
+    def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Explanation:
+        """Where the request of a moving instance fits, while what it has on this host goes to the migration.
+
+        `held` is all that the instance has. What of it is on providers shared with this host stays its own,
+        and if it can it stays there: its data is there.
+        """
+        known = self._own(request.consumer)
+        shared = {uuid for uuid in held if uuid in self.host.tree and not self.host.is_own(uuid)}
+        aside = {uuid: amounts for uuid, amounts in known.items() if uuid in shared}
+        here = request.consumer in self.claims
+        units = self._free_units(request.resources, migration if here else request.consumer)
+        used = self._without(aside) if aside else self._used
+        if shared:
+            classes = {name for uuid in shared for name in held[uuid]}
+            found = fit(request, self.host.without(classes), used, units)
+            if found.fits:
+                return found
+        return fit(request, self.host, used, units)
+
+    def who_holds(self, allocations: Allocations) -> tuple[str, ...]:
+        """The consumers without a claim that hold just that of this host's own tree."""
+        wanted = self._on_own(allocations)
+        return tuple(
+            consumer for consumer, held in self._others.items() if wanted and self._on_own(held) == wanted
+        )
+
+    def may_be_held(self, claim: Claim) -> bool:
+        """Whether a consumer without a claim holds what the claim has here, or may have its exact units."""
+        if self.who_holds(claim.allocations):
+            return True
+        classes = {(uuid, name) for uuid, exact in claim.units.items() for name in exact}
+        return any(name in held.get(uuid, {}) for held in self._others.values() for uuid, name in classes)
+
+    def _on_own(self, allocations: Allocations) -> Allocations:
+        return {uuid: amounts for uuid, amounts in allocations.items() if self.host.is_own(uuid)}
+
+    def _differs(self, claim: Claim, held: Held) -> bool:
+        return claim.state is ClaimState.CLAIMED and any(
+            held.get(uuid, {}).get(claim.consumer) != amounts
+            for uuid, amounts in claim.allocations.items()
+            if self.host.is_own(uuid)
+        )
+
+    def _own(self, consumer: str) -> Allocations:
+        claim = self.claims.get(consumer)
+        return claim.allocations if claim else self._others.get(consumer, {})
+
+    def _without(self, own: Allocations) -> Amounts:
+        return {
+            **self._used,
+            **{
+                uuid: {
+                    name: amount - own[uuid].get(name, 0) for name, amount in self._used.get(uuid, {}).items()
+                }
+                for uuid in own
+            },
+        }
+
+    def _free_units(self, classes: Collection[str], consumer: str) -> FreeUnits:
+        """The free units of these classes in the host's order; those in the guest's own hands come first."""
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for uuid, offered in self._offered.items():
+            for name in offered.keys() & classes:
+                free = [
+                    unit
+                    for unit in offered[name]
+                    if self._taken.get((uuid, name, unit), consumer) == consumer
+                    and self._in_guests.get((name, unit), consumer) == consumer
+                ]
+                used = [unit for unit in free if (name, unit) in self._in_guests]
+                found.setdefault(uuid, {})[name] = (*used, *(unit for unit in free if unit not in used))
+        return found
+
+    def _count(self, allocations: Allocations, sign: int) -> None:
+        for uuid, amounts in allocations.items():
+            used = self._used.setdefault(uuid, {})
+            for name, amount in amounts.items():
+                used[name] = used.get(name, 0) + sign * amount
+
+
+def _units_of(claim: Claim) -> Iterable[tuple[str, str, str]]:
+    return (
+        (uuid, name, unit)
+        for uuid, classes in claim.units.items()
+        for name, units in classes.items()
+        for unit in units
+    )

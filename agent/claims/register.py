@@ -1,0 +1,155 @@
+"""The one place where a claim changes its state: in memory and in the journal together, under one lock."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from agent.claims.claim import TRANSITIONS, Claim, ClaimState, Step
+from agent.claims.ledger import Ledger
+from agent.errors import StateError
+from agent.journal import ENDED_MOVES_MAX, Journal, Written
+from agent.moves.table import TRANSITIONS as TRANSITIONS_OF_MOVES
+from agent.moves.table import Move, MoveStep, claims_of
+from agent.reshape.receipt import Receipt
+from agent.reshape.records import ExactUnits, follow
+
+
+class Register:
+    """`lock` guards `ledger` and `moves` {migration: move}; no request is made while it is held.
+
+    Raises StateError if made from a journal that cannot be read.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.lock = threading.Lock()
+        self.journal = journal
+        self.ledger = Ledger(journal.claims().values())
+        self.moves = journal.moves()
+
+    def state_of(self, consumer: str) -> ClaimState | None:
+        """The caller holds the lock."""
+        claim = self.ledger.claims.get(consumer)
+        return claim.state if claim else None
+
+    def move(self, step: Step, consumer: str, claim: Claim | None = None, detail: str = "") -> Written:
+        """Take the step, with another claim than the present one if it is given. The caller holds the lock.
+
+        In memory it is done at once; on disk when the answer's `wait` returns. Raises StateError where the
+        journal refuses, or the table of transitions does not have the step; nothing is changed then.
+        """
+        present = self.ledger.claims.get(consumer)
+        key = (present.state if present else None, step)
+        if key not in TRANSITIONS:
+            raise StateError(f"The claim of {consumer} cannot {step} while it is {key[0] or 'not there'}.")
+        after = TRANSITIONS[key]
+        chosen = claim or present
+        if after is None or chosen is None:
+            written = self.journal.remove(consumer, step, detail)
+            self.ledger.drop(consumer)
+        elif claim is None:
+            written = self.journal.set_state(consumer, after, step, detail)
+            self.ledger.put(replace(chosen, state=after))
+        else:
+            chosen = replace(chosen, state=after)
+            written = self.journal.put(chosen, step, detail)
+            self.ledger.put(chosen)
+        return written
+
+    def move_durably(self, step: Step, consumer: str, claim: Claim | None = None, detail: str = "") -> None:
+        """`move`, and wait for the disk; the caller does not hold the lock, and has its turn at the consumer.
+
+        Raises StateError: then the claim is in memory what it was before, as it is on disk.
+        """
+        with self.lock:
+            before = self.ledger.claims.get(consumer)
+            written = self.move(step, consumer, claim, detail)
+        self.settle(written, consumer, before)
+
+    def settle(self, written: Written, consumer: str, before: Claim | None) -> None:
+        """Wait for the disk; if it fails, memory goes back to what was before. Raises StateError."""
+        try:
+            written.wait()
+        except StateError:
+            with self.lock:
+                if before is None:
+                    self.ledger.drop(consumer)
+                else:
+                    self.ledger.put(before)
+            raise
+
+    # Moves
+
+    def move_of(self, consumer: str) -> Move | None:
+        """The unfinished move in which the consumer is the instance or the migration; with the lock held."""
+        for move in self.moves.values():
+            if not move.ended and consumer in (move.instance, move.migration):
+                return move
+        return None
+
+    def take(self, step: MoveStep, move: Move) -> Move:
+        """Take the step with this move, and wait for the disk; the move as it is afterwards.
+
+        The caller does not hold the lock, and has its turn at both consumers. Raises StateError where the
+        journal fails, or the table does not have the step: then all is as it was, in memory and on disk.
+        """
+        with self.lock:
+            taken, written, undo = self.take_locked(step, move)
+        try:
+            written.wait()
+        except StateError:
+            with self.lock:
+                undo()
+            raise
+        return taken
+
+    def take_locked(self, step: MoveStep, move: Move) -> tuple[Move, Written, Callable[[], None]]:
+        """`take` in two: under the caller's lock this, after it the wait, and if that fails the undoing."""
+        present = self.moves.get(move.migration)
+        before = present.state if present else None
+        after = TRANSITIONS_OF_MOVES.get((before, step))
+        if after is None:
+            raise StateError(f"The move {move.migration} cannot {step} while it is {before or 'not there'}.")
+        taken = replace(move, state=after)
+        claims = claims_of(taken)
+        consumers = {taken.instance, taken.migration}
+        old_claims = {name: self.ledger.claims.get(name) for name in consumers}
+        written = self.journal.put_move(taken, claims.values(), consumers - claims.keys(), step)
+        self._put(taken.migration, taken, {name: claims.get(name) for name in consumers})
+        return taken, written, lambda: self._put(move.migration, present, old_claims)
+
+    def _put(self, migration: str, move: Move | None, claims: Mapping[str, Claim | None]) -> None:
+        if move is None:
+            del self.moves[migration]
+        else:
+            self.moves[migration] = move
+            if move.ended:
+                self._forget_ended()
+        for consumer, claim in claims.items():
+            if claim is None:
+                self.ledger.drop(consumer)
+        for claim in claims.values():
+            if claim is not None:
+                self.ledger.put(claim)
+
+    def _forget_ended(self) -> None:
+        ended = [move for move in self.moves.values() if move.ended]
+        ended.sort(key=lambda move: (move.since, move.migration), reverse=True)
+        for move in ended[ENDED_MOVES_MAX:]:
+            del self.moves[move.migration]
+
+    # A reshape
+
+    def follow(self, receipt: Receipt, exact: ExactUnits) -> None:
+        """Claims and moves go where the reshape put them, on disk together with its receipt, then in memory.
+
+        The caller does not hold the lock, and has its turn at all these consumers. Raises StateError: then
+        all is as it was.
+        """
+        with self.lock:
+            found = follow(receipt.relocations, self.ledger.claims, self.moves, exact)
+            written = self.journal.finish_reshape(receipt, found.claims, found.moves)
+        written.wait()
+        with self.lock:
+            self.moves.update({move.migration: move for move in found.moves})
+            for claim in found.claims:
+                self.ledger.put(claim)

@@ -1,0 +1,1 @@
+"""Moves: the state table, who owns what during one, and the steps."""

@@ -1,0 +1,208 @@
+"""Who owns what in a move: the arithmetic of its requests, and what is read back. Pure.
+
+Begin hands the source allocation to the migration and gives the instance the new one; confirm takes away what
+the migration holds; revert gives the instance its old allocation and takes away what the migration holds.
+Resources on shared providers stay with the instance while their amount stays the same: held once, never
+twice.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agent.claims.claim import Allocations
+from agent.moves.table import Move, MoveStep, Role
+
+IsOwn = Callable[[str], bool]
+"""Whether a provider is in this host's own tree."""
+
+
+def handed(old: Allocations, new: Allocations, is_own: IsOwn) -> Allocations:
+    """What the migration gets of `old`: all but what stays the same on providers outside this host's tree."""
+    return _without_nothing(
+        {
+            uuid: {
+                name: amount
+                for name, amount in amounts.items()
+                if is_own(uuid) or new.get(uuid, {}).get(name) != amount
+            }
+            for uuid, amounts in old.items()
+        }
+    )
+
+
+class Standing(StrEnum):
+    """Where placement says that a move is."""
+
+    BEFORE = "before"
+    """The instance has its old allocation, the migration nothing: not begun, or reverted."""
+    UNDER_WAY = "under way"
+    """Each holds its own, as begin wrote it."""
+    AFTER = "after"
+    """The instance has the new allocation, the migration nothing: confirmed."""
+    NEITHER = "neither"
+    """Nobody holds anything: the instance was deleted."""
+    ORPHANED = "orphaned"
+    """Only the migration holds something: the instance was deleted in the middle."""
+    CHANGED = "changed"
+    """Somebody else wrote something that no step of this move writes; the migration holds something."""
+    MOVED_ON = "moved on"
+    """The migration holds nothing, and the instance something that is neither old nor new."""
+
+
+def standing(move: Move, instance: Allocations, migration: Allocations) -> Standing:
+    """`instance` and `migration` are what placement holds for the two.
+
+    Of a resize that changes no amount, before and after look the same; it is taken for before.
+    """
+    if not instance:
+        return Standing.ORPHANED if migration else Standing.NEITHER
+    is_new = move.new is not None and instance == move.new.allocations
+    if migration:
+        known = is_new if move.new is not None else instance != move.old.allocations
+        return Standing.UNDER_WAY if known and migration == move.handed else Standing.CHANGED
+    if instance == move.old.allocations:
+        return Standing.BEFORE
+    return Standing.AFTER if is_new else Standing.MOVED_ON
+
+
+def ending(move: Move, instance: Allocations, migration: Allocations, is_own: IsOwn) -> MoveStep | None:
+    """How the move ended, whoever ended it; None while it did not, or where that cannot be told.
+
+    What the instance has in this host's tree decides: what it has elsewhere may have changed since. An
+    instance that is at neither end has moved on after the move was confirmed.
+    """
+    if migration:
+        return None
+    if not instance:
+        return MoveStep.GONE
+    here = _of(instance, is_own)
+    old = _of(move.old.allocations, is_own)
+    if move.role is Role.DESTINATION:
+        return MoveStep.RESTORED if not here and instance == move.old.allocations else MoveStep.FREED
+    if move.role is Role.SOURCE:
+        return MoveStep.RESTORED if here == old else MoveStep.FREED
+    new = _of(move.new.allocations, is_own) if move.new else {}
+    if old == new:
+        return None
+    return MoveStep.RESTORED if here == old else MoveStep.FREED
+
+
+# Linking, at the source
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A consumer as placement shows it; `consumer_type` is empty where it is not shown."""
+
+    consumer: str
+    allocations: Allocations
+    project_id: str
+    user_id: str
+    consumer_type: str = ""
+
+
+def took_over(old: Allocations, instance: Holder, candidate: Holder, is_own: IsOwn) -> bool:
+    """Whether the candidate holds just what the instance held here, and the instance lives elsewhere.
+
+    All of `old` in this host's tree is the candidate's; of the rest, what is not the candidate's is still the
+    instance's. Project and user are the same; the type says migration, where there are types.
+    """
+    if candidate.consumer_type not in ("", "MIGRATION", "unknown"):
+        return False
+    if (candidate.project_id, candidate.user_id) != (instance.project_id, instance.user_id):
+        return False
+    if not instance.allocations or any(is_own(uuid) for uuid in instance.allocations):
+        return False
+    rest = {
+        uuid: {
+            name: amount
+            for name, amount in amounts.items()
+            if candidate.allocations.get(uuid, {}).get(name) != amount
+        }
+        for uuid, amounts in old.items()
+    }
+    mine = {(uuid, name) for uuid, amounts in old.items() for name in amounts}
+    theirs = {(uuid, name) for uuid, amounts in candidate.allocations.items() for name in amounts}
+    return theirs <= mine and all(
+        not is_own(uuid) and instance.allocations.get(uuid, {}).get(name) == amount
+        for uuid, amounts in rest.items()
+        for name, amount in amounts.items()
+    )
+
+
+def pairs(left: Mapping[str, Iterable[str]]) -> Mapping[str, str]:
+    """{instance: migration} where the two match each other and nobody else; `left` {instance: migrations}.
+
+    Moves that look the same are left alone: which is whose is not certain.
+    """
+    wanted: dict[str, list[str]] = {}
+    for instance, migrations in left.items():
+        for migration in migrations:
+            wanted.setdefault(migration, []).append(instance)
+    return {
+        instance: found[0]
+        for instance, migrations in left.items()
+        if len(found := list(migrations)) == 1 and len(wanted[found[0]]) == 1
+    }
+
+
+# Doubled allocations: one consumer holds source and destination at once
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a consumer holds: in this host's tree, on providers shared with it, and anywhere else."""
+
+    here: Allocations
+    shared: Allocations
+    elsewhere: Allocations
+
+    @property
+    def doubled(self) -> bool:
+        return bool(self.here and self.elsewhere)
+
+
+def shared_once(found: Parts, resources: Mapping[str, int]) -> Allocations:
+    """Of the shared providers, no more than is asked for in all, where both hosts' amounts were summed up."""
+    left = {
+        name: asked - sum(amounts.get(name, 0) for amounts in found.here.values())
+        for name, asked in resources.items()
+    }
+    kept: dict[str, dict[str, int]] = {}
+    for uuid, amounts in found.shared.items():
+        for name, amount in amounts.items():
+            once = min(amount, left.get(name, amount))
+            if once > 0:
+                kept.setdefault(uuid, {})[name] = once
+                left[name] = left.get(name, amount) - once
+    return kept
+
+
+def parts(held: Allocations, is_own: IsOwn, is_shared: IsOwn) -> Parts:
+    """`is_shared`: whether a provider outside this host's tree serves it, by an aggregate."""
+    here = {uuid: amounts for uuid, amounts in held.items() if is_own(uuid)}
+    shared = {uuid: amounts for uuid, amounts in held.items() if uuid not in here and is_shared(uuid)}
+    elsewhere = {uuid: amounts for uuid, amounts in held.items() if uuid not in here and uuid not in shared}
+    return Parts(here, shared, elsewhere)
+
+
+def owned_form(found: Parts, resources: Mapping[str, int]) -> tuple[Allocations, Allocations]:
+    """(instance's, migration's) of a doubled allocation whose destination is this host.
+
+    `resources` is what the instance asks for at the destination.
+    """
+    return {**found.here, **shared_once(found, resources)}, found.elsewhere
+
+
+def reduced(found: Parts, *, runs_here: bool) -> Allocations:
+    """What is left of a doubled allocation where the instance really runs."""
+    return {**(found.here if runs_here else found.elsewhere), **found.shared}
+
+
+def _of(allocations: Allocations, is_own: IsOwn) -> Allocations:
+    return {uuid: amounts for uuid, amounts in allocations.items() if is_own(uuid)}
+
+
+def _without_nothing(allocations: Allocations) -> Allocations:
+    return {uuid: amounts for uuid, amounts in allocations.items() if amounts}

@@ -1,0 +1,1 @@
+"""The reshape: its pure plan and laws, its receipts, and the run."""

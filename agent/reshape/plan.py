@@ -1,0 +1,314 @@
+"""Reshape arithmetic: move instructions + current tree + current allocations -> one atomic change. Pure.
+
+A driver that changed its model says which inventory went where (`agent.driver.Move`, seed 2018), and, where
+it knows, which consumer uses how much. `plan_reshape` turns that into the content of one `POST /reshaper`:
+only the touched providers, only the touched consumers. Placement proves nothing of what is asked of it there,
+so it is proved here, by `reshape_laws`, before anything is written.
+
+Where ownership is told, that is where a consumer goes. Where it is not, a consumer is placed whole on the
+first target with room, the largest first, then by uuid; if there is none, the whole reshape is refused. From
+a source that goes on offering the class nobody is moved untold, unless it no longer has room for all.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from agent.claims.claim import Allocations
+from agent.driver import Move
+from agent.errors import ReshapeRefused
+from agent.reshape.laws import breaches
+from agent.reshape.types import (
+    Instruction,
+    Relocation,
+    Reshape,
+    Slot,
+    allocations_of,
+    instructions,
+    inventory_at,
+    name_of,
+    slots_of,
+)
+from agent.tree import Inventory, ProviderTree
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """The instructions of one source whose classes hang together: `targets` {uuid: {class: class there}}.
+
+    `untold` are the targets of which nobody was told who uses them.
+    """
+
+    source: str
+    classes: frozenset[str]
+    targets: Mapping[str, Mapping[str, str]]
+    untold: frozenset[str]
+
+
+class _Doubt(NamedTuple):
+    """The consumer should hold as much as it `uses` at the target in the end; `sentence` says why, if not."""
+
+    consumer: str
+    target: Slot
+    uses: int
+    sentence: str
+
+
+@dataclass(slots=True)
+class _Work:
+    """The plan in the making: what everybody holds after the moves so far, and what is wrong with it."""
+
+    current: ProviderTree
+    desired: ProviderTree
+    held: dict[str, dict[Slot, int]]
+    used: dict[Slot, int] = field(default_factory=lambda: defaultdict(int))
+    relocations: list[Relocation] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def shift(self, consumer: str, source: Slot, amount: int, target: Slot) -> None:
+        """Move `amount`; the source must hold it."""
+        for change, where in ((-amount, source), (amount, target)):
+            left = self.held[consumer].get(where, 0) + change
+            if left:
+                self.held[consumer][where] = left
+            else:
+                del self.held[consumer][where]
+            self.used[where] += change
+        self.relocations.append(
+            Relocation(
+                consumer,
+                source.resource_class,
+                amount,
+                source.provider,
+                target.provider,
+                target.resource_class,
+            )
+        )
+
+    def offered(self, slot: Slot) -> Inventory | None:
+        return inventory_at(self.desired, slot)
+
+    def room(self, slot: Slot) -> int:
+        inventory = self.offered(slot)
+        return inventory.capacity - self.used[slot] if inventory else 0
+
+    def takes(self, consumer: str, slot: Slot, amount: int) -> bool:
+        """Whether the slot may give the consumer so much more."""
+        inventory = self.offered(slot)
+        whole = amount + self.held[consumer].get(slot, 0)
+        return (
+            inventory is not None
+            and self.room(slot) >= amount
+            and inventory.min_unit <= whole <= inventory.max_unit
+            and not whole % inventory.step_size
+        )
+
+    def name(self, provider: str) -> str:
+        return name_of(provider, self.desired, self.current)
+
+
+def plan_reshape(
+    current: ProviderTree,
+    desired: ProviderTree,
+    moves: Sequence[Move],
+    held: Mapping[str, Allocations],
+) -> Reshape:
+    """What one `POST /reshaper` must say so that `moves` happened.
+
+    :param current: the tree as placement has it
+    :param desired: the tree as the driver wants it; names in `moves` are looked up here, then in `current`
+    :param held: {consumer uuid: its whole allocation}, of every consumer on a touched provider
+    :raises ReshapeRefused: with every reason; nothing can then be moved
+    """
+    told = instructions(moves, current, desired)
+    work = _Work(current, desired, {consumer: slots_of(each) for consumer, each in held.items()})
+    for slots in work.held.values():
+        for slot, amount in slots.items():
+            work.used[slot] += amount
+    doubts = _place_told(work, told)
+    for bundle in _bundles(told):
+        _place_untold(work, bundle)
+    # Only now: several instructions may tell of the same units, as they would come from here or from there.
+    work.problems[:0] = [
+        doubt.sentence
+        for doubt in doubts
+        if work.held.get(doubt.consumer, {}).get(doubt.target, 0) < doubt.uses
+    ]
+    reshape = Reshape(
+        {uuid: _inventories(desired, uuid) for uuid in touched(told)},
+        {consumer: allocations_of(work.held[consumer]) for consumer, *_ in work.relocations},
+        tuple(work.relocations),
+    )
+    problems = work.problems or list(breaches(reshape, current, desired, told, held))
+    if problems:
+        raise ReshapeRefused(
+            f"the reshape cannot be done as a whole, so nothing of it was: {'; '.join(problems)}",
+            reasons=problems,
+        )
+    return reshape
+
+
+def touched(told: Iterable[Instruction]) -> list[str]:
+    """The uuids of the providers that inventory leaves or comes to."""
+    return sorted({uuid for each in told for uuid in (each.source, each.target)})
+
+
+def inverse_moves(moves: Sequence[Move], reshape: Reshape, tree: ProviderTree) -> tuple[Move, ...]:
+    """The instructions that undo `moves`, and bring each relocated amount back to where it came from.
+
+    `tree` has every provider that `moves` name.
+    """
+    back: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+    for consumer, _, amount, source, target, there in reshape.relocations:
+        shares = back.setdefault((tree[target].name, tree[source].name), {}).setdefault(consumer, {})
+        shares[there] = shares.get(there, 0) + amount
+    return tuple(_inverse(move, back) for move in moves)
+
+
+def _inverse(move: Move, back: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]]) -> Move:
+    origin, goal = move.to_resource_provider, move.from_resource_provider
+    there = {name: move.becomes.get(name, name) for name in move.moved_resources}
+    consumers = {
+        who: {name: amount for name, amount in shares.items() if name in there.values()}
+        for who, shares in back.get((origin, goal), {}).items()
+    }
+    return Move(
+        origin,
+        {there[name]: amount for name, amount in move.moved_resources.items()},
+        goal,
+        {who: shares for who, shares in consumers.items() if shares},
+        {after: before for before, after in there.items() if before != after},
+    )
+
+
+def _place_told(work: _Work, told: Sequence[Instruction]) -> list[_Doubt]:
+    """Move what the driver says each consumer uses; the answer is what it did not hold where it was said."""
+    left = {consumer: dict(slots) for consumer, slots in work.held.items()}
+    doubts = []
+    for each in told:
+        for source, target, _ in each.pairs():
+            if source == target:
+                continue
+            for consumer, shares in sorted((each.move.consumers or {}).items()):
+                uses = shares.get(source.resource_class, 0)
+                has = left.get(consumer, {}).get(source, 0)
+                if uses > has:
+                    sentence = (
+                        f"consumer {consumer} uses {uses} {source.resource_class} of "
+                        f"{each.move.to_resource_provider} but holds {has} on "
+                        f"{each.move.from_resource_provider}: give it an allocation first"
+                    )
+                    doubts.append(_Doubt(consumer, target, uses, sentence))
+                if uses and has:
+                    left[consumer][source] = has - min(uses, has)
+                    work.shift(consumer, source, min(uses, has), target)
+    return doubts
+
+
+def _place_untold(work: _Work, bundle: _Bundle) -> None:
+    """Place whole every consumer that is left on a class which its provider loses."""
+    sources = {name: Slot(bundle.source, name) for name in bundle.classes}
+    leaving = {name for name, slot in sources.items() if work.offered(slot) is None}
+    for consumer, share in _by_size(work, sources, leaving):
+        target = _first_with_room(work, bundle, bundle.targets, consumer, share)
+        if target is None:
+            work.problems.append(_no_room(work, bundle, consumer, share))
+        else:
+            _shift_all(work, bundle, consumer, share, target)
+    for name in sorted(bundle.classes - leaving):
+        for consumer, share in _by_size(work, sources, {name}):
+            if work.room(sources[name]) >= 0:
+                break
+            target = _first_with_room(work, bundle, bundle.untold, consumer, share)
+            if target is not None:
+                _shift_all(work, bundle, consumer, share, target)
+
+
+def _by_size(
+    work: _Work, sources: Mapping[str, Slot], classes: Iterable[str]
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """(consumer, {class: amount}) of who holds some of these classes, the largest first, then by uuid."""
+    shares = {
+        consumer: {name: slots[sources[name]] for name in classes if sources[name] in slots}
+        for consumer, slots in work.held.items()
+    }
+    found = [(consumer, share) for consumer, share in shares.items() if share]
+    return iter(sorted(found, key=lambda each: (-sum(each[1].values()), each[0])))
+
+
+def _first_with_room(
+    work: _Work, bundle: _Bundle, targets: Iterable[str], consumer: str, share: Mapping[str, int]
+) -> str | None:
+    for target in bundle.targets:
+        there = bundle.targets[target]
+        if (
+            target in targets
+            and share.keys() <= there.keys()
+            and all(work.takes(consumer, Slot(target, there[name]), amount) for name, amount in share.items())
+        ):
+            return target
+    return None
+
+
+def _shift_all(work: _Work, bundle: _Bundle, consumer: str, share: Mapping[str, int], target: str) -> None:
+    for name, amount in sorted(share.items()):
+        there = Slot(target, bundle.targets[target][name])
+        work.shift(consumer, Slot(bundle.source, name), amount, there)
+
+
+def _no_room(work: _Work, bundle: _Bundle, consumer: str, share: Mapping[str, int]) -> str:
+    asked = ", ".join(f"{amount} {name}" for name, amount in sorted(share.items()))
+    free = "; ".join(
+        f"{work.name(target)}: "
+        + ", ".join(
+            f"{max(0, work.room(Slot(target, there[c])))} {there[c]}" for c in sorted(share) if c in there
+        )
+        for target, there in bundle.targets.items()
+    )
+    return (
+        f"consumer {consumer} holds {asked} of {work.name(bundle.source)}, nobody said which units those "
+        f"are, and no single target has room for them (free on {free})"
+    )
+
+
+def _bundles(told: Sequence[Instruction]) -> Iterator[_Bundle]:
+    """The instructions by source, and within it by classes that travel together."""
+    by_source: dict[str, list[Instruction]] = {}
+    for each in told:
+        by_source.setdefault(each.source, []).append(each)
+    for source, group in by_source.items():
+        for classes in _components(frozenset(each.move.moved_resources) for each in group):
+            targets: dict[str, dict[str, str]] = {}
+            untold = set()
+            for each in group:
+                if each.move.moved_resources.keys() <= classes:
+                    there = targets.setdefault(each.target, {})
+                    for slot, target, _ in each.pairs():
+                        if slot.resource_class == target.resource_class:
+                            there[slot.resource_class] = target.resource_class
+                        else:  # only who is told changes class, as long as there is another way
+                            there.setdefault(slot.resource_class, target.resource_class)
+                    if each.move.consumers is None:
+                        untold.add(each.target)
+            yield _Bundle(source, classes, targets, frozenset(untold))
+
+
+def _components(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """The unions of overlapping sets, in the order of their first member set."""
+    components: list[frozenset[str]] = []
+    for members in sets:
+        joined = members
+        apart = []
+        for component in components:
+            if component & joined:
+                joined |= component
+            else:
+                apart.append(component)
+        components = [*apart, joined]
+    return components
+
+
+def _inventories(tree: ProviderTree, uuid: str) -> Mapping[str, Inventory]:
+    provider = tree.get(uuid)
+    return provider.inventories if provider else {}

@@ -1,0 +1,130 @@
+"""The values of a reshape: slots, instructions by uuid, relocations, and the change as a whole. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agent.claims.claim import Allocations
+from agent.driver import Move
+from agent.errors import ReshapeRefused
+from agent.tree import Inventory, ProviderTree
+
+
+class Slot(NamedTuple):
+    """One class of one provider (uuid): what is counted, moved and filled."""
+
+    provider: str
+    resource_class: str
+
+
+class Relocation(NamedTuple):
+    """`amount` of `resource_class`, held by `consumer`, goes from provider `source` to `target` (uuids).
+
+    There it is `target_class`, nearly always the same class.
+    """
+
+    consumer: str
+    resource_class: str
+    amount: int
+    source: str
+    target: str
+    target_class: str
+
+    @property
+    def slots(self) -> tuple[Slot, Slot]:
+        """From, to."""
+        return Slot(self.source, self.resource_class), Slot(self.target, self.target_class)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A move instruction whose providers are known by uuid; see `agent.driver.Move`."""
+
+    move: Move
+    source: str
+    target: str
+
+    def pairs(self) -> Iterator[tuple[Slot, Slot, int]]:
+        """(from, to, amount) a class."""
+        for resource_class, amount in self.move.moved_resources.items():
+            there = self.move.becomes.get(resource_class, resource_class)
+            yield Slot(self.source, resource_class), Slot(self.target, there), amount
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """The content of one `POST /reshaper`.
+
+    `inventories` {provider uuid: its whole new inventory}; `allocations` {consumer uuid: its whole new set}.
+    """
+
+    inventories: Mapping[str, Mapping[str, Inventory]]
+    allocations: Mapping[str, Allocations]
+    relocations: tuple[Relocation, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not self.inventories
+
+
+def instructions(
+    moves: Iterable[Move], current: ProviderTree, desired: ProviderTree
+) -> tuple[Instruction, ...]:
+    """The moves by uuid: names are looked up in the desired tree, a source also in the current one.
+
+    Raises ReshapeRefused for a name that is in neither.
+    """
+    return tuple(
+        Instruction(
+            move,
+            _uuid(move.from_resource_provider, desired, current),
+            _uuid(move.to_resource_provider, desired),
+        )
+        for move in moves
+    )
+
+
+def slots_of(allocations: Allocations) -> dict[Slot, int]:
+    return {
+        Slot(provider, resource_class): amount
+        for provider, resources in allocations.items()
+        for resource_class, amount in resources.items()
+    }
+
+
+def allocations_of(slots: Mapping[Slot, int]) -> Allocations:
+    """The inverse of `slots_of`."""
+    allocations: dict[str, dict[str, int]] = {}
+    for slot, amount in slots.items():
+        allocations.setdefault(slot.provider, {})[slot.resource_class] = amount
+    return allocations
+
+
+def inventory_at(tree: ProviderTree, slot: Slot) -> Inventory | None:
+    provider = tree.get(slot.provider)
+    return provider.inventories.get(slot.resource_class) if provider else None
+
+
+def total_at(tree: ProviderTree, slot: Slot) -> int:
+    inventory = inventory_at(tree, slot)
+    return inventory.total if inventory else 0
+
+
+def name_of(uuid: str, *trees: ProviderTree) -> str:
+    """The provider's name in the first tree that has it, its uuid if none has."""
+    for tree in trees:
+        provider = tree.get(uuid)
+        if provider is not None:
+            return provider.name
+    return uuid
+
+
+def _uuid(name: str, *trees: ProviderTree) -> str:
+    for tree in trees:
+        provider = tree.by_name(name)
+        if provider is not None:
+            return provider.uuid
+    raise ReshapeRefused(
+        f"a move instruction names provider {name}, which is in no tree; the driver's description is wrong",
+        reasons=[f"unknown provider {name}"],
+    )
