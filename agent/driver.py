@@ -165,6 +165,20 @@ class DriverSettings:
     state_path: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """An option that the driver would set on this host; `value` as a configuration file has it.
+
+    `why` is a sentence. `certain` False: only the operator can know; it is shown, and left commented out.
+    """
+
+    group: str
+    option: str
+    value: str
+    why: str
+    certain: bool = True
+
+
 class Driver(ABC):
     """A virt driver. Methods may be called from any thread; each returns or raises within its deadline.
 
@@ -195,6 +209,10 @@ class Driver(ABC):
     @abstractmethod
     def topology(self) -> Topology:
         """The host's NUMA cells and CPU sets."""
+
+    def suggest(self) -> tuple[Suggestion, ...]:
+        """Options of its own that this host calls for, for `plimsoll init`."""
+        return ()
 
     @abstractmethod
     def watch(self, changed: Callable[[str], None]) -> None:

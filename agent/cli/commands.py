@@ -131,16 +131,16 @@ def adopt(args: Namespace) -> ExitCode:
 def agent(args: Namespace) -> ExitCode:
     from agent.service import run
 
-    return ExitCode(run(_paths(args.config_file), _paths(args.config_dir)))
+    return ExitCode(run(paths(args.config_file), paths(args.config_dir)))
 
 
 def _load(args: Namespace) -> Any:
     from agent.settings import load
 
-    return load(_paths(args.config_file), _paths(args.config_dir))
+    return load(paths(args.config_file), paths(args.config_dir))
 
 
-def _paths(names: Sequence[str] | None) -> tuple[Path, ...]:
+def paths(names: Sequence[str] | None) -> tuple[Path, ...]:
     return tuple(Path(name) for name in names or ())
 
 

@@ -7,6 +7,9 @@ from typing import Any, NoReturn
 
 from agent.cli import commands
 from agent.cli.audit import add_audit_command
+from agent.cli.bundle import add_bundle_command
+from agent.cli.doctor import add_doctor_command
+from agent.cli.init import add_init_command
 from agent.cli.move_parser import add_move_commands
 from agent.cli.output import FORMATS
 from agent.cli.placement_parser import add_placement_commands
@@ -82,6 +85,9 @@ def build() -> argparse.ArgumentParser:
     add_reshape_command(add, _files)
     add_audit_command(add)
     add_placement_commands(add, _verbs_of)
+    add_init_command(add)
+    add_doctor_command(add, _files)
+    add_bundle_command(add, _files)
     return parser
 
 

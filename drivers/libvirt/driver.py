@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from agent.driver import Description, Driver, DriverSettings, Guest, Topology
+from agent.driver import Description, Driver, DriverSettings, Guest, Suggestion, Topology
 from agent.errors import DriverUnavailable, SettingsError
 from drivers.inventory import check_cpu_sets
 from drivers.libvirt.deadline import Runner
@@ -22,6 +22,7 @@ from drivers.libvirt.memory import Memory, boot_id
 from drivers.libvirt.model import Model, ModelSettings, make_model
 from drivers.libvirt.moves import Tenant
 from drivers.libvirt.options import OPTIONS, LibvirtOptions
+from drivers.libvirt.suggest import suggestions
 
 if TYPE_CHECKING:
     from drivers.libvirt.connection import Connection
@@ -72,6 +73,10 @@ class LibvirtDriver(Driver):
 
     def guests(self) -> tuple[Guest, ...]:
         return self._look(at_host=False).guests
+
+    def suggest(self) -> tuple[Suggestion, ...]:
+        model = self._look()
+        return suggestions(model.topology, model.devices.cards)
 
     def watch(self, changed: Callable[[str], None]) -> None:
         watcher = Watcher(changed, self._connect)

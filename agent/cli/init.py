@@ -1,0 +1,140 @@
+"""`plimsoll init`: look at the host, propose a configuration and its tree, write it after asking."""
+
+import argparse
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent.cli.output import Output
+from agent.cli.terminal import Style, plain
+from agent.cli.tree import tree_lines
+from agent.errors import DriverError, ExitCode, SettingsError, UsageError
+
+Json = dict[str, Any]
+FILE_DEFAULT = "/etc/plimsoll/plimsoll.conf"
+AGENT_GROUP = "plimsoll"
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+def add_init_command(add: Callable[..., argparse.ArgumentParser]) -> None:
+    command = add(
+        "init",
+        init,
+        "propose a configuration for this host, and write it after asking",
+        "Looks at the host through the driver, proposes each option with its reason, and draws the tree\n"
+        "that the agent would report. What only you can know is left commented out. Nothing is written\n"
+        "before you agree, and a file that is there is not replaced without --force.",
+        "  plimsoll init\n  plimsoll init --driver fake --file ./plimsoll.conf\n  plimsoll init --yes",
+    )
+    command.add_argument("--driver", default="libvirt", metavar="NAME", help="the virt driver (libvirt)")
+    command.add_argument("--host", metavar="NAME", help="the host's name (default: what it calls itself)")
+    command.add_argument("--file", default=FILE_DEFAULT, metavar="FILE", help=f"default {FILE_DEFAULT}")
+    command.add_argument("--yes", action="store_true", help="write without asking")
+    command.add_argument("--force", action="store_true", help="replace a file; the old one becomes FILE.old")
+
+
+def init(args: Namespace) -> ExitCode:
+    path = Path(args.file)
+    if path.exists() and not args.force:
+        raise UsageError(
+            f"{path} is there already: `plimsoll config validate` checks it; --force replaces it, and keeps "
+            f"it as {path.name}.old"
+        )
+    text, tree = _proposed(args)
+    Output(args.output).show(
+        {"file": str(path), "configuration": text, **tree},
+        lambda style: _lines(path, text, tree["resource_providers"], style),
+    )
+    if not args.yes and not _agreed(path):
+        print("nothing was written", file=sys.stderr)
+        return ExitCode.DONE
+    _write(path, text)
+    print(f"written: {path}; next: systemctl enable --now plimsoll-agent && plimsoll status", file=sys.stderr)
+    return ExitCode.DONE
+
+
+def _proposed(args: Namespace) -> tuple[str, Json]:
+    """The file's text, and the tree that the agent would report with it. Raises SettingsError."""
+    from dataclasses import replace
+
+    from agent.options import AGENT_OPTIONS, driver_class
+    from agent.proposal import own_suggestions, propose
+
+    (named,) = (option for option in AGENT_OPTIONS["DEFAULT"] if option.dest == "host")
+    host = args.host or named.default
+    first = _settings(f"[DEFAULT]\nhost = {host}\ncompute_driver = {args.driver}\n")
+    driver = driver_class(args.driver).create(replace(first.driver, state_path=None))
+    try:
+        suggested = (*own_suggestions(host, args.driver, driver.topology()), *driver.suggest())
+    except DriverError as error:
+        raise SettingsError(
+            f"The host cannot be seen through {args.driver}: {error.message}; `plimsoll doctor` says more. "
+            "Where there is no hypervisor to look at, --driver fake shows what this would be like."
+        ) from error
+    finally:
+        driver.close()
+    text = propose(suggested)
+    return text, _tree(_settings(text), host)
+
+
+def _settings(text: str) -> Any:
+    from tempfile import NamedTemporaryFile
+
+    from agent.settings import load
+
+    with NamedTemporaryFile("w", suffix=".conf", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        return load((Path(file.name),))
+
+
+def _tree(settings: Any, host: str) -> Json:
+    from dataclasses import replace
+
+    from agent.api.views import tree_view
+    from agent.options import driver_class
+    from agent.resolve import Owned, resolve
+    from agent.tree import Provider, ProviderTree
+
+    driver = driver_class(settings.compute_driver).create(replace(settings.driver, state_path=None))
+    try:
+        root = ProviderTree((Provider(NOBODY, host),))
+        return tree_view(resolve(driver.describe(), root, Owned(), NOBODY).tree, {})
+    finally:
+        driver.close()
+
+
+def _lines(path: Path, text: str, providers: Sequence[Json], style: Style) -> list[str]:
+    return [
+        f"== {path} would be",
+        *map(plain, text.splitlines()),
+        "",
+        "== and the agent would report",
+        *tree_lines(providers, style),
+    ]
+
+
+def _agreed(path: Path) -> bool:
+    """Asks a person at a terminal; nobody else is taken to agree."""
+    if not sys.stdin.isatty():
+        return False
+    print(f"\nWrite {path}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _write(path: Path, text: str) -> None:
+    """Raises OSError."""
+    import shutil
+
+    from agent.files import write_atomically
+
+    if path.exists():
+        path.with_name(f"{path.name}.old").write_bytes(path.read_bytes())
+    write_atomically(path, text)
+    try:
+        shutil.chown(path, group=AGENT_GROUP)
+        path.chmod(0o640)
+    except LookupError:  # no such group: the agent was not installed as a service
+        path.chmod(0o644)

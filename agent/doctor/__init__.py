@@ -1,0 +1,1 @@
+"""The doctor: what keeps an agent from working on this host, each with its remedy."""

@@ -1,0 +1,98 @@
+"""What is known of an agent, gathered in one file to hand on, without its secrets."""
+
+import io
+import json
+import os
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agent.doctor.examine import examine
+from agent.errors import PlimsollError, SettingsError, UsageError
+from agent.masking import mask
+from agent.settings import load
+
+QUESTIONS = ("status", "tree", "instances", "plan", "moves", "reshape", "audit", "config")
+LOG_LINES = 5000
+COMMAND_TIMEOUT_S = 20
+COMMANDS = {
+    "log.txt": ("journalctl", "-u", "plimsoll-agent", "-n", str(LOG_LINES), "-o", "short-iso", "--no-pager"),
+    "unit.txt": ("systemctl", "show", "plimsoll-agent", "--no-pager"),
+    "kernel.txt": ("uname", "-a"),
+    "cpus.txt": ("lscpu",),
+}
+
+Paths = tuple[Path, ...]
+Ask = Callable[[str, str], Any]
+"""GET of a path at a socket, "" for the usual one. Raises PlimsollError."""
+
+
+def gather(to: str | None, config_files: Paths, config_dirs: Paths, ask: Ask) -> tuple[Path, list[str]]:
+    """The file that was written, mode 0600, and what is in it. Raises UsageError for a file that is there."""
+    secrets, problem = _secrets(config_files, config_dirs)
+    name = f"plimsoll-{os.uname().nodename}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    path = Path(to or f"{name}.tar.gz")
+    made = []
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{path} is there already; --to names another file") from None
+    with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for member, text in _members(config_files, config_dirs, ask, problem):
+            content = mask(text, secrets).encode("utf-8", "backslashreplace")
+            info = tarfile.TarInfo(f"{name}/{member}")
+            info.size, info.mtime, info.mode = len(content), int(time.time()), 0o600
+            archive.addfile(info, io.BytesIO(content))
+            made.append(member)
+    return path, made
+
+
+def _secrets(config_files: Paths, config_dirs: Paths) -> tuple[frozenset[str], str]:
+    """The secrets of the settings; and why the settings could not be read, if so."""
+    try:
+        return load(config_files, config_dirs).secrets, ""
+    except SettingsError as error:
+        return frozenset(), error.message
+
+
+def _members(config_files: Paths, config_dirs: Paths, ask: Ask, problem: str) -> Iterator[tuple[str, str]]:
+    for question in QUESTIONS:
+        yield f"{question}.json", _told(partial(ask, "", f"/v1/{question}"))
+
+    def examined() -> object:
+        checks = examine(config_files, config_dirs, lambda socket: ask(socket, "/v1/status"))
+        return [each.to_json() for each in checks]
+
+    yield "doctor.json", _told(examined)
+    for member, command in COMMANDS.items():
+        yield member, _run(command)
+    if problem:
+        yield "settings-problem.txt", problem
+
+
+def _told(ask: Callable[[], Any]) -> str:
+    try:
+        return json.dumps(ask(), indent=2)
+    except PlimsollError as error:
+        return json.dumps({"error": {"code": error.code, "message": error.message}}, indent=2)
+
+
+def _run(command: tuple[str, ...]) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603  # one of COMMANDS
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{' '.join(command)}: {error}\n"
+    return done.stdout + done.stderr

@@ -1,0 +1,171 @@
+"""`plimsoll doctor` on a host that is well, and on each thing that may be wrong with one."""
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from agentprocess import Agent
+from cliprocess import plimsoll
+
+from agent.doctor.examine import examine
+from agent.errors import DaemonUnreachable, ExitCode, Forbidden
+
+HOST = "0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
+
+
+def nobody(socket: str) -> object:
+    raise DaemonUnreachable(f"no agent listens at {socket}", socket=socket)
+
+
+class Patient:
+    """A configuration and a state directory, examined without an agent."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state = directory / "state"
+        self.state.mkdir(mode=0o700)
+        self.file = directory / "plimsoll.conf"
+        self.write()
+
+    def write(self, more: str = "") -> None:
+        self.file.write_text(
+            f"[DEFAULT]\ncompute_driver = fake\nhost = node1\nstate_path = {self.state}\n"
+            f"[api]\nsocket = {self.state}/s\n{more}",
+            encoding="utf-8",
+        )
+
+    def verdicts(self, name: str) -> list[tuple[str, str]]:
+        """(verdict, sentence and remedy) of each check of that name."""
+        return [
+            (each.verdict.value, f"{each.sentence} {each.remedy}")
+            for each in examine((self.file,), (), nobody)
+            if each.name == name
+        ]
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Patient:
+    return Patient(tmp_path)
+
+
+def test_a_running_agent_is_well(tmp_path: Path) -> None:
+    agent = Agent(tmp_path)
+    agent.start()
+    try:
+        done = agent("doctor", "--config-file", str(agent.file), "-o", "json")
+    finally:
+        agent.stop()
+    found = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+    assert done.returncode == ExitCode.DONE, done.stdout
+    for name in (
+        "versions",
+        "settings",
+        "state",
+        "disk",
+        "identity",
+        "database",
+        "agent",
+        "placement",
+        "driver",
+    ):
+        assert found[name]["verdict"] == "good", found[name]
+    assert "node1" in found["identity"]["sentence"] and "is ready" in found["agent"]["sentence"]
+
+
+def test_a_host_before_its_first_start_has_no_bad_thing(patient: Patient) -> None:
+    patient.state.rmdir()
+    verdicts = [each.verdict.value for each in examine((patient.file,), (), nobody)]
+    assert "bad" not in verdicts
+    assert not patient.state.exists(), "the doctor changes nothing"
+
+
+def test_bad_settings_are_said_and_nothing_is_guessed_after_them(patient: Patient) -> None:
+    patient.write("[log]\nlevle = debug\n")
+    ((verdict, told),) = patient.verdicts("settings")
+    assert verdict == "bad" and "levle" in told and "level" in told
+    assert patient.verdicts("driver") == []
+
+
+def test_a_state_directory_that_anybody_may_write(patient: Patient) -> None:
+    patient.state.chmod(0o777)
+    ((verdict, told),) = patient.verdicts("state")
+    assert verdict == "bad" and f"chmod 0700 {patient.state}" in told
+
+
+def test_a_damaged_database_is_named(patient: Patient) -> None:
+    path = patient.state / "agent.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE one (value TEXT) STRICT")
+        database.executemany("INSERT INTO one VALUES (?)", [("x" * 1000,)] * 50)
+    database.close()
+    path.chmod(0o600)
+    assert [verdict for verdict, _ in patient.verdicts("database")] == ["good"]
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(8192))
+    ((verdict, told),) = patient.verdicts("database")
+    assert verdict == "bad" and str(path) in told and "backup" in told
+
+
+def test_no_database_at_all_is_named_too(patient: Patient) -> None:
+    (patient.state / "placement.db").write_bytes(b"no database" * 1000)
+    ((verdict, told),) = patient.verdicts("database")
+    assert verdict == "bad" and "placement.db is damaged" in told
+
+
+def test_a_database_that_others_may_read(patient: Patient) -> None:
+    path = patient.state / "agent.db"
+    sqlite3.connect(path).close()
+    path.chmod(0o644)
+    ((verdict, told),) = patient.verdicts("database")
+    assert verdict == "warning" and f"chmod 0600 {path}" in told
+
+
+def test_a_lost_uuid_file_is_told_before_the_agent_refuses_to_start(patient: Patient) -> None:
+    (patient.state / "agent.db").touch(mode=0o600)
+    ((verdict, told),) = patient.verdicts("identity")
+    assert verdict == "bad" and "host_id is gone" in told
+
+
+def test_a_renamed_host(patient: Patient) -> None:
+    (patient.state / "host_id").write_text(f"{HOST}\n", encoding="utf-8")
+    (patient.state / "host_name").write_text("node0\n", encoding="utf-8")
+    ((verdict, told),) = patient.verdicts("identity")
+    assert verdict == "bad" and "node0" in told and "plimsoll adopt" in told
+
+
+def test_a_hypervisor_that_is_away(patient: Patient, tmp_path: Path) -> None:
+    pytest.importorskip("libvirt", reason="libvirt's binding is not installed")
+    patient.write(f"[libvirt]\nconnection_uri = qemu+unix:///system?socket={tmp_path}/none\n")
+    text = patient.file.read_text("utf-8").replace("= fake", "= libvirt")
+    patient.file.write_text(text, encoding="utf-8")
+    ((verdict, told),) = patient.verdicts("driver")
+    assert verdict == "bad" and "no connection to libvirt" in told
+
+
+def test_a_remote_placement_that_is_away(patient: Patient) -> None:
+    patient.write(
+        "[placement]\nkind = remote\nauth_type = none\nendpoint_override = http://127.0.0.1:1\ntimeout = 1\n"
+    )
+    ((verdict, told),) = patient.verdicts("placement")
+    assert verdict == "bad" and "127.0.0.1:1" in told
+
+
+def test_an_agent_that_is_degraded_or_lets_nobody_in(patient: Patient) -> None:
+    def degraded(_: str) -> object:
+        return {"pid": 7, "version": "1", "state": "degraded", "reasons": ["libvirt is away."]}
+
+    def forbidding(_: str) -> object:
+        raise Forbidden("uid 7 may not ask")
+
+    for ask, expected in ((degraded, ("bad", "libvirt is away")), (forbidding, ("warning", "uid 7"))):
+        (found,) = (each for each in examine((patient.file,), (), ask) if each.name == "agent")
+        assert found.verdict.value == expected[0] and expected[1] in found.sentence
+
+
+def test_the_command_ends_with_1_where_something_is_bad(patient: Patient) -> None:
+    patient.state.chmod(0o777)
+    done = plimsoll(patient.state / "s", "doctor", "--config-file", str(patient.file))
+    assert done.returncode == ExitCode.FAILED
+    assert "bad      state" in done.stdout and "-> chmod 0700" in done.stdout
