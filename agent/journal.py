@@ -31,6 +31,7 @@ HISTORY_MAX = 10_000
 HISTORY_SLACK = 500
 ENDED_MOVES_MAX = 256
 RECEIPTS_MAX = 64
+RESHAPE_EVENT = "reshape"
 WAIT_S = 60.0
 
 MIGRATIONS = (
@@ -110,7 +111,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One step in the life of a consumer; `at` is seconds since the epoch, UTC."""
+    """One step in the life of a consumer, "" for the host; `at` is seconds since the epoch, UTC."""
 
     at: float
     consumer: str
@@ -265,6 +266,7 @@ class Journal:
         row = (receipt.id, receipt.at, int(done), _dump(receipt.to_json()))
         claim_rows = [_row(claim) for claim in claims]
         move_rows = [(m.migration, m.since, int(m.ended), _dump(move_to_json(m))) for m in moves]
+        told = f"receipt {receipt.id}, {len(receipt.relocations)} allocations moved"
 
         def change(transaction: Transaction) -> None:
             transaction.execute(_PUT_RESHAPE, row)
@@ -275,14 +277,18 @@ class Journal:
             if done:
                 transaction.execute(_FORGET_RESHAPES, (RECEIPTS_MAX,))
 
-        return self._write(change, None, releases=done)
+        return self._write(change, ("", RESHAPE_EVENT, told) if done else None, releases=done)
 
-    def history(self, consumer: str | None = None, limit: int = 100) -> tuple[Event, ...]:
-        """The latest events, of all consumers or of one, the newest first."""
-        where, named = ("", ()) if consumer is None else ("WHERE consumer = ? ", (consumer,))
+    def note(self, consumer: str, event: str, detail: str = "") -> Written:
+        """Only an event, which changes nothing; `consumer` is "" where it is the host's own."""
+        return self._write(lambda transaction: None, (consumer, event, detail))
+
+    def history(self, consumer: str | None = None, limit: int = 100, since: float = 0.0) -> tuple[Event, ...]:
+        """The latest events, of all consumers or of one, the newest first; `since` as `Event.at`."""
         rows = self._read(
-            f"SELECT at, consumer, event, detail FROM history {where}ORDER BY id DESC LIMIT ?",  # noqa: S608
-            (*named, limit),
+            "SELECT at, consumer, event, detail FROM history WHERE at >= ? AND consumer = ifnull(?, consumer)"
+            " ORDER BY id DESC LIMIT ?",
+            (since, consumer, limit),
         )
         return tuple(Event(*row) for row in rows)
 

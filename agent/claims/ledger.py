@@ -86,6 +86,16 @@ class Ledger:
         """The exact units there are, free or not."""
         return self._offered
 
+    @property
+    def used(self) -> Amounts:
+        """What is in use, by whomever."""
+        return self._used
+
+    @property
+    def others(self) -> Mapping[str, Allocations]:
+        """{consumer without a claim: what it holds on this host}"""
+        return self._others
+
     # Our claims
 
     def put(self, claim: Claim) -> None:

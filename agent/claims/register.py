@@ -2,16 +2,36 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from agent.claims.claim import TRANSITIONS, Claim, ClaimState, Step
+from agent.claims.claim import TRANSITIONS, Allocations, Claim, ClaimState, Step
+from agent.claims.fit import Amounts, FreeUnits
 from agent.claims.ledger import Ledger
 from agent.errors import StateError
-from agent.journal import ENDED_MOVES_MAX, Journal, Written
+from agent.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, Journal, Written
 from agent.moves.table import TRANSITIONS as TRANSITIONS_OF_MOVES
-from agent.moves.table import Move, MoveStep, claims_of
+from agent.moves.table import Move, MoveKind, MoveStep, claims_of
 from agent.reshape.receipt import Receipt
 from agent.reshape.records import ExactUnits, follow
+from agent.tree import ProviderTree
+
+Seen = Callable[[str, MoveKind | None], None]
+"""Takes a step of a claim (None), of a move (its kind), or RESHAPE_EVENT (None)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The host at one moment: `tree` as placement had it at the last pass, `used` by whomever since then.
+
+    `offered` are the exact units there are, `others` {consumer without a claim: what it holds}.
+    """
+
+    tree: ProviderTree
+    used: Amounts
+    offered: FreeUnits
+    claims: Mapping[str, Claim]
+    others: Mapping[str, Allocations]
+    moves: tuple[Move, ...]
 
 
 class Register:
@@ -25,6 +45,20 @@ class Register:
         self.journal = journal
         self.ledger = Ledger(journal.claims().values())
         self.moves = journal.moves()
+        self.seen: Seen = lambda step, kind: None
+        """Told each step that was taken, with the lock held."""
+
+    def picture(self) -> "Picture":
+        """All that there is, at one moment."""
+        with self.lock:
+            return Picture(
+                self.ledger.host.tree,
+                {uuid: dict(amounts) for uuid, amounts in self.ledger.used.items()},
+                self.ledger.offered,
+                dict(self.ledger.claims),
+                dict(self.ledger.others),
+                tuple(self.moves.values()),
+            )
 
     def state_of(self, consumer: str) -> ClaimState | None:
         """The caller holds the lock."""
@@ -53,6 +87,7 @@ class Register:
             chosen = replace(chosen, state=after)
             written = self.journal.put(chosen, step, detail)
             self.ledger.put(chosen)
+        self.seen(step, None)
         return written
 
     def move_durably(self, step: Step, consumer: str, claim: Claim | None = None, detail: str = "") -> None:
@@ -115,6 +150,7 @@ class Register:
         old_claims = {name: self.ledger.claims.get(name) for name in consumers}
         written = self.journal.put_move(taken, claims.values(), consumers - claims.keys(), step)
         self._put(taken.migration, taken, {name: claims.get(name) for name in consumers})
+        self.seen(step, taken.kind)
         return taken, written, lambda: self._put(move.migration, present, old_claims)
 
     def _put(self, migration: str, move: Move | None, claims: Mapping[str, Claim | None]) -> None:
@@ -153,3 +189,4 @@ class Register:
             self.moves.update({move.migration: move for move in found.moves})
             for claim in found.claims:
                 self.ledger.put(claim)
+            self.seen(RESHAPE_EVENT, None)
