@@ -31,6 +31,7 @@ from agent.reshape.asked import Preview, preview
 from agent.reshape.reshaping import Exact, Goal, Reshaping
 from agent.reshape.stage import staged
 from agent.resolve import Owned, Resolved, recognised, resolve
+from agent.seen import Seen
 from agent.tree import Provider, ProviderTree
 
 ATTEMPTS_MAX = 3
@@ -87,6 +88,7 @@ class Reporter:
 
     `reshaping` does what a driver's move instructions, or an operator, ask for; without it nothing moves.
     `arrive` is called before the first write; it raises PlimsollError where nothing is to be written here.
+    `seen` keeps what placement holds for the next start.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Reporter:
         *,
         reshaping: Reshaping | None = None,
         arrive: Callable[[], None] = lambda: None,
+        seen: Seen | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -111,6 +114,7 @@ class Reporter:
         self._pending: ReshapeRefused | None = None
         self._arrive = arrive
         self._arrived = False
+        self._seen = seen
         self._clock = clock
         self._timer = timer
         self._lock = threading.Lock()
@@ -123,6 +127,9 @@ class Reporter:
         self._held: dict[str, tuple[int | None, Mapping[str, Mapping[str, int]]]] = {}
         self.guests: tuple[Guest, ...] | None = None
         """What the driver last said, None before it ever answered."""
+        if seen is not None:
+            self._tree, held = seen.load()
+            self._held = {each.uuid: (each.generation, held.get(each.uuid, {})) for each in self._tree}
 
     def running_s(self) -> float:
         """For how long the pass under way has been running, 0 if there is none."""
@@ -142,7 +149,7 @@ class Reporter:
 
     @property
     def tree(self) -> ProviderTree | None:
-        """Placement's tree as the last pass knew it."""
+        """Placement's tree as the last pass knew it, which may have been one before the start."""
         return self._tree
 
     def guests_now(self) -> tuple[Guest, ...]:
@@ -249,6 +256,8 @@ class Reporter:
         self._tracker.refresh(tree, held, resolved.units)
         self._tree, self._description = tree, description
         self._in_step = self._pending is None
+        if self._seen is not None:
+            self._seen.save(tree, held)
         self._overused = overused(tree, held)
         self._problems = (*resolved.problems, *goal.told, *chain.from_iterable(self._overused.values()))
         return Plan(tuple(written))

@@ -32,6 +32,7 @@ from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.report import Reporter
 from agent.reshape.reshaping import Reshaping
+from agent.seen import Seen
 from agent.settings import Settings
 from agent.tracker import ResourceTracker
 
@@ -133,6 +134,7 @@ class Service:
         )
         self._stack.callback(client.close)
         tracker = ResourceTracker(journal, client)
+        here = place(told.placement)
         reporter = Reporter(
             driver,
             client,
@@ -140,7 +142,8 @@ class Service:
             journal,
             identity.uuid,
             reshaping=Reshaping(client, tracker, journal, identity.uuid),
-            arrive=lambda: arrive(told.state_path, client, place(told.placement), tracker.claims().values()),
+            arrive=lambda: arrive(told.state_path, client, here, tracker.claims().values()),
+            seen=Seen(told.state_path, here),
         )
         self._stack.callback(reporter.close)
         self._agent = HostAgent(

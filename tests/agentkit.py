@@ -22,6 +22,7 @@ from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
 from agent.report import Reporter
 from agent.reshape.reshaping import Reshaping
+from agent.seen import Seen
 from agent.settings import Settings, load
 from agent.tracker import ResourceTracker
 from drivers.fake import FakeDriver
@@ -95,6 +96,7 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
     client = PlacementClient(wire)
     tracker = ResourceTracker(journal, client)
     driver = FakeDriver.create(settings.driver)
+    here = place(told)
     reporter = Reporter(
         driver,
         client,
@@ -102,7 +104,8 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
         journal,
         identity.uuid,
         reshaping=Reshaping(client, tracker, journal, identity.uuid),
-        arrive=lambda: arrive(settings.state_path, client, place(told), tracker.claims().values()),
+        arrive=lambda: arrive(settings.state_path, client, here, tracker.claims().values()),
+        seen=Seen(settings.state_path, here),
     )
     retries: list[float] = []
     now = [0.0]
