@@ -13,6 +13,7 @@ TEST = [
     "pytest-timeout>=2.3",
     "responses>=0.25",
 ]
+DOCS = ["myst-parser>=3.0", "shtab>=1.7", "sphinx>=7.2"]
 DEV = ["import-linter>=2.0", "mypy>=1.13", "ruff>=0.8", "types-PyYAML", "types-jsonschema", "types-requests"]
 
 setup(
@@ -37,7 +38,7 @@ setup(
         "requests>=2.28",
         "werkzeug>=2.2",
     ],
-    extras_require={"libvirt": LIBVIRT, "test": TEST, "dev": TEST + DEV},
+    extras_require={"libvirt": LIBVIRT, "test": TEST, "docs": DOCS, "dev": TEST + DOCS + DEV},
     entry_points={
         "console_scripts": ["plimsoll = agent.cli.main:main"],
         "plimsoll.drivers": [

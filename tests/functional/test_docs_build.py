@@ -1,0 +1,48 @@
+"""The operator's guide: whole, without a warning, and of this very program."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import agent
+from agent.errors import PlimsollError
+
+DOCS = Path(__file__).parents[2] / "docs"
+BUILD = [sys.executable, str(DOCS / "build.py")]
+
+
+def kinds(kind: type[PlimsollError] = PlimsollError) -> Iterator[type[PlimsollError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from kinds(below)
+
+
+def test_every_error_code_has_an_entry_and_every_entry_is_one() -> None:
+    for module in pkgutil.walk_packages(agent.__path__, "agent."):
+        importlib.import_module(module.name)
+    codes = {kind.code for kind in kinds() if kind.__module__.startswith("agent.")}
+    lines = (DOCS / "troubleshooting.md").read_text("utf-8").splitlines()
+    assert sorted(codes) == sorted(line.removeprefix("### ") for line in lines if line.startswith("### "))
+
+
+def test_the_page_of_the_options_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    page = importlib.import_module("build").configuration_page()
+    assert page == (DOCS / "configuration.md").read_text("utf-8"), "run `./dev docs`"
+
+
+@pytest.mark.slow
+def test_the_guide_the_man_pages_and_the_completions_build_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run([*BUILD, str(tmp_path)], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    html = (tmp_path / "html" / "index.html").read_text("utf-8")
+    assert "https://" not in html.replace("https://www.sphinx-doc.org", "").replace("https://alabaster", "")
+    assert ".TH" in (tmp_path / "man" / "plimsoll.1").read_text("utf-8")
+    assert "VCPU" in (tmp_path / "man" / "plimsoll.conf.5").read_text("utf-8")
+    syntax = subprocess.run(["bash", "-n", str(tmp_path / "completion" / "plimsoll")], check=False)
+    assert syntax.returncode == 0
