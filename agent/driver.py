@@ -14,6 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from agent.errors import UsageError
+
 ENTRY_POINT_GROUP = "plimsoll.drivers"
 
 
@@ -40,7 +42,8 @@ class DescribedProvider:
 
     `device` says which thing stands behind it ("host", "numa:0", "pci:0000:84:00.0"): names are never parsed.
     `units` lists the exact units of a class where the host has them (PCPU: cpu ids; SRIOV_NET_VF: addresses),
-    in the order in which they are handed out. `aggregates` are uuids.
+    in the order in which they are handed out. `aggregates` are uuids. `cell` is the id of the NUMA cell that
+    all of it is on, None where it is on none, on several, or nobody knows.
     """
 
     name: str
@@ -50,6 +53,7 @@ class DescribedProvider:
     aggregates: frozenset[str] = frozenset()
     device: str = "host"
     units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cell: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,11 @@ class Description:
 
 
 class GuestState(StrEnum):
+    """STARTING and MIGRATING: not running here yet, and not known to do so ever."""
+
     RUNNING = "running"
+    STARTING = "starting"
+    MIGRATING = "migrating"
     PAUSED = "paused"
     SHUTOFF = "shutoff"
     CRASHED = "crashed"
@@ -205,6 +213,15 @@ class Driver(ABC):
     @abstractmethod
     def guests(self) -> tuple[Guest, ...]:
         """What runs or is defined here, with the exact units each uses, in the order of their uuids."""
+
+    def guest_of(self, xml: str) -> Guest:
+        """The guest that a domain's XML describes, which may be about to start and not be known yet.
+
+        Nothing is asked of the hypervisor, which may be waiting for the answer; so DISK_GB is left out where
+        it was not read before. Raises DriverDataError for what is no such XML, UsageError where the driver's
+        guests have none, DriverUnavailable while the devices were not read yet.
+        """
+        raise UsageError(f"{type(self).__name__} has no guests that are described in XML.")
 
     @abstractmethod
     def topology(self) -> Topology:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from oslo_config import cfg
 
-from agent.driver import Description, Driver, DriverSettings, Guest, Topology
+from agent.driver import Description, Driver, DriverSettings, Guest, GuestState, Topology
 from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
 from drivers.fake.host import Host
@@ -89,6 +89,23 @@ class FakeDriver(Driver):
 
     def guests(self) -> tuple[Guest, ...]:
         return self._answer().guests
+
+    def guest_of(self, xml: str) -> Guest:
+        """Files of disks have no size here, so DISK_GB is what a guest of that uuid had."""
+        # late: a described host needs nothing of libvirt's, only its guests do
+        from drivers.libvirt.domains import BYTES_PER_GIB, guest_of, parse_domain
+        from drivers.libvirt.holding import Place, with_places
+
+        domain, description = parse_domain(xml), self.describe()
+        places = {
+            unit: Place(resource_class, provider.device)
+            for provider in description.providers
+            for resource_class, units in provider.units.items()
+            for unit in units
+        }
+        disk_gb = {each.uuid: each.resources.get("DISK_GB", 0) for each in self.guests()}.get(domain.uuid, 0)
+        dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
+        return with_places(guest_of(domain, GuestState.STARTING, disk_gb * BYTES_PER_GIB, dedicated), places)
 
     def topology(self) -> Topology:
         return describe_topology(self._answer(), self._settings.host_settings)

@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from agent.driver import Description, Driver, DriverSettings, Guest, Suggestion, Topology
+from agent.driver import Description, Driver, DriverSettings, Guest, GuestState, Suggestion, Topology
 from agent.errors import DriverUnavailable, SettingsError
 from drivers.inventory import check_cpu_sets
 from drivers.libvirt.deadline import Runner
 from drivers.libvirt.deviceoptions import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.deviceoptions import device_settings
+from drivers.libvirt.domains import BYTES_PER_GIB, guest_of, parse_domain
 from drivers.libvirt.hints import Hints, Watcher
+from drivers.libvirt.holding import with_places
 from drivers.libvirt.host import HostFacts
 from drivers.libvirt.lost import lost_mdevs
 from drivers.libvirt.memory import Memory, boot_id
@@ -77,6 +79,18 @@ class LibvirtDriver(Driver):
     def suggest(self) -> tuple[Suggestion, ...]:
         model = self._look()
         return suggestions(model.topology, model.devices.cards)
+
+    def guest_of(self, xml: str) -> Guest:
+        with self._lock:
+            model, parts = self._model, self._parts
+        if model is None or parts is None:
+            raise DriverUnavailable("the devices of this host were not read yet")
+        domain = parse_domain(xml)
+        disk_gb = parts[1].disk_gb(domain)
+        dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
+        guest = guest_of(domain, GuestState.STARTING, (disk_gb or 0) * BYTES_PER_GIB, dedicated)
+        problem = "the sizes of its disks were not read yet" if disk_gb is None else None
+        return replace(with_places(guest, model.places), problem=problem)
 
     def watch(self, changed: Callable[[str], None]) -> None:
         watcher = Watcher(changed, self._connect)

@@ -25,6 +25,11 @@ _STATES = {
 }
 """A domain that is shutting down still holds everything."""
 
+_PAUSED_FOR = {
+    libvirt.VIR_DOMAIN_PAUSED_STARTING_UP: GuestState.STARTING,
+    libvirt.VIR_DOMAIN_PAUSED_MIGRATION: GuestState.MIGRATING,
+}
+
 Mark = tuple[str, int]
 """A domain's name and its id (-1 when it does not run), which a listing gives for nothing."""
 
@@ -58,7 +63,7 @@ def read_guest(
     parsed = known.domain if known is not None else None
     try:
         session.beat()
-        state = _STATES.get(domain.state()[0], GuestState.RUNNING)
+        state = _state(*domain.state())
         session.beat()
         parsed = parse_domain(domain.XMLDesc(), f"domain {name} ({uuid})")
         size, problem = _disk_bytes(session, domain, parsed.disks)
@@ -75,6 +80,11 @@ def read_guest(
     except DriverDataError as error:
         guest = _unread(uuid, name, state, known, error.message)
     return _told(Known(mark, guest, parsed), known)
+
+
+def _state(state: int, reason: int) -> GuestState:
+    paused = _PAUSED_FOR.get(reason) if state == libvirt.VIR_DOMAIN_PAUSED else None
+    return paused or _STATES.get(state, GuestState.RUNNING)
 
 
 def _told(new: Known, old: Known | None) -> Known:

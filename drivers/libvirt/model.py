@@ -7,7 +7,7 @@ from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettin
 from drivers.hosttree import cell_provider_name, host_providers
 from drivers.libvirt.devices import DeviceFacts, DeviceSettings, Remembered, describe_cards, mdev_class
 from drivers.libvirt.domains import Domain
-from drivers.libvirt.holding import missing_units, remember, unit_places, with_places
+from drivers.libvirt.holding import Place, missing_units, remember, unit_places, with_places
 from drivers.libvirt.host import HostFacts, describe_host, describe_topology, host_cells
 from drivers.libvirt.moves import Tenant, moves_of
 
@@ -24,7 +24,8 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The contract's answers; the units to remember, those of them that are not there, and the devices."""
+    """The contract's answers; the units to remember, those of them that are not there, the devices, and what
+    each unit that is described is of."""
 
     description: Description
     topology: Topology
@@ -32,6 +33,7 @@ class Model:
     units: Mapping[str, Remembered]
     missing: tuple[Remembered, ...]
     devices: DeviceFacts
+    places: Mapping[str, Place]
 
 
 def make_model(
@@ -70,6 +72,7 @@ def make_model(
         remember(named, devices, places, known, boot, forget=complete),
         tuple(missing),
         devices,
+        places,
     )
 
 

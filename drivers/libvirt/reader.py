@@ -29,6 +29,7 @@ from drivers.libvirt.connection import Connection, Session
 from drivers.libvirt.deadline import Beat, Hung, Runner
 from drivers.libvirt.devicereader import DeviceReader
 from drivers.libvirt.devices import DeviceFacts
+from drivers.libvirt.domains import Domain
 from drivers.libvirt.guests import Known, pass_over, read_guest
 from drivers.libvirt.hints import Hints
 from drivers.libvirt.host import HostFacts
@@ -223,6 +224,15 @@ class Reader:
             if reading.domain is not None:
                 self._hung[reading.domain] = error.returned
             raise
+
+    def disk_gb(self, domain: Domain) -> int | None:
+        """The DISK_GB of these disks as they were last read, None if they were not. Asks nothing."""
+        known = self._known.get(domain.uuid)
+        if not domain.disks:
+            return 0
+        if known is None or known.domain is None or known.domain.disks != domain.disks:
+            return None
+        return known.guest.resources.get("DISK_GB")
 
     def _read_guests(self, session: Session, reading: _Reading) -> _Reading:
         named = self._hints.take_domains()
