@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent import journalsql as sql
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.claimjson import move_to_json, read_allocations, read_move, read_units
 from agent.claims.request import parse_claim, to_json
@@ -33,62 +34,6 @@ ENDED_MOVES_MAX = 256
 RECEIPTS_MAX = 64
 RESHAPE_EVENT = "reshape"
 WAIT_S = 60.0
-
-MIGRATIONS = (
-    """
-    CREATE TABLE claims (
-        consumer TEXT NOT NULL PRIMARY KEY,
-        state TEXT NOT NULL CHECK (state IN ('claiming', 'claimed', 'releasing')),
-        request TEXT NOT NULL,      -- as the local API takes it
-        allocations TEXT NOT NULL,  -- {provider uuid: {class: amount}}
-        units TEXT NOT NULL,        -- {provider uuid: {class: [exact unit, ...]}}
-        since REAL NOT NULL,
-        adopted INTEGER NOT NULL CHECK (adopted IN (0, 1))
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE facts (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
-    CREATE TABLE history (
-        id INTEGER PRIMARY KEY,
-        at REAL NOT NULL,
-        consumer TEXT NOT NULL,
-        event TEXT NOT NULL,
-        detail TEXT NOT NULL
-    ) STRICT;
-    """,
-    """
-    CREATE TABLE moves (
-        migration TEXT NOT NULL PRIMARY KEY,
-        since REAL NOT NULL,
-        ended INTEGER NOT NULL CHECK (ended IN (0, 1)),
-        move TEXT NOT NULL          -- the migration context: agent.claims.claimjson
-    ) STRICT, WITHOUT ROWID;
-    """,
-    """
-    CREATE TABLE reshapes (
-        id TEXT NOT NULL PRIMARY KEY,
-        at REAL NOT NULL,
-        done INTEGER NOT NULL CHECK (done IN (0, 1)),
-        receipt TEXT NOT NULL       -- agent.reshape.receipt
-    ) STRICT, WITHOUT ROWID;
-    """,
-)
-
-_PUT_CLAIM = """
-    INSERT OR REPLACE INTO claims (consumer, state, request, allocations, units, since, adopted)
-    VALUES (?, ?, ?, ?, ?, ?, ?)
-"""
-_PUT_MOVE = "INSERT OR REPLACE INTO moves (migration, since, ended, move) VALUES (?, ?, ?, ?)"
-_FORGET_ENDED = """
-    DELETE FROM moves WHERE ended = 1 AND migration NOT IN
-        (SELECT migration FROM moves WHERE ended = 1 ORDER BY since DESC, migration DESC LIMIT ?)
-"""
-_PUT_RESHAPE = "INSERT OR REPLACE INTO reshapes (id, at, done, receipt) VALUES (?, ?, ?, ?)"
-_FORGET_RESHAPES = """
-    DELETE FROM reshapes WHERE done = 1 AND id NOT IN
-        (SELECT id FROM reshapes WHERE done = 1 ORDER BY at DESC, id DESC LIMIT ?)
-"""
-_SET_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
-_NOTE = "INSERT INTO history (at, consumer, event, detail) VALUES (?, ?, ?, ?)"
-_FORGET_OLD = "DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - ?"
 
 _dump = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -132,7 +77,10 @@ class Journal:
         """The journal of that state directory, made if it is not there; only one process may have it."""
         try:
             file = SqliteFile.open(
-                state_dir / FILE_NAME, application_id=APPLICATION_ID, migrations=MIGRATIONS, name="journal"
+                state_dir / FILE_NAME,
+                application_id=APPLICATION_ID,
+                migrations=sql.MIGRATIONS,
+                name="journal",
             )
         except DatabaseError as error:
             raise StateError(str(error), path=str(error.path)) from error
@@ -145,6 +93,10 @@ class Journal:
         except DatabaseError as error:
             raise StateError(str(error), path=str(error.path)) from error
 
+    def measure(self, committed: Callable[[float], None]) -> None:
+        """Tell `committed`, from now on, how many seconds each commit took; on the writer's thread."""
+        self._file.committed = committed
+
     # Claims
 
     def put(self, claim: Claim, event: str, detail: str = "") -> Written:
@@ -152,7 +104,7 @@ class Journal:
         row = _row(claim)
         # An intent takes space that nobody needs yet; what finishes or undoes one must get through.
         return self._write(
-            lambda transaction: transaction.execute(_PUT_CLAIM, row),
+            lambda transaction: transaction.execute(sql.PUT_CLAIM, row),
             (claim.consumer, event, detail),
             releases=claim.state is not ClaimState.CLAIMING,
         )
@@ -160,7 +112,7 @@ class Journal:
     def set_state(self, consumer: str, state: ClaimState, event: str, detail: str = "") -> Written:
         """Only the state of a claim that is in."""
         return self._write(
-            lambda transaction: transaction.execute(_SET_STATE, (state.value, consumer)),
+            lambda transaction: transaction.execute(sql.SET_STATE, (state.value, consumer)),
             (consumer, event, detail),
             releases=True,
         )
@@ -190,13 +142,13 @@ class Journal:
         consumers = [(consumer,) for consumer in gone]
 
         def change(transaction: Transaction) -> None:
-            transaction.execute(_PUT_MOVE, row)
+            transaction.execute(sql.PUT_MOVE, row)
             for consumer in consumers:
                 transaction.execute("DELETE FROM claims WHERE consumer = ?", consumer)
             for claim in rows:
-                transaction.execute(_PUT_CLAIM, claim)
+                transaction.execute(sql.PUT_CLAIM, claim)
             if move.ended:
-                transaction.execute(_FORGET_ENDED, (ENDED_MOVES_MAX,))
+                transaction.execute(sql.FORGET_ENDED, (ENDED_MOVES_MAX,))
 
         detail = f"migration {move.migration}, {move.kind}, {move.role}"
         return self._write(
@@ -269,13 +221,13 @@ class Journal:
         told = f"receipt {receipt.id}, {len(receipt.relocations)} allocations moved"
 
         def change(transaction: Transaction) -> None:
-            transaction.execute(_PUT_RESHAPE, row)
+            transaction.execute(sql.PUT_RESHAPE, row)
             for move in move_rows:
-                transaction.execute(_PUT_MOVE, move)
+                transaction.execute(sql.PUT_MOVE, move)
             for claim in claim_rows:
-                transaction.execute(_PUT_CLAIM, claim)
+                transaction.execute(sql.PUT_CLAIM, claim)
             if done:
-                transaction.execute(_FORGET_RESHAPES, (RECEIPTS_MAX,))
+                transaction.execute(sql.FORGET_RESHAPES, (RECEIPTS_MAX,))
 
         return self._write(change, ("", RESHAPE_EVENT, told) if done else None, releases=done)
 
@@ -349,19 +301,19 @@ class Journal:
         def job(transaction: Transaction) -> None:
             change(transaction)
             if note is not None:
-                transaction.execute(_NOTE, (now, *note))
+                transaction.execute(sql.NOTE, (now, *note))
                 self._noted += 1
                 if self._noted % HISTORY_SLACK == 0:
-                    transaction.execute(_FORGET_OLD, (HISTORY_MAX,))
+                    transaction.execute(sql.FORGET_OLD, (HISTORY_MAX,))
 
         try:
             return Written(self._file.submit(job, releases=releases))
         except DatabaseError as error:
             raise StateError(f"The agent's journal was not written: {error}") from error
 
-    def _read(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+    def _read(self, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         try:
-            return self._file.read(sql, parameters, timeout_s=WAIT_S)
+            return self._file.read(query, parameters, timeout_s=WAIT_S)
         except (DatabaseError, sqlite3.Error) as error:
             raise StateError(f"The agent's journal was not read: {error}") from error
 

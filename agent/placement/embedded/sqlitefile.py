@@ -20,7 +20,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,6 +79,8 @@ class SqliteFile:
         self._out_of_step: DatabaseError | None = None
         self._gate = threading.Lock()
         self._closed = False
+        self.committed: Callable[[float], None] = lambda seconds: None
+        """Told, on the writer's thread, how long each commit took."""
         self._writer = GroupWriter(name, self._run_group)
 
     @classmethod
@@ -204,7 +206,9 @@ class SqliteFile:
             for participant in self._participants:
                 participant.flush(self._transaction)
             if self._connection.in_transaction:
+                began = time.perf_counter()
                 self._connection.execute("COMMIT")
+                self.committed(time.perf_counter() - began)
         except sqlite3.Error as error:
             self._abandon()
             failure = typed(error, self.path)
