@@ -10,6 +10,7 @@ from types import TracebackType
 from placements import Embedded, Placement
 from trackerkit import SHARING, Tap, TappedJournal, provider, uuid_of
 
+from agent.audit.auditing import Auditor
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
@@ -52,6 +53,10 @@ def units_of(name: str) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     }
 
 
+def devices_of(name: str) -> Mapping[str, str]:
+    return {each.uuid: each.name for each in host(name)}
+
+
 class Agent:
     """One host's tracker over its journal; it may be restarted. `guests` are what its driver sees."""
 
@@ -61,6 +66,7 @@ class Agent:
         self._transport = transport
         self.guests: set[str] = set()
         self.tracker: ResourceTracker
+        self._known = ProviderTree()
         self._open()
         self.journal.remember_host(uuid_of(name))
         self.refresh()
@@ -72,7 +78,14 @@ class Agent:
         journal = TappedJournal.open(self.directory)
         assert isinstance(journal, TappedJournal)
         self.journal = journal
-        self.tracker = ResourceTracker(journal, PlacementClient(self.tap), turn_wait_s=10.0)
+        client = PlacementClient(self.tap)
+        self.tracker = ResourceTracker(journal, client, turn_wait_s=10.0)
+        self.auditor = Auditor(
+            self.tracker, client, uuid_of(self.name), self.running, lambda: devices_of(self.name)
+        )
+
+    def running(self) -> tuple[Guest, ...]:
+        return tuple(Guest(uuid, "guest", GuestState.RUNNING, {}) for uuid in sorted(self.guests))
 
     def close(self) -> None:
         self.journal.close()
@@ -85,15 +98,14 @@ class Agent:
 
     def refresh(self) -> None:
         """A verification: the tracker learns what placement holds here."""
-        tree = ProviderTree(
-            each for root in (self.name, "pool") for each in self.raw.read_tree(uuid_of(root))
-        )
-        held = {each.uuid: self.raw.consumers_on(each.uuid) for each in tree}
-        self.tracker.refresh(tree, held, units_of(self.name))
+        roots = [self.raw.read_tree(uuid_of(root), self._known) for root in (self.name, "pool")]
+        self._known = ProviderTree(each for root in roots for each in root)
+        held = {each.uuid: self.raw.consumers_on(each.uuid) for each in self._known}
+        self.tracker.refresh(self._known, held, units_of(self.name))
 
     def see(self, *guests: str) -> None:
         self.guests = set(guests)
-        self.tracker.saw([Guest(uuid, "guest", GuestState.RUNNING, {}) for uuid in sorted(guests)])
+        self.tracker.saw(self.running())
 
     def look(self) -> None:
         """What the agent does by itself from time to time."""
@@ -104,7 +116,7 @@ class Agent:
 
     def come_back(self) -> None:
         """After `restart`: finish or undo what was interrupted."""
-        self.tracker.recover([Guest(uuid, "guest", GuestState.RUNNING, {}) for uuid in sorted(self.guests)])
+        self.tracker.recover(self.running())
         self.refresh()
         self.tracker.follow_moves()
         self.tracker.open()

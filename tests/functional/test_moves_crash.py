@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from movekit import INSTANCE, MIGRATION, SMALL, Agent, World, asks
-from placements import Placement
+from placements import OpenStack
 from trackerkit import Crash, fast_directory
 
 from agent.errors import ClaimConflict, PlacementUnavailable, UnknownConsumer
@@ -214,29 +214,51 @@ def again(world: World, operation: Operation) -> None:
     world.settle()
 
 
-@pytest.mark.parametrize("how", ["there", "away", "other"])
+HOW = ("there", "away", "other")
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
-def test_death_at_every_boundary(operation: Operation, how: str, any_placement: Placement) -> None:
+def test_death_at_every_boundary(operation: Operation, how: str) -> None:
     """Scenarios 38, 56, 71: whatever was interrupted is finished or undone."""
-    units = None
     for number in range(1, BOUNDARIES_MAX):
-        with fast_directory() as directory, World(Path(directory), any_placement) as world:
-            operation.prepare(world)
-            units = units or _units(world)
-            if not died(world, operation, number):
-                assert number > 2
+        with fast_directory() as directory, World(Path(directory)) as world:
+            if not dies_and_comes_back(world, operation, number, how):
                 return
-            come_back(world, getattr(world, operation.agent), how)
-            world.check()
-            held = world.placed_all()
-            if operation.before is not None:
-                assert held in (operation.before, operation.after, operation.midway), number
-                world.check_settled()
-            if held == AT_A and units:
-                assert _units(world) == units
-            again(world, operation)
-            assert world.placed_all() == operation.after, number
-            world.check_settled()
+    raise AssertionError(f"{operation.name} has more than {BOUNDARIES_MAX} boundaries")
+
+
+@pytest.mark.remote
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
+def test_death_at_every_boundary_on_openstack_placement(operation: Operation, openstack: OpenStack) -> None:
+    """Scenarios 38, 56, 71: whatever was interrupted is finished or undone; the ways back in turn."""
+    for number in range(1, BOUNDARIES_MAX):
+        with fast_directory() as directory, World(Path(directory), openstack) as world:
+            if not dies_and_comes_back(world, operation, number, HOW[number % len(HOW)]):
+                return
+    raise AssertionError(f"{operation.name} has more than {BOUNDARIES_MAX} boundaries")
+
+
+def dies_and_comes_back(world: World, operation: Operation, number: int, how: str) -> bool:
+    """False: there is no boundary with that number."""
+    operation.prepare(world)
+    units = _units(world)
+    if not died(world, operation, number):
+        assert number > 2
+        return False
+    come_back(world, getattr(world, operation.agent), how)
+    world.check()
+    held = world.placed_all()
+    if operation.before is not None:
+        assert held in (operation.before, operation.after, operation.midway), number
+        world.check_settled()
+    if held == AT_A and units:
+        assert _units(world) == units
+    again(world, operation)
+    assert world.placed_all() == operation.after, number
+    world.check_settled()
+    return True
 
 
 def _units(world: World) -> object:
