@@ -23,6 +23,7 @@ from agent.errors import (
     StateError,
     UsageError,
 )
+from agent.gate.gate import Asked, Gate, Outcome, Verdict
 from agent.identity import Identity
 from agent.moves.table import Move, MoveKind
 from agent.operations import Usages
@@ -64,6 +65,7 @@ class HostAgent:
         prove: Callable[[], None],
         backoff: Backoff | None = None,
         auditor: Auditor | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.settings = settings
         self.condition = condition
@@ -75,6 +77,7 @@ class HostAgent:
         self._prove = prove
         self._recovered = False
         self._auditor = auditor
+        self._gate = gate
         self._backoff = backoff or Backoff()
         self._last: PassReport | None = None
         self._problems: tuple[str, ...] = ()
@@ -175,8 +178,8 @@ class HostAgent:
             self.condition.ready(f"{self._identity.name} with {report.providers} providers; claims are open.")
 
     def _recover(self) -> PlimsollError | None:
-        """Finish or undo what a crash left, once after the start, and deliver what waited for placement;
-        prove a fault of our own to be gone."""
+        """Finish or undo what a crash left, once after the start, and deliver what waited for placement; end
+        what the gate let in and is over; prove a fault of our own to be gone."""
         fault = self.condition.fault
         try:
             if fault is not None and fault.concern == OWN:
@@ -188,7 +191,9 @@ class HostAgent:
                     LOG.info("Finished or undid what the last run left open.", fields={"claims": resolved})
             elif fault is not None and self._tracker.pending:
                 self._tracker.deliver()
-        except StateError as error:
+            if self._gate is not None and self._last is not None:
+                self._gate.settle(self._reporter.guests or (), self._last.at)
+        except (PlacementUnavailable, StateError) as error:
             return error
         return None
 
@@ -261,6 +266,26 @@ class HostAgent:
             self._reporter.distrust()
             self._wake(max(AT_ONCE_S, self._backoff.left_s()))
         return released
+
+    def gate(self, asked: Asked) -> Verdict:
+        try:
+            verdict = self._gated.decide(asked)
+        except (PlacementUnavailable, StateError) as error:
+            self._fault(error)
+            raise
+        if verdict.outcome is Outcome.NOTED:
+            self._reporter.distrust()
+            self._wake(AT_ONCE_S)
+        return verdict
+
+    def claim_running(self) -> tuple[tuple[Guest, Verdict | Refused], ...]:
+        return self._gated.claim_running(self._reporter.guests_now())
+
+    @property
+    def _gated(self) -> Gate:
+        if self._gate is None:
+            raise UsageError("This agent was put together without a gate.")
+        return self._gate
 
     def moves(self) -> tuple[Move, ...]:
         return tuple(sorted(self._tracker.moves().values(), key=lambda move: (move.since, move.migration)))

@@ -6,6 +6,8 @@ from agent.audit.auditing import AuditReport
 from agent.claims.claim import Claim, Explanation
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest
+from agent.errors import Refused
+from agent.gate.gate import Asked, Verdict
 from agent.moves.table import Move, MoveKind
 from agent.plan import Plan
 from agent.reshape.asked import Preview
@@ -38,6 +40,12 @@ class Operations(Protocol):
 
     def release(self, consumer: str) -> bool:
         """True: gone from placement; False: journaled, will be delivered. Raises UnknownConsumer."""
+
+    def gate(self, asked: Asked) -> Verdict:
+        """Whether the guest may go on. Raises Refused where not; UsageError, DriverError, PlacementError."""
+
+    def claim_running(self) -> tuple[tuple[Guest, Verdict | Refused], ...]:
+        """Claim for the guests that run without a claim. Raises DriverError, PlacementError."""
 
     def moves(self) -> tuple[Move, ...]:
         """Those under way that this host is part of, and those that ended lately; the oldest first."""

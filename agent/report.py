@@ -156,6 +156,10 @@ class Reporter:
         """What the driver sees at this moment. Raises DriverError."""
         return self._driver.guests()
 
+    def guest_of(self, xml: str) -> Guest:
+        """The guest of a domain's XML, by the driver in use; see `Driver.guest_of`."""
+        return self._driver.guest_of(xml)
+
     def close(self) -> None:
         """Let go of the hypervisor."""
         self._driver.close()

@@ -21,6 +21,7 @@ from agent.audit.auditing import Auditor
 from agent.condition import Condition, State
 from agent.driver import Driver
 from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
+from agent.gate.gate import Gate
 from agent.home import arrive, place
 from agent.host import HostAgent
 from agent.identity import establish
@@ -155,6 +156,7 @@ class Service:
             Condition(self._changed),
             wake=self._retry,
             prove=partial(journal.remember_host, identity.uuid),
+            gate=Gate(tracker, client, reporter.guest_of, journal.devices),
             auditor=Auditor(
                 tracker, client, identity.uuid, reporter.guests_now, journal.devices, lambda: reporter.tree
             ),

@@ -116,6 +116,11 @@ class ResourceTracker:
             self._guests = frozenset(guest.uuid for guest in guests)
             self._register.ledger.saw(guests)
 
+    def gone(self, consumer: str) -> None:
+        """The consumer's guest has ended, whatever `saw` was told before, and until it is told again."""
+        with self._lock:
+            self._guests -= {consumer}
+
     def open(self) -> None:
         with self._lock:
             self._closed = None

@@ -13,6 +13,7 @@ from agent.backoff import Backoff
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.condition import Condition
 from agent.errors import PlacementUnavailable
+from agent.gate.gate import Gate
 from agent.home import arrive, place
 from agent.host import HostAgent
 from agent.identity import establish
@@ -120,6 +121,7 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
         wake=retries.append,
         prove=lambda: journal.remember_host(identity.uuid),
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
+        gate=Gate(tracker, client, reporter.guest_of, journal.devices),
         auditor=Auditor(
             tracker, client, identity.uuid, reporter.guests_now, journal.devices, lambda: reporter.tree
         ),

@@ -10,7 +10,8 @@ from agent.claims.claim import Claim, ClaimState, Explanation, Shortfall
 from agent.claims.refusal import does_not_fit
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import ClaimsClosed, UnknownConsumer, UsageError
+from agent.errors import ClaimsClosed, Refused, UnknownConsumer, UsageError
+from agent.gate.gate import Asked, Outcome, Verdict
 from agent.moves.table import Move, MoveKind
 from agent.operations import Usages
 from agent.plan import Plan, PutTraits
@@ -125,6 +126,20 @@ class SmallHost:
             if self._claims.pop(consumer, None) is None:
                 raise UnknownConsumer(f"Nothing is known of {consumer}", consumer=consumer)
         return not self.placement_away
+
+    def gate(self, asked: Asked) -> Verdict:
+        self.fault()
+        if asked.operation == "prepare":
+            raise UsageError("This host has no guests that are described in XML.")
+        return Verdict(Outcome.IGNORED, None, f"nothing is done at {asked.operation}")
+
+    def claim_running(self) -> tuple[tuple[Guest, Verdict | Refused], ...]:
+        self.fault()
+        loner = Guest(LONER, "loner", GuestState.RUNNING, {"VCPU": 1})
+        return (
+            (loner, ClaimsClosed("Claims are closed: somebody is at work here.")),
+            (loner, Verdict(Outcome.CLAIMED, LONER, "loner holds 1 VCPU")),
+        )
 
     def moves(self) -> tuple[Move, ...]:
         self.fault()

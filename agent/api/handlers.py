@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from agent import log
-from agent.api import auditing, moving
+from agent.api import auditing, gate, moving
 from agent.api.access import Role
 from agent.api.views import (
     claim_view,
@@ -167,6 +167,18 @@ def _end_move(call: Call, what: str, end: Callable[[str, str | None], Move]) -> 
     return Answer(200 if move.ended else 202, moving.move_view(move))
 
 
+def ask_gate(call: Call) -> Answer:
+    verdict = call.operations.gate(gate.parse_asked(call.body))
+    if verdict.consumer is not None:
+        _record("gate", verdict.consumer, call.caller, verdict.outcome)
+    return Answer(200, gate.verdict_view(verdict))
+
+
+def claim_running(call: Call) -> Answer:
+    read_object(call.body, "", ())
+    return Answer(200, gate.running_view(call.operations.claim_running()))
+
+
 def audit(call: Call) -> Answer:
     return Answer(200, auditing.audit_view(call.operations.audit(heal=False)))
 
@@ -242,6 +254,8 @@ ROUTES = (
     Route("POST", "/v1/claims", Role.CLAIMER, make_claim, frozenset({"dry_run"}), has_body=True),
     Route("GET", "/v1/claims/<consumer>", Role.READER, show_claim),
     Route("DELETE", "/v1/claims/<consumer>", Role.CLAIMER, release),
+    Route("POST", "/v1/gate", Role.CLAIMER, ask_gate, has_body=True),
+    Route("POST", "/v1/gate/running", Role.CLAIMER, claim_running, has_body=True),
     Route("GET", "/v1/moves", Role.READER, moves),
     Route("POST", "/v1/moves", Role.CLAIMER, begin_move, has_body=True),
     Route("GET", "/v1/moves/<migration>", Role.READER, show_move),

@@ -6,10 +6,10 @@ does not depend on how many there are.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from agent.claims.claim import Allocations, Claim, ClaimState, Explanation
+from agent.claims.claim import Allocations, Claim, ClaimState, Explanation, Units
 from agent.claims.fit import Amounts, FreeUnits, Host, cover, fit
 from agent.claims.request import ClaimRequest
-from agent.driver import Guest
+from agent.driver import Guest, GuestState
 from agent.tree import ProviderTree
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -31,6 +31,8 @@ class Ledger:
         self._offered: FreeUnits = {}
         self._taken: dict[tuple[str, str, str], str] = {}
         self._in_guests: dict[tuple[str, str], str] = {}
+        self._in_use: dict[tuple[str, str], str] = {}
+        self._named: dict[str, Units] = {}
         for claim in claims:
             self.put(claim)
 
@@ -75,11 +77,28 @@ class Ledger:
         """Whether consumers without a claim are known to hold anything there."""
         return any(uuid in held for held in self._others.values() for uuid in uuids)
 
-    def saw(self, guests: Iterable[Guest]) -> None:
+    def saw(self, guests: Collection[Guest]) -> None:
         """The exact units that guests use, claimed or not, are not given to anybody else."""
         self._in_guests = {
             (used.resource_class, used.unit): guest.uuid for guest in guests for used in guest.units
         }
+        self._in_use = {
+            (used.resource_class, used.unit): guest.uuid
+            for guest in guests
+            if guest.state is not GuestState.SHUTOFF
+            for used in guest.units
+        }
+
+    def name(self, consumer: str, units: Units | None) -> None:
+        """From now on the consumer gets just these units of their classes, and no others; None: as all do."""
+        if units is None:
+            self._named.pop(consumer, None)
+        else:
+            self._named[consumer] = units
+
+    def owner(self, uuid: str, resource_class: str, unit: str) -> str | None:
+        """The consumer that claimed the unit, or whose guest uses it now."""
+        return self._taken.get((uuid, resource_class, unit)) or self._in_use.get((resource_class, unit))
 
     @property
     def offered(self) -> FreeUnits:
@@ -208,7 +227,19 @@ class Ledger:
                 ]
                 used = [unit for unit in free if (name, unit) in self._in_guests]
                 found.setdefault(uuid, {})[name] = (*used, *(unit for unit in free if unit not in used))
+        self._only_named(found, classes, consumer)
         return found
+
+    def _only_named(
+        self, found: dict[str, dict[str, tuple[str, ...]]], classes: Collection[str], consumer: str
+    ) -> None:
+        named = self._named.get(consumer, {})
+        for name in {name for exact in named.values() for name in exact}.intersection(classes):
+            for provider in self.host.by_class.get(name, ()):
+                units = named.get(provider.uuid, {}).get(name, ())
+                found.setdefault(provider.uuid, {})[name] = tuple(
+                    unit for unit in units if self.owner(provider.uuid, name, unit) in (None, consumer)
+                )
 
     def _count(self, allocations: Allocations, sign: int) -> None:
         for uuid, amounts in allocations.items():

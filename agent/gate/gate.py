@@ -1,0 +1,324 @@
+"""The gate's decisions: whether a guest may start here or come in, and what becomes of its claim afterwards.
+
+libvirt waits for the answer with the domain locked, so nothing is asked of the hypervisor. A claim that the
+gate made lives as long as its guest is on this host, running or defined. A guest that comes in by a live
+migration is a move, which this host, the destination, begins, and ends by what it then sees of the guest: the
+hook of the source has nothing to say in it.
+Source: https://libvirt.org/hooks.html#etc-libvirt-hooks-qemu
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import uuid4
+
+from agent import log
+from agent.claims.claim import Claim, ClaimState, Shortfall
+from agent.claims.refusal import amounts, called, does_not_fit
+from agent.driver import Guest, GuestState
+from agent.errors import (
+    ClaimConflict,
+    ClaimsClosed,
+    DoesNotFit,
+    PlacementError,
+    PlacementUnavailable,
+    Refused,
+)
+from agent.gate.wanted import GATE_USER, Wanted, covers, is_gates, wanted
+from agent.moves.ownership import parts
+from agent.moves.table import Move, MoveKind, MoveState, Role
+from agent.placement.client import PlacementClient
+from agent.tracker import ResourceTracker
+
+LOG = log.get(__name__)
+
+GRACE_S = 60.0
+"""A guest that is not seen so long after it was let in has not come."""
+
+_ARRIVED = frozenset({GuestState.RUNNING, GuestState.SUSPENDED})
+_ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
+
+
+class Outcome(StrEnum):
+    """What the gate did; each lets the guest go on."""
+
+    CLAIMED = "claimed"
+    HELD = "held"
+    """It had a claim that covers it."""
+    MOVING = "moving"
+    """It comes in by a live migration; the move has begun."""
+    NOTED = "noted"
+    """It has gone; its claim goes once it is seen to be neither running nor defined."""
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call of libvirt's hook: its second and third argument, and what it had on its standard input."""
+
+    operation: str
+    sub_operation: str
+    xml: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`consumer` is the guest's uuid; `sentence` is for people."""
+
+    outcome: Outcome
+    consumer: str | None
+    sentence: str
+
+
+class Gate:
+    """`guest_of` reads a domain's XML; `devices` tells {provider uuid: device}. Any thread may call."""
+
+    def __init__(
+        self,
+        tracker: ResourceTracker,
+        client: PlacementClient,
+        guest_of: Callable[[str], Guest],
+        devices: Callable[[], Mapping[str, str]],
+        *,
+        clock: Callable[[], float] = time.time,
+        new_uuid: Callable[[], str] = lambda: str(uuid4()),
+    ) -> None:
+        self._tracker = tracker
+        self._client = client
+        self._guest_of = guest_of
+        self._devices = devices
+        self._clock = clock
+        self._new_uuid = new_uuid
+        self._lock = threading.Lock()
+        self._left: dict[str, float] = {}
+
+    def decide(self, asked: Asked) -> Verdict:
+        """Raises Refused where the guest may not start; UsageError, DriverError for XML that says nothing;
+        PlacementError, StateError."""
+        match asked.operation, asked.sub_operation:
+            case "prepare", "begin":
+                return self._enter(self._guest_of(asked.xml))
+            case "migrate", "begin":
+                return self._come_in(self._guest_of(asked.xml))
+            case "release", "end":
+                return self._leave(self._guest_of(asked.xml))
+        return Verdict(Outcome.IGNORED, None, f"nothing is done at {asked.operation} {asked.sub_operation}")
+
+    def claim_running(self, guests: Collection[Guest]) -> tuple[tuple[Guest, Verdict | Refused], ...]:
+        """Claim for the guests that run and have no claim, as if each started now. Raises PlacementError."""
+        claims = self._tracker.claims()
+        found: list[tuple[Guest, Verdict | Refused]] = []
+        for guest in guests:
+            if guest.state in _ABSENT or guest.uuid in claims or guest.problem is not None:
+                continue
+            try:
+                found.append((guest, self._enter(guest)))
+            except Refused as refused:
+                found.append((guest, refused))
+        return tuple(found)
+
+    # A guest starts
+
+    def _enter(self, guest: Guest) -> Verdict:
+        with self._lock:
+            self._left.pop(guest.uuid, None)
+        asked = self._wanted(guest)
+        present = self._tracker.get(guest.uuid)
+        if present is None or present.state is not ClaimState.CLAIMED:
+            return self._claim(asked)
+        if covers(present, asked) and (present.request == asked.request or not is_gates(present)):
+            return _verdict(Outcome.HELD, present)
+        if not is_gates(present):
+            raise _other_claim(present, asked)
+        return self._claim_anew(present, asked)
+
+    def _wanted(self, guest: Guest) -> Wanted:
+        with self._tracker.register.lock:
+            host = self._tracker.register.ledger.host
+        if host.root is None:
+            raise ClaimsClosed("Claims are closed: this host has not been seen whole yet.")
+        asked = wanted(guest, host, {device: uuid for uuid, device in self._devices().items()})
+        for unit in asked.unmanaged:
+            if unit.device.startswith("mdev:"):
+                raise DoesNotFit(
+                    f"The mediated device {unit.unit} of {called(asked.request)} is on no provider of this "
+                    "host (yet): if it was made just now, try again in a moment.",
+                    consumer=guest.uuid,
+                    shortfalls=[],
+                )
+            LOG.info("%s uses %s, which is not managed: nothing is claimed for it.", guest.name, unit.unit)
+        if guest.problem is not None:
+            LOG.info("For %s no disk space is claimed: %s.", guest.name, guest.problem)
+        return asked
+
+    def _claim(self, asked: Wanted) -> Verdict:
+        with self._naming(asked):
+            return _verdict(Outcome.CLAIMED, self._tracker.claim(asked.request).claim)
+
+    def _claim_anew(self, present: Claim, asked: Wanted) -> Verdict:
+        """Its domain was changed since it was claimed for: only if the new claim fits the old one goes."""
+        closed = self._tracker.closed_reason
+        if closed is not None:
+            raise ClaimsClosed(f"Claims are closed: {closed}.", reason=closed)
+        with self._naming(asked):
+            with self._tracker.register.lock:
+                found = self._tracker.register.ledger.fit(asked.request)
+            if not found.fits:
+                raise does_not_fit(asked.request, found.shortfalls)
+            if not self._tracker.release(present.consumer):
+                raise ClaimsClosed(
+                    f"What {called(asked.request)} held before is not released yet: try again."
+                )
+            return _verdict(Outcome.CLAIMED, self._tracker.claim(asked.request).claim)
+
+    @contextmanager
+    def _naming(self, asked: Wanted) -> Iterator[None]:
+        """While the block lasts the consumer gets its named units and no others. Raises DoesNotFit."""
+        register, consumer = self._tracker.register, asked.request.consumer
+        with register.lock:
+            ledger = register.ledger
+            shortfalls = [
+                Shortfall(name, 1, 0, provider.name, uuid, f"{unit} is held by {owner}")
+                for uuid, classes in asked.named.items()
+                for provider in (ledger.host.tree[uuid],)
+                for name, units in classes.items()
+                for unit in units
+                if (owner := ledger.owner(uuid, name, unit)) not in (None, consumer)
+            ]
+            if shortfalls:
+                raise does_not_fit(asked.request, shortfalls)
+            ledger.name(consumer, asked.named)
+        try:
+            yield
+        finally:
+            with register.lock:
+                ledger.name(consumer, None)
+
+    # A guest comes in
+
+    def _come_in(self, guest: Guest) -> Verdict:
+        """As a move where the instance holds something elsewhere; else it starts here as any other does."""
+        with self._lock:
+            self._left.pop(guest.uuid, None)
+        self._end_before(guest.uuid)
+        if self._tracker.get(guest.uuid) is not None:
+            return self._enter(guest)
+        held = self._client.allocations_of(guest.uuid)
+        with self._tracker.register.lock:
+            host = self._tracker.register.ledger.host
+        shared = {provider.uuid for provider in host.providers}
+        if not parts(held.allocations, host.is_own, shared.__contains__).elsewhere:
+            return self._enter(guest)
+        asked = self._wanted(guest)
+        with self._naming(asked):
+            move = self._tracker.move(asked.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
+        return Verdict(
+            Outcome.MOVING, guest.uuid, f"{called(asked.request)} comes in by migration {move.migration}"
+        )
+
+    def _end_before(self, instance: str) -> None:
+        """An earlier move of it that waits only for its guest to go, which it has: libvirt lets none come in
+        where one runs."""
+        self._tracker.gone(instance)
+        for move in self._tracker.moves().values():
+            if move.instance != instance or move.ended:
+                continue
+            if move.state in (MoveState.REVERTING, MoveState.LEAVING, MoveState.CONFIRMING):
+                self._tracker.deliver()
+
+    # A guest goes
+
+    def _leave(self, guest: Guest) -> Verdict:
+        self._tracker.gone(guest.uuid)
+        with self._lock:
+            self._left[guest.uuid] = self._clock()
+        return Verdict(Outcome.NOTED, guest.uuid, f"{guest.name} ({guest.uuid}) has gone")
+
+    def settle(self, guests: Collection[Guest], at: float) -> None:
+        """After a look at the host that began `at` (seconds since the epoch): end what is over.
+
+        Raises PlacementUnavailable, StateError; other refusals are logged, and tried again at the next look.
+        """
+        here = {guest.uuid: guest for guest in guests}
+        with self._lock:
+            left = {uuid for uuid, when in self._left.items() if when < at}
+        moves = [move for move in self._tracker.moves().values() if not move.ended]
+        if self._freed(moves, here) or left:
+            self._tried("moves are not followed", self._tracker.follow_moves)
+        for move in moves:
+            self._settle_arrival(move, here.get(move.instance), move.since + GRACE_S < at, left)
+        moving = {each for move in moves for each in (move.instance, move.migration)}
+        for claim in self._tracker.claims().values():
+            over = claim.consumer in left or claim.since + GRACE_S < at
+            ours = is_gates(claim) and claim.state is ClaimState.CLAIMED and claim.consumer not in moving
+            if ours and over and claim.consumer not in here:
+                self._release(claim)
+        with self._lock:
+            for uuid in left:
+                self._left.pop(uuid, None)
+
+    def _settle_arrival(self, move: Move, guest: Guest | None, late: bool, left: Collection[str]) -> None:
+        if move.role is not Role.DESTINATION or move.state is not MoveState.BEGUN or not _is_gates(move):
+            return
+        mover, migration = self._tracker.mover, move.migration
+        if guest is not None and (guest.state in _ARRIVED or (guest.state is GuestState.PAUSED and late)):
+            self._tried(f"migration {migration} is not confirmed", lambda: mover.confirm(migration))
+        elif (guest is None or guest.state in _ABSENT) and (late or move.instance in left):
+            self._tracker.gone(move.instance)
+            self._tried(f"migration {migration} is not reverted", lambda: mover.revert(migration))
+
+    def _freed(self, moves: Collection[Move], here: Mapping[str, Guest]) -> bool:
+        """Whether guests of the gate have moved away: a definition that stays behind holds nothing."""
+        found = False
+        for move in moves:
+            if move.role is Role.SOURCE and move.old.request.user_id == GATE_USER:
+                guest = here.get(move.instance)
+                if guest is None or guest.state in _ABSENT:
+                    self._tracker.gone(move.instance)
+                    found = True
+        if found:
+            self._tracker.deliver()
+        return found
+
+    def _release(self, claim: Claim) -> None:
+        if self._tried(f"{claim.consumer} is not released", lambda: self._tracker.release(claim.consumer)):
+            LOG.info(
+                "Released %s: it is on this host no more.",
+                called(claim.request),
+                fields={"consumer": claim.consumer},
+            )
+
+    def _tried(self, what: str, action: Callable[[], object]) -> bool:
+        try:
+            action()
+        except PlacementUnavailable:
+            raise
+        except (PlacementError, Refused) as error:
+            LOG.warning("The gate: %s: %s", what, error.message)
+            return False
+        return True
+
+
+def _verdict(outcome: Outcome, claim: Claim) -> Verdict:
+    told = amounts(claim.request.resources)
+    return Verdict(outcome, claim.consumer, f"{called(claim.request)} holds {told}")
+
+
+def _is_gates(move: Move) -> bool:
+    return move.new is not None and move.new.request.user_id == GATE_USER
+
+
+def _other_claim(present: Claim, asked: Wanted) -> ClaimConflict:
+    units = [unit for classes in present.units.values() for units in classes.values() for unit in units]
+    named = [unit for classes in asked.named.values() for units in classes.values() for unit in units]
+    return ClaimConflict(
+        f"{called(asked.request)} has a claim of {amounts(present.request.resources)}"
+        f"{' with ' + ', '.join(units) if units else ''}, and its domain wants "
+        f"{amounts(asked.request.resources)}{' with ' + ', '.join(named) if named else ''}: release the "
+        "claim, or change the domain.",
+        consumer=present.consumer,
+        holds={uuid: dict(each) for uuid, each in present.allocations.items()},
+    )
