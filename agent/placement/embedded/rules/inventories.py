@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,8 +41,9 @@ def check_capacity(uuid: str, inventories: Inventories, *, may_be_zero: bool) ->
     :raises Refused: 400
     """
     for resource_class, inventory in inventories.items():
-        capacity = int(inventory.capacity)
-        if capacity < 0 or (capacity == 0 and not may_be_zero):
+        exact = inventory.capacity
+        capacity = int(exact) if math.isfinite(exact) else exact
+        if not math.isfinite(exact) or capacity < 0 or (capacity == 0 and not may_be_zero):
             raise Refused(
                 BAD_REQUEST,
                 f"Invalid inventory for '{resource_class}' on resource provider '{uuid}': "
