@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import TracebackType
 
 from agent import log
 from agent.claims.claim import Claim, ClaimState, Explanation, Step
 from agent.claims.claiming import ClaimAttempt
 from agent.claims.fit import FreeUnits, Host, check_placeable
+from agent.claims.handle import ClaimHandle
 from agent.claims.ledger import Held
 from agent.claims.refusal import called, holds_other, is_moving
 from agent.claims.register import Register
@@ -30,7 +30,6 @@ from agent.errors import (
     ClaimsClosed,
     PlacementError,
     PlacementUnavailable,
-    PlimsollError,
     Refused,
     UnknownConsumer,
 )
@@ -47,31 +46,6 @@ LOG = log.get(__name__)
 NOT_YET = "waiting for the first full inventory"
 DELIVERED_MAX = 64
 TURN_WAIT_S = 60.0
-
-
-class ClaimHandle:
-    """A granted claim. As a context manager it releases the claim if the block raises, and else keeps it."""
-
-    __slots__ = ("_tracker", "claim")
-
-    def __init__(self, tracker: "ResourceTracker", claim: Claim) -> None:
-        self._tracker = tracker
-        self.claim = claim
-
-    def __enter__(self) -> "ClaimHandle":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            return
-        try:
-            self._tracker.release(self.claim.consumer)
-        except UnknownConsumer:
-            return  # somebody released it inside the block
-        except PlimsollError as unreleased:
-            error.add_note(f"Its claim was not released: {unreleased.message}")
 
 
 class ResourceTracker:
@@ -144,7 +118,7 @@ class ResourceTracker:
         """
         check_placeable(request)
         with self._turn_of(request.consumer, request):
-            return ClaimHandle(self, self._claim(request))
+            return ClaimHandle(self._claim(request), self.release)
 
     def _claim(self, request: ClaimRequest) -> Claim:
         with self._lock:
@@ -163,7 +137,18 @@ class ResourceTracker:
         if present is not None and (present.state is ClaimState.RELEASING or present.request != request):
             self._resolve(present)
             leftover = None
+        return self._attempt(request, leftover)
+
+    def _attempt(self, request: ClaimRequest, leftover: Claim | None) -> Claim:
+        if leftover is not None:
+            self._check_not_taken_over(leftover)
         return ClaimAttempt(self._register, self._client, self._clock, request, leftover).run()
+
+    def _check_not_taken_over(self, claim: Claim) -> None:
+        """Raises ClaimConflict where a migration has what the claim wrote, and now the claim, too."""
+        move = self._mover.took_over(claim)
+        if move is not None:
+            raise is_moving(move)
 
     def explain(self, request: ClaimRequest) -> Explanation:
         """What `claim` would do, by what is known now: no request is made. Also while claims are closed."""
@@ -309,7 +294,7 @@ class ResourceTracker:
     def _finish(self, intent: Claim) -> None:
         """The guest of an interrupted claim is there: it keeps what was chosen for it."""
         try:
-            ClaimAttempt(self._register, self._client, self._clock, intent.request, intent).run()
+            self._attempt(intent.request, intent)
         except Refused as error:
             LOG.error(
                 "The guest of an interrupted claim is here without a claim: %s",
@@ -320,10 +305,8 @@ class ResourceTracker:
     def _resolve(self, present: Claim) -> None:
         """Take a claim that shall go, or an intent in doubt, out of placement and out of the journal."""
         moved = withdraw(self._register, self._client, present)
-        if moved and present.state is ClaimState.RELEASING:
-            move = self._mover.took_over(present)
-            if move is not None:
-                raise is_moving(move)
+        if moved:
+            self._check_not_taken_over(present)
         step = Step.GONE if present.state is ClaimState.RELEASING else Step.REFUSE
         self._register.move_durably(step, present.consumer)
 

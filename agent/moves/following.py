@@ -158,7 +158,7 @@ class Follower:
     def _took_over(self, claim: Claim, instance: ConsumerAllocations, other: ConsumerAllocations) -> bool:
         with self._register.lock:
             host = self._register.ledger.host
-        return took_over(claim.allocations, _holder(instance), _holder(other), host.is_own)
+        return took_over(claim.allocations, holder(instance), holder(other), host.is_own)
 
     def _link(self, instance: str, migration: str) -> Move | None:
         first, second = sorted((instance, migration))
@@ -218,5 +218,6 @@ class Follower:
             return {uuid: amounts for uuid, amounts in allocations.items() if host.is_own(uuid)}
 
 
-def _holder(held: ConsumerAllocations) -> Holder:
+def holder(held: ConsumerAllocations) -> Holder:
+    """The consumer as the arithmetic of ownership wants it."""
     return Holder(held.consumer, held.allocations, held.project_id, held.user_id, held.consumer_type)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.claims.claim import Allocations
-from agent.moves.table import Move, MoveStep, Role
+from agent.moves.table import Move, MoveKind, MoveStep, Role
 
 IsOwn = Callable[[str], bool]
 """Whether a provider is in this host's own tree."""
@@ -86,6 +86,32 @@ def ending(move: Move, instance: Allocations, migration: Allocations, is_own: Is
     if old == new:
         return None
     return MoveStep.RESTORED if here == old else MoveStep.FREED
+
+
+def overtaken(move: Move, instance: Allocations, is_own: IsOwn) -> bool:
+    """Whether the instance of a move to this host, or within it, has moved on to another host since.
+
+    Then it has arrived here before: what is left of the move is to confirm it.
+    """
+    if move.role is Role.SOURCE or any(is_own(uuid) for uuid in instance):
+        return False
+    return move.kind is MoveKind.REBUILD or bool(instance)
+
+
+def undecided(move: Move, instance: Allocations, migration: Allocations, is_own: IsOwn) -> str | None:
+    """Why a move that has begun is not ended by this host alone, though it does not go on; a clause.
+
+    Whoever began it ends it, or an operator does: confirming frees what the migration holds.
+    """
+    if move.kind is MoveKind.REBUILD:
+        return None
+    if migration and not instance and (move.role is Role.SOURCE or move.adopted):
+        return "the instance holds nothing any more, and the migration still does"
+    if migration and move.adopted and overtaken(move, instance, is_own):
+        return "the instance lives on a third host by now, and the migration still holds its source"
+    if not migration and instance and ending(move, instance, migration, is_own) is None:
+        return "the migration holds nothing any more, and how it ended cannot be told"
+    return None
 
 
 # Linking, at the source

@@ -16,7 +16,8 @@ from agent.errors import (
     PlacementFull,
     PlacementUnavailable,
 )
-from agent.moves.ownership import Standing, ending, parts, standing
+from agent.moves.following import holder
+from agent.moves.ownership import Standing, ending, overtaken, parts, standing, took_over, undecided
 from agent.moves.table import Move, MoveKind, MoveState, MoveStep, Role
 from agent.placement.client import ConsumerAllocations, PlacementClient
 
@@ -58,9 +59,8 @@ class Settler:
             return move
         if move.state is MoveState.LEAVING and self._here(move):
             return move
-        if move.kind is MoveKind.REBUILD and move.state is not MoveState.DELETING:
-            # Nothing of it was ever written.
-            return self._take(_REBUILT[move.state], move) if move.state in _REBUILT else move
+        if move.kind is MoveKind.REBUILD and move.state in _REBUILT:
+            return self._take(_REBUILT[move.state], move)  # nothing of it was ever written
         self._check_known()
         instance = self._client.allocations_of(move.instance)
         migration = self._client.allocations_of(move.migration)
@@ -106,7 +106,7 @@ class Settler:
         return self._take(MoveStep.REFUSE, move)
 
     def _free(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
-        end = self._ending(move, instance.allocations) or MoveStep.FREED
+        end = self._ending(move, instance) or MoveStep.FREED
         if migration.allocations:
             if migration.allocations != move.handed:
                 self._tell(move, "somebody changed what the migration holds; all of it is freed")
@@ -115,14 +115,15 @@ class Settler:
 
     def _restore(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         if not migration.allocations:
-            end = self._ending(move, instance.allocations) or MoveStep.RESTORED
+            end = self._ending(move, instance) or MoveStep.RESTORED
             return self._end(move, end, wanted=MoveStep.RESTORED)
         if not instance.allocations:
             self._client.write_allocations(replace(migration, allocations={}))
             return self._take(MoveStep.GONE, move)
         if move.role is not Role.BOTH and instance.allocations == move.old.allocations:
+            end = self._ending(move, instance) or MoveStep.RESTORED
             self._client.write_allocations(replace(migration, allocations={}))
-            return self._take(MoveStep.RESTORED, move)
+            return self._end(move, end, wanted=MoveStep.RESTORED)
         if move.role is not Role.SOURCE and not self._lives_here(instance.allocations):
             self._take(MoveStep.REFUSE, move)
             raise ClaimConflict(
@@ -162,22 +163,26 @@ class Settler:
 
     def _left(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         default = MoveStep.RESTORED if move.role is Role.DESTINATION else MoveStep.FREED
-        end = self._ending(move, instance.allocations)
+        end = self._ending(move, instance)
         return self._take(end or default, move)
 
     def _observe(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
-        """Under way as far as we know: did somebody else end it?"""
-        if migration.allocations:
-            if instance.allocations:
-                return move
-            if move.role is Role.SOURCE or move.adopted:
-                self._tell(move, "the instance holds nothing any more, and the migration still does")
-                return move
-            return self._settle(self._take(MoveStep.DELETE, move))
-        end = self._ending(move, instance.allocations)
-        if end is None:
-            self._tell(move, "the migration holds nothing any more, and how it ended cannot be told")
+        """Under way as far as we know: did somebody else end it, or has another move overtaken it?"""
+        with self._register.lock:
+            is_own = self._register.ledger.host.is_own
+        why = undecided(move, instance.allocations, migration.allocations, is_own)
+        if why is not None:
+            self._tell(move, why)
             return move
+        rebuild = move.kind is MoveKind.REBUILD
+        if (migration.allocations or rebuild) and overtaken(move, instance.allocations, is_own):
+            self._tell(move, "the instance is not on this host any more, so it had come here: confirmed")
+            return self._settle(self._take(MoveStep.CONFIRM, move))
+        if rebuild or (migration.allocations and instance.allocations):
+            return move
+        if migration.allocations:
+            return self._settle(self._take(MoveStep.DELETE, move))
+        end = self._ending(move, instance) or MoveStep.FREED
         lost = end is MoveStep.GONE or end is (
             MoveStep.RESTORED if move.role is Role.DESTINATION else MoveStep.FREED
         )
@@ -198,9 +203,24 @@ class Settler:
             )
         return taken
 
-    def _ending(self, move: Move, instance: Allocations) -> MoveStep | None:
+    def _ending(self, move: Move, instance: ConsumerAllocations) -> MoveStep | None:
         with self._register.lock:
-            return ending(move, instance, {}, self._register.ledger.host.is_own)
+            end = ending(move, instance.allocations, {}, self._register.ledger.host.is_own)
+        returned = end is MoveStep.RESTORED and move.role is Role.DESTINATION
+        return MoveStep.FREED if returned and self._handed_on(move, instance) else end
+
+    def _handed_on(self, move: Move, instance: ConsumerAllocations) -> bool:
+        """Whether another migration has what the instance got here: it came, and was moved back."""
+        new = move.new.allocations if move.new else {}
+        with self._register.lock:
+            is_own = self._register.ledger.host.is_own
+        found = {uuid: self._client.consumers_on(uuid) for uuid in sorted(new) if is_own(uuid)}
+        with self._register.lock:
+            for uuid, consumers in found.items():
+                self._register.ledger.observe(uuid, consumers)
+            likely = self._register.ledger.who_holds(new)
+        others = (self._client.allocations_of(each) for each in likely)
+        return any(took_over(new, holder(instance), holder(other), is_own) for other in others)
 
     def _lives_here(self, instance: Allocations) -> bool:
         with self._register.lock:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from agent.errors import (
     Refused,
     UnknownConsumer,
 )
-from agent.moves.table import MoveKind
+from agent.moves.table import MoveKind, Role
 
 STEPS = 25
 RUNS = 25 * int(os.environ.get("PLIMSOLL_STEPS", "1"))
@@ -72,19 +73,30 @@ class Moves(RuleBasedStateMachine):
             for agent in world.agents:
                 agent.see()
                 agent.tracker.open()
-                self.end_rebuilds(agent)
-            for _ in range(3):
-                world.settle()
+            self.come_to_rest()
             self.agree()
+            self.end_all()
+            self.come_to_rest()
+            for agent in world.agents:
+                agent.auditor.audit(heal_own=True)
+            self.come_to_rest()
+            world.check_settled()
+            for agent in world.agents:
+                assert agent.auditor.audit().findings == ()
 
-    def end_rebuilds(self, agent: Agent) -> None:
-        """As long as one goes on, or a move that another one overtook, its host looks nowhere else."""
-        for move in agent.tracker.moves().values():
-            held = self.world.raw.allocations_of(move.instance).allocations
-            overtaken = move.new is not None and held != move.new.allocations
-            if not move.ended and (move.kind is MoveKind.REBUILD or overtaken):
+    def come_to_rest(self) -> None:
+        for _ in range(4):
+            self.world.settle()
+
+    def end_all(self) -> None:
+        """Each move that still goes on is ended by the host that began it, one this way, one that way."""
+        for agent in self.world.agents:
+            for number, move in enumerate(agent.tracker.moves().values()):
+                if move.ended or move.role is Role.SOURCE:
+                    continue
+                mover = agent.tracker.mover
                 with suppress(ClaimConflict):
-                    agent.tracker.mover.confirm(move.migration)
+                    (mover.revert if number % 2 else mover.confirm)(move.migration)
 
     def heal(self) -> None:
         for agent in self.world.agents:
@@ -93,8 +105,8 @@ class Moves(RuleBasedStateMachine):
     def at(self, side: str) -> Agent:
         return self.world.a if side == "a" else self.world.b
 
-    def ask(self, agent: Agent, call: Callable[[], object]) -> None:
-        """A call may die with its agent; else a refusal of a settled world changes nothing."""
+    def ask(self, agent: Agent, call: Callable[[], object]) -> bool:
+        """A call may die with its agent: False; else a refusal of a settled world changes nothing."""
         settled = all(each.tracker.pending == 0 for each in self.world.agents)
         before = self.world.state() if settled else None
         try:
@@ -102,11 +114,13 @@ class Moves(RuleBasedStateMachine):
         except Crash:
             agent.restart()
             agent.come_back()
+            return False
         except (DoesNotFit, UnknownConsumer):
             if settled:
                 assert _claims(self.world.state()) == _claims(before)
         except (Refused, PlacementUnavailable, PlacementConflict):
             pass
+        return True
 
     @rule(side=sides, instance=instances, wish=wishes)
     def claim(self, side: str, instance: str, wish: dict[str, int]) -> None:
@@ -156,6 +170,14 @@ class Moves(RuleBasedStateMachine):
     def look(self, side: str) -> None:
         agent = self.at(side)
         self.ask(agent, agent.look)
+
+    @rule(side=sides, heal=st.sampled_from(["nothing", "own", "all"]), looks=st.integers(1, 2))
+    def audit(self, side: str, heal: str, looks: int) -> None:
+        agent = self.at(side)
+        before = self.world.state()
+        run = partial(agent.auditor.audit, heal_own=heal != "nothing", heal_all=heal == "all", looks=looks)
+        if self.ask(agent, run) and heal == "nothing":
+            assert self.world.state() == before
 
     @rule(side=sides, guests=st.frozensets(instances, max_size=2))
     def guests(self, side: str, guests: frozenset[str]) -> None:
