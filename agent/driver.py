@@ -102,10 +102,20 @@ class UsedUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedMemory:
+    """Memory that a guest has on one NUMA cell of the host; `page_kib` None: in pages of no size it asked."""
+
+    cell: int
+    memory_mb: int
+    page_kib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Guest:
     """A domain, running or only defined, and what it uses.
 
     `resources` {class: amount}: VCPU or PCPU, MEMORY_MB (MiB), DISK_GB (GiB, rounded up), and devices.
+    `memory` is what of its memory must be on certain cells, empty if it may be anywhere.
     `problem` is a sentence on what of it could not be read; then `resources` and `units` are what was last
     known, if anything, and prove nothing. Such a guest is there all the same: to leave it out would say that
     it is gone.
@@ -117,6 +127,7 @@ class Guest:
     resources: Mapping[str, int]
     units: tuple[UsedUnit, ...] = ()
     problem: str | None = None
+    memory: tuple[UsedMemory, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,8 @@ def _names_of(record: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
 class Resolved:
     """`tree` is all of placement's tree as it shall be; `owned` holds once it is; `devices` {uuid: device};
 
-    `units` {uuid: {class: (unit, ...)}}; `problems`: sentences on what was left out, the rest stands.
+    `units` {uuid: {class: (unit, ...)}}; `cells` {uuid: id of the NUMA cell that it is on}; `problems`:
+    sentences on what was left out, the rest stands.
     """
 
     tree: ProviderTree
@@ -106,6 +107,7 @@ class Resolved:
     devices: Mapping[str, str]
     units: Mapping[str, Mapping[str, tuple[str, ...]]]
     problems: tuple[str, ...] = ()
+    cells: Mapping[str, int] = field(default_factory=dict)
 
 
 def resolve(description: Description, current: ProviderTree, owned: Owned, root_uuid: str) -> Resolved:
@@ -138,6 +140,7 @@ def resolve(description: Description, current: ProviderTree, owned: Owned, root_
         {uuids[described.name]: described.device for described in description.providers},
         {uuids[described.name]: described.units for described in description.providers if described.units},
         tuple(problems),
+        {uuids[each.name]: each.cell for each in description.providers if each.cell is not None},
     )
 
 

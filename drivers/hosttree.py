@@ -73,4 +73,5 @@ def _cell_providers(
             traits=frozenset({"HW_NUMA_ROOT"}),
             device=f"numa:{cell.id}",
             units=cpu_units(own_dedicated),
+            cell=cell.id,
         )

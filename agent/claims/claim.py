@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from agent.claims.numa import PlacedCell
 from agent.claims.request import ClaimRequest
 
 Allocations = Mapping[str, Mapping[str, int]]
@@ -64,7 +65,8 @@ also while the agent runs, when placement did not say what became of a request.
 class Claim:
     """One consumer's claim on this host. `since` is seconds since the epoch, UTC.
 
-    `adopted`: somebody else wrote the allocation; the agent gave it its devices.
+    `adopted`: somebody else wrote the allocation; the agent gave it its devices. `cells` is the guest's
+    topology as it was chosen, empty for a guest that floats; the CPUs in it are among `units`.
     """
 
     consumer: str
@@ -74,6 +76,7 @@ class Claim:
     units: Units = field(default_factory=dict)
     since: float = 0.0
     adopted: bool = False
+    cells: tuple[PlacedCell, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +96,10 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a claim would do: `allocations` and `units` if it fits, `shortfalls` if not."""
+    """What a claim would do: `allocations`, `units` and guest's `cells` if it fits, `shortfalls` if not."""
 
     fits: bool
     allocations: Allocations
     units: Units
     shortfalls: tuple[Shortfall, ...]
+    cells: tuple[PlacedCell, ...] = ()

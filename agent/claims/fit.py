@@ -5,13 +5,20 @@ aggregates: the classes of the unsuffixed group may come from several providers,
 together; a suffixed group comes from one; `isolate` keeps suffixed groups on providers of their own;
 `same_subtree` puts one of its providers above the others. The order of choice is in agent.claims.fit_search.
 Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
+
+A guest with NUMA cells gets its CPUs and memory from the cells that suit it (agent.claims.fit_cells); there a
+class may come from several of them, as the guest's own cells say.
 """
 
 from dataclasses import replace
 
-from agent.claims.claim import Allocations, Explanation, Units
-from agent.claims.fit_search import Amounts, FreeUnits, Host, Search, Stock, slots_of
+from agent.claims.affinity import Affinity, nearest
+from agent.claims.cells import CellStock
+from agent.claims.claim import Allocations, Explanation
+from agent.claims.fit_cells import covers_in_sum, fit_with_cells, pinned_first, summed
+from agent.claims.fit_search import Amounts, FreeUnits, Host, Search, Stock, first_units, slots_of
 from agent.claims.fit_why import shortfalls
+from agent.claims.guest_cells import guest_cells, wants_cells
 from agent.claims.request_types import ClaimRequest
 from agent.errors import UsageError
 from agent.tree import Inventory, ProviderTree
@@ -20,50 +27,55 @@ __all__ = ["Amounts", "FreeUnits", "Host", "check_placeable", "cover", "first_un
 
 
 def check_placeable(request: ClaimRequest) -> None:
-    """Raises UsageError for what is well formed but cannot be placed by this agent yet."""
-    topology = request.topology
-    wanted = [
-        name
-        for name, asked in (
-            ("guest NUMA cells (hw:numa_nodes)", topology.cells),
-            ("a memory page size (hw:mem_page_size)", topology.mem_page_size is not None),
-            ("a CPU thread policy (hw:cpu_thread_policy)", topology.cpu_thread_policy is not None),
-            ("PCI devices by alias (pci_passthrough:alias)", request.pci),
-        )
-        if asked
-    ]
-    if wanted:
+    """Raises UsageError for what is well formed but cannot be placed by this agent, or makes no sense."""
+    if wants_cells(request.topology):
+        guest_cells(request)
+    if request.pci:
+        wanted = "PCI devices by alias (pci_passthrough:alias)"
         raise UsageError(
-            f"This agent cannot place {' or '.join(wanted)} yet: take it out of the request, or ask for the "
-            "resources by class and trait.",
-            unsupported=wanted,
+            f"This agent cannot place {wanted} yet: take it out of the request, or ask for the resources by "
+            "class and trait.",
+            unsupported=[wanted],
         )
 
 
-def fit(request: ClaimRequest, host: Host, used: Amounts, units: FreeUnits) -> Explanation:
+def fit(
+    request: ClaimRequest,
+    host: Host,
+    used: Amounts,
+    units: FreeUnits,
+    cells: CellStock | None = None,
+    affinity: Affinity = nearest,
+) -> Explanation:
     """Where the request fits, or why it does not.
 
     `used` is what others hold and `units` the exact units that are free, in the order in which they are given
-    out. Raises UsageError for what this agent cannot place yet.
+    out; `cells` is what is left of the host's NUMA cells, which only guests with cells of their own need.
+    Raises UsageError for what this agent cannot place.
     """
     check_placeable(request)
     stock = Stock(host, used, units)
+    if wants_cells(request.topology):
+        return fit_with_cells(request, stock, cells or CellStock(), affinity)
     slots = slots_of(request, stock)
     search = Search(request, stock, slots)
     if not all(slot.options for slot in slots) or not search.run():
         return Explanation(False, {}, {}, shortfalls(request, stock, slots, search))
-    allocations: dict[str, dict[str, int]] = {}
-    for slot, provider in zip(slots, search.chosen, strict=True):
-        for name, amount in slot.resources.items():
-            given = allocations.setdefault(provider.uuid, {})
-            given[name] = given.get(name, 0) + amount
+    allocations = summed(slots, search.chosen)
     return Explanation(True, allocations, first_units(allocations, units), ())
 
 
-def cover(request: ClaimRequest, host: Host, held: Allocations, units: FreeUnits) -> Explanation:
+def cover(
+    request: ClaimRequest,
+    host: Host,
+    held: Allocations,
+    units: FreeUnits,
+    cells: CellStock | None = None,
+) -> Explanation:
     """Whether what the consumer holds already covers its request; if so, all that it holds, with exact units.
 
-    Providers that cannot serve this host do not count.
+    Providers that cannot serve this host do not count. Without `cells` only the amounts are looked at, not
+    which cells of the host they come to.
     """
     here = {provider.uuid: provider for provider in host.providers if provider.uuid in held}
     own = ProviderTree(
@@ -73,21 +85,14 @@ def cover(request: ClaimRequest, host: Host, held: Allocations, units: FreeUnits
         )
         for provider in host.tree
     )
-    found = fit(request, Host.of(own, host.root.uuid if host.root else None), {}, units)
+    owned = Host.of(own, host.root.uuid if host.root else None)
+    if cells is None and wants_cells(request.topology):
+        found = covers_in_sum(request, Stock(owned, {}, units))
+    else:
+        found = fit(request, owned, {}, units, cells)
     if not found.fits:
         return found
     whole = {uuid: dict(held[uuid]) for uuid in here}
-    return Explanation(True, whole, first_units(whole, units), ())
-
-
-def first_units(allocations: Allocations, units: FreeUnits) -> Units:
-    """The first free exact units for these amounts, where the host has exact units."""
-    chosen = {
-        uuid: {
-            name: units[uuid][name][:amount]
-            for name, amount in amounts.items()
-            if name in units.get(uuid, {})
-        }
-        for uuid, amounts in allocations.items()
-    }
-    return {uuid: exact for uuid, exact in chosen.items() if exact}
+    if cells is not None:
+        units = pinned_first(units, found.cells, cells.host)
+    return Explanation(True, whole, first_units(whole, units), (), found.cells)

@@ -14,7 +14,7 @@ cells.
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent.claims.request_types import ClaimRequest, RequestGroup
 from agent.tree import Inventory, Provider, ProviderTree
@@ -85,11 +85,15 @@ def _first_root(tree: ProviderTree) -> Provider | None:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A group, or one class of the unsuffixed group, and the providers that could serve it by itself."""
+    """A group, or one class of the unsuffixed group, and the providers that could serve it by itself.
+
+    `barred` {provider uuid: clause} are those that could, were it not for where they are.
+    """
 
     group: RequestGroup
     resources: Mapping[str, int]
     options: tuple[Provider, ...]
+    barred: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,10 @@ class Search:
         self.chosen: list[Provider] = []
 
     @property
+    def steps(self) -> int:
+        return self._steps
+
+    @property
     def gave_up(self) -> bool:
         return self._steps > STEPS_MAX
 
@@ -327,3 +335,16 @@ class Search:
             for suffixes, top in tops
             if any(slot.group.suffix in suffixes and one.uuid == top for slot, one in filled)
         )
+
+
+def first_units(allocations: Amounts, units: FreeUnits) -> dict[str, dict[str, tuple[str, ...]]]:
+    """The first free exact units for these amounts, where the host has exact units."""
+    chosen = {
+        uuid: {
+            name: units[uuid][name][:amount]
+            for name, amount in amounts.items()
+            if name in units.get(uuid, {})
+        }
+        for uuid, amounts in allocations.items()
+    }
+    return {uuid: exact for uuid, exact in chosen.items() if exact}

@@ -37,6 +37,10 @@ def _of_slot(slot: Slot, stock: Stock) -> Iterator[Shortfall]:
         for name, reason in stock.obstacles(slot.group, slot.resources, provider):
             free = stock.free(provider, name)
             yield _at(provider, name, slot.resources.get(name, 0), free, _in_group(slot, reason))
+        if provider.uuid in slot.barred:
+            for name, amount in slot.resources.items():
+                reason = _in_group(slot, slot.barred[provider.uuid])
+                yield _at(provider, name, amount, stock.free(provider, name), reason)
     if not candidates:
         for name, amount in (slot.resources or {"": 0}).items():
             yield _at(stock.host.root, name, amount, 0, _in_group(slot, _nothing(slot, stock.host)))

@@ -7,11 +7,13 @@ https://docs.openstack.org/nova/latest/admin/cpu-topologies.html.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import combinations, islice
 
 KIB_PER_MIB = 1024
 SMALL_PAGE_KIB = 4
+PLACEMENTS_MAX = 128
 
 
 class ThreadPolicy(StrEnum):
@@ -27,9 +29,11 @@ class FreeCell:
     """What a host cell still has to give.
 
     `cores` are the cell's cores, each with the ids of all threads that guests might run on; `free_cpus` are
-    those for dedicated use that nobody holds; `shared_cpus` is the number of CPUs that floating guests share
-    (what they may overcommit is placement's business); `memory_mb` is free memory in small pages, and `pages`
-    {size in KiB: free count}.
+    those for dedicated use that nobody holds, of which `favoured` go first; `shared_cpus` is the number of
+    CPUs that floating guests share, `floating` how many floating CPUs they may still have on them (None: no
+    bound but each guest's own); `memory_mb` is free memory in small pages, and `pages` {size in KiB: free
+    count}. `loose_mb` is what a guest may have of the small ones that does not ask for a page size (None: the
+    same): such memory may be overcommitted.
     """
 
     id: int
@@ -38,6 +42,10 @@ class FreeCell:
     shared_cpus: int = 0
     memory_mb: int = 0
     pages: Mapping[int, int] = field(default_factory=dict)
+    favoured: frozenset[int] = frozenset()
+    floating: int | None = None
+    loose_mb: int | None = None
+    small_page_kib: int = SMALL_PAGE_KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,8 @@ class PlacedCell:
     """A guest cell on its host cell.
 
     `pinning` {guest CPU: host CPU}; `withheld` are host CPUs nobody else may have while this guest does (the
-    silent siblings of isolated CPUs); `page_kib` the page size that backs `memory_mb`.
+    silent siblings of isolated CPUs); `page_kib` the page size that backs `memory_mb`; `floating` are guest
+    CPUs that run on the cell's shared CPUs.
     """
 
     guest_cell: int
@@ -64,15 +73,27 @@ class PlacedCell:
     withheld: frozenset[int]
     page_kib: int
     memory_mb: int
+    floating: frozenset[int] = frozenset()
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """The host CPUs that are the guest's alone."""
+        return self.withheld.union(self.pinning.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Why one guest cell cannot go onto one host cell, as a clause: "has 3 free dedicated CPUs, 4 asked"."""
+    """Why one guest cell cannot go onto one host cell, as a clause: "has 3 free dedicated CPUs, 4 asked".
+
+    `asked` and `free` are of `resource_class`. `host_cell` -1: the reason is not one host cell's.
+    """
 
     guest_cell: int
     host_cell: int
     reason: str
+    resource_class: str = ""
+    asked: int = 0
+    free: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +113,95 @@ def fit_cells(
     host: Sequence[FreeCell],
     *,
     thread_policy: ThreadPolicy = ThreadPolicy.PREFER,
-    page_sizes_kib: Sequence[int] = (SMALL_PAGE_KIB,),
+    page_sizes_kib: Sequence[int] | None = (SMALL_PAGE_KIB,),
     near: frozenset[int] = frozenset(),
 ) -> NumaFit:
-    """Place every guest cell on a host cell of its own.
+    """Place every guest cell on a host cell of its own; the parameters are those of `Pairs.of`."""
+    pairs = Pairs.of(guest, host, thread_policy=thread_policy, page_sizes_kib=page_sizes_kib, near=near)
+    chosen = next(pairs.placements(), None)
+    return NumaFit(chosen) if chosen is not None else NumaFit((), pairs.misfits())
 
-    :param page_sizes_kib: acceptable page sizes, the best first
-    :param near: host cells that the guest's devices are attached to; they are tried first
-    Otherwise the cells with the most free memory are tried first, so that guests spread; equal ones by id.
-    """
-    ranked = sorted(host, key=lambda cell: (cell.id not in near, -cell.memory_mb, cell.id))
-    options: list[list[PlacedCell]] = []
-    misfits: list[Misfit] = []
-    for wanted in guest:
-        placed = []
-        for cell in ranked:
-            fitted = _fit_one(wanted, cell, thread_policy, page_sizes_kib)
-            if isinstance(fitted, Misfit):
-                misfits.append(fitted)
-            else:
-                placed.append(fitted)
-        options.append(placed)
-    chosen = _match(options)
-    if chosen is not None:
-        return NumaFit(chosen)
-    if not misfits:
-        reason = f"the guest wants {len(guest)} cells of their own, the host has {len(host)}"
-        misfits = [Misfit(guest[len(host)].id if len(guest) > len(host) else guest[-1].id, -1, reason)]
-    return NumaFit((), tuple(misfits))
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Each guest cell with each host cell: `options` are those that fit, in the order in which they are
+    tried, and `bad` those that do not."""
+
+    guest: Sequence[GuestCell]
+    host: Sequence[FreeCell]
+    options: Sequence[Sequence[PlacedCell]]
+    bad: tuple[Misfit, ...]
+
+    @classmethod
+    def of(
+        cls,
+        guest: Sequence[GuestCell],
+        host: Sequence[FreeCell],
+        *,
+        thread_policy: ThreadPolicy = ThreadPolicy.PREFER,
+        page_sizes_kib: Sequence[int] | None = (SMALL_PAGE_KIB,),
+        near: frozenset[int] = frozenset(),
+    ) -> "Pairs":
+        """:param page_sizes_kib: acceptable page sizes, the best first; None: the guest does not care
+        :param near: host cells that the guest's devices are attached to; they are tried first
+        Otherwise the cells with the most free memory are tried first, so that guests spread; equal ones by
+        id.
+        """
+        ranked = sorted(host, key=lambda cell: (cell.id not in near, -cell.memory_mb, cell.id))
+        options: list[list[PlacedCell]] = []
+        misfits: list[Misfit] = []
+        alike: dict[tuple[int, int, int, int], PlacedCell | Misfit] = {}  # guest cells mostly are
+        for wanted in guest:
+            placed = []
+            for cell in ranked:
+                key = (cell.id, len(wanted.floating), len(wanted.pinned), wanted.memory_mb)
+                if key not in alike:
+                    alike[key] = _fit_one(wanted, cell, thread_policy, page_sizes_kib)
+                fitted = alike[key]
+                if isinstance(fitted, Misfit):
+                    misfits.append(replace(fitted, guest_cell=wanted.id))
+                else:
+                    placed.append(_for(wanted, fitted))
+            options.append(placed)
+        return cls(guest, host, options, tuple(misfits))
+
+    def placements(self) -> Iterator[tuple[PlacedCell, ...]]:
+        """The ways to place the guest, each on other host cells, the first choice first; at most
+        PLACEMENTS_MAX."""
+        first = _match(self.options)
+        if first is None:
+            return
+        yield first
+        taken = {cell.host_cell for cell in first}
+        ranked = list(dict.fromkeys(option.host_cell for some in self.options for option in some))
+        subsets = combinations(ranked, len(self.options))
+        for subset in islice(subsets, PLACEMENTS_MAX):
+            if set(subset) == taken:
+                continue
+            found = _match([[one for one in some if one.host_cell in subset] for some in self.options])
+            if found is not None:
+                yield found
+
+    def misfits(self) -> tuple[Misfit, ...]:
+        """Why the guest has no placement: for each guest cell and host cell the reason."""
+        if len(self.guest) > len(self.host):
+            reason = f"the guest wants {len(self.guest)} cells of their own, the host has {len(self.host)}"
+            crowded = self.guest[len(self.host)].id
+            return (*self.bad, Misfit(crowded, -1, reason, "", len(self.guest), len(self.host)))
+        taken = tuple(
+            Misfit(option.guest_cell, option.host_cell, "has room, and is needed for another guest cell")
+            for some in self.options
+            for option in some
+        )
+        return (*self.bad, *taken)
+
+
+def _for(wanted: GuestCell, fitted: PlacedCell) -> PlacedCell:
+    """What was found for a guest cell of the same size."""
+    if fitted.guest_cell == wanted.id:
+        return fitted
+    pinning = dict(zip(sorted(wanted.pinned), fitted.pinning.values(), strict=True))
+    return replace(fitted, guest_cell=wanted.id, pinning=pinning, floating=wanted.floating)
 
 
 def _match(options: Sequence[Sequence[PlacedCell]]) -> tuple[PlacedCell, ...] | None:
@@ -145,38 +227,51 @@ def _match(options: Sequence[Sequence[PlacedCell]]) -> tuple[PlacedCell, ...] | 
 
 
 def _fit_one(
-    wanted: GuestCell, cell: FreeCell, policy: ThreadPolicy, page_sizes_kib: Sequence[int]
+    wanted: GuestCell, cell: FreeCell, policy: ThreadPolicy, page_sizes_kib: Sequence[int] | None
 ) -> PlacedCell | Misfit:
-    if wanted.floating and not cell.shared_cpus:
-        return Misfit(wanted.id, cell.id, "has no CPUs for shared use")
-    if len(wanted.floating) > cell.shared_cpus:
-        return Misfit(
-            wanted.id,
-            cell.id,
-            f"has {cell.shared_cpus} shared CPUs, {len(wanted.floating)} asked: a guest is never "
-            "overcommitted against itself",
-        )
+    short = _no_floating(wanted, cell)
+    if short is not None:
+        return short
     page_kib = _page_size(wanted.memory_mb, cell, page_sizes_kib)
     if page_kib is None:
-        return Misfit(wanted.id, cell.id, _no_memory(wanted.memory_mb, cell, page_sizes_kib))
+        reason, free_mb = _no_memory(wanted.memory_mb, cell, page_sizes_kib)
+        return Misfit(wanted.id, cell.id, reason, "MEMORY_MB", wanted.memory_mb, free_mb)
     pins = _pins(len(wanted.pinned), cell, policy)
     if pins is None:
-        return Misfit(
-            wanted.id,
-            cell.id,
-            f"has {len(cell.free_cpus)} free dedicated CPUs, {len(wanted.pinned)} asked with thread policy "
-            f"{policy}",
-        )
+        asked, free = len(wanted.pinned), len(cell.free_cpus)
+        reason = f"has {free} free dedicated CPUs, {asked} asked with thread policy {policy}"
+        return Misfit(wanted.id, cell.id, reason, "PCPU", asked, free)
     withheld = frozenset[int]()
     if policy is ThreadPolicy.ISOLATE:
         withheld = frozenset().union(*(core for core in cell.cores if core & set(pins))) - set(pins)
     pinning = dict(zip(sorted(wanted.pinned), pins, strict=True))
-    return PlacedCell(wanted.id, cell.id, pinning, withheld, page_kib, wanted.memory_mb)
+    return PlacedCell(wanted.id, cell.id, pinning, withheld, page_kib, wanted.memory_mb, wanted.floating)
 
 
-def _page_size(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int]) -> int | None:
+def _no_floating(wanted: GuestCell, cell: FreeCell) -> Misfit | None:
+    asked = len(wanted.floating)
+    if not asked:
+        return None
+    free = cell.shared_cpus if cell.floating is None else cell.floating
+    if not cell.shared_cpus:
+        reason = "has no CPUs for shared use"
+    elif asked > cell.shared_cpus:
+        reason = (
+            f"has {cell.shared_cpus} shared CPUs, {asked} asked: a guest is never overcommitted against "
+            "itself"
+        )
+    elif asked > free:
+        reason = f"has room for {free} more virtual CPUs on its {cell.shared_cpus} shared ones, {asked} asked"
+    else:
+        return None
+    return Misfit(wanted.id, cell.id, reason, "VCPU", asked, max(0, min(free, cell.shared_cpus)))
+
+
+def _page_size(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int] | None) -> int | None:
+    if sizes_kib is None:
+        return cell.small_page_kib if memory_mb <= _loose_mb(cell) else None
     for size in sizes_kib:
-        if size == SMALL_PAGE_KIB:
+        if size == cell.small_page_kib:
             if memory_mb <= cell.memory_mb:
                 return size
         elif memory_mb * KIB_PER_MIB % size == 0 and memory_mb * KIB_PER_MIB // size <= cell.pages.get(
@@ -186,22 +281,46 @@ def _page_size(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int]) -> int 
     return None
 
 
-def _no_memory(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int]) -> str:
-    free = (
-        f"{cell.memory_mb} MiB"
-        if size == SMALL_PAGE_KIB
-        else f"{cell.pages.get(size, 0)} pages of {size} KiB"
-        for size in sizes_kib
-    )
-    return f"has {' or '.join(free)} free, {memory_mb} MiB asked"
+def _loose_mb(cell: FreeCell) -> int:
+    return cell.memory_mb if cell.loose_mb is None else cell.loose_mb
+
+
+def _no_memory(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int] | None) -> tuple[str, int]:
+    """The clause, and the most MiB that are free in one acceptable size."""
+    if sizes_kib is None:
+        return f"has {_loose_mb(cell)} MiB free, {memory_mb} MiB asked", max(0, _loose_mb(cell))
+    told, most_mb = [], 0
+    for size in sizes_kib:
+        if size == cell.small_page_kib:
+            free_mb = cell.memory_mb
+            told.append(f"{free_mb} MiB")
+        else:
+            free = cell.pages.get(size, 0)
+            free_mb = free * size // KIB_PER_MIB
+            divides = memory_mb * KIB_PER_MIB % size == 0
+            told.append(f"{free} pages of {size} KiB" + ("" if divides else " (which do not divide it)"))
+        most_mb = max(most_mb, free_mb)
+    return f"has {' or '.join(told) or 'no pages'} free, {memory_mb} MiB asked", most_mb
 
 
 def _pins(count: int, cell: FreeCell, policy: ThreadPolicy) -> list[int] | None:
     """`count` free CPUs of the cell under the policy, siblings next to each other; None if there are not."""
+    if not count:
+        return []
+    liked = cell.favoured & cell.free_cpus
     if policy is ThreadPolicy.ISOLATE:
         whole = [core for core in cell.cores if core <= cell.free_cpus]
-        return [min(core) for core in whole[:count]] if len(whole) >= count else None
-    free = [core & cell.free_cpus for core in cell.cores]
+        if liked:
+            whole.sort(key=lambda core: not core & liked)
+        return [min(core & liked or core) for core in whole[:count]] if len(whole) >= count else None
+    if len(liked) >= count:
+        found = _threads(count, [core & liked for core in cell.cores], policy)
+        if found is not None:
+            return found
+    return _threads(count, [core & cell.free_cpus for core in cell.cores], policy)
+
+
+def _threads(count: int, free: Sequence[frozenset[int]], policy: ThreadPolicy) -> list[int] | None:
     if policy is ThreadPolicy.REQUIRE:
         return _paired(count, free)
     if sum(len(threads) for threads in free) < count:
@@ -217,7 +336,7 @@ def _paired(count: int, free: Sequence[frozenset[int]]) -> list[int] | None:
         groups = [sorted(threads)[:size] for threads in free if len(threads) >= size]
         if len(groups) * size >= count:
             return [cpu for group in groups[: count // size] for cpu in group]
-    return [] if count == 0 else None
+    return None
 
 
 def _packed(count: int, free: Sequence[frozenset[int]]) -> Iterator[int]:

@@ -47,6 +47,7 @@ def _gpu(gpu: Gpu, name: str, parent: str) -> DescribedProvider:
         traits=gpu.traits,
         device=f"pci:{gpu.address}",
         units={gpu.resource_class: gpu.units} if gpu.units else {},
+        cell=gpu.numa,
     )
 
 
@@ -63,6 +64,7 @@ def _nic(nic: Nic, name: str, parent: str) -> DescribedProvider:
         traits=nic.traits | physical_network_trait(nic.physical_network),
         device=f"pci:{nic.address}",
         units={"SRIOV_NET_VF": nic.vfs} if nic.vfs else {},
+        cell=nic.numa,
     )
 
 

@@ -123,6 +123,7 @@ def _provider(offer: Offer, name: str, parent: str) -> DescribedProvider:
         traits=frozenset(traits),
         device=card.key,
         units=units,
+        cell=card.numa,
     )
 
 

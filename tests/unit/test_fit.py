@@ -271,31 +271,16 @@ def test_units_that_are_not_free_bound_what_can_be_given() -> None:
     assert reasons(found) == [("PCPU", 3, 2, "host", "only 2 of its exact units are free")]
 
 
-@pytest.mark.parametrize(
-    ("request_", "named"),
-    [
-        (ClaimRequest(CONSUMER, (group(VCPU=1),), topology=TopologyRequest(cells=1)), "hw:numa_nodes"),
-        (
-            ClaimRequest(CONSUMER, (group(VCPU=1),), topology=TopologyRequest(mem_page_size="any")),
-            "hw:mem_page_size",
-        ),
-        (
-            ClaimRequest(CONSUMER, (group(PCPU=1),), topology=TopologyRequest("dedicated", "prefer")),
-            "hw:cpu_thread_policy",
-        ),
-        (ClaimRequest(CONSUMER, (group(VCPU=1),), pci=(("fpga", 1),)), "pci_passthrough:alias"),
-    ],
-)
-def test_what_cannot_be_placed_yet_is_refused_and_not_ignored(request_: ClaimRequest, named: str) -> None:
-    with pytest.raises(UsageError, match=named):
-        fitted(request_, HOST)
+def test_an_alias_is_refused_and_not_ignored() -> None:
+    with pytest.raises(UsageError, match="pci_passthrough:alias"):
+        fitted(ClaimRequest(CONSUMER, (group(VCPU=1),), pci=(("fpga", 1),)), HOST)
 
 
-def test_dedicated_cpus_need_no_cells() -> None:
+def test_a_guest_with_cells_is_refused_while_the_hosts_are_not_known() -> None:
     request = ClaimRequest(CONSUMER, (group(PCPU=1),), topology=TopologyRequest("dedicated"))
-    assert fitted(request, provider("host", PCPU=2), units={"host": {"PCPU": ("4", "5")}}).units == {
-        "host": {"PCPU": ("4",)}
-    }
+    assert reasons(fitted(request, provider("host", PCPU=2))) == [
+        ("", 1, 0, "host", "the host has not told its NUMA cells yet")
+    ]
 
 
 def test_an_empty_tree_says_so() -> None:

@@ -1,0 +1,26 @@
+"""Which device a guest may have, once it is known which of the host's NUMA cells the guest is on. Pure.
+
+This is the seam between the fitting of cells (agent.claims.fit_cells) and what a group of devices wants of
+them. `fit(..., affinity=...)` asks it for each group that is not the guest's CPUs and memory, and for each
+provider that could serve the group; the host cell that a provider is on comes from `HostCells.cell_of`
+(agent.claims.cells): its own `DescribedProvider.cell`, or that of the nearest provider above it. Among the
+ways to place the guest, those where every group ranks 0 are tried first, in the order of placing; then all
+others.
+"""
+
+from collections.abc import Callable, Collection
+
+from agent.claims.request_types import RequestGroup
+from agent.tree import Provider
+
+Affinity = Callable[[RequestGroup, Provider, int | None, Collection[int]], int | str]
+"""(group, provider, the host cell that it is on or None, the host cells of the guest) -> how good it is.
+
+0 is as good as it gets, a larger number is taken only if nothing better fits; a text bars the provider, and
+is the clause that says why: "is on NUMA cell 1, the guest would be on 0".
+"""
+
+
+def nearest(group: RequestGroup, provider: Provider, cell: int | None, guest: Collection[int]) -> int | str:
+    """On one of the guest's cells if it can be, anywhere if not (nova's policy "preferred")."""
+    return 0 if cell is None or cell in guest else 1

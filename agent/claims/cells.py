@@ -1,0 +1,214 @@
+"""The host's NUMA cells as claims see them: what each has for guests, and what of it is in use. Pure.
+
+Placement knows totals; it does not know which CPU is whose sibling, nor that memory is in pages of some size
+on some cell. That part is the agent's own accounting: `HostCells` is what there is, a `CellUse` what is used
+of it, and `CellStock` puts both together with what placement's inventories still let through.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from agent.claims.fit_search import Host, Stock
+from agent.claims.numa import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
+from agent.driver import Cell, Guest, Topology
+from agent.tree import Inventory, Provider, ProviderTree
+
+CELL_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
+_HUGE_KIB = 1024  # the base page of every architecture is smaller, most huge pages are larger
+
+CellUse = Mapping[tuple[int, str], int]
+"""{(cell id, what): how much}: what is "vcpus" (floating), "memory_mb" (in small pages) or "pages:2048"."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCell:
+    """One cell: what of it guests may have.
+
+    `provider` is the uuid of the one that has its CPUs and memory in placement, the host's root where cells
+    are not reported; `cores` are its threads for guests by core. `vcpus` is how many floating CPUs guests
+    with cells of their own may have on its `shared` ones; `memory_mb` is its memory in small pages,
+    `loose_mb` the same with what placement lets be overcommitted; `pages` {size in KiB: count} the larger
+    ones.
+    """
+
+    id: int
+    provider: str
+    cores: tuple[frozenset[int], ...]
+    shared: frozenset[int]
+    dedicated: frozenset[int]
+    vcpus: int
+    memory_mb: int
+    loose_mb: int
+    pages: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HostCells:
+    """The host's cells by id, and on which of them its providers are; empty: the host has not told yet.
+
+    `of_provider` {provider uuid: cell id} as the driver says (`DescribedProvider.cell`).
+    """
+
+    cells: tuple[HostCell, ...] = ()
+    of_provider: Mapping[str, int] = field(default_factory=dict)
+    small_page_kib: int = SMALL_PAGE_KIB
+
+    @classmethod
+    def of(cls, topology: Topology | None, host: Host, of_provider: Mapping[str, int]) -> "HostCells":
+        """The cells of a host, which `host` is in placement."""
+        if topology is None or host.root is None:
+            return cls((), of_provider)
+        small_kib = min(
+            (size for cell in topology.cells for size in cell.pages if size < _HUGE_KIB),
+            default=SMALL_PAGE_KIB,
+        )
+        nested = _reported(host, of_provider)
+        cells = sorted(topology.cells, key=lambda cell: cell.id)
+        root = host.root
+        return cls(
+            tuple(
+                _host_cell(cell, topology, nested.get(cell.id, root), small_kib, share)
+                for cell, share in zip(cells, _reserved_mb(root, len(cells)), strict=True)
+            ),
+            of_provider,
+            small_kib,
+        )
+
+    def cell_of(self, uuid: str, tree: ProviderTree) -> int | None:
+        """The id of the cell that a provider is on: its own, or that of the nearest one above it."""
+        provider = tree.get(uuid)
+        while provider is not None:
+            if provider.uuid in self.of_provider:
+                return self.of_provider[provider.uuid]
+            provider = tree.get(provider.parent) if provider.parent else None
+        return None
+
+    @property
+    def page_sizes_kib(self) -> tuple[int, ...]:
+        """All sizes that some cell has, the largest first; the small one is the last."""
+        larger = {size for cell in self.cells for size in cell.pages}
+        return (*sorted(larger, reverse=True), self.small_page_kib)
+
+
+def _reported(host: Host, of_provider: Mapping[str, int]) -> dict[int, Provider]:
+    """{cell id: the provider that has the cell's CPUs or memory in placement}"""
+    found: dict[int, Provider] = {}
+    for provider in host.providers:
+        cell = of_provider.get(provider.uuid)
+        if cell is not None and any(name in provider.inventories for name in CELL_CLASSES):
+            found.setdefault(cell, provider)
+    return found
+
+
+def _reserved_mb(root: Provider, cells: int) -> tuple[int, ...]:
+    """What is reserved for the host on its root comes from its cells evenly, as where those are reported."""
+    memory = root.inventories.get("MEMORY_MB")
+    each, rest = divmod(memory.reserved if memory else 0, max(1, cells))
+    return tuple(each + (1 if number < rest else 0) for number in range(cells))
+
+
+def _host_cell(
+    cell: Cell, topology: Topology, provider: Provider, small_kib: int, reserved_mb: int
+) -> HostCell:
+    ours = (topology.shared_cpus | topology.dedicated_cpus) & cell.cpus
+    grouped = [core & ours for core in cell.siblings if core & ours]
+    alone = ours.difference(*grouped)
+    shared = topology.shared_cpus & cell.cpus
+    memory = provider.inventories.get("MEMORY_MB")
+    if provider.parent is not None:
+        reserved_mb = memory.reserved if memory else 0
+    pages = {size: count for size, count in cell.pages.items() if size != small_kib and count}
+    huge_mb = sum(size * count for size, count in pages.items()) // KIB_PER_MIB
+    small_mb = max(0, cell.memory_mb - huge_mb - reserved_mb)
+    return HostCell(
+        id=cell.id,
+        provider=provider.uuid,
+        cores=tuple(sorted((*grouped, *(frozenset({cpu}) for cpu in alone)), key=min)),
+        shared=shared,
+        dedicated=topology.dedicated_cpus & cell.cpus,
+        vcpus=_overcommitted(len(shared), provider.inventories.get("VCPU")),
+        memory_mb=small_mb,
+        loose_mb=_overcommitted(small_mb, memory),
+        pages=pages,
+    )
+
+
+def _overcommitted(amount: int, inventory: Inventory | None) -> int:
+    return int(amount * inventory.allocation_ratio) if inventory else amount
+
+
+# What is in use
+
+
+def use_of(cells: Iterable[PlacedCell], small_page_kib: int = SMALL_PAGE_KIB) -> Counter[tuple[int, str]]:
+    """What a guest with these cells uses."""
+    used: Counter[tuple[int, str]] = Counter()
+    for cell in cells:
+        used[cell.host_cell, "vcpus"] += len(cell.floating)
+        _count_memory(used, cell.host_cell, cell.memory_mb, cell.page_kib, small_page_kib)
+    return used
+
+
+def use_of_guests(guests: Iterable[Guest], small_page_kib: int = SMALL_PAGE_KIB) -> Counter[tuple[int, str]]:
+    """What guests use of cells as far as the driver tells."""
+    used: Counter[tuple[int, str]] = Counter()
+    for guest in guests:
+        for memory in guest.memory:
+            _count_memory(used, memory.cell, memory.memory_mb, memory.page_kib, small_page_kib)
+    return used
+
+
+def _count_memory(
+    used: Counter[tuple[int, str]], cell: int, memory_mb: int, page_kib: int | None, small_page_kib: int
+) -> None:
+    if page_kib is None or page_kib in (SMALL_PAGE_KIB, small_page_kib):
+        used[cell, "memory_mb"] += memory_mb
+    else:
+        used[cell, f"pages:{page_kib}"] += -(-memory_mb * KIB_PER_MIB // page_kib)
+
+
+@dataclass(frozen=True, slots=True)
+class CellStock:
+    """What is left of the cells: `host` is what there is, `use` what is in use of it.
+
+    `taken` says of a dedicated CPU whether somebody else has it; `favoured` are CPUs, and `near` cells, that
+    go first: the consumer's guest is on them already.
+    """
+
+    host: HostCells = HostCells()
+    use: CellUse = field(default_factory=dict)
+    taken: Callable[[int], bool] = lambda _: False
+    favoured: frozenset[int] = frozenset()
+    near: frozenset[int] = frozenset()
+
+    def free(self, stock: Stock) -> tuple[FreeCell, ...]:
+        """What each cell still has, of what `stock` says that placement lets through."""
+        return tuple(self._free(cell, stock) for cell in self.host.cells)
+
+    def _free(self, cell: HostCell, stock: Stock) -> FreeCell:
+        exact = stock.units.get(cell.provider, {}).get("PCPU")
+        offered = cell.dedicated if exact is None else cell.dedicated.intersection(map(int, exact))
+        used_mb = self.use.get((cell.id, "memory_mb"), 0)
+        memory_mb, loose_mb = cell.memory_mb - used_mb, min(cell.memory_mb, cell.loose_mb - used_mb)
+        vcpus = cell.vcpus - self.use.get((cell.id, "vcpus"), 0)
+        provider = stock.host.tree.get(cell.provider)
+        if provider is not None and provider.parent is not None:
+            vcpus = min(vcpus, stock.free(provider, "VCPU"))
+            free_mb = stock.free(provider, "MEMORY_MB")
+            memory_mb, loose_mb = min(memory_mb, free_mb), min(loose_mb, free_mb)
+        return FreeCell(
+            id=cell.id,
+            cores=cell.cores,
+            free_cpus=frozenset(cpu for cpu in offered if not self.taken(cpu)),
+            shared_cpus=len(cell.shared),
+            memory_mb=max(0, memory_mb),
+            pages={
+                size: max(0, count - self.use.get((cell.id, f"pages:{size}"), 0))
+                for size, count in cell.pages.items()
+            },
+            favoured=self.favoured,
+            floating=max(0, vcpus),
+            loose_mb=max(0, loose_mb),
+            small_page_kib=self.host.small_page_kib,
+        )
