@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
+from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from werkzeug.test import Client
 
@@ -74,7 +76,8 @@ def _one_operation(api: Api, client: Client, cases: Any, seed: int, tally: Tally
         api.freshen(case)
         _judge(api, client, case, tally)
 
-    run()
+    with suppress(Unsatisfiable):  # nothing can be wrong with a call that takes nothing
+        run()
 
 
 def _judge(api: Api, client: Client, case: Any, tally: Tally) -> None:
