@@ -9,6 +9,7 @@ from agent import __version__, log
 from agent.audit.auditing import Auditor, AuditReport
 from agent.backoff import Backoff
 from agent.claims.claim import Claim, Explanation
+from agent.claims.entering import entered
 from agent.claims.request import ClaimRequest
 from agent.condition import Condition, Fault, State
 from agent.driver import Driver, Guest
@@ -252,13 +253,16 @@ class HostAgent:
 
     def claim(self, request: ClaimRequest) -> Claim:
         try:
-            return self._tracker.claim(request).claim
+            return self._tracker.claim(self._entered(request)).claim
         except (PlacementUnavailable, StateError) as error:
             self._fault(error)
             raise
 
     def explain(self, request: ClaimRequest) -> Explanation:
-        return self._tracker.explain(request)
+        return self._tracker.explain(self._entered(request))
+
+    def _entered(self, request: ClaimRequest) -> ClaimRequest:
+        return entered(request, self.settings.pci_aliases, self._tracker.register)
 
     def release(self, consumer: str) -> bool:
         released = self._tracker.release(consumer, now=not self._spares_placement())
@@ -292,7 +296,7 @@ class HostAgent:
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         try:
-            return self._tracker.move(request, kind, migration).move
+            return self._tracker.move(self._entered(request), kind, migration).move
         except (PlacementUnavailable, StateError) as error:
             self._fault(error)
             raise

@@ -109,6 +109,16 @@ _COMPUTE = (
     ),
 )
 
+_PCI = (
+    cfg.MultiStrOpt(
+        "alias",
+        default=[],
+        help="A name by which flavors ask for PCI devices (pci_passthrough:alias=NAME:COUNT), as JSON: name; "
+        "vendor_id and product_id, or resource_class; device_type (type-PCI, type-PF, type-VF), numa_policy "
+        "(required, preferred, legacy, socket), traits, live_migratable. May be given many times.",
+    ),
+)
+
 _PLACEMENT = (
     cfg.StrOpt(
         "kind",
@@ -232,6 +242,7 @@ NEED_RESTART: Mapping[str, frozenset[str]] = {
     "DEFAULT": frozenset(("host", "state_path", "compute_driver")),
     "placement": frozenset(option.dest for option in _PLACEMENT),
     "api": frozenset(option.dest for option in _API),
+    "pci": _PCI,
 }
 """What a reload cannot change: the process is built on it."""
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from agent.api.access import Access
+from agent.claims.pci import Aliases, parse_aliases
 from agent.configfile import MASK, Configured, Table, expand, read
 from agent.cpuset import format_cpu_set
 from agent.driver import DriverSettings, HostSettings
@@ -101,6 +102,7 @@ class Settings:
         return frozenset(
             item.value
             for options in self.table.values()
+    pci_aliases: Aliases = field(default_factory=dict)
             for item in options.values()
             if item.secret and item.value
         )
@@ -165,6 +167,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
 
 def _values(table: Table, group: str) -> dict[str, Any]:
     return {option: configured.value for option, configured in table[group].items()}
+        pci_aliases=parse_aliases(table["pci"]["alias"].value),
 
 
 def _host(name: str) -> str:

@@ -35,6 +35,7 @@ _ALIAS = re.compile(r"\s*([^\s:,]{1,255})\s*:\s*([0-9]{1,5})\s*", re.ASCII)
 
 _UNSCOPED = ("group_policy", "same_subtree")
 _NAMESPACES = ("resources", "trait", "hw", "pci_passthrough")
+_NO_DEVICES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +151,17 @@ def _groups(flavor: Flavor, topology: TopologyRequest) -> tuple[RequestGroup, ..
             {name: amount for name, amount in resources.get(suffix, {}).items() if amount},
             tuple(frozenset({name}) for name in sorted(required.get(suffix, ()))),
             frozenset(forbidden.get(suffix, ())),
+            numa_policy=topology.pci_numa_policy
+            if suffix and _has_device(resources.get(suffix, {}))
+            else None,
         )
         for suffix in sorted({*resources, *required, *forbidden})
         if any(resources.get(suffix, {}).values()) or required.get(suffix) or forbidden.get(suffix)
     )
+
+
+def _has_device(resources: Mapping[str, int]) -> bool:
+    return any(amount for name, amount in resources.items() if name not in _NO_DEVICES)
 
 
 def _check_against_policy(key: str, suffix: str, name: str, topology: TopologyRequest) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
-from agent.claims.request_types import TopologyRequest
+from agent.claims.request_types import NUMA_POLICIES, TopologyRequest
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.errors import UsageError
 from agent.jsonread import fault
@@ -22,7 +22,10 @@ _CELL = re.compile(r"(numa_cpus|numa_mem)\.([0-9]{1,4})", re.ASCII)
 _PAGE_SIZE = re.compile(r"([0-9]{1,9})(?:([kmgt])(?:i?b)?)?", re.ASCII | re.IGNORECASE)
 _WHOLE = re.compile(r"[0-9]{1,10}", re.ASCII)
 
-_FITTED = ("cpu_policy", "cpu_dedicated_mask", "cpu_thread_policy", "numa_nodes", "mem_page_size")
+_FITTED = (
+    *("cpu_policy", "cpu_dedicated_mask", "cpu_thread_policy", "numa_nodes", "mem_page_size"),
+    "pci_numa_affinity_policy",
+)
 _CELLED = ("numa_cpus.0", "numa_mem.0")
 _GUEST_ONLY = (
     *("boot_menu", "hide_hypervisor_id", "locked_memory", "pmu", "serial_port_count", "watchdog_action"),
@@ -36,7 +39,6 @@ _NOT_YET: Mapping[str, frozenset[str]] = {  # spec: the values under which it as
     "emulator_threads_policy": frozenset({"share"}),
     "mem_encryption": frozenset({"false", "no", "0"}),
     "mem_encryption_model": frozenset(),
-    "pci_numa_affinity_policy": frozenset(),
     "pmem": frozenset(),
 }
 
@@ -71,6 +73,7 @@ def topology_of(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> Topolog
         cpu_thread_policy=thread_policy,
         dedicated_cpus=_dedicated(specs, policy, vcpus),
         mem_page_size=_page_size(specs.get("hw:mem_page_size")),
+        pci_numa_policy=_choice(specs, "hw:pci_numa_affinity_policy", NUMA_POLICIES),
     )
 
 

@@ -9,7 +9,7 @@ The JSON form is the local API's. Either groups, in Placement's terms:
 
 or a flavor, as agent.claims.flavor has it: {"consumer": uuid, "flavor": {"vcpus": 2, ...}}. Both may have
 name, project_id, user_id and consumer_type. Groups may also have `topology` and `pci`, which is what a
-flavor's `hw:` and `pci_passthrough:` specs become.
+flavor's `hw:` and `pci_passthrough:` specs become, and each group a `numa_policy`.
 """
 
 import re
@@ -20,6 +20,7 @@ from typing import Any
 from agent.claims.flavor import claim_for_flavor, parse_flavor
 from agent.claims.request_types import (
     GROUP_POLICIES,
+    NUMA_POLICIES,
     ClaimRequest,
     RequestGroup,
     TopologyRequest,
@@ -128,7 +129,12 @@ def _group(value: object, path: str) -> RequestGroup:
             _aggregates(each, f"{path}.member_of[{number}]")
             for number, each in enumerate(read_list(given.get("member_of", []), f"{path}.member_of"))
         ),
+        _numa_policy(given.get("numa_policy"), f"{path}.numa_policy"),
     )
+
+
+def _numa_policy(value: object, path: str) -> str | None:
+    return None if value is None else read_choice(value, path, NUMA_POLICIES)
 
 
 def _alternatives(text: str) -> list[str]:
@@ -181,6 +187,7 @@ def _topology(value: object, path: str) -> TopologyRequest:
         ),
         _cpus(given.get("dedicated_cpus", ""), f"{path}.dedicated_cpus"),
         _page_size(given.get("mem_page_size"), f"{path}.mem_page_size"),
+        _numa_policy(given.get("pci_numa_policy"), f"{path}.pci_numa_policy"),
     )
 
 
@@ -237,6 +244,8 @@ def _group_json(group: RequestGroup) -> dict[str, Any]:
         found["required"] = required
     if group.member_of:
         found["member_of"] = [_any_of(aggregates) for aggregates in group.member_of]
+    if group.numa_policy:
+        found["numa_policy"] = group.numa_policy
     return found
 
 
@@ -255,5 +264,6 @@ def _topology_json(topology: TopologyRequest) -> dict[str, Any]:
         "cell_memory_mb": list(topology.cell_memory_mb),
         "dedicated_cpus": format_cpu_set(topology.dedicated_cpus),
         "mem_page_size": topology.mem_page_size,
+        "pci_numa_policy": topology.pci_numa_policy,
     }
     return {key: value for key, value in found.items() if value}

@@ -11,6 +11,9 @@ from agent.errors import UsageError
 
 GROUP_POLICIES = ("none", "isolate")
 GROUPS_MAX = 64
+NUMA_POLICIES = ("required", "preferred", "legacy", "socket")
+DEVICE_PREFIX = "pci-"
+"""With which the suffix of a group begins that a device asked for by alias became."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,8 @@ class RequestGroup:
 
     suffix "" is the unsuffixed group, whose classes may come from several providers of the tree; any other
     group comes from one provider. `required` is a conjunction of any-of sets; `forbidden` traits bar a
-    provider. `member_of` likewise is a conjunction of any-of sets of aggregates.
+    provider. `member_of` likewise is a conjunction of any-of sets of aggregates. `numa_policy` says how near
+    to the guest's cells its provider must be (NUMA_POLICIES, as in nova), None: as near as it can be.
     """
 
     suffix: str = ""
@@ -27,6 +31,7 @@ class RequestGroup:
     required: tuple[frozenset[str], ...] = ()
     forbidden: frozenset[str] = frozenset()
     member_of: tuple[frozenset[str], ...] = ()
+    numa_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,8 @@ class TopologyRequest:
 
     `cell_cpus` and `cell_memory_mb` have one entry a guest cell, empty for "split evenly".
     `dedicated_cpus` are the guest's CPUs to be pinned under the policy "mixed".
-    `mem_page_size` is KiB, or "small", "large", "any"; None: the guest does not care.
+    `mem_page_size` is KiB, or "small", "large", "any"; None: the guest does not care. `pci_numa_policy` goes
+    before that of an alias.
     """
 
     cpu_policy: str = "shared"
@@ -45,11 +51,14 @@ class TopologyRequest:
     cell_memory_mb: tuple[int, ...] = ()
     dedicated_cpus: frozenset[int] = frozenset()
     mem_page_size: int | str | None = None
+    pci_numa_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """All a consumer asks for at once. `name` is for people, `pci` is ((alias, count), ...)."""
+    """All a consumer asks for at once. `name` is for people, `pci` is ((alias, count), ...): agent.claims.pci
+    makes groups of it where the request enters.
+    """
 
     consumer: str
     groups: tuple[RequestGroup, ...]
@@ -84,8 +93,19 @@ def checked(request: ClaimRequest) -> ClaimRequest:
             raise UsageError(f"groups: the suffix {suffix!r} is given twice; merge the groups or rename one.")
     for group in request.groups:
         _check_group(group, request.same_subtree)
-    _check_policies(request, [suffix for suffix in suffixes if suffix])
+    devices = {group.suffix for group in request.groups if is_device_group(group)}
+    _check_policies(request, [suffix for suffix in suffixes if suffix and suffix not in devices])
     return request
+
+
+def is_device_group(group: RequestGroup) -> bool:
+    """Whether the group is what a device asked for by alias became."""
+    return group.suffix.startswith(DEVICE_PREFIX)
+
+
+def unresolved(request: ClaimRequest) -> bool:
+    """Whether it asks for devices by alias that are no groups yet."""
+    return bool(request.pci) and not any(map(is_device_group, request.groups))
 
 
 def _check_group(group: RequestGroup, same_subtree: tuple[frozenset[str], ...]) -> None:

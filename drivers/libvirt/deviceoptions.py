@@ -6,8 +6,9 @@ from typing import Any
 from oslo_config import cfg
 
 from agent.errors import SettingsError
+from agent.naming import custom_class
 from drivers.libvirt.devices import DeviceSettings
-from drivers.libvirt.devicespec import MdevSpec, custom_class, parse_device_specs, pci_address_of
+from drivers.libvirt.devicespec import MdevSpec, parse_device_specs, pci_address_of
 
 MDEV_GROUP = "mdev_<type>"
 """A pattern of groups, see `agent.driver.Driver.OPTIONS`."""
@@ -48,7 +49,8 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "device_spec",
             default=[],
             help="Devices for guests, as JSON: vendor_id, product_id, address (with globs) or devname; "
-            "physical_network, resource_class, traits. May be given many times.",
+            "physical_network, resource_class, traits, live_migratable, one_time_use. May be given many "
+            "times.",
         ),
     ),
     "sriov_nic": (

@@ -5,23 +5,36 @@ Source: https://docs.openstack.org/nova/latest/configuration/config.html#pci.dev
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from agent.errors import SettingsError
+from agent.naming import LIVE_MIGRATABLE, ONE_TIME_USE, custom_class, custom_traits, hexadecimal_id
 from drivers.libvirt.cards import Card
 from drivers.libvirt.nodedevs import PciDevice
 
-_KEYS = {"vendor_id", "product_id", "address", "devname", "physical_network", "resource_class", "traits"}
+_FLAGS = ("one_time_use", "live_migratable", "managed", "trusted")
+_KEYS = {
+    *("vendor_id", "product_id", "address", "devname", "physical_network", "resource_class", "traits"),
+    *_FLAGS,
+}
+_WORDS = {
+    "yes": True,
+    "true": True,
+    "on": True,
+    "1": True,
+    "no": False,
+    "false": False,
+    "off": False,
+    "0": False,
+}
 _PARTS = {"domain": "[0-9a-f]{4,8}", "bus": "[0-9a-f]{2}", "slot": "[0-9a-f]{2}", "function": "[0-7]"}
 _GLOB = re.compile(
     r"(?:(?P<domain>[0-9a-f*]*):)?(?P<bus>[0-9a-f*]*):(?P<slot>[0-9a-f*]*)(?:\.(?P<function>[0-7*]*))?",
     re.ASCII | re.IGNORECASE,
 )
 _FULL_ADDRESS = re.compile("{domain}:{bus}:{slot}\\.{function}".format(**_PARTS), re.ASCII)
-_ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}|\*", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +42,7 @@ class DeviceSpec:
     """Devices that guests may have.
 
     Ids are four hexadecimal digits, None for any; `address` is a regular expression, `interface` a network
-    card's.
+    card's. `one_time_use`: it is reserved from when a guest had it until an operator releases it.
     """
 
     vendor_id: str | None = None
@@ -39,6 +52,7 @@ class DeviceSpec:
     physical_network: str | None = None
     resource_class: str | None = None
     traits: frozenset[str] = frozenset()
+    one_time_use: bool = False
 
     def matches(self, function: PciDevice, card: Card) -> bool:
         """Does it speak of this function of the card? The card's address or interface means all of it."""
@@ -58,7 +72,7 @@ class DeviceSpec:
 def parse_device_specs(texts: tuple[str, ...]) -> tuple[DeviceSpec, ...]:
     """From JSON objects, or lists of them. Raises SettingsError with the text and what is wrong with it."""
     found = []
-    for text in texts:
+    for text in filter(str.strip, texts):
         try:
             data = json.loads(text)
         except ValueError as error:
@@ -82,15 +96,31 @@ def _spec(data: object) -> DeviceSpec:
     if not {"vendor_id", "product_id", "devname", "address"} & data.keys():
         raise ValueError("it names no device: give vendor_id, product_id, address or devname")
     resource_class = _text(data, "resource_class")
+    flags = {key: _flag(data[key], key) for key in _FLAGS if key in data}
+    one_time_use, network = flags.get("one_time_use", False), _text(data, "physical_network")
+    if one_time_use and network is not None:
+        raise ValueError(
+            "one_time_use goes with devices that are asked for by alias, not with a physical_network"
+        )
+    meant = {LIVE_MIGRATABLE: flags.get("live_migratable", False), ONE_TIME_USE: one_time_use}
     return DeviceSpec(
         vendor_id=_hexadecimal(data, "vendor_id"),
         product_id=_hexadecimal(data, "product_id"),
         address=_address(data.get("address")),
         interface=_text(data, "devname"),
-        physical_network=_text(data, "physical_network"),
+        physical_network=network,
         resource_class=None if resource_class is None else custom_class(resource_class),
-        traits=_traits(data.get("traits", "")),
+        traits=_traits(data.get("traits", "")) | {trait for trait, yes in meant.items() if yes},
+        one_time_use=one_time_use,
     )
+
+
+def _flag(value: object, key: str) -> bool:
+    """As nova's configuration writes it: text. `managed` and `trusted` say nothing of what there is."""
+    found = value if isinstance(value, bool) else _WORDS.get(str(value).strip().lower())
+    if not isinstance(found, bool) or not isinstance(value, bool | str):
+        raise ValueError(f"{key} must be true or false, not {value!r}")
+    return found
 
 
 def _text(data: Mapping[str, Any], key: str) -> str | None:
@@ -104,9 +134,10 @@ def _hexadecimal(data: Mapping[str, Any], key: str) -> str | None:
     text = _text(data, key)
     if text is None or text == "*":
         return None
-    if not _ID.fullmatch(text):
-        raise ValueError(f"{key} {text!r} is no id of four hexadecimal digits")
-    return f"{int(text, 16):04x}"
+    try:
+        return hexadecimal_id(text)
+    except ValueError as error:
+        raise ValueError(f"{key} {error}") from error
 
 
 def _address(value: object) -> str | None:
@@ -139,26 +170,7 @@ def _traits(value: object) -> frozenset[str]:
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("traits must be text, names separated by commas")
-    return frozenset(custom(name, _standard_traits()) for name in names if name.strip())
-
-
-def custom(name: str, standard: Callable[[str], bool]) -> str:
-    """A standard name as it is; any other as CUSTOM_<NAME>, with "_" for what such a name cannot hold.
-
-    Raises ValueError where nothing is left.
-    """
-    name = name.strip().upper()
-    if standard(name):
-        return name
-    cleaned = re.sub(r"[^A-Z0-9_]+", "_", name.removeprefix("CUSTOM_"))
-    if not cleaned.strip("_"):
-        raise ValueError(f"{name!r} cannot be made a name")
-    return f"CUSTOM_{cleaned}"[:255]
-
-
-def custom_class(name: str) -> str:
-    """The resource class that an operator means, see `custom`. Raises ValueError."""
-    return custom(name, _standard_classes())
+    return custom_traits(names)
 
 
 def pci_address_of(text: str) -> str:
@@ -167,20 +179,6 @@ def pci_address_of(text: str) -> str:
     if not match:
         raise ValueError(f"{text!r} is no PCI address such as 0000:41:00.0")
     return match[0]
-
-
-@cache
-def _standard_classes() -> Callable[[str], bool]:
-    import os_resource_classes  # late: only who names devices needs it
-
-    return frozenset(os_resource_classes.STANDARDS).__contains__
-
-
-@cache
-def _standard_traits() -> Callable[[str], bool]:
-    import os_traits  # late: it is slow to import
-
-    return frozenset(os_traits.get_traits()).__contains__
 
 
 @dataclass(frozen=True, slots=True)
