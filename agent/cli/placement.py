@@ -91,8 +91,7 @@ def import_(args: Namespace) -> ExitCode:
     others = strangers(wanted, again)
     answer = {
         **wanted.counts(),
-        "written": {"operations": len(plan.offer.operations) + len(plan.settle.operations)}
-        | {"consumers": len(plan.consumers)},
+        "written": {"operations": plan.operations, "consumers": len(plan.consumers)},
         "differences": [each.to_json() for each in left],
         "other_consumers": list(others),
     }

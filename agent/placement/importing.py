@@ -1,9 +1,9 @@
 """Brings a content into a placement service, over its API: plan, apply, verify.
 
-A plan has three stages, each of which may be cut off and planned again: providers, with inventories as wide
-as what is held on them needs; consumers, some at a time, all or none of them; then the inventories as they
-shall be. Only a strained content (more in use than there is) needs the third: placement lets inventory shrink
-below its use, but lets nobody claim beyond it.
+A plan has three stages, each of which may be cut off anywhere and planned again: providers, which offer
+nothing yet; consumers, some at a time, each time in one request with inventories that are exactly as large as
+what is held on them then; and at last the inventories as they shall be. So nobody else can get what is held
+already, and a content in which more is in use than there is comes in like any other.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.apply import apply
-from agent.errors import ImportRefused, UsageError
+from agent.errors import ImportRefused, PlacementError, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.content import CUSTOM, UNTYPED, Content, Difference, differences, same_consumer
 from agent.placement.invariants import findings
-from agent.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan
-from agent.tree import Inventory, Provider, ProviderTree
+from agent.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan, same_inventories
+from agent.tree import Inventory, ProviderTree
 
-CONSUMERS_AT_ONCE = 100
+CONSUMERS_AT_ONCE = 50
+FORBIDDEN = 403
 UNTYPED_MICROVERSION = "1.37"
 """The newest in which a consumer can be written without a type."""
 
@@ -26,30 +27,51 @@ _CREATED = ("unknown_class", "unknown_trait")
 _SHOWN_MAX = 5
 
 
+Inventories = Mapping[str, Mapping[str, Inventory]]
+"""{provider uuid: {class: inventory}}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Consumers, with the generations that are written over, and inventories that are full with them."""
+
+    full: Inventories
+    consumers: tuple[ConsumerAllocations, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What to write, in the order of the stages. `consumers` carry the generations that are written over."""
+    """What to write, in the order of the stages."""
 
     current: ProviderTree
+    build: Plan
+    steps: tuple[Step, ...]
     offer: Plan
-    consumers: tuple[ConsumerAllocations, ...]
-    settle: Plan
+
+    @property
+    def consumers(self) -> tuple[ConsumerAllocations, ...]:
+        return tuple(consumer for step in self.steps for consumer in step.consumers)
+
+    @property
+    def operations(self) -> int:
+        """How many writes of providers there are."""
+        return len(self.build.operations) + len(self.offer.operations)
 
     @property
     def empty(self) -> bool:
-        return self.offer.empty and not self.consumers and self.settle.empty
+        return self.build.empty and not self.steps and self.offer.empty
 
     def lines(self) -> Iterator[str]:
-        yield from self.offer.lines()
+        yield from self.build.lines()
         for consumer in self.consumers:
             yield f"Write the allocations of consumer {consumer.consumer}: {_held(consumer)}."
-        yield from self.settle.lines()
+        yield from self.offer.lines()
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "offer": self.offer.to_json(),
+            "build": self.build.to_json(),
             "consumers": [consumer.consumer for consumer in self.consumers],
-            "settle": self.settle.to_json(),
+            "offer": self.offer.to_json(),
         }
 
 
@@ -66,19 +88,17 @@ def plan_import(
     _refuse_unknown(wanted, names)
     _refuse_taken_names(wanted, found)
     if not overwrite:
-        _refuse_conflicts(differences(wanted, found))
-    consumers = tuple(_pending(wanted, found))
+        _refuse_conflicts(differences(wanted, _without_full(found)))
     current = ProviderTree(found.providers.values())
     desired = ProviderTree({**found.providers, **wanted.providers}.values())
-    strained = _room(wanted, found, consumers)
-    roomy = ProviderTree(
-        replace(each, inventories=strained.get(each.uuid, each.inventories)) for each in desired
-    )
+    built = _with_inventories(desired, {each.uuid: each.inventories for each in current}, {})
+    steps = tuple(_steps(wanted, found))
+    filled = _with_inventories(built, {uuid: full for step in steps for uuid, full in step.full.items()})
     return ImportPlan(
         current,
-        Plan((*_names_first(wanted, found), *_without_names(plan(current, roomy)))),
-        consumers,
-        Plan(tuple(_without_names(plan(roomy, desired)))),
+        Plan((*_names_first(wanted, found), *_without_names(plan(current, built)))),
+        steps,
+        Plan(tuple(_without_names(plan(filled, desired)))),
     )
 
 
@@ -87,12 +107,31 @@ def apply_import(client: PlacementClient, untyped: PlacementClient, wanted: Impo
 
     Raises what the client raises; what was written before that stays, and the next import goes on from there.
     """
-    tree = apply(wanted.offer, client, wanted.current)
-    for group in _groups(each for each in wanted.consumers if each.consumer_type != UNTYPED):
-        client.write_allocations(*group)
-    for group in _groups(each for each in wanted.consumers if each.consumer_type == UNTYPED):
-        untyped.write_allocations(*group)
-    apply(wanted.settle, client, tree)
+    tree = apply(wanted.build, client, wanted.current)
+    for step in wanted.steps:
+        _write(untyped if step.consumers[0].consumer_type == UNTYPED else client, tree, step)
+        roots = {tree.root_of(uuid).uuid for uuid in step.full}
+        generations = {uuid: now for root in roots for uuid, now in client.generations(root).items()}
+        tree = ProviderTree(
+            replace(each, generation=generations.get(each.uuid, each.generation))
+            for each in _with_inventories(tree, step.full)
+        )
+    apply(wanted.offer, client, tree)
+
+
+def _write(client: PlacementClient, tree: ProviderTree, step: Step) -> None:
+    """In one request; in several where the service keeps that one from us (role `service`): then somebody
+    else could be faster in between, and the consumers would not fit any more.
+    """
+    offers = {uuid: (tree[uuid].generation or 0, full) for uuid, full in step.full.items()}
+    try:
+        client.offer(offers, *step.consumers)
+    except PlacementError as error:
+        if error.status != FORBIDDEN:
+            raise
+        for uuid, (generation, full) in offers.items():
+            client.put_inventories(uuid, generation, {**tree[uuid].inventories, **full})
+        client.write_allocations(*step.consumers)
 
 
 def _refuse_broken(wanted: Content) -> None:
@@ -164,38 +203,45 @@ def _pending(wanted: Content, found: Content) -> Iterator[ConsumerAllocations]:
             yield replace(consumer, generation=present.generation)
 
 
-def _room(
-    wanted: Content, found: Content, pending: Iterable[ConsumerAllocations]
-) -> dict[str, Mapping[str, Inventory]]:
-    """{provider: inventories} for providers that are too narrow for what is to be written there."""
-    merged = Content.of(
-        {**found.providers, **wanted.providers}.values(), {**found.consumers, **wanted.consumers}.values()
+def _steps(wanted: Content, found: Content) -> Iterator[Step]:
+    """All that is to be written of consumers; those with a type and those without are not mixed."""
+    pending = list(_pending(wanted, found))
+    held = dict(found.consumers)
+    for group in _groups(pending):
+        before = [found.consumers[each.consumer] for each in group if each.consumer in found.consumers]
+        held |= {each.consumer: each for each in group}
+        used = Content(consumers=held).usages()
+        touched = {uuid for each in (*group, *before) for uuid in each.allocations} & wanted.providers.keys()
+        yield Step({uuid: _full(used.get(uuid, {})) for uuid in sorted(touched)}, tuple(group))
+
+
+def _full(used: Mapping[str, int]) -> dict[str, Inventory]:
+    """The inventories of a provider of which just as much is in use as there is."""
+    return {name: Inventory(amount) for name, amount in used.items()}
+
+
+def _without_full(found: Content) -> Content:
+    """The same without the inventories that an import which was cut off left behind."""
+    used = found.usages()
+    return replace(
+        found,
+        providers={
+            uuid: replace(each, inventories={})
+            if same_inventories(each.inventories, _full(used.get(uuid, {})))
+            else each
+            for uuid, each in found.providers.items()
+        },
     )
-    used = merged.usages()
-    touched = {uuid for consumer in pending for uuid in consumer.allocations}
-    narrow: dict[str, set[str]] = {}
-    for uuid in touched & used.keys():
-        provider = merged.providers[uuid]
-        for name, amount in used[uuid].items():
-            inventory = provider.inventories.get(name)
-            if inventory and amount > (inventory.total - inventory.reserved) * inventory.allocation_ratio:
-                narrow.setdefault(uuid, set()).add(name)
-    for consumer in pending:
-        for uuid, amounts in consumer.allocations.items():
-            for name, amount in amounts.items():
-                inventory = merged.providers[uuid].inventories[name]
-                if not inventory.min_unit <= amount <= inventory.max_unit or amount % inventory.step_size:
-                    narrow.setdefault(uuid, set()).add(name)
-    return {uuid: _widened(merged.providers[uuid], names, used[uuid]) for uuid, names in narrow.items()}
 
 
-def _widened(provider: Provider, names: set[str], used: Mapping[str, int]) -> dict[str, Inventory]:
-    return {
-        name: Inventory(inventory.total, allocation_ratio=max(1.0, 2.0 * used[name] / inventory.total))
-        if name in names
-        else inventory
-        for name, inventory in provider.inventories.items()
-    }
+def _with_inventories(
+    tree: ProviderTree, known: Inventories, other: Mapping[str, Inventory] | None = None
+) -> ProviderTree:
+    """The tree with the inventories in `known`, and with `other` for the rest, None: as they are."""
+    return ProviderTree(
+        replace(each, inventories=known.get(each.uuid, each.inventories if other is None else other))
+        for each in tree
+    )
 
 
 def _names_first(wanted: Content, found: Content) -> Iterator[Operation]:
@@ -213,10 +259,11 @@ def _without_names(found: Plan) -> Iterator[Operation]:
     return (each for each in found.operations if not isinstance(each, CreateResourceClass | CreateTrait))
 
 
-def _groups(consumers: Iterable[ConsumerAllocations]) -> Iterator[list[ConsumerAllocations]]:
-    waiting = list(consumers)
-    for start in range(0, len(waiting), CONSUMERS_AT_ONCE):
-        yield waiting[start : start + CONSUMERS_AT_ONCE]
+def _groups(consumers: list[ConsumerAllocations]) -> Iterator[list[ConsumerAllocations]]:
+    for untyped in (False, True):
+        waiting = [each for each in consumers if (each.consumer_type == UNTYPED) is untyped]
+        for start in range(0, len(waiting), CONSUMERS_AT_ONCE):
+            yield waiting[start : start + CONSUMERS_AT_ONCE]
 
 
 def _held(consumer: ConsumerAllocations) -> str:
