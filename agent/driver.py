@@ -132,13 +132,17 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A NUMA cell: `siblings` are the sets of hardware threads of one core, `pages` {size in KiB: count}."""
+    """A NUMA cell: `siblings` are the sets of hardware threads of one core, `pages` {size in KiB: count}.
+
+    `socket` is the id of the CPU socket that all of it is on, None where it is on several or nobody knows.
+    """
 
     id: int
     cpus: frozenset[int]
     memory_mb: int
     siblings: tuple[frozenset[int], ...] = ()
     pages: Mapping[int, int] = field(default_factory=dict)
+    socket: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

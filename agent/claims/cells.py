@@ -47,7 +47,8 @@ class HostCell:
 class HostCells:
     """The host's cells by id, and on which of them its providers are; empty: the host has not told yet.
 
-    `of_provider` {provider uuid: cell id} as the driver says (`DescribedProvider.cell`).
+    `of_provider` {provider uuid: cell id} as the driver says (`DescribedProvider.cell`); `sockets`
+    {cell id: CPU socket} where it is known.
     """
 
     cells: tuple[HostCell, ...] = ()
@@ -61,6 +62,7 @@ class HostCells:
             return cls((), of_provider)
         small_kib = min(
             (size for cell in topology.cells for size in cell.pages if size < _HUGE_KIB),
+    sockets: Mapping[int, int] = field(default_factory=dict)
             default=SMALL_PAGE_KIB,
         )
         nested = _reported(host, of_provider)
@@ -82,6 +84,7 @@ class HostCells:
             if provider.uuid in self.of_provider:
                 return self.of_provider[provider.uuid]
             provider = tree.get(provider.parent) if provider.parent else None
+            {cell.id: cell.socket for cell in cells if cell.socket is not None},
         return None
 
     @property

@@ -12,14 +12,14 @@ class may come from several of them, as the guest's own cells say.
 
 from dataclasses import replace
 
-from agent.claims.affinity import Affinity, nearest
+from agent.claims.affinity import policies
 from agent.claims.cells import CellStock
 from agent.claims.claim import Allocations, Explanation
 from agent.claims.fit_cells import covers_in_sum, fit_with_cells, pinned_first, summed
 from agent.claims.fit_search import Amounts, FreeUnits, Host, Search, Stock, first_units, slots_of
 from agent.claims.fit_why import shortfalls
 from agent.claims.guest_cells import guest_cells, wants_cells
-from agent.claims.request_types import ClaimRequest
+from agent.claims.request_types import ClaimRequest, unresolved
 from agent.errors import UsageError
 from agent.tree import Inventory, ProviderTree
 
@@ -30,12 +30,10 @@ def check_placeable(request: ClaimRequest) -> None:
     """Raises UsageError for what is well formed but cannot be placed by this agent, or makes no sense."""
     if wants_cells(request.topology):
         guest_cells(request)
-    if request.pci:
-        wanted = "PCI devices by alias (pci_passthrough:alias)"
+    if unresolved(request):
         raise UsageError(
-            f"This agent cannot place {wanted} yet: take it out of the request, or ask for the resources by "
-            "class and trait.",
-            unsupported=[wanted],
+            "pci_passthrough:alias: this request asks for devices by alias, and nobody has said yet what the "
+            "aliases mean (agent.claims.pci.with_devices)."
         )
 
 
@@ -45,7 +43,6 @@ def fit(
     used: Amounts,
     units: FreeUnits,
     cells: CellStock | None = None,
-    affinity: Affinity = nearest,
 ) -> Explanation:
     """Where the request fits, or why it does not.
 
@@ -56,7 +53,8 @@ def fit(
     check_placeable(request)
     stock = Stock(host, used, units)
     if wants_cells(request.topology):
-        return fit_with_cells(request, stock, cells or CellStock(), affinity)
+        cells = cells or CellStock()
+        return fit_with_cells(request, stock, cells, policies(cells.host.sockets))
     slots = slots_of(request, stock)
     search = Search(request, stock, slots)
     if not all(slot.options for slot in slots) or not search.run():

@@ -72,10 +72,13 @@ def _cell(element: Element, what: str) -> Cell:
     memory = element.find("memory")
     cpus: set[int] = set()
     siblings: set[frozenset[int]] = set()
+    sockets: set[int] = set()
     for cpu in element.findall("cpus/cpu"):
         cpu_id = number(cpu.get("id"), f"{what}: CPU", CPU_ID_MAX)
         cpus.add(cpu_id)
         siblings.add(_siblings(cpu, cpu_id, what))
+        if cpu.get("socket_id") is not None:  # an offline CPU has none
+            sockets.add(number(cpu.get("socket_id"), f"{what}: socket of CPU {cpu_id}", CPU_ID_MAX))
     return Cell(
         id=cell_id,
         cpus=frozenset(cpus),
@@ -85,6 +88,7 @@ def _cell(element: Element, what: str) -> Cell:
             size_bytes_of_page(page, what) // 2**10: number(page.text, f"{what}: pages", 2**53)
             for page in element.findall("pages")
         },
+        socket=sockets.pop() if len(sockets) == 1 else None,
     )
 
 

@@ -55,6 +55,7 @@ def test_a_recorded_hosts_cells() -> None:
             memory_mb=1508128 // 1024,
             siblings=(frozenset({0}), frozenset({1})),
             pages={4: 360648, 2048: 32, 1048576: 0},
+            socket=0,
         ),
         Cell(
             id=1,
@@ -62,6 +63,7 @@ def test_a_recorded_hosts_cells() -> None:
             memory_mb=1479016 // 1024,
             siblings=(frozenset({2}), frozenset({3})),
             pages={4: 353370, 2048: 32, 1048576: 0},
+            socket=1,
         ),
     )
     assert RECORDED.guests == {"i686": {"qemu", "kvm"}, "x86_64": {"qemu", "kvm"}}
