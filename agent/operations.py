@@ -12,6 +12,7 @@ from agent.moves.table import Move, MoveKind
 from agent.plan import Plan
 from agent.reshape.asked import Preview
 from agent.reshape.receipt import Receipt
+from agent.seeing.seeing import Seeing
 from agent.tree import ProviderTree
 
 Usages = dict[str, dict[str, int]]
@@ -20,6 +21,10 @@ Usages = dict[str, dict[str, int]]
 
 class Operations(Protocol):
     """Each method raises PlimsollError with a sentence; none blocks without a bound."""
+
+    @property
+    def seeing(self) -> Seeing:
+        """What can be seen of the agent without asking anybody."""
 
     def status(self) -> dict[str, Any]:
         """JSON-ready: {host, uuid, version, state: starting|ready|degraded|stopping, reasons: [sentence],

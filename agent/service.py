@@ -33,6 +33,10 @@ from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.report import Reporter
 from agent.reshape.reshaping import Reshaping
+from agent.seeing.listener import HttpListener
+from agent.seeing.metered import MeteredTransport
+from agent.seeing.meters import Meters
+from agent.seeing.observer import Observer
 from agent.seen import Seen
 from agent.settings import Settings
 from agent.tracker import ResourceTracker
@@ -130,11 +134,15 @@ class Service:
         if journal.host_uuid() is None:
             journal.remember_host(identity.uuid)
         driver = driver_class(told.compute_driver).create(told.driver)
-        client = PlacementClient(
-            open_transport(told.placement.kind, state_dir=told.state_path, options=asdict(told.placement))
+        meters = Meters()
+        journal.measure(meters.commit_seconds.observe)
+        transport = open_transport(
+            told.placement.kind, state_dir=told.state_path, options=asdict(told.placement)
         )
+        client = PlacementClient(MeteredTransport(transport, meters))
         self._stack.callback(client.close)
         tracker = ResourceTracker(journal, client)
+        self._observer = Observer(meters, journal.note)
         here = place(told.placement)
         reporter = Reporter(
             driver,
@@ -160,13 +168,18 @@ class Service:
             auditor=Auditor(
                 tracker, client, identity.uuid, reporter.guests_now, journal.devices, lambda: reporter.tree
             ),
+            observer=self._observer,
         )
         self._watch(driver)
         self._plan_jobs()
         self._notifier.extend_timeout(START_EXTENSION_S)
         self._notifier.status("looking at the host for the first time")
         self._agent.look("the start")
+        self._agent.alive()  # the loop begins
         server = ApiServer(self._agent, told.api.access, told.api.socket)
+        listener = HttpListener(self._agent.seeing, told.http.listen)
+        listener.start()
+        self._stack.callback(listener.stop)
         server.start()
         self._jobs.start()
         # Last in, first out: no new claims, then no new passes, and only then what they work with.
@@ -219,6 +232,7 @@ class Service:
 
     def _changed(self, state: State, sentence: str) -> None:
         self._notifier.status(f"{state}: {sentence}")
+        self._observer.turned(state, sentence)
 
     def _status(self) -> str:
         condition = self._agent.condition

@@ -24,6 +24,9 @@ from agent.placement.transport import Reply, Transport
 from agent.report import Reporter
 from agent.reshape.reshaping import Reshaping
 from agent.seen import Seen
+from agent.seeing.metered import MeteredTransport
+from agent.seeing.meters import Meters
+from agent.seeing.observer import Observer
 from agent.settings import Settings, load
 from agent.tracker import ResourceTracker
 from drivers.fake import FakeDriver
@@ -94,7 +97,10 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
     told = settings.placement
     transport = open_transport(told.kind, state_dir=settings.state_path, options=asdict(told))
     wire = Wire(wired(transport) if wired else transport)
-    client = PlacementClient(wire)
+    meters = Meters()
+    journal.measure(meters.commit_seconds.observe)
+    observer = Observer(meters, journal.note)
+    client = PlacementClient(MeteredTransport(wire, meters))
     tracker = ResourceTracker(journal, client)
     driver = FakeDriver.create(settings.driver)
     here = place(told)
@@ -110,7 +116,7 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
     )
     retries: list[float] = []
     now = [0.0]
-    condition = Condition(lambda state, sentence: None)
+    condition = Condition(observer.turned)
     agent = HostAgent(
         settings,
         identity,
@@ -125,5 +131,6 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
         auditor=Auditor(
             tracker, client, identity.uuid, reporter.guests_now, journal.devices, lambda: reporter.tree
         ),
+        observer=observer,
     )
     return World(agent, driver, wire, journal, retries, now)

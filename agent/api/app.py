@@ -225,7 +225,8 @@ def _failure(error: PlimsollError) -> Response:
 
 
 def _response(answer: Answer) -> Response:
-    response = Response(json.dumps(answer.body) + "\n", answer.status, content_type="application/json")
+    text = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body) + "\n"
+    response = Response(text, answer.status, content_type=answer.kind)
     response.headers.extend(answer.headers)
     response.headers["Cache-Control"] = "no-store"
     return response

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from agent import log
-from agent.api import auditing, gate, moving
+from agent.api import auditing, gate, looking, moving
 from agent.api.access import Role
 from agent.api.views import (
     claim_view,
@@ -26,6 +26,8 @@ from agent.errors import UnknownConsumer, UsageError
 from agent.jsonread import read_object, read_text
 from agent.moves.table import Move
 from agent.operations import Operations
+from agent.seeing.seeing import Seeing
+from agent.seeing.web import PATHS, Shown
 
 LOG = log.get("agent.api")
 
@@ -52,9 +54,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """`body` is JSON-ready, or bytes of the media type `kind`."""
+
     status: int
     body: Any
     headers: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +72,6 @@ class Route:
     handle: Callable[[Call], Answer]
     query: frozenset[str] = frozenset()
     has_body: bool = False
-
-
-def healthz(call: Call) -> Answer:
-    """200 as long as the agent answers at all; `state` says how it is."""
-    return Answer(200, {"state": call.operations.status()["state"]})
 
 
 def status(call: Call) -> Answer:
@@ -106,6 +106,24 @@ def reshape(call: Call) -> Answer:
             fields={"receipt": receipt.id, "undoes": receipt.undoes, "uid": call.caller.uid},
         )
     return Answer(200, reshaped_view(receipts))
+
+
+def overview(call: Call) -> Answer:
+    return Answer(200, looking.overview_view(call.operations.seeing.overview()))
+
+
+def history(call: Call) -> Answer:
+    since, limit = looking.parse_history(call.query)
+    who = call.query.get("consumer")
+    seeing = call.operations.seeing
+    events = seeing.history(None if who is None else _uuid(who), since, limit)
+    return Answer(200, looking.history_view(events, seeing.overview()))
+
+
+def explain(call: Call) -> Answer:
+    if "what" not in call.query:
+        raise UsageError("The query parameter what is missing: it says what to explain", parameter="what")
+    return Answer(200, looking.explained_view(call.operations.seeing.explain(call.query["what"])))
 
 
 def config(call: Call) -> Answer:
@@ -199,6 +217,14 @@ def document() -> dict[str, Any]:
     return parsed
 
 
+def _shown(show: Callable[[Seeing], Shown]) -> Callable[[Call], Answer]:
+    def handle(call: Call) -> Answer:
+        shown = show(call.operations.seeing)
+        return Answer(shown.status, shown.text, kind=shown.kind)
+
+    return handle
+
+
 def _find(operations: Operations, consumer: str) -> Claim:
     for _, claim in operations.instances():
         if claim is not None and claim.consumer == consumer:
@@ -240,7 +266,10 @@ def _record(what: str, consumer: str, caller: Caller, outcome: str) -> None:
 
 
 ROUTES = (
-    Route("GET", "/healthz", Role.READER, healthz),
+    *(Route("GET", path, Role.READER, _shown(show)) for path, show in PATHS.items()),
+    Route("GET", "/v1/overview", Role.READER, overview),
+    Route("GET", "/v1/history", Role.READER, history, frozenset({"consumer", "since", "limit"})),
+    Route("GET", "/v1/explain", Role.READER, explain, frozenset({"what"})),
     Route("GET", "/v1/status", Role.READER, status),
     Route("GET", "/v1/tree", Role.READER, tree),
     Route("GET", "/v1/instances", Role.READER, instances),

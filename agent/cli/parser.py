@@ -9,6 +9,7 @@ from agent.cli import commands
 from agent.cli.audit import add_audit_command
 from agent.cli.bundle import add_bundle_command
 from agent.cli.doctor import add_doctor_command
+from agent.cli.gate import add_gate_commands
 from agent.cli.init import add_init_command
 from agent.cli.move_parser import add_move_commands
 from agent.cli.output import FORMATS
@@ -85,6 +86,7 @@ def build() -> argparse.ArgumentParser:
     add_reshape_command(add, _files)
     add_audit_command(add)
     add_placement_commands(add, _verbs_of)
+    add_gate_commands(add, _verbs_of)
     add_init_command(add)
     add_doctor_command(add, _files)
     add_bundle_command(add, _files)

@@ -23,9 +23,11 @@ from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
     DoesNotFit,
+    DriverDataError,
     PlacementError,
     PlacementUnavailable,
     Refused,
+    UsageError,
 )
 from agent.gate.wanted import GATE_USER, Wanted, covers, is_gates, wanted
 from agent.moves.ownership import parts
@@ -96,16 +98,22 @@ class Gate:
         self._left: dict[str, float] = {}
 
     def decide(self, asked: Asked) -> Verdict:
-        """Raises Refused where the guest may not start; UsageError, DriverError for XML that says nothing;
-        PlacementError, StateError."""
+        """Raises Refused where the guest may not start; UsageError for XML that makes no sense;
+        DriverUnavailable, PlacementError, StateError."""
         match asked.operation, asked.sub_operation:
             case "prepare", "begin":
-                return self._enter(self._guest_of(asked.xml))
+                return self._enter(self._read(asked.xml))
             case "migrate", "begin":
-                return self._come_in(self._guest_of(asked.xml))
+                return self._come_in(self._read(asked.xml))
             case "release", "end":
-                return self._leave(self._guest_of(asked.xml))
+                return self._leave(self._read(asked.xml))
         return Verdict(Outcome.IGNORED, None, f"nothing is done at {asked.operation} {asked.sub_operation}")
+
+    def _read(self, xml: str) -> Guest:
+        try:
+            return self._guest_of(xml)
+        except DriverDataError as error:
+            raise UsageError(error.message) from error
 
     def claim_running(self, guests: Collection[Guest]) -> tuple[tuple[Guest, Verdict | Refused], ...]:
         """Claim for the guests that run and have no claim, as if each started now. Raises PlacementError."""
