@@ -7,163 +7,18 @@ other agent restarted, too. Then the operation is repeated, and comes to the end
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from movekit import INSTANCE, MIGRATION, SMALL, Agent, World, asks
+from movekit import Agent, World
+from moveoperations import AT_A, OPERATIONS, Operation, again, units_held
 from placements import OpenStack
 from trackerkit import Crash, fast_directory
 
-from agent.errors import ClaimConflict, PlacementUnavailable, UnknownConsumer
-from agent.moves.table import MoveKind
+from agent.errors import PlacementUnavailable
 
 BOUNDARIES_MAX = 80
-ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
-ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
-ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
-DISK = {"pool": {"DISK_GB": 200}}
-GROWN = {**SMALL, "VCPU": 3}
-GROWN_ON_A = {**ON_A, "a": {**ON_A["a"], "VCPU": 3}}
-
-AT_A = {INSTANCE: {**ON_A, **DISK}}
-AT_B = {INSTANCE: {**ON_B, **DISK}}
-BETWEEN = {INSTANCE: {**ON_B, **DISK}, MIGRATION: ON_A}
-GROWING = {INSTANCE: {**GROWN_ON_A, **DISK}, MIGRATION: ON_A}
-GROWN_AT_A = {INSTANCE: {**GROWN_ON_A, **DISK}}
-
-Placed = dict[str, dict[str, dict[str, int]]]
-
-
-@dataclass(frozen=True)
-class Operation:
-    """`does` is what dies, on the agent of that name; `before` and `after` is what placement holds.
-
-    `midway` is where it may stop for good, until somebody asks again. Without `before`, what was there before
-    is somebody else's doing, and no agent knows of it yet.
-    """
-
-    name: str
-    agent: str
-    prepare: Callable[[World], object]
-    does: Callable[[World], object]
-    before: Placed | None
-    after: Placed
-    midway: Placed | None = None
-
-
-def claimed(world: World) -> None:
-    world.a.tracker.claim(asks(**SMALL))
-
-
-def begin(kind: MoveKind) -> Callable[[World], object]:
-    return lambda world: world.b.tracker.move(asks(**SMALL), kind, MIGRATION)
-
-
-def begun(kind: MoveKind, *, noticed: bool = False) -> Callable[[World], object]:
-    def prepare(world: World) -> None:
-        claimed(world)
-        begin(kind)(world)
-        if noticed:
-            world.settle()
-
-    return prepare
-
-
-def resize_here(world: World) -> object:
-    return world.a.tracker.move(asks(**GROWN), MoveKind.RESIZE, MIGRATION)
-
-
-def resized_here(world: World) -> None:
-    claimed(world)
-    resize_here(world)
-
-
-def rebuild(world: World) -> object:
-    return world.a.tracker.move(replace(asks(**SMALL), name="rebuilt"), MoveKind.REBUILD, MIGRATION)
-
-
-def rebuilt(world: World) -> None:
-    claimed(world)
-    rebuild(world)
-
-
-def doubled(world: World) -> None:
-    claimed(world)
-    world.schedule(INSTANCE, **ON_A, **ON_B, **DISK)
-
-
-def begun_by_others(world: World) -> None:
-    claimed(world)
-    world.schedule(INSTANCE, **ON_B, **DISK)
-    world.schedule(MIGRATION, "MIGRATION", **ON_A)
-
-
-def confirmed(world: World) -> None:
-    begun(MoveKind.COLD_MIGRATE, noticed=True)(world)
-    world.b.tracker.mover.confirm(MIGRATION)
-
-
-def confirmed_unnoticed(world: World) -> None:
-    begun(MoveKind.COLD_MIGRATE)(world)
-    world.b.tracker.mover.confirm(MIGRATION)
-
-
-def reverted(world: World) -> None:
-    begun(MoveKind.COLD_MIGRATE, noticed=True)(world)
-    world.b.tracker.mover.revert(MIGRATION)
-
-
-def confirm(name: str) -> Callable[[World], object]:
-    return lambda world: getattr(world, name).tracker.mover.confirm(MIGRATION)
-
-
-def revert(name: str) -> Callable[[World], object]:
-    return lambda world: getattr(world, name).tracker.mover.revert(MIGRATION)
-
-
-def release(name: str) -> Callable[[World], object]:
-    return lambda world: getattr(world, name).tracker.release(INSTANCE)
-
-
-def look(name: str) -> Callable[[World], object]:
-    return lambda world: getattr(world, name).look()
-
-
-def abort(world: World) -> None:
-    with suppress(RuntimeError), world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION):
-        raise RuntimeError("the copy failed")
-
-
-OPERATIONS = (
-    *(Operation(f"begin {kind}", "b", claimed, begin(kind), AT_A, BETWEEN) for kind in ACROSS),
-    *(Operation(f"confirm {kind}", "b", begun(kind), confirm("b"), BETWEEN, AT_B) for kind in ACROSS),
-    *(Operation(f"revert {kind}", "b", begun(kind), revert("b"), BETWEEN, AT_A) for kind in ACROSS),
-    *(
-        Operation(f"release in {kind}", "b", begun(kind, noticed=True), release("b"), BETWEEN, {})
-        for kind in ACROSS
-    ),
-    Operation("abort", "b", claimed, abort, AT_A, AT_A, BETWEEN),
-    Operation("begin doubled", "b", doubled, begin(MoveKind.EVACUATE), None, BETWEEN),
-    Operation("begin adopted", "b", begun_by_others, begin(MoveKind.COLD_MIGRATE), None, BETWEEN),
-    Operation("source links", "a", begun(MoveKind.COLD_MIGRATE), look("a"), BETWEEN, BETWEEN),
-    Operation("source learns of confirm", "a", confirmed, look("a"), AT_B, AT_B),
-    Operation("source learns late", "a", confirmed_unnoticed, look("a"), AT_B, AT_B),
-    Operation("source learns of revert", "a", reverted, look("a"), AT_A, AT_A),
-    *(
-        Operation(f"{ask} at the source", "a", begun(MoveKind.COLD_MIGRATE, noticed=True), end, BETWEEN, at)
-        for ask, end, at in (("confirm", confirm("a"), AT_B), ("revert", revert("a"), AT_A))
-    ),
-    Operation("begin same_host_resize", "a", claimed, resize_here, AT_A, GROWING),
-    Operation("confirm same_host_resize", "a", resized_here, confirm("a"), GROWING, GROWN_AT_A),
-    Operation("revert same_host_resize", "a", resized_here, revert("a"), GROWING, AT_A),
-    Operation("release in same_host_resize", "a", resized_here, release("a"), GROWING, {}),
-    Operation("begin rebuild", "a", claimed, rebuild, AT_A, AT_A),
-    Operation("confirm rebuild", "a", rebuilt, confirm("a"), AT_A, AT_A),
-    Operation("revert rebuild", "a", rebuilt, revert("a"), AT_A, AT_A),
-)
 
 
 class Death:
@@ -203,17 +58,6 @@ def come_back(world: World, agent: Agent, how: str) -> None:
     world.settle()
 
 
-def again(world: World, operation: Operation) -> None:
-    """Whoever asked asks again, as it got no answer."""
-    try:
-        operation.does(world)
-    except UnknownConsumer:
-        assert operation.after == {}
-    except ClaimConflict:
-        assert operation.name in ("source links",)
-    world.settle()
-
-
 HOW = ("there", "away", "other")
 
 
@@ -243,7 +87,7 @@ def test_death_at_every_boundary_on_openstack_placement(operation: Operation, op
 def dies_and_comes_back(world: World, operation: Operation, number: int, how: str) -> bool:
     """False: there is no boundary with that number."""
     operation.prepare(world)
-    units = _units(world)
+    units = units_held(world)
     if not died(world, operation, number):
         assert number > 2
         return False
@@ -254,13 +98,8 @@ def dies_and_comes_back(world: World, operation: Operation, number: int, how: st
         assert held in (operation.before, operation.after, operation.midway), number
         world.check_settled()
     if held == AT_A and units:
-        assert _units(world) == units
+        assert units_held(world) == units
     again(world, operation)
     assert world.placed_all() == operation.after, number
     world.check_settled()
     return True
-
-
-def _units(world: World) -> object:
-    claim = world.a.tracker.get(INSTANCE)
-    return claim.units if claim and claim.request.resources == SMALL else None
