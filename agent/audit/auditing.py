@@ -14,6 +14,7 @@ from agent import log
 from agent.audit.judgement import (
     Deliver,
     DropClaim,
+    EndMove,
     Finding,
     Holding,
     Repair,
@@ -21,15 +22,18 @@ from agent.audit.judgement import (
     Truths,
     WriteAllocations,
     judge,
+    moving,
     on_devices,
     on_providers,
     suspects,
 )
+from agent.audit.movement import judge_move, suspect_moves
 from agent.claims.claim import Step
 from agent.claims.fit import Host
 from agent.claims.releasing import withdraw
 from agent.driver import Guest
 from agent.errors import ClaimConflict, PlacementConflict, PlacementError, Refused
+from agent.moves.table import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tracker import ResourceTracker
 from agent.tree import ProviderTree
@@ -37,6 +41,9 @@ from agent.tree import ProviderTree
 LOG = log.get(__name__)
 
 Key = tuple[Any, ...]
+
+IN_TURN = 16
+"""How many of those with nothing conspicuous an audit on its schedule reads in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ class Auditor:
         self._lock = threading.Lock()
         self._seen: dict[Key, Finding] = {}
         self._told: frozenset[Key] = frozenset()
+        self._round = ""
         self.last = AuditReport()
 
     def audit(self, *, heal_own: bool = False, heal_all: bool = False, looks: int = 2) -> AuditReport:
@@ -80,8 +88,8 @@ class Auditor:
         with self._lock:
             confirmed: dict[Key, Finding] = {}
             truths = None
-            for _ in range(looks):
-                truths, found = self._look()
+            for number in range(looks):
+                truths, found = self._look(everybody=number == 0 and looks > 1)
                 confirmed = {key: each for key, each in found.items() if key in self._seen}
                 self._seen = found
             self._tell(confirmed)
@@ -93,17 +101,33 @@ class Auditor:
 
     # Looking
 
-    def _look(self) -> tuple[Truths, dict[Key, Finding]]:
+    def _look(self, *, everybody: bool) -> tuple[Truths, dict[Key, Finding]]:
         before = self._guests()
         tree = self._client.read_tree(self._root, self._known())
         held = {each.uuid: self._client.consumers_on(each.uuid) for each in tree}
         truths = self._truths(before, tree, held)
-        judged = [self._judged(truths, consumer) for consumer in sorted(suspects(truths))]
+        closer = suspects(truths) | self._in_turn(truths, everybody)
+        judged = [self._judged(truths, consumer) for consumer in sorted(closer)]
         found = [each for each in judged if each is not None]
+        stuck = [self._judged_move(truths, move) for move in suspect_moves(truths)]
         after = {guest.uuid for guest in self._guests()}
         steady = [each for each in found if (each.subject in after) == (each.subject in truths.guests)]
-        everything = (*steady, *on_providers(truths), *on_devices(truths))
-        return truths, {_key(each): each for each in everything}
+        everything = (*steady, *stuck, *on_providers(truths), *on_devices(truths))
+        return truths, {_key(each): each for each in everything if each is not None}
+
+    def _in_turn(self, truths: Truths, everybody: bool) -> frozenset[str]:
+        """Who looks right here and may hold something elsewhere, too: those found so, and some more each time.
+
+        What a consumer holds in all is one request for each, so on its schedule the audit goes round.
+        """
+        here = sorted({consumer for held in truths.held.values() for consumer in held} - moving(truths))
+        if everybody:
+            return frozenset(here)
+        found = {finding.subject for finding in self._seen.values()}.intersection(here)
+        later = [consumer for consumer in here if consumer > self._round]
+        turn = (later or here)[:IN_TURN]
+        self._round = turn[-1] if turn else ""
+        return frozenset({*turn, *found})
 
     def _truths(
         self,
@@ -131,6 +155,21 @@ class Auditor:
         try:
             with self._tracker.alone(consumer):
                 return self._judge(truths, consumer)
+        except ClaimConflict:
+            return None  # an operation on it is under way
+
+    def _judged_move(self, truths: Truths, move: Move) -> Finding | None:
+        first, second = sorted((move.instance, move.migration))
+        try:
+            with self._tracker.alone(first), self._tracker.alone(second):
+                present = self._tracker.moves().get(move.migration)
+                if present is None or present.instance != move.instance:
+                    return None
+                instance, migration = (
+                    Holding(**asdict(self._client.allocations_of(each)))
+                    for each in (move.instance, move.migration)
+                )
+                return judge_move(truths, present, instance, migration)
         except ClaimConflict:
             return None  # an operation on it is under way
 
@@ -197,6 +236,11 @@ class Auditor:
                     self._register.move_durably(Step.GONE, consumer)
             case TakeClaim(request):
                 self._tracker.claim(request)
+            case EndMove(migration):
+                present = self._tracker.moves().get(migration)
+                if present is None or self._judged_move(truths, present) != finding:
+                    raise _changed(finding)
+                self._tracker.mover.confirm(migration)
             case Deliver(consumer):
                 self._tracker.deliver()
                 if self._judged(truths, consumer) is not None:
@@ -208,7 +252,11 @@ class Auditor:
         now = self._judge(truths, finding.subject)
         there = finding.subject in {guest.uuid for guest in self._guests()}
         if now != finding or there != (finding.subject in truths.guests):
-            raise PlacementConflict(f"{finding.subject} has changed since it was looked at; look again.")
+            raise _changed(finding)
+
+
+def _changed(finding: Finding) -> PlacementConflict:
+    return PlacementConflict(f"{finding.subject} has changed since it was looked at; look again.")
 
 
 def _key(finding: Finding) -> Key:

@@ -14,7 +14,7 @@ from agent.claims.claim import Allocations, Claim, ClaimState
 from agent.claims.fit import Amounts, FreeUnits, Host, fit
 from agent.claims.request_types import ClaimRequest, RequestGroup
 from agent.driver import Guest
-from agent.moves.ownership import Parts, parts
+from agent.moves.ownership import Parts, parts, reduced
 from agent.moves.table import MIGRATION_TYPE, Move, MoveState, held_request
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -92,7 +92,15 @@ class Deliver:
         return f"finish or undo what is open for {self.consumer}"
 
 
-Repair = WriteAllocations | TakeClaim | DropClaim | Deliver
+@dataclass(frozen=True, slots=True)
+class EndMove:
+    migration: str
+
+    def __str__(self) -> str:
+        return f"confirm the migration {self.migration}"
+
+
+Repair = WriteAllocations | TakeClaim | DropClaim | Deliver | EndMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +190,9 @@ def judge(truths: Truths, consumer: str, held: Holding) -> Finding | None:
     """`held` is all that placement holds for it, read after the rest; None: nothing is wrong, or not ours."""
     if consumer in moving(truths):
         return None
-    shared = {each.uuid for each in truths.host.providers}
-    found = parts(held.allocations, truths.host.is_own, shared.__contains__)
     claim = truths.claims.get(consumer)
+    shared = {*(each.uuid for each in truths.host.providers), *(claim.allocations if claim else ())}
+    found = parts(held.allocations, truths.host.is_own, shared.__contains__)
     if claim is None:
         return _without_claim(truths, consumer, held, found)
     if claim.state is not ClaimState.CLAIMED:
@@ -250,8 +258,9 @@ def _doubled(truths: Truths, held: Holding, found: Parts, evidence: Mapping[str,
     runs_here = held.consumer in truths.guests
     where = "here" if runs_here else "not here"
     reason = f"{held.consumer} holds something on this host and on another one, and its guest is {where}."
-    kept = found.here if runs_here else found.elsewhere
-    write = _with(held, {**kept, **found.shared})
+    claim = truths.claims.get(held.consumer)
+    kept = reduced(found, runs_here=runs_here, resources=claim.request.resources if claim else None)
+    write = _with(held, kept)
     return Finding(FindingKind.DOUBLED, held.consumer, reason, evidence, repair=(WriteAllocations(write),))
 
 

@@ -187,6 +187,7 @@ class MoveAttempt:
             found.allocations,
             found.units,
             self._clock(),
+            cells=found.cells,
         )
         part = handed(old.allocations, found.allocations, self._register.ledger.host.is_own)
         if not part:

@@ -6,7 +6,6 @@ for is journaled, and done later.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from types import TracebackType
 
 from agent import log
@@ -25,7 +24,6 @@ from agent.errors import (
 )
 from agent.moves.beginning import MoveAttempt
 from agent.moves.following import Follower, Turn
-from agent.moves.ownership import parts, reduced
 from agent.moves.settling import Settler
 from agent.moves.table import Move, MoveKind, MoveState, MoveStep
 from agent.placement.client import PlacementClient
@@ -160,26 +158,6 @@ class Mover:
     def pending(self) -> int:
         """How many are on their way, the caller having the lock."""
         return sum(move.state in ON_THE_WAY for move in self._register.moves.values())
-
-    def reduce(self, consumer: str) -> bool:
-        """Reduce a doubled allocation to where the instance really runs: here if its guest is here.
-
-        False where it is not doubled. Raises PlacementError, ClaimConflict (it is moving), StateError.
-        """
-        with self._turn(consumer):
-            with self._register.lock:
-                moving = self._register.move_of(consumer)
-                host = self._register.ledger.host
-            if moving is not None:
-                raise ClaimConflict(f"{consumer} is moving: confirm or revert {moving.migration} first.")
-            shared = {each.uuid for each in host.providers}
-            held = self._client.allocations_of(consumer)
-            found = parts(held.allocations, host.is_own, shared.__contains__)
-            if not found.doubled:
-                return False
-            runs_here = consumer in self._guests()
-            self._client.write_allocations(replace(held, allocations=reduced(found, runs_here=runs_here)))
-            return True
 
     # Below
 

@@ -221,9 +221,14 @@ def owned_form(found: Parts, resources: Mapping[str, int]) -> tuple[Allocations,
     return {**found.here, **shared_once(found, resources)}, found.elsewhere
 
 
-def reduced(found: Parts, *, runs_here: bool) -> Allocations:
-    """What is left of a doubled allocation where the instance really runs."""
-    return {**(found.here if runs_here else found.elsewhere), **found.shared}
+def reduced(found: Parts, *, runs_here: bool, resources: Mapping[str, int] | None = None) -> Allocations:
+    """What is left of a doubled allocation where the instance really runs.
+
+    `resources` is what it asked for here, where that is known: then what is shared is charged once.
+    """
+    if not runs_here:
+        return {**found.elsewhere, **found.shared}
+    return {**found.here, **(found.shared if resources is None else shared_once(found, resources))}
 
 
 def _of(allocations: Allocations, is_own: IsOwn) -> Allocations:

@@ -151,6 +151,11 @@ class Settler:
         return self._take(MoveStep.RESTORED, move)
 
     def _delete(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
+        if instance.allocations and self._overtaken(move, instance):
+            # What it got here may be another migration's by now: its claim goes on, to be followed.
+            if migration.allocations:
+                self._client.write_allocations(replace(migration, allocations={}))
+            return self._take(self._ending(move, instance) or MoveStep.FREED, move)
         writes = []
         if instance.allocations:
             elsewhere = self._elsewhere(move, instance.allocations)
@@ -175,7 +180,7 @@ class Settler:
             self._tell(move, why)
             return move
         rebuild = move.kind is MoveKind.REBUILD
-        if (migration.allocations or rebuild) and overtaken(move, instance.allocations, is_own):
+        if (migration.allocations or rebuild) and self._overtaken(move, instance):
             self._tell(move, "the instance is not on this host any more, so it had come here: confirmed")
             return self._settle(self._take(MoveStep.CONFIRM, move))
         if rebuild or (migration.allocations and instance.allocations):
@@ -208,6 +213,10 @@ class Settler:
             end = ending(move, instance.allocations, {}, self._register.ledger.host.is_own)
         returned = end is MoveStep.RESTORED and move.role is Role.DESTINATION
         return MoveStep.FREED if returned and self._handed_on(move, instance) else end
+
+    def _overtaken(self, move: Move, instance: ConsumerAllocations) -> bool:
+        with self._register.lock:
+            return overtaken(move, instance.allocations, self._register.ledger.host.is_own)
 
     def _handed_on(self, move: Move, instance: ConsumerAllocations) -> bool:
         """Whether another migration has what the instance got here: it came, and was moved back."""

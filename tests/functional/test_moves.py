@@ -11,7 +11,6 @@ from movekit import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, World, a
 from placements import Placement
 from trackerkit import uuid_of
 
-from agent.claims.claim import ClaimState
 from agent.claims.request import RequestGroup
 from agent.errors import (
     ClaimConflict,
@@ -586,19 +585,6 @@ def test_a_doubled_allocation_becomes_the_owned_form(claimed: World, end: str, d
     claimed.settle()
     assert claimed.placed_all() == {INSTANCE: {**(ON_B if end == "confirm" else ON_A), **DISK}}
     claimed.check_settled()
-
-
-@pytest.mark.parametrize("runs", ["a", "b"])
-def test_a_doubled_allocation_is_reduced_to_where_the_instance_runs(claimed: World, runs: str) -> None:
-    claimed.schedule(INSTANCE, **ON_A, **ON_B, **DISK)
-    getattr(claimed, runs).see(INSTANCE)
-    claimed.settle()
-    assert claimed.a.tracker.mover.reduce(INSTANCE)
-    assert not claimed.a.tracker.mover.reduce(INSTANCE)
-    assert claimed.placed(INSTANCE) == {**(ON_A if runs == "a" else ON_B), **DISK}
-    claimed.settle()
-    claim = claimed.a.tracker.get(INSTANCE)
-    assert (claim is not None and claim.state is ClaimState.CLAIMED) is (runs == "a")
 
 
 def test_a_release_at_a_source_that_has_not_noticed_frees_nothing(claimed: World) -> None:

@@ -111,3 +111,22 @@ def test_a_same_host_resize_whose_instance_moved_on_is_confirmed(world: World) -
     assert world.a.moving() is MoveState.CONFIRMED
     assert world.placed_all() == {INSTANCE: {"b": {"PCPU": 2}}, OTHER_MIGRATION: {"a": {"PCPU": 2}}}
     world.check_settled()
+
+
+@pytest.mark.parametrize("wish", [PINNED, {"VCPU": 3, "PCPU": 1}], ids=["alike", "other amounts"])
+def test_a_release_where_another_move_took_the_instance_away_frees_only_the_first_migration(
+    world: World, wish: dict[str, int]
+) -> None:
+    """What the instance had there is the second migration's, which may still be reverted."""
+    world.b.tracker.claim(asks(**wish))
+    world.b.tracker.move(asks(**PINNED), MoveKind.RESIZE, MIGRATION)
+    at_b = world.b.tracker.get(INSTANCE)
+    world.a.tracker.move(asks(**PINNED), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    assert world.b.tracker.release(INSTANCE)
+    world.settle()
+    assert world.placed_all() == {INSTANCE: ON_A, OTHER_MIGRATION: ON_B}
+    world.check_settled()
+    world.a.tracker.mover.revert(OTHER_MIGRATION)
+    world.settle()
+    assert world.b.tracker.get(INSTANCE) == at_b
+    world.check_settled()
