@@ -15,7 +15,14 @@ from typing import Any
 
 from agent import journalsql as sql
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.claimjson import move_to_json, read_allocations, read_move, read_units
+from agent.claims.claimjson import (
+    cells_to_json,
+    move_to_json,
+    read_allocations,
+    read_cells,
+    read_move,
+    read_units,
+)
 from agent.claims.request import parse_claim, to_json
 from agent.errors import PlimsollError, StateError
 from agent.jsonread import read_choice, read_uuid
@@ -127,11 +134,7 @@ class Journal:
 
     def claims(self) -> dict[str, Claim]:
         """{consumer: claim}, each as it was put."""
-        rows = self._read(
-            "SELECT consumer, state, request, allocations, units, since, adopted FROM claims"
-            " ORDER BY consumer"
-        )
-        return {row[0]: self._claim(row) for row in rows}
+        return {row[0]: self._claim(row) for row in self._read(sql.CLAIMS)}
 
     # Moves
 
@@ -318,7 +321,7 @@ class Journal:
             raise StateError(f"The agent's journal was not read: {error}") from error
 
     def _claim(self, row: tuple[Any, ...]) -> Claim:
-        consumer, state, request, allocations, units, since, adopted = row
+        consumer, state, request, allocations, units, since, adopted, cells = row
         try:
             return Claim(
                 read_uuid(consumer, "consumer"),
@@ -328,6 +331,7 @@ class Journal:
                 read_units(json.loads(units)),
                 since,
                 bool(adopted),
+                read_cells(json.loads(cells)),
             )
         except (PlimsollError, ValueError) as error:
             raise self._broken(f"the claim of {consumer}", error) from error
@@ -349,4 +353,5 @@ def _row(claim: Claim) -> tuple[object, ...]:
         _dump(claim.units),
         claim.since,
         int(claim.adopted),
+        _dump(cells_to_json(claim.cells)),
     )

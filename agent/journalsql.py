@@ -36,11 +36,17 @@ MIGRATIONS = (
         receipt TEXT NOT NULL       -- agent.reshape.receipt
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE claims ADD COLUMN cells TEXT NOT NULL DEFAULT '[]';  -- the guest's topology as it was chosen
+    """,
 )
 
 PUT_CLAIM = """
-    INSERT OR REPLACE INTO claims (consumer, state, request, allocations, units, since, adopted)
-    VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT OR REPLACE INTO claims (consumer, state, request, allocations, units, since, adopted, cells)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+CLAIMS = """
+    SELECT consumer, state, request, allocations, units, since, adopted, cells FROM claims ORDER BY consumer
 """
 PUT_MOVE = "INSERT OR REPLACE INTO moves (migration, since, ended, move) VALUES (?, ?, ?, ?)"
 FORGET_ENDED = """

@@ -16,7 +16,8 @@ from typing import Protocol
 
 from agent.apply import apply
 from agent.audit.overuse import overused
-from agent.driver import Description, Driver, Guest
+from agent.claims.cells import Layout
+from agent.driver import Description, Driver, Guest, Topology
 from agent.errors import (
     ApplyError,
     PlacementConflict,
@@ -60,7 +61,11 @@ class Tracker(Protocol):
     def saw(self, guests: Collection[Guest]) -> None: ...
 
     def refresh(
-        self, tree: ProviderTree, held: Held, units: Mapping[str, Mapping[str, tuple[str, ...]]]
+        self,
+        tree: ProviderTree,
+        held: Held,
+        units: Mapping[str, Mapping[str, tuple[str, ...]]],
+        layout: Layout | None = None,
     ) -> None: ...
 
 
@@ -120,6 +125,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._started: float | None = None
         self._description: Description | None = None
+        self._topology: Topology | None = None
         self._tree: ProviderTree | None = None
         self._in_step = False
         self._problems: tuple[str, ...] = ()
@@ -230,11 +236,13 @@ class Reporter:
 
     def _run(self, reread: bool) -> Plan | None:
         description, guests = self._driver.describe(), self._driver.guests()
+        topology = self._driver.topology()
         if guests != self.guests:
             self._tracker.saw(guests)
             self.guests = guests
-        if self._in_step and not reread and description == self._description:
+        if self._in_step and not reread and (description, topology) == (self._description, self._topology):
             return None
+        self._topology = topology
         if not self._arrived:
             self._arrive()
             self._arrived = True
@@ -257,7 +265,7 @@ class Reporter:
                 wanted = self.reshaping.reserved(tree, goal)
         tree = self._written(tree, wanted, goal, resolved, written)
         held = self._all_held(tree)
-        self._tracker.refresh(tree, held, resolved.units)
+        self._tracker.refresh(tree, held, resolved.units, self._layout(resolved))
         self._tree, self._description = tree, description
         self._in_step = self._pending is None
         if self._seen is not None:
@@ -268,6 +276,9 @@ class Reporter:
 
     def _resolved(self, description: Description, current: ProviderTree) -> Resolved:
         return resolve(description, current, self._ours(current), self._root)
+
+    def _layout(self, resolved: Resolved) -> Layout | None:
+        return Layout(self._topology, resolved.cells) if self._topology is not None else None
 
     def _goal(self, description: Description, current: ProviderTree, resolved: Resolved) -> Goal:
         if self.reshaping is None:
@@ -290,7 +301,7 @@ class Reporter:
             stage = staged(current, goal.tree, goal.due, reserve=False)
             tree = self._written(current, stage, goal, resolved, written)
             closed = staged(tree, goal.tree, goal.due, reserve=True)
-            self._tracker.refresh(closed, self._all_held(closed), resolved.units)
+            self._tracker.refresh(closed, self._all_held(closed), resolved.units, self._layout(resolved))
             return reshaping.perform(current, tree, goal, step, exact), None
         except ReshapeRefused as refusal:
             return tree, refusal

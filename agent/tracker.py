@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from agent import log
+from agent.claims.cells import HostCells, Layout
 from agent.claims.claim import Claim, ClaimState, Explanation, Step
 from agent.claims.claiming import ClaimAttempt
 from agent.claims.fit import FreeUnits, Host, check_placeable
@@ -78,11 +79,17 @@ class ResourceTracker:
 
     # What there is
 
-    def refresh(self, tree: ProviderTree, held: Held, units: FreeUnits) -> None:
-        """Learn the tree, what placement holds on it, and which exact units the driver offers, in order."""
+    def refresh(
+        self, tree: ProviderTree, held: Held, units: FreeUnits, layout: Layout | None = None
+    ) -> None:
+        """Learn the tree, what placement holds on it, and which exact units the driver offers, in order.
+
+        Without the host's `layout` no guest that asks for NUMA cells, pinned CPUs or pages can be placed.
+        """
         host = Host.of(tree, self._register.journal.host_uuid())
+        cells = HostCells.of(layout, host)
         with self._lock:
-            self._register.ledger.refresh(host, held, units)
+            self._register.ledger.refresh(host, held, units, cells)
 
     def saw(self, guests: Collection[Guest]) -> None:
         """Learn which exact units guests use: nobody else gets them, whether they are claimed or not."""
@@ -157,7 +164,7 @@ class ResourceTracker:
             ledger = self._register.ledger
             present = ledger.claims.get(request.consumer)
             if present is not None and present.request == request:
-                return Explanation(True, present.allocations, present.units, ())
+                return Explanation(True, present.allocations, present.units, (), present.cells)
             known = ledger.held_by(request.consumer)
             return ledger.cover(request, known, exact=True) if known else ledger.fit(request)
 

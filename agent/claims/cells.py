@@ -22,6 +22,14 @@ CellUse = Mapping[tuple[int, str], int]
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """What the driver says of the host's cells; `of_provider` {provider uuid: id of the cell it is on}."""
+
+    topology: Topology
+    of_provider: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class HostCell:
     """One cell: what of it guests may have.
 
@@ -54,15 +62,16 @@ class HostCells:
     cells: tuple[HostCell, ...] = ()
     of_provider: Mapping[str, int] = field(default_factory=dict)
     small_page_kib: int = SMALL_PAGE_KIB
+    sockets: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, topology: Topology | None, host: Host, of_provider: Mapping[str, int]) -> "HostCells":
-        """The cells of a host, which `host` is in placement."""
-        if topology is None or host.root is None:
-            return cls((), of_provider)
+    def of(cls, layout: Layout | None, host: Host) -> "HostCells":
+        """The cells of a host, which `host` is in placement; None: they are not known."""
+        if layout is None or host.root is None:
+            return cls()
+        topology, of_provider = layout.topology, layout.of_provider
         small_kib = min(
             (size for cell in topology.cells for size in cell.pages if size < _HUGE_KIB),
-    sockets: Mapping[int, int] = field(default_factory=dict)
             default=SMALL_PAGE_KIB,
         )
         nested = _reported(host, of_provider)
@@ -75,6 +84,7 @@ class HostCells:
             ),
             of_provider,
             small_kib,
+            {cell.id: cell.socket for cell in cells if cell.socket is not None},
         )
 
     def cell_of(self, uuid: str, tree: ProviderTree) -> int | None:
@@ -84,7 +94,6 @@ class HostCells:
             if provider.uuid in self.of_provider:
                 return self.of_provider[provider.uuid]
             provider = tree.get(provider.parent) if provider.parent else None
-            {cell.id: cell.socket for cell in cells if cell.socket is not None},
         return None
 
     @property

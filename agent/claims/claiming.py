@@ -125,6 +125,7 @@ class ClaimAttempt:
                 found.allocations,
                 found.units,
                 self._clock(),
+                cells=found.cells,
             )
             written = self._register.move(Step.BEGIN, self._consumer, intent)
         self._register.settle(written, self._consumer, before)
@@ -234,6 +235,7 @@ class ClaimAttempt:
                 found.units,
                 self._clock(),
                 adopted=True,
+                cells=found.cells,
             )
             written = self._register.move(Step.ADOPT, self._consumer, claim)
         self._register.settle(written, self._consumer, before)

@@ -1,8 +1,10 @@
 """Claims and moves as JSON, for the journal. What is read is checked. Pure."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from agent.claims.claim import Allocations, Claim, ClaimState, Units
+from agent.claims.numa import PlacedCell
 from agent.claims.request import parse_claim, to_json
 from agent.errors import UsageError
 from agent.jsonread import read_choice, read_list, read_object, read_text, read_uuid, read_whole
@@ -21,6 +23,7 @@ def claim_to_json(claim: Claim) -> Json:
         "units": claim.units,
         "since": claim.since,
         "adopted": claim.adopted,
+        "cells": cells_to_json(claim.cells),
     }
 
 
@@ -35,7 +38,48 @@ def read_claim(value: object) -> Claim:
         read_units(found.get("units")),
         _since(found.get("since")),
         found.get("adopted") is True,
+        read_cells(found.get("cells", [])),
     )
+
+
+def cells_to_json(cells: Iterable[PlacedCell]) -> list[Json]:
+    """The guest's topology, as the local API shows it: the host's CPUs by the guest's."""
+    return [
+        {
+            "cell": cell.guest_cell,
+            "host_cell": cell.host_cell,
+            "pinned_cpus": {str(cpu): pin for cpu, pin in sorted(cell.pinning.items())},
+            "shared_cpus": sorted(cell.floating),
+            "withheld_cpus": sorted(cell.withheld),
+            "memory_mb": cell.memory_mb,
+            "page_kib": cell.page_kib,
+        }
+        for cell in cells
+    ]
+
+
+def read_cells(value: object) -> tuple[PlacedCell, ...]:
+    return tuple(_cell(each) for each in read_list(value, "cells"))
+
+
+def _cell(value: object) -> PlacedCell:
+    found = read_object(value, "cell")
+    pinned = read_object(found.get("pinned_cpus"), "pinned_cpus")
+    if not all(str(cpu).isdecimal() for cpu in pinned):
+        raise UsageError("pinned_cpus: the guest's CPUs are numbers.")
+    return PlacedCell(
+        guest_cell=read_whole(found.get("cell"), "cell", 0, MAX_UNIT),
+        host_cell=read_whole(found.get("host_cell"), "host_cell", 0, MAX_UNIT),
+        pinning={int(cpu): read_whole(pin, "pinned_cpus", 0, MAX_UNIT) for cpu, pin in pinned.items()},
+        withheld=_cpus(found.get("withheld_cpus"), "withheld_cpus"),
+        page_kib=read_whole(found.get("page_kib"), "page_kib", 1, MAX_UNIT),
+        memory_mb=read_whole(found.get("memory_mb"), "memory_mb", 0, MAX_UNIT),
+        floating=_cpus(found.get("shared_cpus"), "shared_cpus"),
+    )
+
+
+def _cpus(value: object, what: str) -> frozenset[int]:
+    return frozenset(read_whole(cpu, what, 0, MAX_UNIT) for cpu in read_list(value, what))
 
 
 def move_to_json(move: Move) -> Json:

@@ -4,8 +4,10 @@ No I/O and no lock: whoever has the tracker's lock may call. Sums are kept up to
 does not depend on how many there are.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
+from agent.claims.cellbook import CellBook
+from agent.claims.cells import HostCells
 from agent.claims.claim import Allocations, Claim, ClaimState, Explanation, Units
 from agent.claims.fit import Amounts, FreeUnits, Host, cover, fit
 from agent.claims.request import ClaimRequest
@@ -33,14 +35,18 @@ class Ledger:
         self._in_guests: dict[tuple[str, str], str] = {}
         self._in_use: dict[tuple[str, str], str] = {}
         self._named: dict[str, Units] = {}
+        self._cells = CellBook()
+        self.moving: Callable[[], Mapping[str, str]] = dict
+        """Tells {instance: migration} of the moves under way."""
         for claim in claims:
             self.put(claim)
 
     # What the host is, and what others do on it
 
-    def refresh(self, host: Host, held: Held, units: FreeUnits) -> None:
+    def refresh(self, host: Host, held: Held, units: FreeUnits, cells: HostCells | None = None) -> None:
         """Start over from what placement holds; of our own claims we know better ourselves."""
         self.host, self._offered = host, units
+        self._cells.refresh(cells or HostCells())
         self._others = {}
         for uuid, consumers in held.items():
             for consumer, amounts in consumers.items():
@@ -82,6 +88,7 @@ class Ledger:
         self._in_guests = {
             (used.resource_class, used.unit): guest.uuid for guest in guests for used in guest.units
         }
+        self._cells.saw(guests)
         self._in_use = {
             (used.resource_class, used.unit): guest.uuid
             for guest in guests
@@ -122,6 +129,7 @@ class Ledger:
         self.drop(claim.consumer)
         self.hold(claim.consumer, {})
         self.claims[claim.consumer] = claim
+        self._cells.put(claim)
         self._count(claim.allocations, 1)
         for key in _units_of(claim):
             self._taken[key] = claim.consumer
@@ -129,6 +137,7 @@ class Ledger:
     def drop(self, consumer: str) -> None:
         claim = self.claims.pop(consumer, None)
         if claim is not None:
+            self._cells.drop(consumer)
             self._count(claim.allocations, -1)
             for key in _units_of(claim):
                 if self._taken.get(key) == consumer:
@@ -140,13 +149,15 @@ class Ledger:
         """Where the request fits, leaving aside what its consumer holds already."""
         own = self._own(request.consumer)
         used = self._without(own) if own else self._used
-        return fit(request, self.host, used, self._free_units(request.resources, request.consumer))
+        units = self._free_units(request.resources, request.consumer)
+        return fit(request, self.host, used, units, self._cells.stock(request.consumer, self.moving()))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Explanation:
         """Whether what the consumer holds covers its request; `exact`: its units must be free, too."""
         classes = {name for amounts in held.values() for name in amounts}
         units = self._free_units(classes, request.consumer) if exact else {}
-        return cover(request, self.host, held, units)
+        cells = self._cells.stock(request.consumer, self.moving()) if exact else None
+        return cover(request, self.host, held, units, cells)
 
     def free(self, uuid: str, name: str, consumer: str) -> int:
         """How much of the class the consumer could have there."""
@@ -167,13 +178,14 @@ class Ledger:
         aside = {uuid: amounts for uuid, amounts in known.items() if uuid in shared}
         here = request.consumer in self.claims
         units = self._free_units(request.resources, migration if here else request.consumer)
+        cells = self._cells.stock(request.consumer, self.moving(), keeps=here)
         used = self._without(aside) if aside else self._used
         if shared:
             classes = {name for uuid in shared for name in held[uuid]}
-            found = fit(request, self.host.without(classes), used, units)
+            found = fit(request, self.host.without(classes), used, units, cells)
             if found.fits:
                 return found
-        return fit(request, self.host, used, units)
+        return fit(request, self.host, used, units, cells)
 
     def who_holds(self, allocations: Allocations) -> tuple[str, ...]:
         """The consumers without a claim that hold just that of this host's own tree."""

@@ -45,8 +45,13 @@ class Register:
         self.journal = journal
         self.ledger = Ledger(journal.claims().values())
         self.moves = journal.moves()
+        self.ledger.moving = self._moving
         self.seen: Seen = lambda step, kind: None
         """Told each step that was taken, with the lock held."""
+
+    def _moving(self) -> Mapping[str, str]:
+        """{instance: migration} of the moves under way."""
+        return {move.instance: move.migration for move in self.moves.values() if not move.ended}
 
     def picture(self) -> "Picture":
         """All that there is, at one moment."""

@@ -71,7 +71,7 @@ class LibvirtDriver(Driver):
         return model.description
 
     def topology(self) -> Topology:
-        return self._look().topology
+        return self._look(at_host=False).topology
 
     def guests(self) -> tuple[Guest, ...]:
         return self._look(at_host=False).guests

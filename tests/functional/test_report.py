@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from placements import Placement
 
+from agent.claims.cells import Layout
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import ApplyError, DriverUnavailable, IdentityError, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -49,6 +50,7 @@ class Notebook:
     kept: Owned = field(default_factory=Owned)
     known: Mapping[str, str] = field(default_factory=dict)
     guests: Collection[Guest] = ()
+    layout: Layout | None = None
     seen: list[tuple[ProviderTree, Held, Mapping[str, Mapping[str, tuple[str, ...]]]]] = field(
         default_factory=list
     )
@@ -69,8 +71,13 @@ class Notebook:
         self.guests = guests
 
     def refresh(
-        self, tree: ProviderTree, held: Held, units: Mapping[str, Mapping[str, tuple[str, ...]]]
+        self,
+        tree: ProviderTree,
+        held: Held,
+        units: Mapping[str, Mapping[str, tuple[str, ...]]],
+        layout: Layout | None = None,
     ) -> None:
+        self.layout = layout
         self.seen.append((tree, held, units))
 
 

@@ -1,0 +1,100 @@
+"""Who uses what of the host's NUMA cells, in memory: claims with cells of their own, and guests. Pure.
+
+Part of the ledger. A guest whose claim says which cells it has is counted by its claim; of any other guest
+counts what the driver tells of its memory, and the CPUs that it is pinned to.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from agent.claims.cells import CellStock, HostCells, use_of, use_of_guests
+from agent.claims.claim import Claim
+from agent.driver import Guest
+
+CPUS = "PCPU"
+
+
+class CellBook:
+    """`host` is what there is. `put` and `drop` follow the ledger's claims, `saw` the driver's guests."""
+
+    def __init__(self) -> None:
+        self.host = HostCells()
+        self._claims: dict[str, Claim] = {}
+        self._use: Counter[tuple[int, str]] = Counter()
+        self._owners: dict[int, str] = {}
+        self._in_guests: dict[int, str] = {}
+        self._guests: dict[str, Guest] = {}
+
+    def refresh(self, host: HostCells) -> None:
+        self.host = host
+        self._use = Counter()
+        for claim in self._claims.values():
+            self._use.update(use_of(claim.cells, host.small_page_kib))
+
+    def put(self, claim: Claim) -> None:
+        """Count the claim, in the place of the one that its consumer had."""
+        self.drop(claim.consumer)
+        self._claims[claim.consumer] = claim
+        if claim.cells:
+            self._use.update(use_of(claim.cells, self.host.small_page_kib))
+        for cpu in _cpus_of(claim):
+            self._owners[cpu] = claim.consumer
+
+    def drop(self, consumer: str) -> None:
+        claim = self._claims.pop(consumer, None)
+        if claim is None:
+            return
+        if claim.cells:
+            self._use.subtract(use_of(claim.cells, self.host.small_page_kib))
+        for cpu in _cpus_of(claim):
+            if self._owners.get(cpu) == consumer:
+                del self._owners[cpu]
+
+    def saw(self, guests: Iterable[Guest]) -> None:
+        seen = tuple(guests)
+        self._in_guests = {
+            int(used.unit): guest.uuid
+            for guest in seen
+            for used in guest.units
+            if used.resource_class == CPUS and used.unit.isdecimal()
+        }
+        self._guests = {guest.uuid: guest for guest in seen if guest.memory}
+
+    def stock(self, consumer: str, moving: Mapping[str, str], *, keeps: bool = False) -> CellStock:
+        """What is left for the consumer; `keeps`: besides what it has already, which goes to a migration.
+
+        `moving` {instance: migration} are the moves under way: a guest that moves is counted by its
+        migration.
+        """
+        use = Counter(self._use)
+        own = None if keeps else self._claims.get(consumer)
+        if own is not None and own.cells:
+            use.subtract(use_of(own.cells, self.host.small_page_kib))
+        counted = [guest for guest in self._guests.values() if self._counts(guest, consumer, moving)]
+        use.update(use_of_guests(counted, self.host.small_page_kib))
+        mine = frozenset(cpu for cpu, who in self._in_guests.items() if who == consumer and not keeps)
+        holder = None if keeps else consumer
+
+        def taken(cpu: int) -> bool:
+            owner, user = self._owners.get(cpu, holder), self._in_guests.get(cpu, holder)
+            return (owner, user) != (holder, holder)
+
+        return CellStock(self.host, use, taken, mine, self._near(consumer, mine))
+
+    def _counts(self, guest: Guest, consumer: str, moving: Mapping[str, str]) -> bool:
+        claims = (self._claims.get(guest.uuid), self._claims.get(moving.get(guest.uuid, "")))
+        return guest.uuid != consumer and not any(claim and claim.cells for claim in claims)
+
+    def _near(self, consumer: str, cpus: frozenset[int]) -> frozenset[int]:
+        """The cells that the consumer's guest is on already."""
+        guest = self._guests.get(consumer)
+        on = {memory.cell for memory in guest.memory} if guest else set()
+        return frozenset(on | {cell.id for cell in self.host.cells if cell.dedicated & cpus})
+
+
+def _cpus_of(claim: Claim) -> Iterable[int]:
+    """The host CPUs that nobody else may have."""
+    for classes in claim.units.values():
+        yield from (int(unit) for unit in classes.get(CPUS, ()) if unit.isdecimal())
+    for cell in claim.cells:
+        yield from cell.cpus
