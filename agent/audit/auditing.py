@@ -116,7 +116,7 @@ class Auditor:
         return truths, {_key(each): each for each in everything if each is not None}
 
     def _in_turn(self, truths: Truths, everybody: bool) -> frozenset[str]:
-        """Who looks right here and may hold something elsewhere, too: those found so, and some more each time.
+        """Who looks right here and may hold something elsewhere, too: those found so, and some more in turn.
 
         What a consumer holds in all is one request for each, so on its schedule the audit goes round.
         """
