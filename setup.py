@@ -25,7 +25,10 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["agent", "agent.*", "drivers", "drivers.*"]),
-    package_data={"agent": ["py.typed", "api/*.json", "seeing/*.css", "seeing/*.html"], "drivers": ["py.typed", "fake/*.yaml"]},
+    package_data={
+        "agent": ["py.typed", "api/*.json", "seeing/*.css", "seeing/*.html"],
+        "drivers": ["py.typed", "fake/*.yaml"],
+    },
     install_requires=[
         "apscheduler>=3.10,<4",
         "cheroot>=10.0",

@@ -33,6 +33,9 @@ from agent.plan import Plan
 from agent.report import PassReport, Reporter
 from agent.reshape.asked import Preview, ask
 from agent.reshape.receipt import Receipt
+from agent.seeing.health import PASS_STUCK_S
+from agent.seeing.observer import Observer
+from agent.seeing.seeing import HostSeeing, Seeing
 from agent.settings import Settings, describe
 from agent.tracker import ResourceTracker
 from agent.tree import ProviderTree
@@ -40,7 +43,6 @@ from agent.tree import ProviderTree
 LOG = log.get(__name__)
 
 AT_ONCE_S = 0.25
-PASS_STUCK_S = 300.0
 OWN = "agent"
 PLACEMENT = "placement"
 RESHAPE = "reshape"
@@ -66,6 +68,7 @@ class HostAgent:
         prove: Callable[[], None],
         backoff: Backoff | None = None,
         auditor: Auditor | None = None,
+        observer: Observer | None = None,
         gate: Gate | None = None,
     ) -> None:
         self.settings = settings
@@ -82,6 +85,17 @@ class HostAgent:
         self._backoff = backoff or Backoff()
         self._last: PassReport | None = None
         self._problems: tuple[str, ...] = ()
+        self._observer = observer or Observer()
+        self._seeing = HostSeeing(
+            tracker,
+            reporter,
+            condition,
+            auditor,
+            self._observer.meters,
+            self.status,
+            lambda: self._last,
+            str(settings.state_path),
+        )
         tracker.close(STARTING)
 
     # What the jobs run
@@ -121,10 +135,13 @@ class HostAgent:
             report = self._auditor.audit(heal_own=self.settings.audit_heal_own, looks=1)
         except (DriverError, PlacementError, StateError) as error:
             LOG.warning("The audit came to no end: %s", error.message)
+            self._observer.audit_failed()
         else:
             self._after_audit(report)
 
     def _after_audit(self, report: AuditReport) -> None:
+        self._seeing.audited()
+        self._observer.audited(report)
         if report.healed:
             self._reporter.distrust()
             self._wake(AT_ONCE_S)
@@ -141,6 +158,7 @@ class HostAgent:
     def alive(self) -> bool:
         """Whether the tracker's lock can be had and no pass is stuck; waits for the lock."""
         self._tracker.claims()
+        self._seeing.beat()
         return self._reporter.running_s() < PASS_STUCK_S
 
     def use(self, settings: Settings, driver: Driver | None) -> None:
@@ -160,6 +178,7 @@ class HostAgent:
 
     def _settle(self, report: PassReport) -> None:
         self._last = report
+        self._observer.passed(report)
         error = report.error
         if error is None:
             error = self._recover()
@@ -222,6 +241,10 @@ class HostAgent:
 
     # Operations
 
+    @property
+    def seeing(self) -> Seeing:
+        return self._seeing
+
     def status(self) -> dict[str, Any]:
         fault = self.condition.fault
         last = self._last
@@ -253,7 +276,8 @@ class HostAgent:
 
     def claim(self, request: ClaimRequest) -> Claim:
         try:
-            return self._tracker.claim(self._entered(request)).claim
+            with self._observer.claiming(request):
+                return self._tracker.claim(self._entered(request)).claim
         except (PlacementUnavailable, StateError) as error:
             self._fault(error)
             raise
@@ -296,7 +320,8 @@ class HostAgent:
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         try:
-            return self._tracker.move(self._entered(request), kind, migration).move
+            with self._observer.moving(kind, request):
+                return self._tracker.move(self._entered(request), kind, migration).move
         except (PlacementUnavailable, StateError) as error:
             self._fault(error)
             raise

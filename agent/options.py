@@ -190,6 +190,16 @@ _API = (
     cfg.ListOpt("admins", default=[], help="Who may do all, beside root and the agent's own user."),
 )
 
+_HTTP = (
+    cfg.ListOpt(
+        "listen",
+        default=[],
+        help="Where the status page, the health checks and the metrics are served read-only to whoever can "
+        "connect, such as 127.0.0.1:9464 or [::1]:9464; off loopback without the page. None: only the local "
+        "API's socket has them.",
+    ),
+)
+
 _AUDIT = (
     cfg.IntOpt(
         "interval",
@@ -234,6 +244,7 @@ AGENT_OPTIONS: Options = {
     "compute": _COMPUTE,
     "placement": _PLACEMENT,
     "api": _API,
+    "http": _HTTP,
     "audit": _AUDIT,
     "log": _LOG,
 }
@@ -242,6 +253,7 @@ NEED_RESTART: Mapping[str, frozenset[str]] = {
     "DEFAULT": frozenset(("host", "state_path", "compute_driver")),
     "placement": frozenset(option.dest for option in _PLACEMENT),
     "api": frozenset(option.dest for option in _API),
+    "http": frozenset(option.dest for option in _HTTP),
     "pci": _PCI,
 }
 """What a reload cannot change: the process is built on it."""

@@ -14,6 +14,7 @@ from agent.configfile import MASK, Configured, Table, expand, read
 from agent.cpuset import format_cpu_set
 from agent.driver import DriverSettings, HostSettings
 from agent.errors import SettingsError
+from agent.httpaddress import Address
 from agent.options import (
     NEED_RESTART,
     all_options,
@@ -73,6 +74,13 @@ class ApiSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """[http]"""
+
+    listen: tuple[Address, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     level: str = "info"
     format: str = "auto"
@@ -92,6 +100,7 @@ class Settings:
     driver: DriverSettings
     placement: PlacementSettings
     api: ApiSettings
+    http: HttpSettings
     log: LogSettings
     files: tuple[Path, ...] = ()
     table: Table = field(default_factory=dict, repr=False)
@@ -156,6 +165,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         ),
         placement=PlacementSettings(**_values(table, "placement")),
         api=_api(_values(table, "api")),
+        http=HttpSettings(tuple(map(Address.parse, table["http"]["listen"].value))),
         log=LogSettings(**_values(table, "log")),
         files=files,
         table=table,

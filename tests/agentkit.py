@@ -23,10 +23,10 @@ from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
 from agent.report import Reporter
 from agent.reshape.reshaping import Reshaping
-from agent.seen import Seen
 from agent.seeing.metered import MeteredTransport
 from agent.seeing.meters import Meters
 from agent.seeing.observer import Observer
+from agent.seen import Seen
 from agent.settings import Settings, load
 from agent.tracker import ResourceTracker
 from drivers.fake import FakeDriver

@@ -1,25 +1,18 @@
 """The Unix socket that the local API listens on, and the threads that answer."""
 
 import fcntl
-import json
-import logging
 import os
-import queue
 import socket
 import stat
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-from cheroot import server as cheroot_server
-from cheroot import wsgi
 
 from agent import log
 from agent.api.access import Access
-from agent.api.app import BODY_BYTES_MAX, Api, BodyTooLarge, Busy, LengthRequired, TooSlow, error_body
+from agent.api.app import BODY_BYTES_MAX, Api
+from agent.api.bounded import IO_TIMEOUT_S, REQUEST_TIMEOUT_S, BoundedServer
 from agent.errors import SettingsError, StateError
 from agent.operations import Operations
 
@@ -33,8 +26,6 @@ BACKLOG = 128
 WAITING_MAX = 64
 KEPT_CONNECTIONS_MAX = 64
 WAITING_TIMEOUT_S = 1
-IO_TIMEOUT_S = 10
-REQUEST_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5
 PROBE_TIMEOUT_S = 1.0
 IDLE_WAKE_S = 1.0
@@ -123,89 +114,7 @@ class ApiServer:
                 self._path.unlink()
 
 
-class _Request(cheroot_server.HTTPRequest):
-    """Says what cheroot itself refuses in our one shape, too."""
-
-    def read_request_headers(self) -> bool:
-        if not super().read_request_headers():  # type: ignore[no-untyped-call]
-            return False
-        if self.chunked_read:
-            # A length that is known beforehand is what keeps a body within its bound.
-            self.simple_response("411 Length Required", "The body must come with a Content-Length")
-            return False
-        return True
-
-    def send_headers(self) -> None:
-        """Read what is left of the body first, so that its sender sees the answer; but do not wait for it."""
-        left = getattr(self.rfile, "remaining", 0)
-        if left and not self.close_connection:
-            try:
-                self.rfile.read(left)
-            except OSError:
-                self.close_connection = True
-        super().send_headers()
-
-    def simple_response(self, status: str, msg: str = "") -> None:
-        number, _, name = str(status).partition(" ")
-        code = _CODES.get(number, f"plimsoll.api.http_{number}")
-        body = json.dumps(error_body(code, msg or name)).encode() + b"\n"
-        head = (
-            f"{self.server.protocol} {status}\r\nContent-Length: {len(body)}\r\n"
-            "Content-Type: application/json\r\nConnection: close\r\n\r\n"
-        )
-        self.close_connection = True
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self.conn.wfile.write(head.encode("latin-1") + body)
-
-
-_CODES = {str(kind.http_status): kind.code for kind in (TooSlow, LengthRequired, BodyTooLarge, Busy)}
-
-
-class _BoundedSocket(socket.socket):
-    """A connection from which a request must have come by `read_until` (of the monotonic clock).
-
-    A timeout for each read alone would let a trickle of bytes keep a thread for ever.
-    """
-
-    read_until = 0.0
-
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        left = self.read_until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self.settimeout(left)
-        try:
-            return super().recv_into(*args, **kwargs)
-        finally:
-            self.settimeout(IO_TIMEOUT_S)
-
-
-class _Connection(cheroot_server.HTTPConnection):
-    RequestHandlerClass = _Request
-
-    def __init__(self, server: "_UnixServer", sock: socket.socket, makefile: Any) -> None:
-        super().__init__(server, _BoundedSocket(fileno=sock.detach()), makefile)
-
-    def communicate(self) -> bool:
-        """One request and its answer."""
-        self.socket.read_until = time.monotonic() + self.server.request_timeout_s
-        return bool(super().communicate())  # type: ignore[no-untyped-call]
-
-
-class _UnixServer(wsgi.Server):
-    ConnectionClass = _Connection
-    request_timeout_s = REQUEST_TIMEOUT_S
-
-    def process_conn(self, conn: _Connection) -> None:
-        """Hand a connection to the threads, or turn it away when too many wait for them already."""
-        try:
-            self.requests.put(conn)
-        except queue.Full:
-            LOG.warning("Too many connections wait for the local API; one was turned away")
-            with suppress(OSError):
-                _Request(self, conn).simple_response("503 Service Unavailable", Busy.SENTENCE)
-                conn.close()
-
+class _UnixServer(BoundedServer):
     def bind_unix_socket(self, bind_addr: str) -> socket.socket:
         """Bind so that the file is never wider than 0660, and never takes the place of a living socket."""
         _clear_stale(Path(bind_addr))
@@ -220,9 +129,6 @@ class _UnixServer(wsgi.Server):
             raise
         self.socket = sock
         return sock
-
-    def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
-        LOG.log(level, "%s", msg, exc_info=traceback)
 
 
 def _clear_stale(path: Path) -> None:
