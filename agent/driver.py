@@ -44,6 +44,10 @@ class DescribedProvider:
     `units` lists the exact units of a class where the host has them (PCPU: cpu ids; SRIOV_NET_VF: addresses),
     in the order in which they are handed out. `aggregates` are uuids. `cell` is the id of the NUMA cell that
     all of it is on, None where it is on none, on several, or nobody knows.
+
+    `ways` are sets of classes that exclude each other: while a class of one is in use, nothing of another can
+    be given; the classes of one set share their units. All of them have exact units. `to_make` {unit: what is
+    to be made for it} are units that do not exist yet: {"parent": PCI address, "type": a mediated type}.
     """
 
     name: str
@@ -54,6 +58,8 @@ class DescribedProvider:
     device: str = "host"
     units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cell: int | None = None
+    ways: tuple[frozenset[str], ...] = ()
+    to_make: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

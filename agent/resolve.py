@@ -98,8 +98,8 @@ def _names_of(record: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
 class Resolved:
     """`tree` is all of placement's tree as it shall be; `owned` holds once it is; `devices` {uuid: device};
 
-    `units` {uuid: {class: (unit, ...)}}; `cells` {uuid: id of the NUMA cell that it is on}; `problems`:
-    sentences on what was left out, the rest stands.
+    `units` {uuid: {class: (unit, ...)}}; `cells` {uuid: id of the NUMA cell that it is on}; `ways`
+    {uuid: classes that exclude each other}; `problems`: sentences on what was left out, the rest stands.
     """
 
     tree: ProviderTree
@@ -108,6 +108,7 @@ class Resolved:
     units: Mapping[str, Mapping[str, tuple[str, ...]]]
     problems: tuple[str, ...] = ()
     cells: Mapping[str, int] = field(default_factory=dict)
+    ways: Mapping[str, tuple[frozenset[str], ...]] = field(default_factory=dict)
 
 
 def resolve(description: Description, current: ProviderTree, owned: Owned, root_uuid: str) -> Resolved:
@@ -118,7 +119,7 @@ def resolve(description: Description, current: ProviderTree, owned: Owned, root_
     amounts that make no sense.
     """
     _check(description)
-    uuids = _uuids(description, current, root_uuid)
+    uuids = uuids_of(description, current, root_uuid)
     problems: list[str] = []
     wanted: dict[str, Provider] = {}
     ours: dict[str, OwnedProvider] = {}
@@ -141,6 +142,7 @@ def resolve(description: Description, current: ProviderTree, owned: Owned, root_
         {uuids[described.name]: described.units for described in description.providers if described.units},
         tuple(problems),
         {uuids[each.name]: each.cell for each in description.providers if each.cell is not None},
+        {uuids[each.name]: each.ways for each in description.providers if each.ways},
     )
 
 
@@ -180,8 +182,8 @@ def _check(description: Description) -> None:
         seen.add(name)
 
 
-def _uuids(description: Description, current: ProviderTree, root_uuid: str) -> dict[str, str]:
-    """{name: uuid} of the described providers."""
+def uuids_of(description: Description, current: ProviderTree, root_uuid: str) -> dict[str, str]:
+    """{name: uuid} of the described providers, in placement's tree `current` or to be made there."""
     under_root = {p.name: p.uuid for p in current.subtree(root_uuid)} if root_uuid in current else {}
     uuids = {description.providers[0].name: root_uuid}
     for described in description.providers[1:]:

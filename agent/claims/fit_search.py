@@ -14,8 +14,9 @@ cells.
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from agent.claims.exclusion import WaysOf, goes_together, rival, room
 from agent.claims.request_types import ClaimRequest, RequestGroup
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -40,9 +41,10 @@ class Host:
     root: Provider | None
     providers: tuple[Provider, ...]
     by_class: Mapping[str, tuple[Provider, ...]]
+    ways: WaysOf = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tree: ProviderTree, root: str | None = None) -> "Host":
+    def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "Host":
         """The host whose root has that uuid; without one, the first root that is not a sharing provider."""
         anchor = tree.get(root) if root else _first_root(tree)
         own = tree.subtree(anchor.uuid) if anchor else ()
@@ -63,7 +65,8 @@ class Host:
         for provider in providers:
             for name in provider.inventories:
                 by_class.setdefault(name, []).append(provider)
-        return cls(tree, anchor, providers, {name: tuple(found) for name, found in by_class.items()})
+        classes = {name: tuple(found) for name, found in by_class.items()}
+        return cls(tree, anchor, providers, classes, ways or {})
 
     def without(self, classes: Collection[str]) -> "Host":
         """The same host, which gives these classes only from providers that it shares."""
@@ -71,7 +74,7 @@ class Host:
             name: tuple(each for each in found if name not in classes or not self.is_own(each.uuid))
             for name, found in self.by_class.items()
         }
-        return Host(self.tree, self.root, self.providers, kept)
+        return replace(self, by_class=kept)
 
     def is_own(self, uuid: str) -> bool:
         """Whether the provider is in this host's own tree, and not a sharing one."""
@@ -149,11 +152,21 @@ class Stock:
 
     def scarce(self, provider: Provider, name: str, inventory: Inventory) -> str:
         """The clause that says how little of the class is free."""
-        left = inventory.capacity - self.used.get(provider.uuid, {}).get(name, 0)
+        used = self.used.get(provider.uuid, {})
+        left = inventory.capacity - used.get(name, 0)
         free = self.free(provider, name)
+        other = rival(self.host.ways.get(provider.uuid, ()), name, used)
+        if other is not None:
+            return f"nothing of it can be given while its {other} is in use"
         if free < left:
             return f"only {free} of its exact units are free"
         return f"only {free} of {inventory.capacity} are free"
+
+    def give_at_once(self, provider: Provider, wanted: Mapping[str, int]) -> bool:
+        """Whether nothing of it excludes the rest, beside what is in use."""
+        ways = self.host.ways.get(provider.uuid, ())
+        there = {name: each.total - each.reserved for name, each in provider.inventories.items()}
+        return goes_together(ways, room(ways, there, self.used.get(provider.uuid, {})), wanted)
 
     def _in_aggregates(self, group: RequestGroup, provider: Provider) -> bool:
         """`member_of` of a suffixed group looks at the provider; of the unsuffixed one also at its root."""
@@ -222,6 +235,8 @@ class Search:
         self._required = slots[0].group.required if self._unsuffixed and traits else ()
         demanded = Counter(name for slot in slots for name in slot.resources)
         self._contended = {name for name, times in demanded.items() if times > 1}
+        self._excluding = {name for ways in stock.host.ways.values() for way in ways for name in way}
+        self._contended |= self._excluding & demanded.keys()
         self._taken: Counter[tuple[str, str]] = Counter()
         self._hopeless: set[_State] = set()
         self._steps = 0
@@ -284,7 +299,13 @@ class Search:
                 total = amount + self._taken[provider.uuid, name]
                 if total > min(provider.inventories[name].max_unit, self._stock.free(provider, name)):
                     return False
-        return True
+        return not self._excluding or self._stock.give_at_once(provider, self._with(slot, provider))
+
+    def _with(self, slot: Slot, provider: Provider) -> dict[str, int]:
+        """What the provider would give of classes that exclude each other, with this slot."""
+        return {
+            name: self._taken[provider.uuid, name] + slot.resources.get(name, 0) for name in self._excluding
+        }
 
     def _take(self, slot: Slot, provider: Provider, sign: int) -> None:
         if sign > 0:
