@@ -92,9 +92,20 @@ class Transaction:
 class Ticket(Generic[T]):
     """The answer to come of a submitted job."""
 
-    __slots__ = ("_answer", "_answered", "_done", "_error", "_job", "_timed_out", "releases")
+    __slots__ = (
+        "_answer",
+        "_answered",
+        "_begun",
+        "_done",
+        "_error",
+        "_job",
+        "_taken",
+        "_timed_out",
+        "releases",
+    )
 
-    def __init__(self, job: Job[T], releases: bool, timed_out: Callable[[float], Exception]) -> None:
+    def __init__(self, job: Job[T], releases: bool, timed_out: Callable[[float, bool], Exception]) -> None:
+        """`timed_out(seconds, begun)` makes the error of a caller who waited in vain."""
         self._job = job
         self.releases = releases
         self._timed_out = timed_out
@@ -104,16 +115,19 @@ class Ticket(Generic[T]):
         # A bare lock costs a fraction of the condition variable inside a concurrent.futures.Future.
         self._done = threading.Lock()
         self._done.acquire()
+        # Whoever has it, the writer or a caller who waits no longer, decides whether the job is run at all.
+        self._taken = threading.Lock()
+        self._begun = False
 
     def result(self, timeout_s: float = 60.0) -> T:
         """Wait for the job's answer, after its commit.
 
-        :raises DatabaseTimeout: no answer within `timeout_s` seconds
+        :raises DatabaseTimeout: no answer within `timeout_s` seconds; a job that had not begun never will
         :raises DatabaseError: the commit failed and nothing was changed
         :raises Exception: whatever the job itself raised
         """
         if not self._done.acquire(timeout=timeout_s):
-            raise self._timed_out(timeout_s)
+            raise self._timed_out(timeout_s, not self._taken.acquire(blocking=False))
         self._done.release()
         if self._error is not None:
             raise self._error
@@ -124,6 +138,9 @@ class Ticket(Generic[T]):
 
         :raises sqlite3.Error: one that concerns the whole file, and so the whole group
         """
+        self._begun = self._begun or self._taken.acquire(blocking=False)
+        if not self._begun:
+            return  # nobody waits for it any more
         try:
             self._answer = transaction._run(self._job)
             self._error = None

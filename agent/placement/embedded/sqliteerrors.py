@@ -86,11 +86,15 @@ class DiskFull(DatabaseUnwritable):
 
 
 class DatabaseTimeout(DatabaseError):
-    def __init__(self, path: Path, timeout_s: float) -> None:
+    """`begun`: the write may be on disk or not; else it was taken back before it began."""
+
+    def __init__(self, path: Path, timeout_s: float, *, begun: bool = True) -> None:
+        outcome = "the outcome shows when it is read again" if begun else "the write was taken back"
         super().__init__(
             path,
-            f"{path} gave no answer within {timeout_s:g} s; the outcome shows when it is read again.",
+            f"{path} gave no answer within {timeout_s:g} s; {outcome}. Is its disk stuck?",
         )
+        self.begun = begun
 
 
 class DatabaseClosed(DatabaseError):

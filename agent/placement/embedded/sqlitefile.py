@@ -127,7 +127,9 @@ class SqliteFile:
 
         :raises DatabaseClosed: after close()
         """
-        ticket = Ticket(job, releases, lambda timeout_s: DatabaseTimeout(self.path, timeout_s))
+        ticket = Ticket(
+            job, releases, lambda timeout_s, begun: DatabaseTimeout(self.path, timeout_s, begun=begun)
+        )
         with self._gate:  # nothing may be queued behind the end mark, where nobody would answer it
             if self._closed:
                 raise DatabaseClosed(self.path)

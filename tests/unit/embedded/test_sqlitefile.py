@@ -288,13 +288,33 @@ def test_many_threads_lose_nothing(file: SqliteFile) -> None:
     assert len(names(file)) == 400
 
 
-def test_a_slow_job_times_out_for_its_caller(file: SqliteFile) -> None:
+def test_a_job_that_nobody_waits_for_any_more_is_not_begun(file: SqliteFile) -> None:
     go_on = hold_writer(file)
     ticket = file.submit(add("late"))
-    with pytest.raises(DatabaseTimeout):
+    with pytest.raises(DatabaseTimeout, match="taken back") as caught:
         ticket.result(timeout_s=0.01)
+    assert not caught.value.begun
+    go_on.set()
+    assert file.run(add("next")) == 1
+    assert names(file) == ["next"]
+
+
+def test_a_job_under_way_is_in_doubt_for_a_caller_who_waits_no_longer(file: SqliteFile) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(tx: Transaction) -> int:
+        began.set()
+        assert go_on.wait(10)
+        return add("slow")(tx)
+
+    ticket = file.submit(slow)
+    assert began.wait(10)
+    with pytest.raises(DatabaseTimeout, match="read again") as caught:
+        ticket.result(timeout_s=0.01)
+    assert caught.value.begun
     go_on.set()
     assert ticket.result() == 1
+    assert names(file) == ["slow"]
 
 
 def test_after_close_jobs_are_refused(path: Path) -> None:
