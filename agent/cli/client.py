@@ -65,7 +65,10 @@ class Client:
         return answer
 
     def _unreachable(self, error: Exception, asked: bool) -> DaemonUnreachable:
-        service = "is the service running (systemctl status plimsoll-agent)? Another path: --socket or PLIMSOLL_SOCKET"
+        service = (
+            "is the service running (systemctl status plimsoll-agent)? "
+            "Another path: --socket or PLIMSOLL_SOCKET"
+        )
         if isinstance(error, FileNotFoundError):
             sentence = f"no agent listens at {self._path}: the socket is not there; {service}"
         elif isinstance(error, ConnectionRefusedError):

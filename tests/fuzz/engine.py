@@ -87,7 +87,7 @@ def _judge(api: Api, client: Client, case: Any, tally: Tally) -> None:
         name: str(value) for name, value in {**(arguments.get("headers") or {}), **api.headers()}.items()
     }
     response = client.open(
-        path=case.formatted_path,
+        path=case.formatted_path.replace("?", "%3F"),
         method=case.method,
         query_string=arguments.get("params") or {},
         headers=[(name, _header(value)) for name, value in headers.items()],
