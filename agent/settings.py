@@ -102,6 +102,7 @@ class Settings:
     api: ApiSettings
     http: HttpSettings
     log: LogSettings
+    pci_aliases: Aliases = field(default_factory=dict)
     files: tuple[Path, ...] = ()
     table: Table = field(default_factory=dict, repr=False)
 
@@ -111,7 +112,6 @@ class Settings:
         return frozenset(
             item.value
             for options in self.table.values()
-    pci_aliases: Aliases = field(default_factory=dict)
             for item in options.values()
             if item.secret and item.value
         )
@@ -167,6 +167,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         api=_api(_values(table, "api")),
         http=HttpSettings(tuple(map(Address.parse, table["http"]["listen"].value))),
         log=LogSettings(**_values(table, "log")),
+        pci_aliases=parse_aliases(table["pci"]["alias"].value),
         files=files,
         table=table,
     )
@@ -177,7 +178,6 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
 
 def _values(table: Table, group: str) -> dict[str, Any]:
     return {option: configured.value for option, configured in table[group].items()}
-        pci_aliases=parse_aliases(table["pci"]["alias"].value),
 
 
 def _host(name: str) -> str:
