@@ -242,6 +242,7 @@ _LOG = (
 AGENT_OPTIONS: Options = {
     "DEFAULT": _DEFAULT,
     "compute": _COMPUTE,
+    "pci": _PCI,
     "placement": _PLACEMENT,
     "api": _API,
     "http": _HTTP,
@@ -254,7 +255,6 @@ NEED_RESTART: Mapping[str, frozenset[str]] = {
     "placement": frozenset(option.dest for option in _PLACEMENT),
     "api": frozenset(option.dest for option in _API),
     "http": frozenset(option.dest for option in _HTTP),
-    "pci": _PCI,
 }
 """What a reload cannot change: the process is built on it."""
 
