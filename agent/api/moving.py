@@ -63,4 +63,5 @@ def _held(old: Claim, handed: dict[str, Any]) -> Json:
             for provider, resources in sorted(handed.items())
         },
         "units": {provider: exact for provider, exact in shown["units"].items() if provider in handed},
+        "cells": shown["cells"],
     }

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent.claims.claim import Allocations, Claim, Explanation, Shortfall, Units
+from agent.claims.claimjson import cells_to_json
 from agent.claims.request import ClaimRequest, to_json
 from agent.driver import Guest
 from agent.operations import Usages
@@ -82,6 +83,7 @@ def claim_view(claim: Claim) -> Json:
         "since": moment(claim.since),
         "allocations": _allocations(claim.allocations),
         "units": _units(claim.units),
+        "cells": cells_to_json(claim.cells),
         "request": to_json(claim.request),
     }
 
@@ -99,6 +101,7 @@ def explanation_view(request: ClaimRequest, explanation: Explanation) -> Json:
         "fits": explanation.fits,
         "allocations": _allocations(explanation.allocations),
         "units": _units(explanation.units),
+        "cells": cells_to_json(explanation.cells),
         "shortfalls": [_shortfall(shortfall) for shortfall in explanation.shortfalls],
     }
 

@@ -122,6 +122,11 @@ class Ledger:
         """{consumer without a claim: what it holds on this host}"""
         return self._others
 
+    @property
+    def cells(self) -> HostCells:
+        """The host's NUMA cells as they were last told."""
+        return self._cells.host
+
     # Our claims
 
     def put(self, claim: Claim) -> None:

@@ -183,17 +183,18 @@ class Pairs:
                 yield found
 
     def misfits(self) -> tuple[Misfit, ...]:
-        """Why the guest has no placement: for each guest cell and host cell the reason."""
+        """Why the guest has no placement: for each guest cell and host cell the reason, in this order."""
+        bad = sorted(self.bad, key=lambda each: (each.guest_cell, each.host_cell))
         if len(self.guest) > len(self.host):
             reason = f"the guest wants {len(self.guest)} cells of their own, the host has {len(self.host)}"
             crowded = self.guest[len(self.host)].id
-            return (*self.bad, Misfit(crowded, -1, reason, "", len(self.guest), len(self.host)))
+            return (*bad, Misfit(crowded, -1, reason, "", len(self.guest), len(self.host)))
         taken = tuple(
             Misfit(option.guest_cell, option.host_cell, "has room, and is needed for another guest cell")
             for some in self.options
             for option in some
         )
-        return (*self.bad, *taken)
+        return (*bad, *taken)
 
 
 def _for(wanted: GuestCell, fitted: PlacedCell) -> PlacedCell:
@@ -210,7 +211,7 @@ def _match(options: Sequence[Sequence[PlacedCell]]) -> tuple[PlacedCell, ...] | 
     placed: dict[int, PlacedCell] = {}
 
     def place(index: int, tried: set[int]) -> bool:
-        for option in options[index]:
+        for option in sorted(options[index], key=lambda one: one.host_cell in taken):  # the free ones first
             if option.host_cell in tried:
                 continue
             tried.add(option.host_cell)

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agent.cli.terminal import Style, plain
+from agent.cli.topology import HEADINGS as CELL_HEADINGS
+from agent.cli.topology import cell_rows
 
 Json = dict[str, Any]
 
@@ -123,6 +125,13 @@ def holdings_lines(holder: Json, names: Mapping[str, str]) -> Iterator[str]:
         for name, amount in held["resources"].items()
     ]
     yield from table(("PROVIDER", "RESOURCE CLASS", "AMOUNT", "UNITS"), rows)
+    yield from cells_lines(holder)
+
+
+def cells_lines(holder: Json) -> Iterator[str]:
+    """The guest's NUMA cells, if it has any."""
+    if holder.get("cells"):
+        yield from table(CELL_HEADINGS, list(cell_rows(holder["cells"])))
 
 
 def explanation_lines(explanation: Json, providers: Mapping[str, Json]) -> Iterator[str]:
@@ -145,6 +154,7 @@ def explanation_lines(explanation: Json, providers: Mapping[str, Json]) -> Itera
         )
     yield "it fits" if explanation["fits"] else "it does not fit"
     yield from table(("RESOURCE CLASS", "ASKED", "FREE", "PROVIDER", "VERDICT"), rows)
+    yield from cells_lines(explanation)
 
 
 def free(provider: Json | None, name: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from agent.cpuset import parse_cpu_set
-from agent.driver import Cell, Guest, GuestState, Move, UsedUnit
+from agent.driver import Cell, Guest, GuestState, Move, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
 from drivers.fake.host import Gpu, Host, Nic, cell
 
@@ -75,6 +75,12 @@ _UNIT = _record(
     unit={"type": "string", "minLength": 1},
     device={"type": "string", "minLength": 1},
 )
+_MEMORY = _record(
+    ("cell", "memory_mb"),
+    cell=_AMOUNT,
+    memory_mb=_AMOUNT,
+    page_kib={"type": "integer", "minimum": 1},
+)
 _GUEST = _record(
     ("uuid", "name"),
     uuid=_UUID,
@@ -82,6 +88,7 @@ _GUEST = _record(
     state={"enum": [state.value for state in GuestState]},
     resources=_AMOUNTS,
     units=_list_of(_UNIT),
+    memory=_list_of(_MEMORY),
 )
 _MOVE = _record(
     ("from_resource_provider", "moved_resources", "to_resource_provider"),
@@ -197,6 +204,7 @@ def _guest(data: Mapping[str, Any]) -> Guest:
         state=GuestState(data.get("state", "running")),
         resources=counted | data.get("resources", {}),
         units=units,
+        memory=tuple(UsedMemory(**each) for each in data.get("memory", ())),
     )
 
 
@@ -209,11 +217,14 @@ def _check_references(host: Host, source: str) -> None:
     _no_doubles(cards + [vf for nic in host.nics for vf in nic.vfs], source, "gpus and nics: address")
     _no_doubles([nic.ifname for nic in host.nics], source, "nics: ifname")
     _no_doubles([guest.uuid for guest in host.guests], source, "guests: uuid")
-    numa = [(f"gpus[{index}]", gpu.numa) for index, gpu in enumerate(host.gpus)]
-    numa += [(f"nics[{index}]", nic.numa) for index, nic in enumerate(host.nics)]
+    numa = [(f"gpus[{index}].numa", gpu.numa) for index, gpu in enumerate(host.gpus)]
+    numa += [(f"nics[{index}].numa", nic.numa) for index, nic in enumerate(host.nics)]
+    numa += [
+        (f"the memory of guest {guest.uuid}", used.cell) for guest in host.guests for used in guest.memory
+    ]
     for key, cell_id in numa:
         if cell_id is not None and cell_id not in cells:
-            raise DriverDataError(f"{source}: {key}.numa: there is no cell {cell_id}")
+            raise DriverDataError(f"{source}: {key}: there is no cell {cell_id}")
 
 
 def _no_doubles(values: Sequence[object], source: str, what: str) -> None:

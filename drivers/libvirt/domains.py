@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from agent.cpuset import parse_cpu_set
-from agent.driver import Guest, GuestState, UsedUnit
+from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
+from drivers.libvirt.guestmemory import cpu_set, memory_nodes, used_memory
 from drivers.libvirt.xmldata import number, parse_xml, pci_address, size_bytes, text_of, uuid_of
 
 VCPUS_MAX = 65536
@@ -35,8 +35,8 @@ class Domain:
 
     `pins` {vCPU: host CPUs that it may run on} of the vCPUs that are there and are pinned at all;
     `emulator_pin` likewise. `memory_nodes` are the host's NUMA nodes that its memory must be on, if it must.
-    `mdevs` are uuids; `pci_devices` the addresses of <hostdev>, `interfaces` those
-    of <interface>.
+    `mdevs` are uuids; `pci_devices` the addresses of <hostdev>, `interfaces` those of <interface>. `memory`
+    says what of the memory must be on which nodes, and in what pages.
     """
 
     uuid: str
@@ -50,6 +50,7 @@ class Domain:
     pci_devices: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
     memory_nodes: frozenset[int] = frozenset()
+    memory: tuple[UsedMemory, ...] = ()
 
 
 def parse_domain(text: str, what: str = "a domain") -> Domain:
@@ -65,7 +66,7 @@ def parse_domain(text: str, what: str = "a domain") -> Domain:
         vcpus=len(vcpus),
         memory_mb=-(-size_bytes(memory, f"{what}: <memory>") // BYTES_PER_MIB),
         pins=_pins(root, vcpus, what),
-        emulator_pin=_cpu_set(root.find("cputune/emulatorpin"), what),
+        emulator_pin=cpu_set(root.find("cputune/emulatorpin"), what),
         disks=tuple(_disks(root)),
         mdevs=_once(
             uuid_of(each.get("uuid"), f"{what}: mediated device")
@@ -73,7 +74,8 @@ def parse_domain(text: str, what: str = "a domain") -> Domain:
         ),
         pci_devices=_once(_addresses(root, "devices/hostdev[@type='pci']", what)),
         interfaces=_once(_addresses(root, "devices/interface[@type='hostdev']", what)),
-        memory_nodes=_memory_nodes(root, what),
+        memory_nodes=memory_nodes(root, what),
+        memory=tuple(used_memory(root, what)),
     )
 
 
@@ -96,29 +98,14 @@ def _vcpus(root: Element, what: str) -> frozenset[int]:
 def _pins(root: Element, vcpus: frozenset[int], what: str) -> dict[int, frozenset[int]]:
     """<vcpupin>, and for the others the cpuset of <vcpu>."""
     pins: dict[int, frozenset[int]] = {}
-    all_of_them = _cpu_set(root.find("vcpu"), what)
+    all_of_them = cpu_set(root.find("vcpu"), what)
     if all_of_them:
         pins = dict.fromkeys(vcpus, all_of_them)
     for element in root.findall("cputune/vcpupin"):
         vcpu = number(element.get("vcpu"), f"{what}: <vcpupin>", VCPUS_MAX)
         if vcpu in vcpus:
-            pins[vcpu] = _cpu_set(element, what)
+            pins[vcpu] = cpu_set(element, what)
     return pins
-
-
-def _memory_nodes(root: Element, what: str) -> frozenset[int]:
-    """<numatune>; a mode other than strict is a wish."""
-    memory = root.find("numatune/memory")
-    if memory is None or memory.get("mode", "strict") != "strict":
-        return frozenset()
-    return _cpu_set(memory, what, "nodeset")
-
-
-def _cpu_set(element: Element | None, what: str, attribute: str = "cpuset") -> frozenset[int]:
-    try:
-        return frozenset() if element is None else parse_cpu_set(element.get(attribute, ""))
-    except ValueError as error:
-        raise DriverDataError(f"{what}: <{element.tag if element is not None else ''}>: {error}") from error
 
 
 def _disks(root: Element) -> Iterable[Disk]:
@@ -171,4 +158,5 @@ def guest_of(domain: Domain, state: GuestState, disk_bytes: int, dedicated: froz
             *(UsedUnit("PCI_DEVICE", address, f"pci:{address}") for address in domain.pci_devices),
             *(UsedUnit("SRIOV_NET_VF", address, f"pci:{address}") for address in domain.interfaces),
         ),
+        memory=domain.memory,
     )
