@@ -297,7 +297,9 @@ class HostAgent:
 
     def gate(self, asked: Asked) -> Verdict:
         try:
-            verdict = self._gated.decide(asked)
+            with self._observer.gating() as decided:
+                verdict = self._gated.decide(asked)
+                decided(verdict.outcome)
         except (PlacementUnavailable, StateError) as error:
             self._fault(error)
             raise

@@ -34,6 +34,12 @@ class Picture:
     moves: tuple[Move, ...]
 
 
+def _told(claim: Claim) -> str:
+    """For the history: once it is released nobody else knows its name."""
+    amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(claim.request.resources.items()))
+    return f"{claim.request.name}: {amounts}" if claim.request.name else amounts
+
+
 class Register:
     """`lock` guards `ledger` and `moves` {migration: move}; no request is made while it is held.
 
@@ -82,6 +88,7 @@ class Register:
             raise StateError(f"The claim of {consumer} cannot {step} while it is {key[0] or 'not there'}.")
         after = TRANSITIONS[key]
         chosen = claim or present
+        detail = detail or (_told(chosen) if chosen else "")
         if after is None or chosen is None:
             written = self.journal.remove(consumer, step, detail)
             self.ledger.drop(consumer)

@@ -11,10 +11,12 @@ from agent.cli.bundle import add_bundle_command
 from agent.cli.doctor import add_doctor_command
 from agent.cli.gate import add_gate_commands
 from agent.cli.init import add_init_command
+from agent.cli.history import add_history_commands
 from agent.cli.move_parser import add_move_commands
 from agent.cli.output import FORMATS
 from agent.cli.placement_parser import add_placement_commands
 from agent.cli.reshape import add_reshape_command
+from agent.cli.top import add_top_command
 from agent.errors import ExitCode, UsageError
 
 SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"
@@ -78,6 +80,8 @@ def build() -> argparse.ArgumentParser:
     parser.set_defaults(run=None, missing=parser)
     add = _Adder(parser.add_subparsers(title="commands", metavar="COMMAND"), common)
     _queries(add)
+    add_top_command(add)
+    add_history_commands(add)
     _claim(add)
     _release(add)
     _config(add)

@@ -34,11 +34,12 @@ def status_lines(status: Json, style: Style) -> Iterator[str]:
             ("host", f"{plain(status['host'])}  {plain(status.get('uuid') or '(no provider yet)')}"),
             ("state", style.paint(colour, plain(status["state"]))),
             *(("", plain(reason)) for reason in status["reasons"]),
-            ("since", _moment(status.get("since"))),
+            ("since", moment(status.get("since"))),
             ("agent", f"{plain(status['version'])}, pid {status['pid']}"),
             ("driver", _health(status["driver"], "name", style)),
             ("placement", _health(status["placement"], "kind", style)),
             ("claims", _claims(status["claims"], style)),
+            ("findings", _findings(status.get("findings", 0), style)),
             ("last pass", _last_pass(status.get("last_pass"))),
         ]
     )
@@ -63,15 +64,19 @@ def _claims(claims: Json, style: Style) -> str:
     return f"{claims['count']}, {state}{reason}"
 
 
+def _findings(number: int, style: Style) -> str:
+    return style.paint("yellow", f"{number}, which `plimsoll audit` shows") if number else "none"
+
+
 def _last_pass(last: Json | None) -> str:
     if not last or not last.get("sentence"):
         return "none yet"
     duration = last.get("duration_ms")
     took = f" ({duration:.1f} ms)" if isinstance(duration, int | float) else ""
-    return f"{_moment(last.get('at'))}  {plain(last['sentence'])}{took}"
+    return f"{moment(last.get('at'))}  {plain(last['sentence'])}{took}"
 
 
-def _moment(at: Any) -> str:
+def moment(at: Any) -> str:
     """The agent's moments are RFC 3339; people read local time."""
     if not at:
         return "-"

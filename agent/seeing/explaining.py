@@ -65,7 +65,8 @@ def _consumers(seen: Overview, asked: str) -> list[str]:
     everybody = _everybody(seen)
     if asked.lower() in everybody:
         return [asked.lower()]
-    return sorted(uuid for uuid in everybody if asked and seen.name_of(uuid) == asked)
+    migrations = {move.migration for move in seen.moves}
+    return sorted(uuid for uuid in everybody - migrations if asked and seen.name_of(uuid) == asked)
 
 
 def _everybody(seen: Overview) -> set[str]:
@@ -137,12 +138,12 @@ def _consumer_lines(known: Known, uuid: str) -> Iterator[str]:
         yield f"Its guest is here, {guest.state}." if guest else "No guest of it is on this host."
         if guest and guest.problem:
             yield guest.problem
-    if claim is not None:
+    if claim is not None and not any(move.migration == uuid for move in moves):
         yield from _claim_lines(seen, claim)
     elif uuid in seen.others:
         yield "It holds this in placement, which somebody else wrote, and no claim of this agent:"
         yield from _holding_lines(seen, seen.others[uuid], {})
-    elif not moves:
+    elif claim is None and not moves:
         yield "Nobody has claimed for it: `plimsoll audit` says what to do."
     for move in moves:
         yield _move_line(seen, move, uuid)
@@ -192,7 +193,7 @@ def _move_line(seen: Overview, move: Move, uuid: str) -> str:
     what = (
         f"{'Its move' if uuid == move.instance else f'The move of {_called(seen, move.instance)}'} "
         f"({move.kind}, migration {move.migration}, this host is {move.role}) is {move.state}, "
-        f"begun {_when(move.since)}"
+        f"since {_when(move.since)}"
     )
     if move.ended:
         return f"{what}."

@@ -56,6 +56,12 @@ class Meters:
             "kind",
             "outcome",
         )
+        self.gate_requests = counter(
+            "gate_requests",
+            "Questions to the gate; outcome is the verdict's, or the error's code.",
+            "outcome",
+        )
+        self.gate_seconds = histogram("gate_duration_seconds", "How long the gate took to decide.", FAST_S)
         self.move_steps = counter("move_steps", "Steps in the lives of moves.", "kind", "step")
         self.reshapes = counter("reshapes", "Reshapes that were done.")
         self.passes = counter("passes", "Passes; outcome is unchanged, changed or failed.", "outcome")

@@ -19,6 +19,7 @@ from agent.seeing.meters import GRANTED, Meters
 
 LOG = log.get(__name__)
 
+NO_VERDICT = "none"
 REPEATED_MAX = 256
 REPEATED_S = 3600.0
 
@@ -67,6 +68,21 @@ class Observer:
             raise
         finally:
             self.meters.move_requests.labels(kind, outcome).inc()
+
+    @contextmanager
+    def gating(self) -> Iterator[Callable[[str], None]]:
+        """Around a question to the gate; what it decided is told to what this yields."""
+        began = self._timer()
+        outcomes = [NO_VERDICT]
+        try:
+            yield outcomes.append
+        except PlimsollError as error:
+            outcomes.append(error.code)
+            self._refused(str(error.details.get("consumer", "")), "gate_refused", error)
+            raise
+        finally:
+            self.meters.gate_seconds.observe(self._timer() - began)
+            self.meters.gate_requests.labels(outcomes[-1]).inc()
 
     def passed(self, report: PassReport) -> None:
         """After each pass."""

@@ -196,15 +196,10 @@ def _move(seen: Overview, move: Move) -> dict[str, object]:
 def _reshape(seen: Overview, receipt: Receipt) -> dict[str, object]:
     """What was in each slot before and after; allocations by what they moved."""
     names = {each.uuid: each.name for each in receipt.sources} | {each.uuid: each.name for each in seen.tree}
-    slots = sorted(
-        (
-            names.get(slot.provider, slot.provider),
-            slot.resource_class,
-            _total(before),
-            _total(receipt.after.get(slot)),
-        )
-        for slot, before in receipt.before.items()
-    )
+    by_provider: dict[str, list[tuple[str, int, int]]] = {}
+    for slot, before in sorted(receipt.before.items()):
+        row = (slot.resource_class, _total(before), _total(receipt.after.get(slot)))
+        by_provider.setdefault(names.get(slot.provider, slot.provider), []).append(row)
     moved = [
         (
             _called(seen, each.consumer),
@@ -214,7 +209,12 @@ def _reshape(seen: Overview, receipt: Receipt) -> dict[str, object]:
         )
         for each in sorted(receipt.relocations)[:ROWS_MAX]
     ]
-    return {"receipt": receipt, "at": moment(receipt.at), "slots": slots, "moved": moved}
+    return {
+        "receipt": receipt,
+        "at": moment(receipt.at),
+        "providers": sorted(by_provider.items()),
+        "moved": moved,
+    }
 
 
 def _total(inventory: object) -> int:
