@@ -7,7 +7,7 @@ from agent.claims.claim import Claim
 from agent.claims.request import ClaimRequest, parse_claim
 from agent.errors import UnknownConsumer
 from agent.jsonread import read_choice, read_object, read_uuid
-from agent.moves.table import Move, MoveKind
+from agent.moves.table import Move, MoveKind, next_turn
 
 Json = dict[str, Any]
 
@@ -38,7 +38,7 @@ def moves_view(moves: tuple[Move, ...]) -> Json:
 
 
 def move_view(move: Move) -> Json:
-    """`handed` is what the migration holds as long as the move is under way."""
+    """`handed` is what the migration holds as long as the move is under way; `next` whose turn it is."""
     return {
         "migration": move.migration,
         "instance": move.instance,
@@ -46,6 +46,7 @@ def move_view(move: Move) -> Json:
         "kind": move.kind.value,
         "role": move.role.value,
         "state": move.state.value,
+        "next": next_turn(move),
         "ended": move.ended,
         "adopted": move.adopted,
         "since": moment(move.since),

@@ -81,33 +81,40 @@ def _table(moves: Sequence[Json]) -> Iterator[str]:
             each["role"],
             each["state"],
             "-" if each["ended"] else render.resources_text(render.summed(each["handed"]["allocations"])),
+            each["next"],
         )
         for each in moves
     ]
-    yield from render.table(("MIGRATION", "INSTANCE", "NAME", "KIND", "ROLE", "STATE", "IT HOLDS"), rows)
+    yield from render.table(
+        ("MIGRATION", "INSTANCE", "NAME", "KIND", "ROLE", "STATE", "IT HOLDS", "WHOSE TURN"), rows
+    )
 
 
 def _lines(move: Json, names: Mapping[str, str]) -> Iterator[str]:
     yield _sentence(move)
-    if not move["ended"]:
-        yield f"the migration {plain(move['migration'])} holds"
+    instance, new = plain(move["instance"]), move["new"]
+    in_place = move["kind"] == "rebuild" and not move["ended"]
+    if not move["ended"] and not in_place:
+        yield f"the migration {plain(move['migration'])} holds, of the instance's old place,"
         yield from render.holdings_lines(move["handed"], names)
-    if move["new"] is not None and move["state"] not in ("reverted", "deleted"):
-        yield f"the instance {plain(move['instance'])} holds"
-        yield from render.holdings_lines(move["new"], names)
+        yield f"the instance {instance} holds, as its new place,"
+        if new is None:
+            yield "  what the destination gave it: `plimsoll move show` there tells"
+        else:
+            yield from render.holdings_lines(new, names)
+    elif new is not None and (in_place or move["state"] == "confirmed"):
+        yield f"the instance {instance} holds"
+        yield from render.holdings_lines(new, names)
+    yield f"next: {plain(move['next'])}"
 
 
 def _sentence(move: Json) -> str:
     name = f" ({plain(move['name'])})" if move["name"] else ""
-    told = (
-        f"{move['kind']} of {plain(move['instance'])}{name}: {move['state']}, migration {move['migration']}"
+    waits = "" if move["ended"] or move["state"] == "begun" else f"; next is {plain(move['next'])}"
+    return (
+        f"{move['kind']} of {plain(move['instance'])}{name}: {move['state']}, "
+        f"migration {move['migration']}{waits}"
     )
-    waits = {
-        "confirming": "; it is done when placement answers and, at the source, the guest is gone",
-        "reverting": "; it is done when placement answers and, at the destination, the guest is gone",
-        "leaving": "; what it has here is free when its guest is gone",
-    }
-    return told + waits.get(move["state"], "")
 
 
 def _names(client: Client) -> dict[str, str]:

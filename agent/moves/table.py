@@ -153,6 +153,20 @@ class Move:
         return self.role is Role.SOURCE and self.state is MoveState.CONFIRMING
 
 
+def next_turn(move: Move) -> str:
+    """Who has to do something now for the move to go on, and what; a clause for people."""
+    if move.ended:
+        return "nobody: it has ended"
+    if move.state is MoveState.BEGUN:
+        where = "on this host" if move.role is Role.BOTH else "on either host"
+        return f"whoever began it: confirm or revert it, {where}"
+    if move.state is MoveState.LEAVING:
+        return "whoever runs the guest: remove it from this host"
+    if move.leaves:
+        return "the guest: once it has left this host, this agent goes on"
+    return "this agent: as soon as placement answers"
+
+
 def stepped(move: Move, step: MoveStep) -> Move | None:
     """The move after the step; None where the table does not have it."""
     after = TRANSITIONS.get((move.state, step))

@@ -133,12 +133,15 @@ def test_the_commands(world: World, path: Path) -> None:
     )
     assert (begun.returncode, begun.stderr) == (ExitCode.DONE, "")
     assert begun.stdout.startswith(f"resize of {INSTANCE} (web1): begun, migration {MIGRATION}\n")
-    assert f"the migration {MIGRATION} holds\n" in begun.stdout and "b0,b1" in begun.stdout
+    assert f"the migration {MIGRATION} holds, of the instance's old place,\n" in begun.stdout
+    assert f"the instance {INSTANCE} holds, as its new place,\n" in begun.stdout and "b0,b1" in begun.stdout
+    assert begun.stdout.endswith("next: whoever began it: confirm or revert it, on either host\n")
     assert plimsoll(path, "move", "show", MIGRATION).stdout == begun.stdout
     (listed,) = plimsoll(path, "move", "list").stdout.splitlines()[1:]
-    assert listed.split() == [
+    assert listed.split()[:7] == [
         *(MIGRATION, INSTANCE, "web1", "resize", "destination", "begun", "PCPU=2,VCPU=1"),
     ]
+    assert listed.endswith("whoever began it: confirm or revert it, on either host")
     done = plimsoll(path, "move", "revert", MIGRATION)
     assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
     assert "reverted" in done.stdout
@@ -147,6 +150,15 @@ def test_the_commands(world: World, path: Path) -> None:
     assert plimsoll(path, "move", "list").stdout == "no moves\n"
     told = json.loads(plimsoll(path, "move", "list", "--all", "-o", "json").stdout)
     assert [each["state"] for each in told["moves"]] == ["reverted"]
+
+
+def test_the_source_shows_which_units_the_migration_holds(world: World, path: Path, tmp_path: Path) -> None:
+    ask(path, "POST", "/v1/moves", body())
+    world.settle()
+    with serving(MovingHost(world.a), tmp_path / "a.sock", threads=2):
+        shown = plimsoll(tmp_path / "a.sock", "move", "show", MIGRATION).stdout
+    assert f"unknown of {INSTANCE}" in shown and "a0,a1" in shown
+    assert "`plimsoll move show` there tells" in shown
 
 
 def test_a_migration_uuid_is_made(path: Path) -> None:

@@ -38,6 +38,7 @@ def test_status(host: SmallHost, path: Path) -> None:
         "driver     small, ok\n"
         "placement  none, ok\n"
         "claims     0, open\n"
+        "findings   none\n"
         "last pass  2026-09-21 14:13:20+00:00  Nothing new. (1.2 ms)\n"
     )
     host.open = False
