@@ -50,6 +50,7 @@ def test_status(host: SmallHost, path: Path) -> None:
         "driver     small, not ok: it is asleep\n"
         "placement  none, ok\n"
         "claims     0, closed: the driver has not delivered an inventory yet\n"
+        "findings   none\n"
         "last pass  none yet\n"
     ) in plimsoll(path, "status").stdout
 
