@@ -154,19 +154,47 @@ def touched(told: Iterable[Instruction]) -> list[str]:
     return sorted({uuid for each in told for uuid in (each.source, each.target)})
 
 
-def inverse_moves(moves: Sequence[Move], reshape: Reshape, tree: ProviderTree) -> tuple[Move, ...]:
+def inverse_moves(
+    moves: Sequence[Move], reshape: Reshape, before: ProviderTree, tree: ProviderTree
+) -> tuple[Move, ...]:
     """The instructions that undo `moves`, and bring each relocated amount back to where it came from.
 
-    `tree` has every provider that `moves` name.
+    `before` is the tree that was reshaped, `tree` has every provider that `moves` name.
     """
     back: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
     for consumer, _, amount, source, target, there in reshape.relocations:
         shares = back.setdefault((tree[target].name, tree[source].name), {}).setdefault(consumer, {})
         shares[there] = shares.get(there, 0) + amount
-    return tuple(_inverse(move, back) for move in moves)
+    short = _short(moves, reshape, before)
+    found = []
+    for move in moves:
+        source = move.from_resource_provider
+        more = {name: short.pop((source, name), 0) for name in move.moved_resources}
+        found.append(_inverse(move, back, more))
+    return tuple(found)
 
 
-def _inverse(move: Move, back: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]]) -> Move:
+def _short(moves: Iterable[Move], reshape: Reshape, before: ProviderTree) -> dict[tuple[str, str], int]:
+    """{(provider name, class): how much more the source lost than its targets were brought}.
+
+    What was counted on the host need not be what its cards add up to; undone, it is as it was all the same.
+    """
+    lost: dict[tuple[str, str], int] = {}
+    for move in moves:
+        source = before.by_name(move.from_resource_provider)
+        for name, amount in move.moved_resources.items():
+            was = source.inventories.get(name) if source else None
+            if source is None or was is None:
+                continue
+            left = reshape.inventories.get(source.uuid, {}).get(name)
+            key = (source.name, name)
+            lost[key] = lost.get(key, was.total - (left.total if left else 0)) - amount
+    return {key: amount for key, amount in lost.items() if amount > 0}
+
+
+def _inverse(
+    move: Move, back: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]], more: Mapping[str, int]
+) -> Move:
     origin, goal = move.to_resource_provider, move.from_resource_provider
     there = {name: move.becomes.get(name, name) for name in move.moved_resources}
     consumers = {
@@ -175,7 +203,7 @@ def _inverse(move: Move, back: Mapping[tuple[str, str], Mapping[str, Mapping[str
     }
     return Move(
         origin,
-        {there[name]: amount for name, amount in move.moved_resources.items()},
+        {there[name]: amount + more[name] for name, amount in move.moved_resources.items()},
         goal,
         {who: shares for who, shares in consumers.items() if shares},
         {after: before for before, after in there.items() if before != after},

@@ -128,7 +128,7 @@ def make_receipt(
         receipt_id,
         at,
         moves,
-        inverse_moves(moves, reshape, stage),
+        inverse_moves(moves, reshape, current, stage),
         reshape.relocations,
         {slot: originals.get(slot) or inventory_at(current, slot) for slot in slots},
         {slot: inventory_at(desired, slot) for slot in slots},

@@ -145,12 +145,13 @@ def amounts(allocations: dict[str, dict[str, int]]) -> Counter[str]:
     return total
 
 
-@given(hosts())
+@given(hosts(), st.integers(0, 3))
 def test_sums_are_conserved_or_nothing_happens(
-    case: tuple[int, int, list[Move], dict[str, dict[str, dict[str, int]]]],
+    case: tuple[int, int, list[Move], dict[str, dict[str, dict[str, int]]]], more: int
 ) -> None:
+    """`more` than the cards have was counted on the host."""
     gpus, each, moves, held = case
-    current, desired = flat(gpus * each), nested(gpus, each)
+    current, desired = flat(gpus * each + more), nested(gpus, each)
     try:
         reshape = plan_reshape(current, desired, moves, held)
     except ReshapeRefused as refusal:
@@ -168,7 +169,7 @@ def test_sums_are_conserved_or_nothing_happens(
         for uuid, shares in (move.consumers or {}).items():
             assert after[uuid][desired.by_name(move.to_resource_provider).uuid] == shares
 
-    back = plan_reshape(desired, current, inverse_moves(moves, reshape, desired), after)
+    back = plan_reshape(desired, current, inverse_moves(moves, reshape, current, desired), after)
     assert {**after, **back.allocations} == held
 
 
