@@ -26,8 +26,9 @@ from agent.errors import (
     ReshapeRefused,
     UsageError,
 )
+from agent.keeping import Kept, going, keep_held
 from agent.placement.client import PlacementClient
-from agent.plan import DeleteInventories, Operation, Plan, PutInventories, plan
+from agent.plan import Operation, Plan, plan
 from agent.reshape.asked import Preview, preview
 from agent.reshape.reshaping import Exact, Goal, Reshaping
 from agent.reshape.stage import staged
@@ -129,6 +130,7 @@ class Reporter:
         self._tree: ProviderTree | None = None
         self._in_step = False
         self._problems: tuple[str, ...] = ()
+        self._kept: tuple[str, ...] = ()
         self._overused: Mapping[str, tuple[str, ...]] = {}
         self._held: dict[str, tuple[int | None, Mapping[str, Mapping[str, int]]]] = {}
         self.guests: tuple[Guest, ...] | None = None
@@ -185,7 +187,8 @@ class Reporter:
         """What the next pass would write, from a fresh look at both sides. Raises PlimsollError."""
         description = self._driver.describe()
         current = self._client.read_tree(self._root, self._tree)
-        return plan(current, self._goal(description, current, self._resolved(description, current)).tree)
+        goal = self._goal(description, current, self._resolved(description, current))
+        return self._keeping(current, goal.tree)[1]
 
     def preview_reshape(self, undo: str | None = None) -> Preview:
         """What asking for a reshape, or for undoing one, would do; writes nothing. Raises PlimsollError."""
@@ -267,11 +270,16 @@ class Reporter:
         held = self._all_held(tree)
         self._tracker.refresh(tree, held, resolved.units, self._layout(resolved))
         self._tree, self._description = tree, description
-        self._in_step = self._pending is None
+        self._in_step = self._pending is None and not self._kept
         if self._seen is not None:
             self._seen.save(tree, held)
         self._overused = overused(tree, held)
-        self._problems = (*resolved.problems, *goal.told, *chain.from_iterable(self._overused.values()))
+        self._problems = (
+            *resolved.problems,
+            *goal.told,
+            *self._kept,
+            *chain.from_iterable(self._overused.values()),
+        )
         return Plan(tuple(written))
 
     def _resolved(self, description: Description, current: ProviderTree) -> Resolved:
@@ -319,9 +327,10 @@ class Reporter:
         written: list[Operation],
     ) -> ProviderTree:
         """Bring placement's tree to `wanted`; what was done is added to `written`."""
-        tree, operations = current, plan(current, wanted)
+        kept, operations = self._keeping(current, wanted)
+        tree, wanted = current, kept.tree
+        self._kept = kept.told
         owned = self._ours(current)
-        self._check_unused(operations)
         if not operations.empty:
             if owned | goal.owned != owned:
                 self._memory.remember_owned(owned | goal.owned)
@@ -341,26 +350,13 @@ class Reporter:
             self._memory.remember_devices(resolved.devices)
         return tree
 
-    def _check_unused(self, wanted: Plan) -> None:
-        """Placement would refuse it too, but in the middle of the plan and without the names."""
-        for operation in wanted.operations:
-            if not isinstance(operation, PutInventories | DeleteInventories):
-                continue
-            after = operation.after if isinstance(operation, PutInventories) else {}
-            gone = set(operation.before).difference(after)
-            holders = self._holders(operation.provider, gone) if gone else []
-            if holders:
-                raise ApplyError(
-                    f"The host has no {', '.join(sorted(gone))} on provider {operation.name} any more, "
-                    f"but {_listed(holders)} still hold some of it; nothing was changed. Bring it back, or "
-                    "release them and the next pass goes on.",
-                    consumers=holders,
-                    operation=operation.to_json(),
-                )
-
-    def _holders(self, provider: str, classes: set[str]) -> list[str]:
-        held = self._client.consumers_on(provider)
-        return sorted(consumer for consumer, amounts in held.items() if classes.intersection(amounts))
+    def _keeping(self, current: ProviderTree, wanted: ProviderTree) -> tuple[Kept, Plan]:
+        """What is to be written, without taking from anybody what he holds."""
+        operations = plan(current, wanted)
+        gone = going(operations)
+        held = {provider: self._client.consumers_on(provider) for provider in gone}
+        kept = keep_held(current, wanted, gone, held)
+        return kept, plan(current, kept.tree) if kept.told else operations
 
     def _keep_held(self, before: ProviderTree, after: ProviderTree, foreign: set[str]) -> None:
         """Who holds what did not change on providers that nobody but ourselves wrote to."""
@@ -396,8 +392,3 @@ def _sentence(why: str, written: Plan | None) -> str:
     told = " ".join(shorten(line, LINE_CHARS_MAX, placeholder=" ...") for line in lines[:LINES_TOLD_MAX])
     more = f" And {len(lines) - LINES_TOLD_MAX} more operations." if len(lines) > LINES_TOLD_MAX else ""
     return f"After {why}: {told}{more}"
-
-
-def _listed(names: list[str], shown_max: int = 3) -> str:
-    more = len(names) - shown_max
-    return ", ".join(names[:shown_max]) + (f" and {more} more" if more > 0 else "")

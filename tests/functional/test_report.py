@@ -11,10 +11,11 @@ from placements import Placement
 
 from agent.claims.cells import Layout
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
-from agent.errors import ApplyError, DriverUnavailable, IdentityError, PlacementUnavailable
+from agent.errors import DriverUnavailable, IdentityError, PlacementUnavailable
+from agent.holdings import Held
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.report import Held, Reporter
+from agent.report import Reporter
 from agent.resolve import Owned
 from agent.tree import Inventory, Provider, ProviderTree
 from drivers.fake import FakeDriver
@@ -267,18 +268,33 @@ def test_cut_off_after_any_request_the_next_pass_reaches_the_end(world: World) -
         assert world.holds() == wanted
 
 
-def test_a_class_that_goes_away_while_it_is_held_changes_nothing(world: World) -> None:
+def test_what_is_held_of_a_class_that_goes_away_stays_and_the_rest_is_reserved(world: World) -> None:
+    """Scenario 98: after a boot there are no virtual functions until something makes them again."""
     world.reporter.look("the start")
     before = world.holds()
     gpu = next(each for each in before if "VGPU" in each.inventories)
     consumer = world.hold(gpu, VGPU=1)
     world.driver.change(gpus=(), disk_gb=777)
     report = world.reporter.look("an event")
-    assert isinstance(report.error, ApplyError)
-    assert consumer in report.error.message and gpu.name in report.error.message
-    assert world.holds() == before
+    assert report.error is None
+    (told,) = report.problems
+    assert consumer in told and f"no VGPU on provider {gpu.name} any more" in told
+    now = world.holds()
+    assert {each.name for each in now} == {"node1", gpu.name}
+    assert now[ROOT].inventories["DISK_GB"].total == 777, "all else is brought up to date"
+    kept = now[gpu.uuid].inventories["VGPU"]
+    assert (kept.total, kept.capacity) == (gpu.inventories["VGPU"].total, 1)
+    assert world.reporter.next_plan().empty
+    assert world.reporter.look("its interval").operations == 0
+    world.driver.change(gpus=host().gpus)
+    assert world.reporter.look("they are back").problems == ()
+    assert {each.name: each.inventories.get("VGPU") for each in world.holds()} == {
+        each.name: each.inventories.get("VGPU") for each in before
+    }
+    world.driver.change(gpus=())
+    world.reporter.look("they are gone again")
     world.client.forget_consumer(consumer)
-    assert world.reporter.look("the retry").error is None
+    assert world.reporter.look("the release").problems == ()
     assert len(world.holds()) == 1
 
 
