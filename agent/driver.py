@@ -46,8 +46,9 @@ class DescribedProvider:
     all of it is on, None where it is on none, on several, or nobody knows.
 
     `ways` are sets of classes that exclude each other: while a class of one is in use, nothing of another can
-    be given; the classes of one set share their units. All of them have exact units. `to_make` {unit: what is
-    to be made for it} are units that do not exist yet: {"parent": PCI address, "type": a mediated type}.
+    be given; the classes of one set share their units. All of them have exact units. `to_make` {class: {unit:
+    what is to be made for it}} are units that do not exist yet: {"parent": PCI address, "type": the id of a
+    mediated type}.
     """
 
     name: str
@@ -59,7 +60,7 @@ class DescribedProvider:
     units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cell: int | None = None
     ways: tuple[frozenset[str], ...] = ()
-    to_make: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    to_make: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ _KEYS = (
     *("live_migratable", "capability_type"),
 )
 _NAME = re.compile(r"[^\s:,]{1,255}")
+_MODEL_CLASS = re.compile(pci_class("[0-9A-F]{4}", "[0-9A-F]{4}"), re.ASCII)
 _WORDS = {
     "yes": True,
     "true": True,
@@ -239,10 +240,12 @@ def _reported_class(alias: Alias, tree: ProviderTree, units: ExactUnits) -> str:
         for resource_class in units.get(provider.uuid, {})
         if resource_class in provider.inventories
     }
+    own = pci_class(alias.vendor_id, alias.product_id)
+    found = {own} if own in found else {name for name in found if not _MODEL_CLASS.fullmatch(name)}
     if len(found) > 1:
         raise UsageError(
             f"pci_passthrough:alias: {alias.name!r} means devices of the classes {', '.join(sorted(found))}: "
             "say in [pci] alias which one, by resource_class.",
             alias=alias.name,
         )
-    return found.pop() if found else pci_class(alias.vendor_id, alias.product_id)
+    return found.pop() if found else own

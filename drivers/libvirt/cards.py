@@ -41,6 +41,22 @@ class Card:
         return self.device.numa
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A unit that a domain names: a mediated device's uuid, or a virtual function's address.
+
+    `card` is the card's address, `parent` the function's that a mediated device was made on, `boot` the boot
+    of the host in which it was there.
+    """
+
+    unit: str
+    card: str
+    resource_class: str
+    parent: str = ""
+    type_id: str = ""
+    boot: str = ""
+
+
 def cards_of(devices: Iterable[NodeDevice]) -> tuple[Card, ...]:
     """All cards, by address.
 
@@ -91,17 +107,20 @@ def mdev_total(
     What is there is never left out, whatever the cap.
     """
     made = sum(mdev.active for mdev in card.mdevs) if made is None else made
+    total = made + mdev_room(card, type_id, most, made)
+    return total if cap is None else min(total, max(cap, made))
+
+
+def mdev_room(card: Card, type_id: str, most: int | None = None, made: int | None = None) -> int:
+    """How many more of that type can be made on the card now; see `mdev_total`."""
+    made = sum(mdev.active for mdev in card.mdevs) if made is None else made
     offers = [
         parent.mdev_types[type_id].available for parent in card.mdev_parents if type_id in parent.mdev_types
     ]
-    available = sum(offers)
     shared = any(parent.physical_function is not None for parent in card.mdev_parents)
     if most is not None:
-        available = min(available, max(0, most - made))
-    elif shared:
-        available = min(available, 1)
-    total = made + available
-    return total if cap is None else min(total, max(cap, made))
+        return min(sum(offers), max(0, most - made))
+    return min(sum(offers), 1) if shared else sum(offers)
 
 
 def unit_owners(cards: Iterable[Card]) -> Mapping[str, str]:

@@ -101,16 +101,18 @@ def _mdev(type_id: str, values: Mapping[str, Any]) -> MdevSpec:
 
 
 def _check_cards(mdevs: Iterable[MdevSpec]) -> None:
-    """A card is divided by one type."""
-    seen: dict[str, str] = {}
+    """A card is divided by one type, or by types that have classes of their own to be asked for by."""
+    seen: dict[tuple[str, str], str] = {}
     for spec in mdevs:
         for address in sorted(spec.addresses):
-            if address in seen:
+            key = (address, spec.resource_class)
+            if key in seen:
                 raise SettingsError(
-                    f"[mdev_{spec.type_id}] device_addresses names {address}, as [mdev_{seen[address]}] "
-                    "does; a card is divided by one type, take it out of one of them"
+                    f"[mdev_{spec.type_id}] device_addresses names {address}, as [mdev_{seen[key]}] does, "
+                    f"and both are {spec.resource_class}; take it out of one of them, or give each type an "
+                    "mdev_class of its own"
                 )
-            seen[address] = spec.type_id
+            seen[key] = spec.type_id
 
 
 def _bandwidths(texts: Iterable[str]) -> dict[str, tuple[int, int]]:

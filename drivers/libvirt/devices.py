@@ -3,13 +3,16 @@
 A unit that a guest holds never vanishes from the inventory, whatever the configuration says now.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.driver import DescribedInventory, DescribedProvider
+from agent.errors import DriverDataError
+from agent.naming import TYPES, mdev_type_trait, pci_class, product_trait, vendor_trait
 from drivers.inventory import physical_network_trait
-from drivers.libvirt.cards import Card, mdev_total
-from drivers.libvirt.devicespec import DeviceSpec, MdevSpec, mdev_spec_of, vgpu_spec_of
+from drivers.libvirt.cards import Card, Remembered
+from drivers.libvirt.devicespec import DeviceSpec, MdevSpec, mdev_specs_of, vgpu_spec_of
+from drivers.libvirt.mediated import Divided, Division, class_of
 from drivers.libvirt.nodedevs import PciDevice
 from drivers.libvirt.sysfs import NO_TYPE
 
@@ -39,22 +42,6 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """A unit that a domain names: a mediated device's uuid, or a virtual function's address.
-
-    `card` is the card's address, `parent` the function's that a mediated device was made on, `boot` the boot
-    of the host in which it was there.
-    """
-
-    unit: str
-    card: str
-    resource_class: str
-    parent: str = ""
-    type_id: str = ""
-    boot: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Offer:
     """What a card has for guests, put together from all that is known of it."""
 
@@ -76,9 +63,10 @@ def describe_cards(
 ) -> tuple[DescribedProvider, ...]:
     """The providers of the cards that have something for guests, on the host called `name`, by address.
 
-    `parent_of` is the name of the provider that a NUMA cell's devices go under, `held` are the addresses that
-    domains name, `missing` the units that domains name and that are not there (yet): after a boot of the host
-    its virtual functions and mediated devices come back one by one.
+    `parent_of` is the name of the provider that a NUMA cell's devices go under, `held` are the addresses and
+    uuids that domains name, `missing` those of them that are not there (yet): after a boot of the host its
+    virtual functions and mediated devices come back one by one. Raises DriverDataError where the specs
+    contradict each other about one card.
     """
     gone: dict[str, list[Remembered]] = {}
     for each in missing:
@@ -96,35 +84,113 @@ def describe_cards(
 
 def _provider(offer: Offer, name: str, parent: str) -> DescribedProvider:
     card = offer.card
+    given = list(_functions(offer))
+    _check_siblings(offer, given)
     units: dict[str, tuple[str, ...]] = {}
-    traits: set[str] = set()
-    for function, spec in _functions(offer):
+    for function, spec in given:
         resource_class = _resource_class(offer, function, spec)
         units[resource_class] = (*units.get(resource_class, ()), function.address)
-        if spec is not None:
-            traits |= spec.traits | physical_network_trait(spec.physical_network)
     for each in offer.missing:
         if not each.type_id:
             units[each.resource_class] = (*units.get(each.resource_class, ()), each.unit)
     amounts = {resource_class: len(addresses) for resource_class, addresses in units.items()}
-    if card.device.address not in offer.held:
-        for resource_class, amount in _mdev_amounts(offer).items():
-            amounts[resource_class] = amounts.get(resource_class, 0) + amount
     if "SRIOV_NET_VF" in units:
         amounts |= _bandwidth(card, offer.settings)
+    inventories = {
+        resource_class: DescribedInventory(total, allocation_ratio=1.0)
+        for resource_class, total in amounts.items()
+        if total
+    }
+    division = Division() if card.device.address in offer.held else _division(offer, name)
     return DescribedProvider(
         name=provider_name(card, name),
         parent=parent,
-        inventories={
-            resource_class: DescribedInventory(total, allocation_ratio=1.0)
-            for resource_class, total in amounts.items()
-            if total
-        },
-        traits=frozenset(traits),
+        inventories={**inventories, **division.inventories},
+        traits=_traits(offer, given) | division.traits,
         device=card.key,
-        units=units,
+        units={**units, **division.units},
         cell=card.numa,
+        ways=(*_ways(offer, given), *division.ways),
+        to_make=division.to_make,
     )
+
+
+def _division(offer: Offer, host: str) -> Division:
+    card, facts = offer.card, offer.facts
+    return Divided(
+        card,
+        host,
+        mdev_specs_of(card, offer.settings.mdevs),
+        facts.most.get(card.device.address, {}),
+        facts.made.get(card.device.address),
+        tuple(each for each in offer.missing if each.type_id),
+        offer.held,
+    ).division()
+
+
+Given = Sequence[tuple[PciDevice, DeviceSpec | None]]
+"""What a guest can be given, with the spec that says so; None: it is in use all the same."""
+
+
+def _traits(offer: Offer, given: Given) -> frozenset[str]:
+    """What the operator says, and what kind of device and of which model there is."""
+    found: set[str] = set()
+    for function, spec in given:
+        found |= {vendor_trait(function.vendor_id), product_trait(function.product_id)}
+        found.add(TYPES[_device_type(function)])
+        vgpu = _vgpu_spec(offer, function)
+        if vgpu is not None:
+            found.add(mdev_type_trait(vgpu.type_id))
+        if spec is not None:
+            found |= spec.traits | physical_network_trait(spec.physical_network)
+    device = offer.card.device
+    if mdev_specs_of(offer.card, offer.settings.mdevs) and device.address not in offer.held:
+        found |= {vendor_trait(device.vendor_id), product_trait(device.product_id)}
+    return frozenset(found)
+
+
+def _device_type(function: PciDevice) -> str:
+    if function.physical_function is not None:
+        return "type-VF"
+    return "type-PCI" if function.vfs_max is None else "type-PF"
+
+
+def _ways(offer: Offer, given: Given) -> tuple[frozenset[str], ...]:
+    """A card is given away whole, or by its functions."""
+    whole: set[str] = set()
+    parts: set[str] = set()
+    for function, spec in given:
+        (whole if function is offer.card.device else parts).add(_resource_class(offer, function, spec))
+    return (frozenset(whole), frozenset(parts)) if whole and parts else ()
+
+
+def _check_siblings(offer: Offer, given: Given) -> None:
+    """Raises DriverDataError where the specs say different things of functions that one provider has."""
+    first: tuple[PciDevice, DeviceSpec] | None = None
+    for function, spec in given:
+        if spec is None or function.physical_function is None:
+            continue
+        if spec.one_time_use:
+            raise DriverDataError(
+                f"[pci] device_spec says one_time_use of {function.address}, a virtual function of "
+                f"{function.physical_function}; it is for devices that are given away whole"
+            )
+        first = first or (function, spec)
+        said = [
+            (_resource_class(offer, *each), each[1].traits, each[1].physical_network)
+            for each in (first, (function, spec))
+        ]
+        if said[0] != said[1]:
+            raise DriverDataError(
+                f"[pci] device_spec gives {first[0].address} and {function.address}, virtual functions of "
+                f"one card ({function.physical_function}), another class, other traits or another network: "
+                f"{_told(*said[0])}, and {_told(*said[1])}; let it say the same of all functions of a card"
+            )
+
+
+def _told(resource_class: str, traits: frozenset[str], network: str | None) -> str:
+    with_traits = f" with {', '.join(sorted(traits))}" if traits else ""
+    return f"{resource_class}{with_traits}{f' on {network}' if network else ''}"
 
 
 def provider_name(card: Card, host: str) -> str:
@@ -137,26 +203,30 @@ def provider_name(card: Card, host: str) -> str:
 def _functions(offer: Offer) -> Iterator[tuple[PciDevice, DeviceSpec | None]]:
     """What a guest can be given, with the spec that says so.
 
-    A card and its parts exclude each other: a card that has virtual functions is not given away whole, one
-    that is meant to be divided into mediated devices is not given away in functions, and one that was given
-    away whole has no parts to give.
+    A card and its parts exclude each other: one that is meant to be divided into mediated devices is not
+    given away in functions, and one that was given away whole has no parts to give. Where both are meant, the
+    card and its virtual functions, that is for claims to see to (`DescribedProvider.ways`), if they can be
+    told apart by their classes.
     """
     card, settings = offer.card, offer.settings
     whole = card.device.address in offer.held
-    divided = bool(card.mdevs) or mdev_spec_of(card, settings.mdevs) is not None
-    for function in (card.device, *card.vfs):
+    divided = bool(card.mdevs) or bool(mdev_specs_of(card, settings.mdevs))
+    parts: set[str] = set()
+    for function in (*card.vfs, card.device):
         is_card = function is card.device
         in_use = function.address in offer.held
         vgpu_type = offer.facts.vgpu_types.get(function.address)
         spec = next((each for each in settings.specs if each.matches(function, card)), None)
-        if in_use:
-            yield function, spec
-        elif whole or divided or (is_card and card.vfs) or vgpu_type == NO_TYPE:
-            continue
-        elif _vgpu_spec(offer, function) is not None or (
-            spec is not None and not (is_card and _means_virtual_functions(card, spec))
-        ):
-            yield function, spec
+        resource_class = _resource_class(offer, function, spec)
+        if not in_use:
+            if whole or divided or vgpu_type == NO_TYPE or (is_card and resource_class in parts):
+                continue
+            if _vgpu_spec(offer, function) is None and (
+                spec is None or (is_card and _means_virtual_functions(card, spec))
+            ):
+                continue
+        parts.add(resource_class)
+        yield function, spec
 
 
 def _vgpu_spec(offer: Offer, function: PciDevice) -> MdevSpec | None:
@@ -181,31 +251,12 @@ def _resource_class(offer: Offer, function: PciDevice, spec: DeviceSpec | None) 
         return "VGPU"  # in use, though its type is not (or no longer) enabled
     if offer.card.is_network and function.physical_function is not None:
         return "SRIOV_NET_VF"
-    return f"CUSTOM_PCI_{function.vendor_id}_{function.product_id}".upper()
+    return pci_class(function.vendor_id, function.product_id)
 
 
-def mdev_class(card: Card, settings: DeviceSettings) -> str:
-    """The resource class of the mediated devices on a card."""
-    spec = mdev_spec_of(card, settings.mdevs)
-    return "VGPU" if spec is None else spec.resource_class
-
-
-def _mdev_amounts(offer: Offer) -> dict[str, int]:
-    """A card whose type is not (or no longer) enabled still has what is on it, and what domains name
-    and is to come back: a reboot took it, maybe with the virtual functions that it was on.
-    """
-    card = offer.card
-    missing = [each for each in offer.missing if each.type_id]
-    spec = mdev_spec_of(card, offer.settings.mdevs)
-    if spec is not None:
-        most = offer.facts.most.get(card.device.address, {}).get(spec.type_id)
-        made = offer.facts.made.get(card.device.address)
-        total = mdev_total(card, spec.type_id, most, spec.max_instances, made)
-        return {spec.resource_class: max(total, len(missing) + sum(mdev.active for mdev in card.mdevs))}
-    amounts = {"VGPU": sum(mdev.active for mdev in card.mdevs)}
-    for each in missing:
-        amounts[each.resource_class] = amounts.get(each.resource_class, 0) + 1
-    return amounts
+def mdev_class(card: Card, settings: DeviceSettings, type_id: str = "") -> str:
+    """The resource class of a mediated device of that type on the card."""
+    return class_of(mdev_specs_of(card, settings.mdevs), type_id)
 
 
 def _bandwidth(card: Card, settings: DeviceSettings) -> dict[str, int]:

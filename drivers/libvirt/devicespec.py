@@ -203,11 +203,20 @@ def vgpu_spec_of(card: Card, vf: PciDevice, number: str, specs: tuple[MdevSpec, 
     return None
 
 
-def mdev_spec_of(card: Card, specs: tuple[MdevSpec, ...]) -> MdevSpec | None:
-    """The first type that the card, or one of its virtual functions, offers and is meant to have."""
-    for spec in specs:
-        for parent in card.mdev_parents:
-            meant = not spec.addresses or {parent.address, card.device.address} & spec.addresses
-            if meant and spec.type_id in parent.mdev_types:
-                return spec
-    return None
+def mdev_specs_of(card: Card, specs: tuple[MdevSpec, ...]) -> tuple[MdevSpec, ...]:
+    """The types that the card, or one of its virtual functions, offers and is meant to have.
+
+    That is the first; and where that names the card, all that name it.
+    """
+    found = [spec for spec in specs if _is_meant(card, spec)]
+    if found and found[0].addresses:
+        return tuple(spec for spec in found if spec.addresses)
+    return tuple(found[:1])
+
+
+def _is_meant(card: Card, spec: MdevSpec) -> bool:
+    return any(
+        spec.type_id in parent.mdev_types
+        and (not spec.addresses or bool({parent.address, card.device.address} & spec.addresses))
+        for parent in card.mdev_parents
+    )

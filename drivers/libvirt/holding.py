@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from agent.driver import DescribedProvider, Guest, UsedUnit
-from drivers.libvirt.cards import Card
-from drivers.libvirt.devices import DeviceFacts, DeviceSettings, Remembered, mdev_class
-from drivers.libvirt.devicespec import mdev_spec_of
+from drivers.libvirt.cards import Card, Remembered
+from drivers.libvirt.devices import DeviceFacts, DeviceSettings, mdev_class
+from drivers.libvirt.devicespec import mdev_specs_of
+from drivers.libvirt.mediated import class_of
 from drivers.libvirt.nodedevs import MediatedDevice, PciDevice
 
 CPUS = "PCPU"
@@ -40,14 +41,14 @@ def unit_places(
     for each in missing:
         card = cards[each.card]
         if each.type_id and card.key in described:
-            spec = mdev_spec_of(card, settings.mdevs)
-            places[each.unit] = Place(each.resource_class if spec is None else spec.resource_class, card.key)
+            specs = mdev_specs_of(card, settings.mdevs)
+            name = class_of(specs, each.type_id) if specs else each.resource_class
+            places[each.unit] = Place(name, card.key)
     for card in facts.cards:
         if card.key in described:
-            place = Place(mdev_class(card, settings), card.key)
             for mdev in sorted(card.mdevs, key=lambda mdev: mdev.active):
                 if mdev.active or mdev.uuid not in places:
-                    places[mdev.uuid] = place
+                    places[mdev.uuid] = Place(mdev_class(card, settings, mdev.type_id), card.key)
     return places
 
 
@@ -79,7 +80,7 @@ def missing_units(
     there |= {mdev.uuid for card in facts.cards for mdev in card.mdevs if mdev.active}
     cards = {card.device.address for card in facts.cards}
     found = {
-        mdev.uuid: _remembered_mdev(card, mdev, mdev_class(card, settings), boot="")
+        mdev.uuid: _remembered_mdev(card, mdev, mdev_class(card, settings, mdev.type_id), boot="")
         for card in facts.cards
         for mdev in card.mdevs
         if not mdev.active

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from xml.sax.saxutils import quoteattr
 
-from drivers.libvirt.devices import DeviceFacts, Remembered
+from drivers.libvirt.cards import Remembered
+from drivers.libvirt.devices import DeviceFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agent.errors import DriverDataError
 from agent.files import write_atomically
-from drivers.libvirt.devices import Remembered
+from drivers.libvirt.cards import Remembered
 
 LOG = logging.getLogger(__name__)
 FILE = "libvirt-devices.json"

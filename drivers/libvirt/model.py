@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettings, Topology
 from drivers.hosttree import cell_provider_name, host_providers
-from drivers.libvirt.devices import DeviceFacts, DeviceSettings, Remembered, describe_cards, mdev_class
+from drivers.libvirt.cards import Remembered
+from drivers.libvirt.devices import DeviceFacts, DeviceSettings, describe_cards, mdev_class
 from drivers.libvirt.domains import Domain
 from drivers.libvirt.holding import Place, missing_units, remember, unit_places, with_places
 from drivers.libvirt.host import HostFacts, describe_host, describe_topology, host_cells
@@ -56,7 +57,7 @@ def make_model(
         settings.devices,
         settings.name,
         _parents(own, settings),
-        held=_addresses(domains),
+        held=named,
         missing=missing,
     )
     providers = (*own, *cards)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from libvirt_node import DATA
 
 from agent.driver import DescribedProvider
-from agent.errors import SettingsError
+from agent.errors import DriverDataError, SettingsError
 from drivers.libvirt.cards import Card, cards_of
 from drivers.libvirt.devices import DeviceFacts, DeviceSettings, describe_cards
 from drivers.libvirt.devicespec import DeviceSpec, MdevSpec, parse_device_specs
@@ -50,6 +50,11 @@ def amounts(provider: DescribedProvider) -> dict[str, int]:
     return {name: inventory.total for name, inventory in provider.inventories.items()}
 
 
+def apart_from_units(provider: DescribedProvider) -> DescribedProvider:
+    inventories = {name: replace(each, reserved=0) for name, each in provider.inventories.items()}
+    return replace(provider, inventories=inventories, units={}, to_make={})
+
+
 def test_a_recorded_hosts_devices() -> None:
     found = describe("vfs")
     assert {device: (each.name, each.parent, amounts(each)) for device, each in found.items()} == {
@@ -68,9 +73,13 @@ def test_a_recorded_hosts_devices() -> None:
     assert found[f"pci:{NIC0}"].units == {
         "SRIOV_NET_VF": ("0000:41:10.0", "0000:41:10.2", "0000:41:10.4", "0000:41:10.6")
     }
-    assert found[f"pci:{NIC0}"].traits == {"CUSTOM_PHYSNET_PHYSNET0"}
+    of_model = {"CUSTOM_PCI_VENDOR_8086", "CUSTOM_PCI_PRODUCT_10CA", "CUSTOM_PCI_TYPE_VF"}
+    assert found[f"pci:{NIC0}"].traits == {"CUSTOM_PHYSNET_PHYSNET0", *of_model}
     assert found[f"pci:{T4}"].units == {"PGPU": (T4,)}
-    assert found[f"pci:{T4}"].traits == {"CUSTOM_T4", "CUSTOM_TESLA_T4"}
+    of_model = {"CUSTOM_PCI_VENDOR_10DE", "CUSTOM_PCI_PRODUCT_1EB8", "CUSTOM_PCI_TYPE_PCI"}
+    assert found[f"pci:{T4}"].traits == {"CUSTOM_T4", "CUSTOM_TESLA_T4", *of_model}
+    of_model = {"CUSTOM_PCI_VENDOR_10DE", "CUSTOM_PCI_PRODUCT_13F2"}
+    assert found["pci:0000:42:00.0"].traits == {"CUSTOM_MDEV_TYPE_NVIDIA_11", *of_model}
 
 
 @pytest.mark.parametrize("moment", ["mdevs", "domains"])
@@ -80,7 +89,9 @@ def test_nothing_changes_while_guests_take_devices(moment: str) -> None:
     other_type = "pci:0000:82:00.0"
     assert amounts(after.pop(other_type)) == {"VGPU": 1}, "a device of another size takes the whole card"
     assert amounts(before.pop(other_type)) == {"VGPU": 10}
-    assert after == before
+    assert {device: apart_from_units(each) for device, each in after.items()} == {
+        device: apart_from_units(each) for device, each in before.items()
+    }
 
 
 def test_without_settings_nothing_is_offered() -> None:
@@ -103,7 +114,16 @@ def test_what_is_in_use_stays_though_the_settings_do_not_have_it() -> None:
 def test_a_card_and_its_parts_exclude_each_other() -> None:
     anything = DeviceSettings(parse_device_specs(('{"address": "*:*:*.*"}',)), MDEVS)
     with_vfs = describe("vfs", anything)
-    assert amounts(with_vfs[f"pci:{NIC0}"]) == {"SRIOV_NET_VF": 4}, "not the card as well"
+    whole_or_parts = {"SRIOV_NET_VF": 4, "CUSTOM_PCI_8086_10C9": 1}
+    assert amounts(with_vfs[f"pci:{NIC0}"]) == whole_or_parts
+    assert set(with_vfs[f"pci:{NIC0}"].ways) == {
+        frozenset({"CUSTOM_PCI_8086_10C9"}),
+        frozenset({"SRIOV_NET_VF"}),
+    }
+    one_class = parse_device_specs(('{"address": "*:*:*.*", "resource_class": "X"}',))
+    assert amounts(describe("vfs", DeviceSettings(one_class))[f"pci:{NIC0}"]) == {"CUSTOM_X": 4}, (
+        "not the card as well, which nobody could tell apart"
+    )
     assert amounts(with_vfs["pci:0000:42:00.0"]) == {"VGPU": 10}, "not the card as well"
     assert amounts(describe("boot", anything)[f"pci:{NIC0}"]) == {"CUSTOM_PCI_8086_10C9": 1}
     taken_whole = describe("vfs", anything, frozenset({NIC0, "0000:42:00.0"}))
@@ -213,3 +233,93 @@ def test_no_spec_does_worse_than_settingserror(data: object) -> None:
     else:
         card = replace(recorded("boot")[0])
         assert all(spec.matches(card.device, card) in (True, False) for spec in specs)
+
+
+M60_TYPES = (
+    MdevSpec("nvidia-11", frozenset({"0000:42:00.0", "0000:82:00.0"}), "CUSTOM_SMALL"),
+    MdevSpec("nvidia-12", frozenset({"0000:42:00.0", "0000:82:00.0"}), "CUSTOM_DESK", 8),
+    MdevSpec("nvidia-22", frozenset({"0000:42:00.0", "0000:82:00.0"}), "CUSTOM_BIG"),
+)
+M60_MOST = {"nvidia-11": 16, "nvidia-12": 16, "nvidia-22": 1}
+
+
+def typed(moment: str, held: frozenset[str] = frozenset()) -> dict[str, DescribedProvider]:
+    facts = DeviceFacts(recorded(moment), {"0000:42:00.0": M60_MOST, "0000:82:00.0": M60_MOST})
+    settings = DeviceSettings(mdevs=M60_TYPES)
+    found = describe_cards(facts, settings, "node1", under_cells, held=held)
+    return {provider.device: provider for provider in found}
+
+
+def test_types_of_one_card_share_it_or_exclude_each_other() -> None:
+    card = typed("boot")["pci:0000:42:00.0"]
+    assert amounts(card) == {"CUSTOM_SMALL": 16, "CUSTOM_DESK": 8, "CUSTOM_BIG": 1}
+    assert card.ways == (frozenset({"CUSTOM_SMALL", "CUSTOM_DESK"}), frozenset({"CUSTOM_BIG"}))
+    assert {"CUSTOM_MDEV_TYPE_NVIDIA_11", "CUSTOM_MDEV_TYPE_NVIDIA_22"} <= card.traits
+    assert not any(inventory.reserved for inventory in card.inventories.values())
+    for resource_class, units in card.units.items():
+        assert list(card.to_make[resource_class]) == list(units), "none is there yet"
+        assert len(units) == card.inventories[resource_class].total
+
+
+def test_what_is_made_takes_the_room_of_other_types() -> None:
+    first, second = (typed("mdevs")[f"pci:0000:{bus}:00.0"] for bus in ("42", "82"))
+    assert {name: (each.total, each.reserved) for name, each in first.inventories.items()} == {
+        "CUSTOM_SMALL": (16, 1),  # one nvidia-12 is there
+        "CUSTOM_DESK": (8, 0),
+        "CUSTOM_BIG": (1, 1),
+    }
+    assert first.units["CUSTOM_SMALL"][0] == "11111111-1111-4111-8111-111111111111"
+    assert {name: each.total - each.reserved for name, each in second.inventories.items()} == {
+        "CUSTOM_SMALL": 0,
+        "CUSTOM_DESK": 0,
+        "CUSTOM_BIG": 0,  # one of another size is there, and nothing else fits
+    }
+
+
+def test_what_can_be_made_has_its_uuid_parent_and_type_already() -> None:
+    before, after = describe("vfs"), describe("mdevs")
+    m60, a100 = "pci:0000:42:00.0", "pci:0000:84:00.0"
+    makings = before[m60].to_make["VGPU"]
+    assert len(makings) == 10
+    assert all(each == {"parent": "0000:42:00.0", "type": "nvidia-11"} for each in makings.values())
+    parents = [each["parent"] for each in before[a100].to_make["VGPU"].values()]
+    assert parents == ["0000:84:00.1", "0000:84:00.2", "0000:84:00.3", "0000:84:00.4"], "one each"
+    there = "33333333-3333-4333-8333-333333333333"
+    assert after[a100].units["VGPU"][0] == there, "what is there goes first"
+    assert list(after[a100].to_make["VGPU"]) == list(before[a100].to_make["VGPU"])[1:], "and the rest stays"
+
+
+def test_what_is_there_of_another_type_is_not_given_out() -> None:
+    idle = next(m.uuid for c in recorded("mdevs") for m in c.mdevs if m.type_id == "nvidia-12")
+    card = describe("mdevs")["pci:0000:42:00.0"]
+    assert idle not in card.units["VGPU"]
+    assert len(card.units["VGPU"]) == card.inventories["VGPU"].total - 1, "it takes room all the same"
+    in_use = describe("mdevs", held=frozenset({idle}))["pci:0000:42:00.0"]
+    assert idle in in_use.units["VGPU"], "where its guest is found"
+
+
+@pytest.mark.parametrize(
+    "second",
+    ['"resource_class": "X"', '"traits": "gold"', '"physical_network": "other"', '"live_migratable": "yes"'],
+)
+def test_siblings_that_contradict_each_other_are_named(second: str) -> None:
+    """Scenario 104: another class, other traits, another network for functions of one card."""
+    specs = ('{"address": "0000:41:10.2", ' + second + "}", '{"vendor_id": "8086", "product_id": "10ca"}')
+    with pytest.raises(
+        DriverDataError, match=r"gives 0000:41:10.0 and 0000:41:10.2, virtual functions of one"
+    ):
+        describe("vfs", DeviceSettings(parse_device_specs(specs)))
+
+
+def test_one_time_use_is_for_whole_devices() -> None:
+    spec = '{"vendor_id": "%s", "product_id": "%s", "one_time_use": "yes"}'
+    found = describe("vfs", DeviceSettings(parse_device_specs((spec % ("10de", "1eb8"),))))
+    assert "HW_PCI_ONE_TIME_USE" in found[f"pci:{T4}"].traits
+    with pytest.raises(
+        DriverDataError, match=r"one_time_use of 0000:41:10.0, a virtual function of 0000:41:00"
+    ):
+        describe("vfs", DeviceSettings(parse_device_specs((spec % ("8086", "10ca"),))))
+    with pytest.raises(SettingsError, match="not with a physical_network"):
+        parse_device_specs(('{"address": "0000:41:00.0", "physical_network": "p", "one_time_use": true}',))
+    with pytest.raises(SettingsError, match="live_migratable must be true or false, not 'perhaps'"):
+        parse_device_specs(('{"address": "0000:41:00.0", "live_migratable": "perhaps"}',))

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import DriverDataError
-from drivers.libvirt.devices import Remembered
+from drivers.libvirt.cards import Remembered
 from drivers.libvirt.memory import FILE, Memory, boot_id
 from drivers.libvirt.sysfs import Sysfs
 

@@ -9,8 +9,8 @@ from libvirt_node import DATA, domain, domain_uuid
 
 from agent.driver import GuestState, HostSettings, Move
 from drivers.libvirt.capabilities import parse_capabilities
-from drivers.libvirt.cards import cards_of
-from drivers.libvirt.devices import DeviceFacts, DeviceSettings, Remembered
+from drivers.libvirt.cards import Remembered, cards_of
+from drivers.libvirt.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.devicespec import MdevSpec, parse_device_specs
 from drivers.libvirt.domains import guest_of, parse_domain
 from drivers.libvirt.host import HostFacts
