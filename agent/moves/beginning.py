@@ -363,6 +363,12 @@ class MoveAttempt:
                 "resize it instead.",
                 consumer=old.consumer,
             )
+        if self._request.topology != old.request.topology:
+            raise ClaimConflict(
+                f"A rebuild keeps the NUMA cells, CPUs and pages, and {called(self._request)} asks for others "
+                "than it has: resize it instead.",
+                consumer=old.consumer,
+            )
         found = ledger.cover(self._request, old.allocations, exact=False)
         if not found.fits:
             raise does_not_fit(self._request, found.shortfalls)

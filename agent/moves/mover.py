@@ -233,6 +233,13 @@ class Mover:
 
 def _check_asked(kind: MoveKind, migration: str, request: ClaimRequest) -> None:
     check_placeable(request)
+    if kind is MoveKind.LIVE_MIGRATE and request.topology.mem_page_size in ("large", "any"):
+        raise UsageError(
+            f"topology: a live migration keeps the size of the guest's pages, and {kind} with mem_page_size "
+            f"{request.topology.mem_page_size} does not say which it is: ask for the size in KiB that "
+            "`plimsoll show` tells at the source.",
+            migration=migration,
+        )
     if kind not in BEGINNABLE:
         raise UsageError(f"kind: {kind} is no kind of move that can be begun.")
     if migration == request.consumer:
