@@ -9,14 +9,21 @@ from agent.audit.judgement import Finding
 from agent.claims.claim import Claim, ClaimState, Explanation, Shortfall
 from agent.claims.refusal import does_not_fit
 from agent.claims.request import ClaimRequest
+from agent.condition import State
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, Refused, UnknownConsumer, UsageError
 from agent.gate.gate import Asked, Outcome, Verdict
+from agent.journal import Event
 from agent.moves.table import Move, MoveKind
 from agent.operations import Usages
 from agent.plan import Plan, PutTraits
 from agent.reshape.asked import Preview
 from agent.reshape.receipt import Receipt
+from agent.seeing.explaining import Known, explain
+from agent.seeing.health import Signs, judge
+from agent.seeing.meters import Meters
+from agent.seeing.overview import Health, Overview
+from agent.seeing.seeing import Explained
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"
@@ -45,6 +52,51 @@ TREE = ProviderTree(
 )
 
 
+class SmallSeeing:
+    """What is to be seen of a small host."""
+
+    def __init__(self, host: "SmallHost") -> None:
+        self._host = host
+        self._meters = Meters()
+
+    def health(self) -> Health:
+        self._host.fault()
+        closed = None if self._host.open else "it is asleep"
+        state = State.READY if self._host.open else State.DEGRADED
+        return judge(Signs(state, None, closed, True, 0.0, 0.0, True, "/var/lib/plimsoll"))
+
+    def overview(self) -> Overview:
+        pairs = self._host.instances()
+        return Overview(
+            SINCE,
+            self._host.status(),
+            self.health(),
+            since=SINCE,
+            tree=TREE,
+            used=self._host.usages(),
+            guests=tuple(guest for guest, _ in pairs if guest),
+            claims={claim.consumer: claim for _, claim in pairs if claim},
+            findings=self._host.findings,
+        )
+
+    def metrics(self) -> bytes:
+        return self._meters.text()
+
+    def history(self, consumer: str | None = None, since: float = 0.0, limit: int = 100) -> tuple[Event, ...]:
+        self._host.fault()
+        events = (
+            Event(SINCE, consumer or LONER, "grant", "loner: 1 VCPU"),
+            Event(SINCE - 1, "", "pass", "Why."),
+        )
+        return tuple(each for each in events if each.at >= since)[:limit]
+
+    def receipts(self) -> tuple[Receipt, ...]:
+        return ()
+
+    def explain(self, word: str) -> Explained:
+        return Explained(word, explain(Known(self.overview(), {GPU: "pci:0000:84:00.0"}), word), {})
+
+
 class SmallHost:
     """Operations over a fixed tree. `fault` is called first by each, so that a test can make it fail."""
 
@@ -52,6 +104,7 @@ class SmallHost:
         self.fault: Callable[[], None] = lambda: None
         self.open = True
         self.placement_away = False
+        self.seeing = SmallSeeing(self)
         self.pending = Plan()
         self.findings: tuple[Finding, ...] = ()
         self._claims: dict[str, Claim] = {}
@@ -83,7 +136,7 @@ class SmallHost:
 
     def tree(self) -> tuple[ProviderTree, Usages]:
         self.fault()
-        return TREE, self._usages()
+        return TREE, self.usages()
 
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
         self.fault()
@@ -163,7 +216,7 @@ class SmallHost:
 
     def preview_reshape(self, undo: str | None) -> Preview:
         self.fault()
-        used = self._usages()
+        used = self.usages()
         return Preview(TREE, TREE, used, used, (), (), None, (), ())
 
     def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
@@ -188,7 +241,7 @@ class SmallHost:
         operation = PutTraits(ROOT, "host1", frozenset(), frozenset({"CUSTOM_SHINY"}))
         self.pending = Plan((operation,))
 
-    def _usages(self) -> Usages:
+    def usages(self) -> Usages:
         usages: Usages = {}
         for claim in list(self._claims.values()):
             for provider, resources in claim.allocations.items():
@@ -199,7 +252,7 @@ class SmallHost:
 
     def _explain(self, request: ClaimRequest) -> Explanation:
         """First provider that has the class; no trait is looked at."""
-        usages, allocations, shortfalls = self._usages(), {}, []
+        usages, allocations, shortfalls = self.usages(), {}, []
         for group in request.groups:
             for name, asked in group.resources.items():
                 owner = next((each for each in TREE if name in each.inventories), TREE[ROOT])

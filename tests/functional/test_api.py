@@ -44,7 +44,18 @@ def path(host: SmallHost, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "url", ["/v1/status", "/v1/tree", "/v1/instances", "/v1/plan", "/v1/config", "/healthz"]
+    "url",
+    [
+        "/v1/status",
+        "/v1/tree",
+        "/v1/instances",
+        "/v1/plan",
+        "/v1/config",
+        "/v1/overview",
+        "/v1/history",
+        "/healthz",
+        "/livez",
+    ],
 )
 def test_what_can_be_read_is_as_described(host: SmallHost, path: Path, url: str) -> None:
     for situation in (lambda: None, host.drift, lambda: setattr(host, "open", False)):
