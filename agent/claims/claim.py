@@ -37,6 +37,8 @@ class Step(StrEnum):
     """It is to be taken out of placement, now or when placement answers again."""
     GONE = "gone"
     """Placement holds nothing of it any more."""
+    KEEP = "keep"
+    """The consumer lives on another host, and its part of this one may be a migration's: nothing is freed."""
     LEFT = "left"
     """The consumer lives on another host, and nobody holds its part of this one any more."""
 
@@ -48,10 +50,12 @@ TRANSITIONS: Mapping[tuple[ClaimState | None, Step], ClaimState | None] = {
     (ClaimState.CLAIMING, Step.GRANT): ClaimState.CLAIMED,
     (ClaimState.CLAIMING, Step.ADOPT): ClaimState.CLAIMED,
     (ClaimState.CLAIMING, Step.REFUSE): None,
+    (ClaimState.CLAIMING, Step.KEEP): ClaimState.CLAIMED,
     (ClaimState.CLAIMING, Step.RELEASE): ClaimState.RELEASING,
     (ClaimState.CLAIMED, Step.RELEASE): ClaimState.RELEASING,
     (ClaimState.CLAIMED, Step.LEFT): None,
     (ClaimState.RELEASING, Step.RELEASE): ClaimState.RELEASING,
+    (ClaimState.RELEASING, Step.KEEP): ClaimState.CLAIMED,
     (ClaimState.RELEASING, Step.GONE): None,
 }
 """The whole life of a claim; None is no claim. What is not in it does not happen.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from agent import log
 from agent.claims.claim import Allocations, Claim, ClaimState, Step
 from agent.claims.register import Register
-from agent.errors import ClaimConflict, PlacementConflict, UnknownConsumer
+from agent.errors import ClaimConflict, UnknownConsumer
 from agent.moves.ownership import Holder, pairs, took_over
 from agent.moves.table import Move, MoveKind, MoveState, MoveStep, Role
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -90,11 +90,11 @@ class Follower:
     def took_over(self, claim: Claim) -> Move | None:
         """Link a claim that shall go, whose instance lives elsewhere, to the migration that has its part.
 
-        None: nobody has it. The caller has its turn at the instance. Raises PlacementConflict where it is not
-        certain which migration it is; PlacementError, StateError.
+        None: nobody has it. The caller has its turn at the instance. Raises ClaimConflict where it is not
+        certain which migration it is: then the claim is kept as it is; PlacementError, StateError.
         """
         held = self._client.allocations_of(claim.consumer)
-        if not held.allocations or self._own(held.allocations):
+        if not self._lives_elsewhere(held):
             return None
         self._read_again([(claim, held)])
         found = self._candidates(claim, held)
@@ -107,10 +107,12 @@ class Follower:
             free = not any(self._register.move_of(each) for each in found)
         if not found:
             return None
-        # Those that still hold their part here themselves cannot be meant.
-        alike = [each for each in alike if not self._own(self._client.allocations_of(each).allocations)]
+        # Only who lives elsewhere, too, can be meant.
+        alike = [each for each in alike if self._lives_elsewhere(self._client.allocations_of(each))]
         if len(found) > 1 or alike or not free:
-            raise PlacementConflict(
+            if claim.state is not ClaimState.CLAIMED:
+                self._register.move_durably(Step.KEEP, claim.consumer)
+            raise ClaimConflict(
                 f"{claim.consumer} has moved, and which of {', '.join(found)} holds its part of this host is "
                 "not certain: nothing is freed. `plimsoll move confirm MIGRATION --instance UUID` tells."
             )
@@ -123,21 +125,24 @@ class Follower:
     # Below
 
     def _moved_away(self) -> Mapping[str, tuple[Claim, ConsumerAllocations]]:
-        """{consumer: (claim, what it holds)} of those that live elsewhere, and hold nothing here."""
+        """{consumer: (claim, what it holds)} of those that live elsewhere, and hold nothing here.
+
+        Among them those that shall go and those in doubt: a migration may be theirs just as well.
+        """
         with self._register.lock:
             ledger = self._register.ledger
             suspects = [
-                ledger.claims[consumer]
-                for consumer in sorted(ledger.suspects)
-                if consumer in ledger.claims and self._register.move_of(consumer) is None
+                claim
+                for consumer, claim in sorted(ledger.claims.items())
+                if (consumer in ledger.suspects or claim.state is not ClaimState.CLAIMED)
+                and self._register.move_of(consumer) is None
             ]
-        found = {}
-        for claim in suspects:
-            if claim.state is ClaimState.CLAIMED:
-                held = self._client.allocations_of(claim.consumer)
-                if held.allocations and not self._own(held.allocations):
-                    found[claim.consumer] = (claim, held)
-        return found
+        held = {claim.consumer: self._client.allocations_of(claim.consumer) for claim in suspects}
+        return {
+            claim.consumer: (claim, held[claim.consumer])
+            for claim in suspects
+            if self._lives_elsewhere(held[claim.consumer])
+        }
 
     def _read_again(self, left: Collection[tuple[Claim, ConsumerAllocations]]) -> None:
         """Who holds what now on the providers of these claims: read after the instances, so that no migration
@@ -166,7 +171,7 @@ class Follower:
             with self._register.lock:
                 claim = self._register.ledger.claims.get(instance)
                 free = not any(self._register.move_of(each) for each in (instance, migration))
-            if claim is None or claim.state is ClaimState.CLAIMING or not free:
+            if claim is None or not free:
                 return None
             held, other = self._client.allocations_of(instance), self._client.allocations_of(migration)
             if not self._took_over(claim, held, other):
@@ -203,7 +208,7 @@ class Follower:
             held = self._client.allocations_of(consumer)
             if claim is None or claim.state is not ClaimState.CLAIMED:
                 return False
-            if not held.allocations or self._own(held.allocations):
+            if not self._lives_elsewhere(held):
                 return False
             self._read_again([(claim, held)])
             with self._register.lock:
@@ -211,6 +216,9 @@ class Follower:
                     return False
             self._register.move_durably(Step.LEFT, consumer)
             return True
+
+    def _lives_elsewhere(self, held: ConsumerAllocations) -> bool:
+        return bool(held.allocations) and not self._own(held.allocations)
 
     def _own(self, allocations: Allocations) -> Allocations:
         with self._register.lock:

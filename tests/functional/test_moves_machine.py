@@ -23,7 +23,6 @@ from movekit import PROVIDERS, Agent, World, asks
 from placements import OpenStack, Placement
 from trackerkit import Crash, fast_directory, uuid_of
 
-from agent.claims.claim import ClaimState
 from agent.errors import (
     ClaimConflict,
     DoesNotFit,
@@ -235,18 +234,24 @@ class Moves(RuleBasedStateMachine):
         assert set(self.world.placed_all()) <= known
 
     def agree(self) -> None:
-        """In the end each consumer holds in placement what one agent's claim says, and nothing else."""
+        """Each consumer holds in placement what one agent's claim says, and nothing else.
+
+        Only which of several migrations that look the same is whose may not be known at the source yet.
+        """
         everything = self.world.placed_all()
         held: dict[str, str] = {}
         for agent in self.world.agents:
-            assert agent.tracker.pending == 0, agent.tracker.moves()
             for consumer, claim in agent.tracker.claims().items():
-                assert claim.state is ClaimState.CLAIMED
-                mine = _named(claim.allocations)
-                if everything.get(consumer) == mine:
+                if everything.get(consumer) == _named(claim.allocations):
                     assert held.setdefault(consumer, agent.name) == agent.name
+        going_on = {
+            move.migration
+            for agent in self.world.agents
+            for move in agent.tracker.moves().values()
+            if not move.ended
+        }
         for consumer in everything:
-            assert consumer in held, (consumer, everything[consumer])
+            assert consumer in held or consumer in going_on, (consumer, everything[consumer])
 
 
 def _named(allocations: Any) -> dict[str, dict[str, int]]:

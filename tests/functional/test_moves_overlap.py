@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from movekit import INSTANCE, MIGRATION, OTHER_MIGRATION, World, asks
+from movekit import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, World, asks
 from placements import Placement
 
 from agent.errors import ClaimConflict, PlacementUnavailable
@@ -130,3 +130,23 @@ def test_a_release_where_another_move_took_the_instance_away_frees_only_the_firs
     world.settle()
     assert world.b.tracker.get(INSTANCE) == at_b
     world.check_settled()
+
+
+def test_a_release_does_not_mix_up_moves_that_look_the_same(world: World) -> None:
+    """Whose the one migration is that is left is not certain, so nothing is freed, now or later."""
+    for consumer in (INSTANCE, OTHER):
+        world.b.tracker.claim(asks(consumer, **PINNED))
+    before = world.b.tracker.get(INSTANCE)
+    world.a.tracker.move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.a.tracker.move(asks(OTHER, **PINNED), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.settle()
+    with pytest.raises(ClaimConflict, match="not certain"):
+        world.b.tracker.release(INSTANCE)
+    assert world.b.tracker.get(INSTANCE) == before
+    world.a.tracker.release(OTHER)
+    world.a.tracker.claim(asks(OTHER, VCPU=1))
+    world.settle()
+    world.a.tracker.mover.revert(MIGRATION)
+    world.settle()
+    assert world.b.tracker.get(INSTANCE) == before
+    assert world.placed_all()[INSTANCE] == ON_B
