@@ -1,4 +1,4 @@
-"""Every operation of every kind of move, for tests that interrupt it: what placement holds before and after."""
+"""Every operation of every kind of move, for tests that interrupt it, with what placement holds then."""
 
 from __future__ import annotations
 

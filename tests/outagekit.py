@@ -40,8 +40,12 @@ class Outage:
         if self._door is not None:
             self._door.close_door()
 
-    def end(self) -> None:
+    def call_off(self) -> None:
+        """If it did not begin yet it never will."""
         self._number = 0
+
+    def end(self) -> None:
+        self.call_off()
         if self._on and self._door is not None:
             self._door.open_door()
         self._on = False

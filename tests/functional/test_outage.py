@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 from agentkit import World, opened, request, told
+from outagekit import Outage
 from placements import OpenStack, Placement
 from trackerkit import fast_directory
 
 from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest
 from agent.condition import State
-from agent.errors import ClaimsClosed, PlacementUnavailable
+from agent.errors import ClaimsClosed, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
 from drivers.fake.host import Gpu
@@ -34,42 +35,21 @@ GPUS = (Gpu("0000:83:00.0", "PGPU"),)
 class Cable:
     """A transport that is pulled at the request with that number, until it is plugged in again."""
 
-    def __init__(self, inner: Transport, placement: Placement) -> None:
+    def __init__(self, inner: Transport, placement: Placement, outage: Outage | None) -> None:
         self.inner = inner
         self._placement = placement
-        self._number = 0
-        self.at = 0
-        self.after = False
-        self.pulled = False
+        self.outage = outage or Outage(placement)
 
     def pull_at(self, number: int, *, after: bool) -> None:
-        self._number, self.at, self.after = 0, number, after
+        self.outage = Outage(self._placement, number, after=after)
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self._number += 1
-        if self._number == self.at and not self.after:
-            self.pull()
-        if self.pulled and not isinstance(self._placement, OpenStack):
-            raise PlacementUnavailable("Placement does not answer.")
+        self.outage.before()
         reply = self.inner.request(method, path, body, microversion=microversion)
-        if self._number == self.at and self.after:
-            self.pull()
-            raise PlacementUnavailable("Placement's answer was lost.")
+        self.outage.after()
         return reply
 
-    def pull(self) -> None:
-        self.pulled = True
-        if isinstance(self._placement, OpenStack):
-            self._placement.close_door()
-
-    def plug(self) -> None:
-        self.at = 0
-        if self.pulled and isinstance(self._placement, OpenStack):
-            self._placement.open_door()
-        self.pulled = False
-
     def close(self) -> None:
-        self.plug()
         self.inner.close()
 
 
@@ -80,31 +60,31 @@ class Host:
         self.placement = placement.anew(Path(directory))
         self.settings = told(Path(directory), self.placement)
         self.schedulers: set[str] = set()
-        self.open(0, after=False)
+        self.flat = False
+        self.open()
 
-    def open(self, number: int, *, after: bool) -> None:
+    def open(self, outage: Outage | None = None) -> None:
         def wired(transport: Transport) -> Transport:
-            self.cable = Cable(transport, self.placement)
-            self.cable.pull_at(number, after=after)
+            self.cable = Cable(transport, self.placement, outage)
             return self.cable
 
         self.world: World = opened(self.settings, wired)
-        self.world.driver.change(nics=(), gpus=GPUS)
+        self.world.driver.change(nics=(), gpus=GPUS, flat_devices=self.flat)
         self.agent = self.world.agent
         self.raw = PlacementClient(self.cable.inner)
 
     def close(self) -> None:
+        self.cable.outage.end()
         self.world.close()
 
     def restart(self) -> None:
         """The cable is still to be pulled where it was to be."""
-        at = self.cable.at
-        self.close()
-        self.open(at, after=self.cable.after)
+        self.world.close()
+        self.open(self.cable.outage)
 
     def recover(self) -> None:
         """Placement is back: one pass later all is well."""
-        self.cable.plug()
+        self.cable.outage.end()
         if self.agent.condition.state is not State.READY:
             if self.world.retries:
                 self.world.retry()
@@ -172,6 +152,53 @@ def verify(host: Host) -> None:
     host.agent.verify()
 
 
+def nest(host: Host) -> None:
+    """The card gets a provider of its own, and whoever has it goes along."""
+    host.flat = False
+    host.world.driver.change(flat_devices=False)
+    host.agent.look("an event")
+
+
+def flatten(host: Host) -> None:
+    host.flat = True
+    host.world.driver.change(flat_devices=True)
+    host.agent.look("an event")
+
+
+def start_nested(host: Host) -> None:
+    host.flat = False
+    start(host)
+
+
+def undo(host: Host) -> None:
+    host.flat = False
+    receipt = [*host.world.journal.reshapes(done=True)][-1]
+    with suppress(PlacementUnavailable, ReshapeRefused):
+        host.agent.reshape(receipt)
+
+
+def holding_its_card(host: Host) -> None:
+    host.agent.claim(ASKED)
+
+
+def holding_a_card_of_the_host(host: Host) -> None:
+    flatten(host)
+    holding_its_card(host)
+
+
+def reshaped(host: Host) -> None:
+    holding_a_card_of_the_host(host)
+    nest(host)
+
+
+PREPARED = {
+    nest: holding_a_card_of_the_host,
+    start_nested: holding_a_card_of_the_host,
+    flatten: holding_its_card,
+    undo: reshaped,
+}
+
+
 def tell(host: Host, asked: ClaimRequest) -> None:
     """Whoever is told that it has something, has it."""
     with suppress(PlacementUnavailable, ClaimsClosed):
@@ -188,16 +215,35 @@ def a_host(placement: Placement, *, reported: bool = True) -> Iterator[Host]:
         yield host
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before a request", "after a request"])
-@pytest.mark.parametrize(
-    "operation", [start, claim, adopt, release, grow, shrink, verify], ids=lambda each: each.__name__
-)
+BOTH = pytest.mark.parametrize("after", [False, True], ids=["before a request", "after a request"])
+
+
+def each_of(*operations: Operation) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("operation", operations, ids=lambda each: each.__name__)
+
+
+@BOTH
+@each_of(start, claim, adopt, release, grow, shrink, verify)
 def test_pulled_at_each_step(placement: Placement, operation: Operation, after: bool) -> None:
+    pull_at_each_step(placement, operation, after)
+
+
+@BOTH
+@each_of(nest, flatten, start_nested, undo)
+def test_pulled_at_each_step_of_a_reshape(
+    any_placement: Placement, operation: Operation, after: bool
+) -> None:
+    """Scenario 10: one that was due at the start is done without another one, once placement is back."""
+    pull_at_each_step(any_placement, operation, after)
+
+
+def pull_at_each_step(placement: Placement, operation: Operation, after: bool) -> None:
     for number in range(1, REQUESTS_MAX):
         with a_host(placement) as host:
+            PREPARED.get(operation, lambda _: None)(host)
             host.cable.pull_at(number, after=after)
             operation(host)
-            pulled = host.cable.pulled
+            pulled = host.cable.outage.begun
             host.recover()
             host.check()
             nothing_is_leaked(host)
@@ -207,15 +253,15 @@ def test_pulled_at_each_step(placement: Placement, operation: Operation, after: 
     raise AssertionError(f"{operation.__name__} makes more than {REQUESTS_MAX} requests")
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before a request", "after a request"])
+@BOTH
 def test_pulled_at_each_step_of_the_first_report(placement: Placement, after: bool) -> None:
     for number in range(1, REQUESTS_MAX):
         with a_host(placement, reported=False) as host:
             host.cable.pull_at(number, after=after)
             host.agent.look("the start")
-            assert host.cable.pulled is (host.agent.condition.state is State.DEGRADED)
-            pulled = host.cable.pulled
-            host.cable.pull_at(0, after=False)
+            assert host.cable.outage.begun is (host.agent.condition.state is State.DEGRADED)
+            pulled = host.cable.outage.begun
+            host.cable.outage.call_off()
             with suppress(ClaimsClosed):
                 host.agent.claim(ASKED)
                 assert not pulled
@@ -234,8 +280,8 @@ def test_pulled_at_each_step_and_the_agent_killed_meanwhile(
         with a_host(placement) as host:
             host.cable.pull_at(number, after=True)
             operation(host)
-            pulled = host.cable.pulled
-            host.cable.plug()
+            pulled = host.cable.outage.begun
+            host.cable.outage.end()
             host.restart()
             host.recover()
             host.check()
@@ -255,9 +301,10 @@ def nothing_is_leaked(host: Host) -> None:
 def test_away_at_the_start_the_agent_is_up_and_says_why(
     placement: Placement, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Scenario 11."""
     caplog.set_level(logging.INFO)
     with a_host(placement, reported=False) as host:
-        host.cable.pull()
+        host.cable.outage.begin()
         host.agent.look("the start")
         for _ in range(5):
             host.world.retry()

@@ -1,4 +1,4 @@
-"""Placement goes away at each request of each step of a move, and comes back: nothing leaked, nothing lost."""
+"""Placement goes away at each request of each step of a move, and is back later: nothing leaked or lost."""
 
 from __future__ import annotations
 
