@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
+from cellcheck import check_cells
 from placements import Embedded
 from trackerkit import Tap, TappedJournal, uuid_of
 
@@ -16,7 +16,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit_cells import cell_amounts
 from agent.claims.flavor import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest
-from agent.driver import Cell, DriverSettings, HostSettings
+from agent.driver import DriverSettings, HostSettings
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
 from agent.report import Reporter
@@ -151,27 +151,3 @@ class NumaHost:
                     mine = claim.allocations[uuid]
                     assert {name: mine[name] for name in amounts} == amounts, "placement and context agree"
         check_cells(claims.values(), self.driver.host.cells, self.driver.topology().dedicated_cpus)
-
-
-def check_cells(claims: Iterable[Claim], cells: Iterable[Cell], dedicated: frozenset[int]) -> None:
-    there = {each.id: each for each in cells}
-    owners: dict[int, str] = {}
-    used: Counter[tuple[int, int]] = Counter()
-    for claim in claims:
-        exact = {int(unit) for classes in claim.units.values() for unit in classes.get("PCPU", ())}
-        chosen = {cpu for placed in claim.cells for cpu in placed.cpus}
-        assert chosen <= exact <= dedicated
-        for cpu in exact:
-            assert owners.setdefault(cpu, claim.consumer) == claim.consumer, f"CPU {cpu} is pinned twice"
-        for placed in claim.cells:
-            assert placed.cpus <= there[placed.host_cell].cpus
-            assert len(set(placed.pinning.values())) == len(placed.pinning)
-            assert not placed.withheld & set(placed.pinning.values())
-            used[placed.host_cell, placed.page_kib] += placed.memory_mb
-    for (number, page_kib), memory_mb in used.items():
-        pages = there[number].pages
-        if page_kib in pages:
-            assert memory_mb * 1024 <= pages[page_kib] * page_kib, "no page is given twice"
-        else:
-            huge_mb = sum(size * count for size, count in pages.items()) // 1024
-            assert memory_mb <= there[number].memory_mb - huge_mb, "no cell is over its memory"

@@ -10,11 +10,13 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
+from cellcheck import check_cells
 from placements import Embedded, Placement
 
+from agent.claims.cells import Layout
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.driver import Guest, GuestState, UsedUnit
+from agent.driver import Cell, Guest, GuestState, Topology, UsedUnit
 from agent.errors import PlacementUnavailable
 from agent.journal import Journal, Written
 from agent.moves.table import Move
@@ -62,6 +64,15 @@ POOL = provider("pool", traits=(SHARING,), rack=True, DISK_GB=1000)
 ELSEWHERE = provider("elsewhere", VCPU=8, MEMORY_MB=4096)
 UNITS = {uuid_of("host"): {"PCPU": ("4", "5", "6", "7")}, uuid_of("nic0"): {"SRIOV_NET_VF": VFS}}
 NAMES = {each.uuid: each.name for each in (*HOST, POOL, ELSEWHERE)}
+CELLS = tuple(
+    Cell(number, frozenset(cpus), 2048, (frozenset(cpus[:2]), frozenset(cpus[2:])), {2048: 256})
+    for number, cpus in enumerate(((0, 1, 4, 5), (2, 3, 6, 7)))
+)
+"""Of each, two CPUs are shared and two siblings dedicated; 512 MiB of 2048 are in large pages."""
+LAYOUT = Layout(
+    Topology(CELLS, frozenset(range(4)), frozenset(range(4, 8))),
+    {uuid_of("gpu0"): 0, uuid_of("gpu1"): 1, uuid_of("nic0"): 1},
+)
 
 
 def request(
@@ -197,7 +208,7 @@ class Kit:
             for each in self.raw.read_tree(uuid_of(root))
         )
         held = {each.uuid: self.raw.consumers_on(each.uuid) for each in tree}
-        self.tracker.refresh(tree, held, UNITS)
+        self.tracker.refresh(tree, held, UNITS, LAYOUT)
 
     @property
     def _made(self) -> set[str]:
@@ -244,6 +255,7 @@ class Kit:
                 assert everything.get(consumer) == mine
                 self._check_sums(claim)
         self._check_units(claims)
+        check_cells(claims.values(), CELLS, LAYOUT.topology.dedicated_cpus)
         for each in self.providers:
             for name, inventory in each.inventories.items():
                 assert self.used(each.name, name) <= inventory.capacity
@@ -255,7 +267,9 @@ class Kit:
             for name, amount in amounts.items():
                 totals[name] = totals.get(name, 0) + amount
         if not claim.adopted:
-            assert totals == claim.request.resources
+            withheld = sum(len(cell.withheld) for cell in claim.cells)
+            asked = claim.request.resources
+            assert totals == (asked | {"PCPU": asked["PCPU"] + withheld} if withheld else asked)
 
     @staticmethod
     def _check_units(claims: Mapping[str, Claim]) -> None:

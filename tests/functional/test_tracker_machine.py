@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from placements import OpenStack, Placement
 from trackerkit import Kit, fast_directory, guest, request, uuid_of
 
 from agent.claims.claim import ClaimState
-from agent.claims.request import ClaimRequest
+from agent.claims.request import ClaimRequest, TopologyRequest
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
@@ -39,6 +40,7 @@ from agent.errors import (
 
 CONSUMERS = tuple(uuid_of(f"consumer {number}") for number in range(6))
 STRANGERS = tuple(uuid_of(f"stranger {number}") for number in range(2))
+MIXED = TopologyRequest("mixed", cells=2, dedicated_cpus=frozenset({0, 2}))
 RUNS = 25 * int(os.environ.get("PLIMSOLL_STEPS", "1"))
 
 consumers = st.sampled_from(CONSUMERS)
@@ -52,6 +54,17 @@ wishes = st.sampled_from(
         {"VGPU": 3},
         {"SRIOV_NET_VF": 1, "VCPU": 1},
         {"MEMORY_MB": 5000},
+    ]
+)
+topologies = st.sampled_from(
+    [
+        ({"PCPU": 2, "MEMORY_MB": 256}, TopologyRequest("dedicated")),
+        ({"PCPU": 1, "MEMORY_MB": 256, "VGPU": 1}, TopologyRequest("dedicated", "isolate")),
+        ({"PCPU": 2, "MEMORY_MB": 512}, TopologyRequest("dedicated", "require", mem_page_size="large")),
+        ({"PCPU": 2, "VCPU": 2, "MEMORY_MB": 768}, MIXED),
+        ({"VCPU": 2, "MEMORY_MB": 2048}, TopologyRequest(cells=2)),
+        ({"VCPU": 1, "MEMORY_MB": 512, "SRIOV_NET_VF": 1}, TopologyRequest(mem_page_size=2048)),
+        ({"PCPU": 2, "MEMORY_MB": 512}, TopologyRequest("dedicated", "isolate", 2, mem_page_size="any")),
     ]
 )
 groups = st.sampled_from([0, 0, 1, 2])
@@ -85,6 +98,11 @@ class Claims(RuleBasedStateMachine):
     @rule(consumer=consumers, wish=wishes, suffixed=groups)
     def claim(self, consumer: str, wish: dict[str, int], suffixed: int) -> None:
         self.ask(request(consumer, suffixed=suffixed, **wish))
+
+    @rule(consumer=consumers, wish=topologies)
+    def claim_cells(self, consumer: str, wish: tuple[dict[str, int], TopologyRequest]) -> None:
+        amounts, topology = wish
+        self.ask(replace(request(consumer, **amounts), topology=topology))
 
     @precondition(lambda self: self.granted)
     @rule(data=st.data())
