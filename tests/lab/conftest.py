@@ -1,5 +1,6 @@
-"""The lab's node for the tests in this folder, which are skipped where there is no lab."""
+"""The lab's nodes for the tests in this folder, which are skipped where there is no lab."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -11,51 +12,85 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from labnode import ROOT, Node, wheels
+from labnode import Lab, Node, Prepare, Transcript
 
 LAB = "PLIMSOLL_LAB"
 KEEP = "PLIMSOLL_LAB_KEEP"
 """If not empty: the agent that is on the node is tested, not installed anew; "state": with what is there."""
+PACKAGE = "PLIMSOLL_DEB"
 TRANSCRIPT = "PLIMSOLL_LAB_TRANSCRIPT"
-UP_TIMEOUT_S = 600
+ROOT = Path(__file__).parents[2]
+TEST_TIMEOUT_S = 1200
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--minutes", type=float, default=3.0, help="for how long devices change at random")
+    parser.addoption("--seed", type=int, help="what draws which of them change")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
-            item.add_marker(pytest.mark.timeout(1200))
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
             if not os.environ.get(LAB):
                 item.add_marker(pytest.mark.skip(reason=f"{LAB} names no lab command; see docs/lab.md"))
 
 
 @pytest.fixture(scope="session")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node with the agent installed from this checkout; one that was up already is left up."""
-    folder = tmp_path_factory.mktemp("lab")
-    path = Path(os.environ.get(TRANSCRIPT) or folder / "transcript.md")
-    with path.open("w", encoding="utf-8") as transcript:
-        found = Node(os.environ[LAB], transcript)
-        was_up = found.lab("exec", "true").returncode == 0
-        if not was_up:
-            up = found.lab("up", timeout_s=UP_TIMEOUT_S)
-            assert up.returncode == 0, up.stdout + up.stderr
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Nodes that were up before are left up."""
+    path = Path(os.environ.get(TRANSCRIPT) or tmp_path_factory.mktemp("lab") / "transcript.md")
+    with path.open("w", encoding="utf-8") as file:
+        transcript = Transcript(file)
+        found = Lab(os.environ[LAB], transcript)
+        were_up, _ = found.running()
         try:
-            found.title("The agent under systemd")
-            if os.environ.get(KEEP) != "state":
-                found.run("labdev reset", note=False)
-                found.run(
-                    "systemctl stop plimsoll-agent; rm -rf /var/lib/plimsoll", note=False, ends=(0, 1, 5)
-                )
-            if not os.environ.get(KEEP):
-                found.install(_checkout(folder / "src"), wheels(ROOT / ".lab" / "wheels"))
             yield found
         finally:
-            if not was_up:
-                found.lab("down")
+            transcript.close()
+            if not were_up:
+                found.down()
 
 
-def _checkout(folder: Path) -> Path:
+@pytest.fixture(scope="session")
+def prepare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Prepare:
+    folder = tmp_path_factory.mktemp("checkout")
+
+    def prepared(count: int, vf_mode: str = "mdev") -> list[Node]:
+        nodes = lab.nodes(count, vf_mode)
+        for node in nodes:
+            if node.number not in lab.prepared and not os.environ.get(KEEP):
+                node.title(f"The agent is installed on {node.name}")
+                _install(node, folder)
+                lab.prepared.add(node.number)
+            if os.environ.get(KEEP) != "state":
+                node.forget()
+        return nodes
+
+    return prepared
+
+
+def _install(node: Node, folder: Path) -> None:
+    package = os.environ.get(PACKAGE)
+    if package:
+        copy = folder / "packages" / Path(package).name
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copy(package, copy)
+        node.install_package(copy)
+    else:
+        source = folder / "src"
+        if not source.exists():
+            _copy_checkout(source)
+            _build(source, folder / "wheel")
+        (wheel,) = (folder / "wheel").glob("*.whl")
+        node.install_checkout(source / "systemd", wheel, _needed(wheel, ROOT / ".lab" / "wheels"))
+    node.admit()
+
+
+def _copy_checkout(folder: Path) -> None:
     """The files that git knows, as they are now."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     for name in filter(None, listed.stdout.split("\0")):
@@ -63,4 +98,23 @@ def _checkout(folder: Path) -> Path:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, target)
+
+
+def _build(source: Path, folder: Path) -> None:
+    subprocess.run(
+        [*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)], check=True
+    )
+
+
+def _needed(wheel: Path, folder: Path) -> Path:
+    """What the agent needs, for the node's Python, with pip's own client; once for each set of them."""
+    listed = (ROOT / "setup.py").read_bytes() + (ROOT / "constraints.txt").read_bytes()
+    done = folder / f"done-{hashlib.sha256(listed).hexdigest()[:16]}"
+    if not done.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        node = ["--only-binary=:all:", "--python-version", "3.13", "-c", str(ROOT / "constraints.txt")]
+        subprocess.run([*PIP, "download", "-q", *node, "-d", str(folder), str(wheel)], check=True)
+        (folder / wheel.name).unlink()
+        done.touch()
     return folder

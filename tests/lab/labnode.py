@@ -1,28 +1,29 @@
-"""A node of the lab: a hypervisor with real SR-IOV, mediated devices, NUMA, libvirtd and systemd in a virtual
-machine. The lab is a program of its own, named by PLIMSOLL_LAB; what is done on the node is written down.
+"""The lab's nodes: hypervisors with real SR-IOV, mediated devices, NUMA, libvirtd and systemd, in virtual
+machines.
+
+The lab is a program of its own, named by PLIMSOLL_LAB; what is done on the nodes is written down. Nothing
+here imports the agent: a node has it from the checkout, or from a Debian package.
 """
 
-import importlib.metadata
 import json
+import os
+import re
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-ROOT = Path(__file__).parents[2]
 COMMAND_TIMEOUT_S = 400
+UP_TIMEOUT_S = 600
+REBOOT_TIMEOUT_S = 400
 UNIT = "plimsoll-agent"
-CONFIG = """[DEFAULT]
-compute_driver = libvirt
-host = hv1
+NODES_MAX = 2
 
-[placement]
-kind = embedded
-serve = unix:/run/plimsoll/placement.sock
-"""
+PLACEMENT_SOCKET = "/run/plimsoll/placement.sock"
+"""Where the agent serves the placement that it keeps, by `alone`."""
 
 CLIENT = """#!/usr/bin/python3
 import http.client, socket, sys
@@ -40,83 +41,242 @@ sys.exit(answer.status >= 400)
 """
 """A client of Placement that needs nothing of the agent."""
 
+Prepare = Callable[..., "list[Node]"]
+"""`prepare(count, vf_mode)`: nodes with the agent installed, stopped, and nothing remembered."""
 
-class Node:
-    """Commands on the node; each is checked, and goes with its output into the transcript."""
+Units = dict[str, list[tuple[str, str, str]]]
+"""{guest's name: [(class, unit, device)], sorted}"""
 
-    def __init__(self, lab: str, transcript: TextIO) -> None:
-        self._lab = lab
-        self._transcript = transcript
 
-    def lab(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+def alone(host: str, more: str = "") -> str:
+    """The settings of a host that keeps its placement itself; `more` is put below."""
+    return (
+        f"[DEFAULT]\ncompute_driver = libvirt\nhost = {host}\n\n"
+        f"[placement]\nkind = embedded\nserve = unix:{PLACEMENT_SOCKET}\n\n{more}"
+    )
+
+
+TRUTH = Path(__file__).with_name("truth.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What a node has: `totals` {provider: {class: total}}, devices only; `guests` what they use, `states`
+    how they are; `mdevs` {uuid: its card's address}; `functions` {card's address: its virtual functions'}.
+    """
+
+    totals: dict[str, dict[str, int]]
+    guests: Units
+    states: dict[str, str]
+    mdevs: dict[str, str]
+    functions: dict[str, list[str]]
+
+    @property
+    def units(self) -> dict[str, str]:
+        """{mediated device or virtual function: its card's address}"""
+        return {**self.mdevs, **{vf: card for card, vfs in self.functions.items() for vf in vfs}}
+
+
+class Transcript:
+    """What was done and what it said, as Markdown."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._open = False
+
+    def title(self, text: str) -> None:
+        self._fence(False)
+        self._write(f"\n### {text}\n")
+
+    def command(self, prompt: str, command: str, output: str) -> None:
+        self._fence(True)
+        self._write(f"{prompt} {command}\n" + (f"{output.rstrip()}\n" if output.strip() else ""))
+
+    def close(self) -> None:
+        self._fence(False)
+
+    def _fence(self, wanted: bool) -> None:
+        if wanted != self._open:
+            self._write("\n```console\n" if wanted else "```\n")
+            self._open = wanted
+
+    def _write(self, text: str) -> None:
+        self._file.write(text)
+        self._file.flush()
+
+
+class Lab:
+    """The lab's command: nodes that run, and their settings."""
+
+    def __init__(self, command: str, transcript: Transcript) -> None:
+        self._command = shlex.split(command)
+        self.transcript = transcript
+        self.prepared: set[int] = set()
+        """The nodes that the agent was installed on since they came up."""
+
+    def call(
+        self,
+        *arguments: str,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*shlex.split(self._lab), *arguments],
+            [*self._command, *arguments],
             capture_output=True,
             text=True,
             timeout=timeout_s,
             check=False,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
         )
+
+    def running(self) -> tuple[int, str]:
+        """How many nodes answer, and how GPUs' virtual functions are given away there: "mdev" or "vfio"."""
+        answers = [self.call("exec", "-n", str(n), _VF_MODE) for n in range(1, NODES_MAX + 1)]
+        modes = [answer.stdout.strip() for answer in answers if answer.returncode == 0]
+        return len(modes), modes[0] if modes else ""
+
+    def nodes(self, count: int, vf_mode: str = "mdev") -> "list[Node]":
+        """That many nodes that answer, and no more; those that run already are taken as they are."""
+        if self.running() != (count, vf_mode):
+            self.down()
+            up = self.call(
+                "up", str(count), timeout_s=UP_TIMEOUT_S, environment={"AGENT_LAB_VF_MODE": vf_mode}
+            )
+            assert up.returncode == 0, up.stdout + up.stderr
+        return [Node(self, number) for number in range(1, count + 1)]
+
+    def down(self) -> None:
+        self.prepared.clear()
+        self.call("down")
+
+
+_VF_MODE = "cat /sys/module/vgpusim/parameters/vf_mode"
+
+
+class Node:
+    """Commands on one node; each is checked, and goes with its output into the transcript."""
+
+    def __init__(self, lab: Lab, number: int) -> None:
+        self.lab = lab
+        self.number = number
+        self.name = f"hv{number}"
+        self._has_truth = False
 
     def run(self, command: str, *, ends: int | tuple[int, ...] = 0, note: bool = True) -> str:
         """What the command prints. `ends` are the exit codes that are good."""
-        done = self.lab("exec", command)
-        output = done.stdout + (done.stderr if done.returncode else "")
+        done = self.lab.call("exec", "-n", str(self.number), command)
         if note:
-            self.write(f"$ {command}\n{output.rstrip()}\n")
+            output = done.stdout + (done.stderr if done.returncode else "")
+            self.lab.transcript.command(f"{self.name}#", command, output)
         allowed = (ends,) if isinstance(ends, int) else ends
-        assert done.returncode in allowed, f"{command}\n{done.stdout}{done.stderr}"
+        assert done.returncode in allowed, f"{self.name}: {command}\n{done.stdout}{done.stderr}"
         return done.stdout
+
+    def ask(self, command: str) -> str:
+        """What the command prints, whatever becomes of it; not written down."""
+        return self.lab.call("exec", "-n", str(self.number), command).stdout
 
     def json(self, command: str) -> Any:
         return json.loads(self.run(command, note=False))
 
-    def write(self, text: str) -> None:
-        self._transcript.write(text)
-        self._transcript.flush()
+    def push(self, folder: Path, destination: str) -> None:
+        pushed = self.lab.call("push", "-n", str(self.number), str(folder), destination)
+        assert pushed.returncode == 0, pushed.stderr
+
+    def write(self, path: str, text: str, *, mode: str = "0644", owner: str = "root:root") -> None:
+        """Put a file in place."""
+        self.run(
+            f"cat >{path} <<'END-OF-FILE'\n{text}\nEND-OF-FILE\nchmod {mode} {path}; chown {owner} {path}",
+            note=False,
+        )
 
     def title(self, text: str) -> None:
-        self.write(f"\n## {text}\n\n")
+        self.lab.transcript.title(text)
 
-    def wait(self, what: str, holds: Callable[[], Any], timeout_s: float = 180) -> Any:
+    def wait(self, what: str, holds: Callable[[], Any], timeout_s: float = 240) -> Any:
         """What `holds` returns once that is true."""
         end = time.monotonic() + timeout_s
         while not (value := holds()):
-            assert time.monotonic() < end, f"not within {timeout_s} s: {what}\n{self.log()}"
+            assert time.monotonic() < end, f"{self.name}: not within {timeout_s} s: {what}\n{self.log()}"
             time.sleep(2)
         return value
 
+    def reboot(self) -> None:
+        """Until the node answers again, with whatever starts by itself starting."""
+        boot = self.run("cat /proc/sys/kernel/random/boot_id", note=False)
+        self.run("systemctl reboot", ends=(0, 255))
+        self.wait(
+            "it answers again",
+            lambda: self.ask("cat /proc/sys/kernel/random/boot_id") not in ("", boot),
+            REBOOT_TIMEOUT_S,
+        )
+
     def log(self) -> str:
-        return self.run(f"journalctl -u {UNIT} -o cat -n 30", note=False)
+        return self.ask(f"journalctl -u {UNIT} -o cat -n 40")
 
     # The agent
 
-    def install(self, source: Path, wheels: Path) -> None:
-        assert self.lab("push", str(source), "/root/src").returncode == 0
-        assert self.lab("push", str(wheels), "/root/wheels").returncode == 0
+    def install_checkout(self, units: Path, wheel: Path, needed: Path) -> None:
+        """The wheel into a virtual environment, and the units, users and directories that are shipped."""
+        self.push(needed, "/root/wheels")
+        self.push(wheel.parent, "/root/wheel")
+        self.push(units, "/root/systemd")
+        pip = "/opt/plimsoll/bin/pip install -q --no-index --find-links /root/wheels"
         self.run(
-            "test -d /opt/plimsoll || python3 -m venv --system-site-packages /opt/plimsoll; "
-            "/opt/plimsoll/bin/pip install -q --no-index --force-reinstall --no-deps "
-            "--find-links /opt/wheels --find-links /root/wheels /root/src && "
-            "/opt/plimsoll/bin/pip install -q --no-index --find-links /opt/wheels --find-links /root/wheels "
-            "/root/src && ln -sf /opt/plimsoll/bin/plimsoll /usr/bin/plimsoll"
+            "test -d /opt/plimsoll || python3 -m venv --system-site-packages /opt/plimsoll; cd /root/wheel; "
+            f"{pip} --force-reinstall --no-deps {wheel.name} && {pip} {wheel.name} && "
+            "ln -sf /opt/plimsoll/bin/plimsoll /usr/bin/plimsoll"
         )
-        self.run(f"cat >/root/placement <<'EOF'\n{CLIENT}EOF\nchmod 0755 /root/placement", note=False)
         self.run(
-            "cd /root/src && cp systemd/sysusers.d/*.conf /usr/lib/sysusers.d/ && systemd-sysusers && "
-            "cp systemd/plimsoll-agent.service /etc/systemd/system/ && systemctl daemon-reload && "
-            f"usermod -aG libvirt plimsoll && systemctl enable {UNIT}"
+            "cd /root/systemd && cp sysusers.d/*.conf /usr/lib/sysusers.d/ && "
+            "cp tmpfiles.d/*.conf /usr/lib/tmpfiles.d/ && cp -r *.service* /etc/systemd/system/ && "
+            "systemd-sysusers && systemd-tmpfiles --create plimsoll.conf && systemctl daemon-reload"
         )
 
-    def configure(self, text: str) -> None:
-        """Put the configuration in place; the agent is not told."""
+    def install_package(self, package: Path) -> None:
+        """A Debian package; what it depends on comes from the distribution."""
+        self.push(package.parent, "/root/packages")
         self.run(
-            "install -d -g plimsoll -m 0750 /etc/plimsoll && "
-            f"cat >/etc/plimsoll/plimsoll.conf <<'EOF'\n{CONFIG}\n{text}EOF"
+            "export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && "
+            f"apt-get install -qy --no-install-recommends /root/packages/{package.name} 2>&1 | tail -n 3"
         )
+
+    def admit(self) -> None:
+        """What docs/drivers.md says of permissions, the start at boot, and a client of placement."""
+        self.run(f"usermod -aG libvirt plimsoll && systemctl enable {UNIT} 2>&1")
+        self.write("/root/placement", CLIENT, mode="0755")
+
+    def forget(self) -> None:
+        """As before the agent first ran: no state, no guests, no devices."""
+        self.run(f"systemctl stop {UNIT}; rm -rf /var/lib/plimsoll/*", note=False, ends=(0, 5))
+        self.run("labdev reset", note=False)
+
+    def configure(self, text: str, *, note: bool = True) -> None:
+        """Put the settings in place; the agent is not told."""
+        self.run(f"cat >/etc/plimsoll/plimsoll.conf <<'EOF'\n{text}EOF", note=note)
 
     def start(self) -> None:
         self.run(f"systemctl restart {UNIT} && plimsoll status")
+
+    def ready(self, timeout_s: float = 300) -> None:
+        """Wait until the agent says so."""
+        self.wait(
+            "the agent is ready",
+            lambda: re.search(r'"state": "ready"', self.ask("plimsoll -o json status")),
+            timeout_s,
+        )
+
+    def truth(self, types: str, known: Mapping[str, str] | None = None) -> "Truth":
+        """What sysfs and libvirt say, without the agent; see truth.py."""
+        if not self._has_truth:
+            self.write("/root/truth.py", TRUTH.read_text(encoding="utf-8"))
+            self._has_truth = True
+        found = self.json(
+            f"python3 /root/truth.py {self.name} {types} {shlex.quote(json.dumps(known or {}))}"
+        )
+        guests = {name: [(u[0], u[1], u[2]) for u in units] for name, units in found["guests"].items()}
+        return Truth(**{**found, "guests": guests})
 
     def totals(self) -> dict[str, dict[str, int]]:
         """{provider: {class: total}}"""
@@ -125,41 +285,49 @@ class Node:
             for each in self.providers().values()
         }
 
+    def devices(self) -> dict[str, dict[str, int]]:
+        """{provider: {class: total}} of those that are devices' and have any."""
+        return {
+            name: amounts
+            for name, amounts in self.totals().items()
+            if amounts and re.search(r"_(pci|net)_", name)
+        }
+
+    def capacity(self, provider: str) -> dict[str, int]:
+        """{class: how much may be used}"""
+        (found,) = [each["inventories"] for each in self.providers().values() if each["name"] == provider]
+        return {
+            name: int((each["total"] - each["reserved"]) * each["allocation_ratio"])
+            for name, each in found.items()
+        }
+
+    def usages(self, provider: str) -> dict[str, int]:
+        (found,) = [each["usages"] for each in self.providers().values() if each["name"] == provider]
+        return dict(found)
+
     def providers(self) -> Mapping[str, Mapping[str, Any]]:
         """{uuid: provider}"""
         return {each["uuid"]: each for each in self.json("plimsoll -o json tree")["resource_providers"]}
 
-    def units(self) -> dict[str, list[tuple[str, str, str]]]:
-        """{guest's name: [(class, unit, device)]}"""
+    def units(self) -> Units:
+        """What the guests use, as the agent sees it."""
         return {
-            each["name"]: [
+            each["name"]: sorted(
                 (unit["resource_class"], unit["unit"], unit["device"]) for unit in each["guest"]["units"]
-            ]
+            )
             for each in self.json("plimsoll -o json instances")["instances"]
             if each["guest"]
         }
 
-    def placement(self, method: str, path: str, body: object = None) -> Any:
-        """A request to the agent's own placement, as another client sends it."""
+    def placement(self, method: str, path: str, body: object = None, *, note: bool = True) -> Any:
+        """A request to the placement that this node's agent keeps, as another client sends it."""
         data = "" if body is None else shlex.quote(json.dumps(body))
-        text = self.run(f"/root/placement {method} {path} {data}".rstrip())
+        text = self.run(f"/root/placement {method} {path} {data}".rstrip(), note=note)
         return json.loads(text) if text.strip() else None
 
-    def held(self, consumer: str) -> dict[str, dict[str, int]]:
-        """{provider's name: {class: amount}} of a consumer, as placement has it."""
-        names = {uuid: each["name"] for uuid, each in self.providers().items()}
-        found = self.placement("GET", f"/allocations/{consumer}")["allocations"]
+    def held(self, consumer: str, *, note: bool = True) -> dict[str, dict[str, int]]:
+        """{provider's name: {class: amount}} of a consumer, as this node's placement has it."""
+        providers = self.placement("GET", "/resource_providers", note=False)["resource_providers"]
+        names = {each["uuid"]: each["name"] for each in providers}
+        found = self.placement("GET", f"/allocations/{consumer}", note=note)["allocations"]
         return {names[uuid]: each["resources"] for uuid, each in found.items()}
-
-
-def wheels(folder: Path) -> Path:
-    """What the agent needs, for the node's Python, with pip's own client; once."""
-    done = folder / "done"
-    if not done.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        needed = [each for each in importlib.metadata.requires("plimsoll") or [] if "extra ==" not in each]
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"]
-        node = ["--only-binary=:all:", "--python-version", "3.13", "-c", "constraints.txt"]
-        subprocess.run([*pip, *node, "-d", str(folder), *needed], cwd=ROOT, check=True)
-        done.touch()
-    return folder

@@ -1,8 +1,10 @@
 """The agent on a hypervisor with real devices, from its start to a reboot of the host; in this order."""
 
+import json
 from typing import Any
 
-from labnode import UNIT, Node
+import pytest
+from labnode import UNIT, Node, Prepare, alone
 
 DEVICES = """[devices]
 enabled_mdev_types = nvidia-11,nvidia-471
@@ -11,50 +13,66 @@ enabled_mdev_types = nvidia-11,nvidia-471
 device_spec = {"vendor_id": "8086", "product_id": "10ca", "physical_network": "physnet0"}
 device_spec = {"vendor_id": "10de", "product_id": "1eb8", "resource_class": "PGPU", "traits": "CUSTOM_T4"}
 """
+TYPES = "nvidia-11,nvidia-471"
 NUMA = "[libvirt]\nreport_numa = true\n"
-NIC, M60, T4, A100 = (
+NIC, NIC_1, M60, T4, A100 = (
     "hv1_net_enp65s0",
+    "hv1_net_enp129s0",
     "hv1_pci_0000:42:00.0",
     "hv1_pci_0000:43:00.0",
     "hv1_pci_0000:84:00.0",
 )
 VM = "a0000000-0000-4000-8000-00000000000{}".format
 VGPU, VGPU_1 = "11111111-1111-4111-8111-111111111111", "33333333-3333-4333-8333-333333333333"
-WITH_VFS = {
-    NIC: {"SRIOV_NET_VF": 4},
-    M60: {"VGPU": 16},
-    T4: {"PGPU": 1},
-    "hv1_pci_0000:82:00.0": {"VGPU": 16},
-    "hv1_pci_0000:83:00.0": {"PGPU": 1},
-    A100: {"VGPU": 4},
-}
+ON_ROOT = ({"hv1": {"VCPU": 1, "MEMORY_MB": 48, "VGPU": 1}}, {"hv1": {"VCPU": 1, "MEMORY_MB": 64, "VGPU": 1}})
+ON_CARDS = (
+    {"hv1": {"VCPU": 1, "MEMORY_MB": 48}, M60: {"VGPU": 1}},
+    {"hv1": {"VCPU": 1, "MEMORY_MB": 64}, A100: {"VGPU": 1}},
+)
+OTHERS = {"hv1_pci_0000:82:00.0": {"VGPU": 16}, T4: {"PGPU": 1}, "hv1_pci_0000:83:00.0": {"PGPU": 1}}
+WITH_VFS = {NIC: {"SRIOV_NET_VF": 4}, M60: {"VGPU": 16}, A100: {"VGPU": 4}, **OTHERS}
 
 
-def devices(node: Node) -> dict[str, dict[str, int]]:
-    return {name: totals for name, totals in node.totals().items() if "_pci_" in name or "_net_" in name}
+@pytest.fixture(scope="module")
+def node(prepare: Prepare) -> Node:
+    (only,) = prepare(1)
+    return only
+
+
+def both(node: Node) -> tuple[dict[str, dict[str, int]], ...]:
+    """What the two guests hold."""
+    return node.held(VM(1)), node.held(VM(2))
+
+
+def test_the_service_has_no_rights_but_those_that_are_documented(node: Node) -> None:
+    node.title("The service: its user, its rights")
+    node.configure(alone("hv1"))
+    node.start()
+    node.run(f"systemctl show {UNIT} -p User,SupplementaryGroups,NoNewPrivileges,ProtectSystem; id plimsoll")
+    pid = node.run(f"systemctl show {UNIT} -p MainPID --value", note=False).strip()
+    told = node.run(f"grep -E '^(Uid|Groups|Cap(Eff|Prm|Bnd)|NoNewPrivs|Seccomp):' /proc/{pid}/status")
+    fields = dict(line.split(":", 1) for line in told.splitlines())
+    assert [fields[name].strip() for name in ("CapEff", "CapPrm", "CapBnd")] == ["0" * 16] * 3
+    assert (fields["NoNewPrivs"].strip(), fields["Seccomp"].strip()) == ("1", "2")
+    user = node.run("id -u plimsoll; id -g plimsoll; getent group libvirt | cut -d: -f3", note=False).split()
+    assert fields["Uid"].split() == user[:1] * 4 and user[0] != "0"
+    assert set(fields["Groups"].split()) == set(user[1:])
+    node.run("stat -c '%A %U:%G %n' /etc/plimsoll /run/plimsoll /run/plimsoll/* /var/lib/plimsoll")
 
 
 def test_a_flat_host_whose_vgpus_somebody_put_on_the_root(node: Node) -> None:
     """As a host was before: everything on its root, and guests that hold it there."""
-    node.configure("[libvirt]\nreport_numa = false\n")
-    node.start()
-    assert devices(node) == {}
+    node.title("A flat host: VGPUs on its root, and two consumers that hold some")
+    assert node.devices() == {}
     (root,) = node.providers().values()
     uuid = root["uuid"]
-    node.placement(
-        "POST",
-        f"/resource_providers/{uuid}/inventories",
-        {
-            "resource_class": "VGPU",
-            "resource_provider_generation": root["generation"],
-            "total": 40,
-            "reserved": 0,
-            "min_unit": 1,
-            "max_unit": 40,
-            "step_size": 1,
-            "allocation_ratio": 1.0,
-        },
-    )
+    inventory = {
+        "resource_class": "VGPU",
+        "resource_provider_generation": root["generation"],
+        "total": 40,
+        "max_unit": 40,
+    }
+    node.placement("POST", f"/resource_providers/{uuid}/inventories", inventory)
     for number, memory in ((1, 48), (2, 64)):
         body: dict[str, Any] = {
             "allocations": {uuid: {"resources": {"VCPU": 1, "MEMORY_MB": memory, "VGPU": 1}}},
@@ -64,7 +82,7 @@ def test_a_flat_host_whose_vgpus_somebody_put_on_the_root(node: Node) -> None:
             "consumer_type": "INSTANCE",
         }
         node.placement("PUT", f"/allocations/{VM(number)}", body)
-    assert node.held(VM(1)) == {"hv1": {"VCPU": 1, "MEMORY_MB": 48, "VGPU": 1}}
+    assert both(node) == ON_ROOT
     node.run(f"systemctl stop {UNIT}")
 
 
@@ -79,74 +97,95 @@ def test_guests_run_on_the_devices(node: Node) -> None:
 
 def test_flat_to_nested_with_guests_running(node: Node) -> None:
     node.title("The reshape, with the guests running: root to GPUs")
-    node.configure(DEVICES)
+    node.configure(alone("hv1", DEVICES))
     node.run(
-        "install -d -o plimsoll -g plimsoll /run/plimsoll && "
         "runuser -u plimsoll -- plimsoll reshape --offline --dry-run "
         "--config-file /etc/plimsoll/plimsoll.conf",
-        ends=(0, 3),
+        ends=3,
     )
     node.start()
     node.run("plimsoll tree")
     assert "VGPU" not in node.totals()["hv1"]
-    assert node.held(VM(1)) == {"hv1": {"VCPU": 1, "MEMORY_MB": 48}, M60: {"VGPU": 1}}
-    assert node.held(VM(2)) == {"hv1": {"VCPU": 1, "MEMORY_MB": 64}, A100: {"VGPU": 1}}
+    assert both(node) == ON_CARDS
 
 
 def test_the_tree_is_what_libvirt_and_the_kernel_say(node: Node) -> None:
     node.title("The tree, and what libvirt and sysfs say")
-    node.wait("all functions are seen", lambda: devices(node) == WITH_VFS)
-    node.run("plimsoll tree")
+    node.wait("all functions are seen", lambda: node.devices() == WITH_VFS)
     sysfs = "/sys/bus/pci/devices"
-    numbers = node.run(f"cat {sysfs}/0000:41:00.0/sriov_numvfs {sysfs}/0000:84:00.0/sriov_numvfs").split()
-    assert numbers == ["4", "4"]
-    available = node.run(f"cat {sysfs}/0000:42:00.0/mdev_supported_types/nvidia-11/available_instances")
-    made = node.run("virsh nodedev-list mdev").split()
-    on_m60 = sum(name.endswith("0000_42_00_0") for name in made)
-    assert int(available) + on_m60 == devices(node)[M60]["VGPU"]
-    assert node.units()["vm-m60"] == [("VGPU", VGPU, "pci:0000:42:00.0")]
+    node.run(f"cat {sysfs}/0000:41:00.0/sriov_numvfs {sysfs}/0000:84:00.0/sriov_numvfs")
+    node.run(f"cat {sysfs}/0000:42:00.0/mdev_supported_types/nvidia-11/available_instances")
+    node.run("virsh nodedev-list mdev")
+    truth = node.truth(TYPES)
+    assert truth.totals == node.devices()
+    assert truth.guests == node.units()
     assert node.units()["vm-a100"] == [("VGPU", VGPU_1, "pci:0000:84:00.0")]
+
+
+def test_the_reshape_is_undone_and_done_again(node: Node) -> None:
+    node.title("The reshape undone, with the guests running, and done again")
+    receipts = node.json("plimsoll -o json reshape --dry-run")["receipts"]
+    assert [len(receipts), receipts[0]["allocations"]] == [1, 2]
+    node.run(f"plimsoll reshape --undo {receipts[0]['id']} --dry-run", ends=3)
+    node.run(f"plimsoll reshape --undo {receipts[0]['id']}")
+    node.run("plimsoll tree")
+    assert both(node) == ON_ROOT
+    assert node.totals()["hv1"]["VGPU"] == 40
+    assert not any("VGPU" in totals for totals in node.devices().values())
+    node.run(f"systemctl restart {UNIT} && plimsoll status")
+    assert both(node) == ON_ROOT, "it stays undone"
+    node.run("virsh list --name")
+    node.run("plimsoll reshape")
+    assert both(node) == ON_CARDS
+    assert node.devices() == WITH_VFS
 
 
 def test_a_virtual_function_and_a_whole_gpu(node: Node) -> None:
     node.title("A guest with a virtual function and a whole GPU")
     asked = f"plimsoll claim {VM(3)} --name vm-vf --resources VCPU=1,MEMORY_MB=48,SRIOV_NET_VF=1,PGPU=1"
     node.run(asked)
-    node.run(f"labvm create vm-vf uuid={VM(3)} vf=0000:41:10.0 pci=0000:43:00.0")
+    node.run(f"labvm define vm-vf uuid={VM(3)} vf=0000:41:10.0 pci=0000:43:00.0 && virsh start vm-vf")
     units = node.wait("the guest is seen", lambda: node.units().get("vm-vf"))
-    assert sorted(units) == [
+    assert units == [
         ("PGPU", "0000:43:00.0", "pci:0000:43:00.0"),
         ("SRIOV_NET_VF", "0000:41:10.0", "pci:0000:41:00.0"),
     ]
-    assert devices(node) == WITH_VFS
+    assert node.devices() == WITH_VFS
     node.run("plimsoll instances")
 
 
 def test_libvirtd_restarts(node: Node) -> None:
     node.title("libvirtd restarts")
-    before, units = devices(node), node.units()
+    before, units = node.devices(), node.units()
     node.run("systemctl restart libvirtd")
-    node.wait(
-        "the agent is connected again",
-        lambda: "ready" in node.run("plimsoll status", note=False, ends=(0, 1)),
-    )
-    assert (devices(node), node.units()) == (before, units)
-    node.run(f"virsh destroy vm-vf && plimsoll release {VM(3)}")
-    node.wait("its end is seen over the new connection", lambda: "vm-vf" not in node.units())
+    node.ready()
+    assert (node.devices(), node.units()) == (before, units)
+    node.run("virsh destroy vm-vf")
+    node.wait("its end is seen over the new connection", lambda: state_of(node, "vm-vf") == "shutoff")
+    node.run("virsh start vm-vf")
+    node.wait("and its start", lambda: state_of(node, "vm-vf") == "running")
+
+
+def state_of(node: Node, name: str) -> str:
+    listed = node.json("plimsoll -o json instances")["instances"]
+    return str(next(each["guest"]["state"] for each in listed if each["name"] == name and each["guest"]))
 
 
 def test_functions_go_and_come_back(node: Node) -> None:
-    node.title("Virtual functions go, and come back")
-    node.run("labdev vfs 0000:41:00.0 0")
-    node.wait("they are gone", lambda: NIC not in node.totals() or not node.totals()[NIC])
-    node.run("labdev vfs 0000:41:00.0 4")
-    node.wait("they are back", lambda: devices(node).get(NIC) == {"SRIOV_NET_VF": 4})
-    assert devices(node) == WITH_VFS
+    """Those of the other network card: the first one's are in use."""
+    node.title("Virtual functions come, go, and come back")
+    node.run("labdev vfs 0000:81:00.0 3")
+    node.wait("they are there", lambda: node.devices().get(NIC_1) == {"SRIOV_NET_VF": 3})
+    node.run("labdev vfs 0000:81:00.0 0")
+    node.wait("they are gone", lambda: not node.devices().get(NIC_1))
+    node.run("labdev vfs 0000:81:00.0 4")
+    node.wait("they are back", lambda: node.devices().get(NIC_1) == {"SRIOV_NET_VF": 4})
+    assert node.devices() == {**WITH_VFS, NIC_1: {"SRIOV_NET_VF": 4}}
 
 
 def test_cells_and_back_by_configuration(node: Node) -> None:
     node.title("CPUs, memory and devices go under NUMA cells, and back")
-    node.configure(DEVICES + NUMA)
+    node.configure(alone("hv1", DEVICES + NUMA))
     node.start()
     node.run("plimsoll tree")
     parents = {each["name"]: each["parent_provider_uuid"] for each in node.providers().values()}
@@ -156,38 +195,51 @@ def test_cells_and_back_by_configuration(node: Node) -> None:
     assert held.pop(M60) == {"VGPU": 1}
     assert [*held.values()] == [{"VCPU": 1, "MEMORY_MB": 48}], "whole, on one cell"
     assert "hv1" not in held
-    node.configure(DEVICES)
+    node.configure(alone("hv1", DEVICES), note=False)
     node.start()
-    assert node.held(VM(1)) == {"hv1": {"VCPU": 1, "MEMORY_MB": 48}, M60: {"VGPU": 1}}
+    assert both(node) == ON_CARDS
 
 
 def test_the_host_reboots(node: Node) -> None:
-    """Transient mediated devices and virtual functions are gone with the host; domains name them still."""
+    """Transient mediated devices and virtual functions are gone with the host; domains name some of them
+    still, and those of the second network card are claimed for a guest that is nowhere yet.
+    """
     node.title("The host reboots")
-    for number, mdev in ((1, VGPU), (2, VGPU_1)):
-        vm = ("vm-m60", "vm-a100")[number - 1]
+    for vm in ("vm-m60", "vm-a100"):
         node.run(f"virsh dumpxml {vm} --migratable >/root/{vm}.xml && virsh define /root/{vm}.xml")
-        assert mdev in node.run(f"virsh dumpxml {vm} --inactive", note=False)
-    boot = node.run("cat /proc/sys/kernel/random/boot_id", note=False)
-    node.run("systemctl reboot", ends=(0, 255), note=False)
-    node.wait(
-        "the node answers again",
-        lambda: node.lab("exec", "cat /proc/sys/kernel/random/boot_id").stdout not in ("", boot),
-        400,
-    )
-    node.wait(
-        "the agent is ready", lambda: "ready" in node.run("plimsoll status", note=False, ends=(0, 1, 6)), 300
-    )
-    node.wait(
-        "the device of the M60 is made again",
-        lambda: VGPU in node.run("ls /sys/bus/mdev/devices", note=False),
-    )
-    assert devices(node)[A100] == {"VGPU": 1}, "its functions are not there, and a domain names one's device"
-    node.run("plimsoll tree")
-    node.run("labdev vfs 0000:84:00.0 4")
-    node.wait("the other, too", lambda: VGPU_1 in node.run("ls /sys/bus/mdev/devices", note=False))
-    node.wait("all of it", lambda: devices(node)[A100] == {"VGPU": 4})
-    node.run(
-        f"virsh start vm-m60 && virsh nodedev-list mdev && journalctl -u {UNIT} -o cat | grep 'made mediated'"
-    )
-    assert node.units()["vm-m60"] == [("VGPU", VGPU, "pci:0000:42:00.0")]
+    node.run(f"plimsoll claim {VM(4)} --name later --group 1:SRIOV_NET_VF=4")
+    before = [node.held(VM(number)) for number in range(1, 5)]
+    assert before[3] == {NIC_1: {"SRIOV_NET_VF": 4}}
+    claims = node.json("plimsoll -o json status")["claims"]["count"]
+    node.reboot()
+    node.wait("the agent answers", lambda: node.ask("plimsoll -o json status"), 300)
+    node.title("After the reboot: what is there, what is to come back")
+    node.run("plimsoll status; plimsoll tree; plimsoll instances; labdev roles")
+    assert node.json("plimsoll -o json status")["claims"] == {"open": True, "reason": None, "count": claims}
+    assert [node.held(VM(number), note=False) for number in range(1, 5)] == before
+    node.wait("the M60's device is made again", lambda: VGPU in node.ask("ls /sys/bus/mdev/devices"))
+    assert node.devices()[A100] == {"VGPU": 1}, "what a domain names, no more"
+    assert node.devices()[NIC] == {"SRIOV_NET_VF": 1}
+    assert node.capacity(NIC_1) == {"SRIOV_NET_VF": 4}, "what is claimed"
+    node.run("plimsoll claim --dry-run --resources SRIOV_NET_VF=1", ends=5)
+    node.run("virsh start vm-vf", ends=1)
+
+
+def test_what_the_reboot_took_comes_back(node: Node) -> None:
+    node.title("The virtual functions are made again")
+    node.run("for card in 84 41 81; do labdev vfs 0000:$card:00.0 4; done")
+    node.wait("the other device, too", lambda: VGPU_1 in node.ask("ls /sys/bus/mdev/devices"))
+    node.wait("all of it", lambda: node.devices() == {**WITH_VFS, NIC_1: {"SRIOV_NET_VF": 4}})
+    node.ready()
+    node.run(f"journalctl -u {UNIT} -b -o cat | grep 'made mediated'")
+    node.run("virsh start vm-m60; virsh start vm-a100; virsh start vm-vf")
+    node.run("plimsoll tree; plimsoll instances")
+    assert (node.usages(NIC), node.usages(NIC_1)) == ({"SRIOV_NET_VF": 1}, {"SRIOV_NET_VF": 4})
+    assert both(node) == ON_CARDS
+    truth = node.truth(TYPES)
+    assert (truth.totals, truth.guests) == (node.devices(), node.units())
+    node.ready()
+    findings = json.loads(node.run("plimsoll -o json audit", ends=(0, 3), note=False))["findings"]
+    node.run("plimsoll audit", ends=(0, 3))
+    assert {each["finding"] for each in findings} <= {"unclaimed_instance", "orphaned_allocation"}
+    node.run(f"plimsoll release {VM(4)}")
