@@ -162,7 +162,11 @@ class HostAgent:
         return self._reporter.running_s() < PASS_STUCK_S
 
     def use(self, settings: Settings, driver: Driver | None) -> None:
-        """Go on with other settings, and another driver where they ask for one."""
+        """Go on with other settings, and another driver where they ask for one.
+
+        Raises SettingsError, changing nothing, where the provider config files contradict the driver.
+        """
+        self._reporter.lay(settings.provider_config)
         self.settings = settings
         if driver is not None:
             self._reporter.use(driver).close()

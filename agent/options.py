@@ -20,6 +20,7 @@ Options = Mapping[str, tuple[Any, ...]]
 
 RATIO_MIN = 0.01
 HOURS_24_S = 86400
+PROVIDER_CONFIG_LOCATION = "/etc/plimsoll/provider_config"
 
 
 class CpuSet(types.ConfigType):
@@ -106,6 +107,12 @@ _COMPUTE = (
         min=0,
         max=HOURS_24_S,
         help="Seconds between two comparisons of placement with what was written there; 0 for never.",
+    ),
+    cfg.StrOpt(
+        "provider_config_location",
+        default=PROVIDER_CONFIG_LOCATION,
+        help="The directory of provider config files (*.yaml, as nova has them): inventories and traits of "
+        "the operator's own for the host's providers. Empty: none are read.",
     ),
 )
 

@@ -9,7 +9,7 @@ a plan may stop, and the next one goes on from there; nothing is wiped because s
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from textwrap import shorten
 from typing import Protocol
@@ -26,22 +26,23 @@ from agent.errors import (
     ReshapeRefused,
     UsageError,
 )
+from agent.holdings import Held, Holdings
 from agent.keeping import Kept, going, keep_held
 from agent.placement.client import PlacementClient
 from agent.plan import Operation, Plan, plan
+from agent.providerconfig.document import ProviderConfig
+from agent.providerconfig.laying import Laying
 from agent.reshape.asked import Preview, preview
 from agent.reshape.reshaping import Exact, Goal, Reshaping
 from agent.reshape.stage import staged
 from agent.resolve import Owned, Resolved, recognised, resolve
 from agent.seen import Seen
-from agent.tree import Provider, ProviderTree
+from agent.sharing import Sharing
+from agent.tree import ProviderTree
 
 ATTEMPTS_MAX = 3
 LINES_TOLD_MAX = 3
 LINE_CHARS_MAX = 160
-
-Held = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""{provider uuid: {consumer uuid: {class: amount}}}"""
 
 
 class Memory(Protocol):
@@ -94,7 +95,7 @@ class Reporter:
 
     `reshaping` does what a driver's move instructions, or an operator, ask for; without it nothing moves.
     `arrive` is called before the first write; it raises PlimsollError where nothing is to be written here.
-    `seen` keeps what placement holds for the next start.
+    `seen` keeps what placement holds for the next start. `provider_config` is laid over what a driver says.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Reporter:
         reshaping: Reshaping | None = None,
         arrive: Callable[[], None] = lambda: None,
         seen: Seen | None = None,
+        provider_config: ProviderConfig | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -127,17 +129,17 @@ class Reporter:
         self._started: float | None = None
         self._description: Description | None = None
         self._topology: Topology | None = None
-        self._tree: ProviderTree | None = None
         self._in_step = False
         self._problems: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
         self._overused: Mapping[str, tuple[str, ...]] = {}
-        self._held: dict[str, tuple[int | None, Mapping[str, Mapping[str, int]]]] = {}
         self.guests: tuple[Guest, ...] | None = None
         """What the driver last said, None before it ever answered."""
-        if seen is not None:
-            self._tree, held = seen.load()
-            self._held = {each.uuid: (each.generation, held.get(each.uuid, {})) for each in self._tree}
+        before, held = seen.load() if seen is not None else (None, {})
+        self._tree = before
+        self._laying = Laying(root_uuid, provider_config)
+        self._sharing = Sharing(client)
+        self._holdings = Holdings(client, before or ProviderTree(), held)
 
     def running_s(self) -> float:
         """For how long the pass under way has been running, 0 if there is none."""
@@ -154,6 +156,15 @@ class Reporter:
             before, self._driver = self._driver, driver
             self._description = None
             return before
+
+    def lay(self, config: ProviderConfig) -> None:
+        """Lay these provider config files over the driver's word from the next pass on. Waits for a pass.
+
+        Raises SettingsError, changing nothing, where they contradict what the driver describes.
+        """
+        with self._lock:
+            if self._laying.use(config, self._description, self._tree):
+                self._in_step = False
 
     @property
     def tree(self) -> ProviderTree | None:
@@ -185,18 +196,17 @@ class Reporter:
 
     def next_plan(self) -> Plan:
         """What the next pass would write, from a fresh look at both sides. Raises PlimsollError."""
-        description = self._driver.describe()
         current = self._client.read_tree(self._root, self._tree)
-        goal = self._goal(description, current, self._resolved(description, current))
+        description, resolved = self._understood(self._driver.describe(), current)
+        goal = self._goal(description, current, resolved)
         return self._keeping(current, goal.tree)[1]
 
     def preview_reshape(self, undo: str | None = None) -> Preview:
         """What asking for a reshape, or for undoing one, would do; writes nothing. Raises PlimsollError."""
         if self.reshaping is None:
             raise UsageError("This agent was put together without the means to reshape.")
-        description = self._driver.describe()
         current = self._client.read_tree(self._root, self._tree)
-        resolved = self._resolved(description, current)
+        description, resolved = self._understood(self._driver.describe(), current)
         return preview(self.reshaping, self._client, (description, current, resolved), undo)
 
     def _pass(self, why: str, reread: bool) -> PassReport:
@@ -238,12 +248,12 @@ class Reporter:
         return self._run(reread)
 
     def _run(self, reread: bool) -> Plan | None:
-        description, guests = self._driver.describe(), self._driver.guests()
+        said, guests = self._driver.describe(), self._driver.guests()
         topology = self._driver.topology()
         if guests != self.guests:
             self._tracker.saw(guests)
             self.guests = guests
-        if self._in_step and not reread and (description, topology) == (self._description, self._topology):
+        if self._in_step and not reread and (said, topology) == (self._description, self._topology):
             return None
         self._topology = topology
         if not self._arrived:
@@ -254,11 +264,11 @@ class Reporter:
         else:
             current = self._client.read_tree(self._root, self._tree)
         self._tree, self._in_step = current, False
-        resolved = self._resolved(description, current)
+        description, resolved = self._understood(said, current)
         exact = Exact(resolved.units, guests)
         if self.reshaping is not None and self.reshaping.settle(exact):
             current = self._client.read_tree(self._root, current)
-            resolved = self._resolved(description, current)
+            description, resolved = self._understood(said, current)
         goal = self._goal(description, current, resolved)
         written: list[Operation] = []
         tree, wanted, self._pending = current, goal.tree, None
@@ -267,9 +277,8 @@ class Reporter:
             if self._pending is not None:
                 wanted = self.reshaping.reserved(tree, goal)
         tree = self._written(tree, wanted, goal, resolved, written)
-        held = self._all_held(tree)
-        self._tracker.refresh(tree, held, resolved.units, self._layout(resolved))
-        self._tree, self._description = tree, description
+        held = self._tell_tracker(tree, resolved, reread=reread)
+        self._tree, self._description = tree, said
         self._in_step = self._pending is None and not self._kept
         if self._seen is not None:
             self._seen.save(tree, held)
@@ -282,8 +291,18 @@ class Reporter:
         )
         return Plan(tuple(written))
 
-    def _resolved(self, description: Description, current: ProviderTree) -> Resolved:
-        return resolve(description, current, self._ours(current), self._root)
+    def _understood(self, said: Description, current: ProviderTree) -> tuple[Description, Resolved]:
+        """What the driver says, with what the operator adds; and what follows from it."""
+        laid = self._laying.over(said, current)
+        resolved = resolve(laid.description, current, self._ours(current), self._root)
+        return laid.description, replace(resolved, problems=(*resolved.problems, *laid.conflicts))
+
+    def _tell_tracker(self, tree: ProviderTree, resolved: Resolved, *, reread: bool = False) -> Held:
+        """Let the tracker know all that it may claim from; who holds what of the host's own."""
+        whole = self._sharing.beside(tree, reread=reread)
+        held = self._holdings.on(whole, self._overused)
+        self._tracker.refresh(whole, held, resolved.units, self._layout(resolved))
+        return {uuid: holders for uuid, holders in held.items() if uuid in tree}
 
     def _layout(self, resolved: Resolved) -> Layout | None:
         return Layout(self._topology, resolved.cells) if self._topology is not None else None
@@ -309,7 +328,7 @@ class Reporter:
             stage = staged(current, goal.tree, goal.due, reserve=False)
             tree = self._written(current, stage, goal, resolved, written)
             closed = staged(tree, goal.tree, goal.due, reserve=True)
-            self._tracker.refresh(closed, self._all_held(closed), resolved.units, self._layout(resolved))
+            self._tell_tracker(closed, resolved)
             return reshaping.perform(current, tree, goal, step, exact), None
         except ReshapeRefused as refusal:
             return tree, refusal
@@ -341,7 +360,7 @@ class Reporter:
                 if isinstance(error.__cause__, PlacementUnavailable):
                     raise error.__cause__ from error  # a state that passes, whichever operation met it
                 raise
-            self._keep_held(current, tree, foreign)
+            self._holdings.keep(current, tree, foreign)
             written.extend(operations.operations)
         ours = goal.owned if wanted is goal.tree else (owned | goal.owned).within(wanted)
         if self._memory.owned() != ours:
@@ -357,30 +376,6 @@ class Reporter:
         held = {provider: self._client.consumers_on(provider) for provider in gone}
         kept = keep_held(current, wanted, gone, held)
         return kept, plan(current, kept.tree) if kept.told else operations
-
-    def _keep_held(self, before: ProviderTree, after: ProviderTree, foreign: set[str]) -> None:
-        """Who holds what did not change on providers that nobody but ourselves wrote to."""
-        for provider in after:
-            if provider.uuid in foreign:
-                continue
-            was = before.get(provider.uuid)
-            known = self._held.get(provider.uuid)
-            if was is None or not was.inventories:
-                self._held[provider.uuid] = (provider.generation, {})
-            elif known is not None and known[0] == was.generation:
-                self._held[provider.uuid] = (provider.generation, known[1])
-
-    def _all_held(self, tree: ProviderTree) -> Held:
-        """Who holds what, read again only where the generation says that somebody wrote."""
-        self._held = {provider.uuid: self._held_on(provider) for provider in tree if provider.inventories}
-        return {uuid: held for uuid, (_, held) in self._held.items() if held}
-
-    def _held_on(self, provider: Provider) -> tuple[int | None, Mapping[str, Mapping[str, int]]]:
-        known = self._held.get(provider.uuid)
-        # A release does not raise the generation; where too much is in use, it is waited for.
-        if known is not None and known[0] == provider.generation and provider.uuid not in self._overused:
-            return known
-        return provider.generation, self._client.consumers_on(provider.uuid)
 
 
 def _sentence(why: str, written: Plan | None) -> str:

@@ -153,6 +153,7 @@ class Service:
             reshaping=Reshaping(client, tracker, journal, identity.uuid),
             arrive=lambda: arrive(told.state_path, client, here, tracker.claims().values()),
             seen=Seen(told.state_path, here),
+            provider_config=told.provider_config,
         )
         self._stack.callback(reporter.close)
         self._agent = HostAgent(
@@ -251,21 +252,22 @@ class Service:
     def _reload_settings(self) -> None:
         """All of it or nothing: whatever is wrong, what runs goes on running."""
         self._notifier.reloading()
+        driver: Driver | None = None
         try:
             found = settings.reload(self._settings, *self._config)
-            driver = None
             if found.settings.driver != self._settings.driver:
                 driver = driver_class(found.settings.compute_driver).create(found.settings.driver)
-        except SettingsError as error:
-            LOG.error("The settings were not reloaded, the running ones stay: %s", error.message)
-        else:
             self._use(found, driver)
+        except SettingsError as error:
+            if driver is not None:
+                driver.close()
+            LOG.error("The settings were not reloaded, the running ones stay: %s", error.message)
         self._notifier.ready(self._status())
 
     def _use(self, found: settings.Reloaded, driver: Driver | None) -> None:
+        self._agent.use(found.settings, driver)
         self._settings = found.settings
         log.configure(found.settings.log.level, found.settings.log.format, found.settings.secrets)
-        self._agent.use(found.settings, driver)
         if driver is not None:
             self._watch(driver)
         self._plan_jobs()

@@ -17,6 +17,7 @@ from agent.errors import SettingsError
 from agent.httpaddress import Address
 from agent.options import (
     NEED_RESTART,
+    PROVIDER_CONFIG_LOCATION,
     all_options,
     allowed,
     driver_class,
@@ -24,6 +25,8 @@ from agent.options import (
     is_pattern,
     with_groups,
 )
+from agent.providerconfig import files as provider_config_files
+from agent.providerconfig.document import ProviderConfig
 
 DEFAULT_FILE = Path("/etc/plimsoll/plimsoll.conf")
 DEFAULT_DIRECTORY = Path("/etc/plimsoll/conf.d")
@@ -103,6 +106,7 @@ class Settings:
     http: HttpSettings
     log: LogSettings
     pci_aliases: Aliases = field(default_factory=dict)
+    provider_config: ProviderConfig = field(default_factory=ProviderConfig)
     files: tuple[Path, ...] = ()
     table: Table = field(default_factory=dict, repr=False)
 
@@ -168,6 +172,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         http=HttpSettings(tuple(map(Address.parse, table["http"]["listen"].value))),
         log=LogSettings(**_values(table, "log")),
         pci_aliases=parse_aliases(table["pci"]["alias"].value),
+        provider_config=_provider_config(table["compute"]["provider_config_location"].value),
         files=files,
         table=table,
     )
@@ -178,6 +183,14 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
 
 def _values(table: Table, group: str) -> dict[str, Any]:
     return {option: configured.value for option, configured in table[group].items()}
+
+
+def _provider_config(location: str) -> ProviderConfig:
+    """What the files in that directory say; the default one need not be there."""
+    if not location:
+        return ProviderConfig()
+    directory = _absolute("[compute] provider_config_location", location)
+    return provider_config_files.load(directory, required=location != PROVIDER_CONFIG_LOCATION)
 
 
 def _host(name: str) -> str:
@@ -330,7 +343,10 @@ def reload(
                 (restart if option in NEED_RESTART.get(group, ()) else changed).append(f"[{group}] {option}")
         table[group] = merged
     changed.extend(f"[{group}]" for group in running.table if group not in wanted.table)
-    return Reloaded(build(table, wanted.files), tuple(changed), tuple(restart))
+    settings = build(table, wanted.files)
+    if settings.provider_config != running.provider_config:
+        changed.append("the provider config files")
+    return Reloaded(settings, tuple(changed), tuple(restart))
 
 
 def sample() -> str:

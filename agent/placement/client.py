@@ -22,6 +22,8 @@ from agent.tree import Inventory, Provider, ProviderTree
 
 DEFAULT_MICROVERSION = "1.39"
 LEAST_MICROVERSION = "1.30"
+SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
+AGGREGATES_MAX = 100
 _CONSUMER_TYPES = "1.38"
 _REPARENTING = "1.37"
 _UNTYPED = "unknown"  # how placement shows a consumer that was written before 1.38
@@ -83,6 +85,22 @@ class PlacementClient:
     def generations(self, root: str) -> Mapping[str, int]:
         """{provider uuid: generation} of the tree that `root` is in, in one request."""
         return {provider.uuid: provider.generation or 0 for provider in self._in_tree(root)}
+
+    def sharing(self, aggregates: Iterable[str], known: Iterable[Provider] = ()) -> tuple[Provider, ...]:
+        """The providers in these aggregates, of whichever tree, that share by them; by name.
+
+        One request for every AGGREGATES_MAX of them, and three more for each provider whose generation
+        differs from that in `known`.
+        """
+        names, old = sorted(aggregates), {provider.uuid: provider for provider in known}
+        found: dict[str, Provider] = {}
+        for first in range(0, len(names), AGGREGATES_MAX):
+            some = ",".join(names[first : first + AGGREGATES_MAX])
+            query = {"member_of": f"in:{some}", "required": SHARING_TRAIT}
+            shown = self._providers(query, "show what is shared with this host")
+            found |= {each.uuid: each for each in shown}
+        listed = sorted(found.values(), key=lambda provider: provider.name)
+        return tuple(self._filled(provider, old.get(provider.uuid)) for provider in listed)
 
     def find_provider(self, *, name: str | None = None, uuid: str | None = None) -> Provider | None:
         """The provider with that name, or that uuid, without its contents (`refreshed` reads them)."""

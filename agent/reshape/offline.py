@@ -53,6 +53,7 @@ def _reporter(told: Settings) -> Iterator[tuple[Reporter, Reshaping]]:
                 journal,
                 identity.uuid,
                 reshaping=reshaping,
+                provider_config=told.provider_config,
                 arrive=lambda: arrive(
                     told.state_path, client, place(told.placement), tracker.claims().values()
                 ),

@@ -82,7 +82,7 @@ def test_what_somebody_else_changed_meanwhile_is_read_and_nothing_else(
         (root,) = world.agent.tree()[0].roots
         change(PlacementClient(world.wire.inner), root)
     world, requests = restarted(site)
-    mends = 1 if change is change_inventory else 0
+    mends = 1 if change in (change_inventory, change_aggregates) else 0  # or sees who shares by them
     with closing(world):
         assert world.agent.condition.state is State.READY
         assert requests == 2 + 4 + mends

@@ -1,0 +1,1 @@
+"""What an operator adds to the providers, in files: nova's provider.yaml."""

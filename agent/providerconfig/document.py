@@ -1,0 +1,242 @@
+"""Provider config files as nova has them (provider.yaml, schema 1.0): from text to checked entries. Pure.
+
+Stricter than nova in three things, which there go wrong in silence: a key that nobody knows is refused, one
+that is there twice too, and so is what YAML can refer back to (a few lines of it may stand for gigabytes).
+Source: https://docs.openstack.org/nova/latest/admin/managing-resource-providers.html
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, NoReturn
+
+import yaml
+
+from agent.driver import DescribedInventory
+from agent.errors import SettingsError
+from agent.tree import MAX_UNIT
+
+BYTES_MAX = 256 * 1024
+DEPTH_MAX = 16
+ENTRIES_MAX = 1024
+SCHEMA_VERSION = "1.0"
+COMPUTE_NODE = "$COMPUTE_NODE"
+"""Instead of a uuid: the host itself, where no entry of its own says more."""
+
+_AMOUNT = {"type": "integer", "minimum": 0, "maximum": MAX_UNIT}
+_UNIT = {"type": "integer", "minimum": 1, "maximum": MAX_UNIT}
+_NAME = r"^CUSTOM_[A-Z0-9_]{1,248}$"
+_UUID = r"^[0-9A-Fa-f]{8}-([0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}$"
+
+
+def _object(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _additional(items: Mapping[str, Any]) -> dict[str, Any]:
+    return _object({"additional": {"type": "array", "items": items}})
+
+
+_INVENTORY = _object(
+    {
+        "total": _AMOUNT,
+        "reserved": _AMOUNT,
+        "min_unit": _UNIT,
+        "max_unit": _UNIT,
+        "step_size": _UNIT,
+        "allocation_ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6},
+    },
+    "total",
+)
+_ENTRY = _object(
+    {
+        "identification": {
+            **_object(
+                {
+                    "uuid": {"type": "string", "pattern": rf"{_UUID}|^\$COMPUTE_NODE$"},
+                    "name": {"type": "string", "minLength": 1, "maxLength": 200},
+                }
+            ),
+            "minProperties": 1,
+            "maxProperties": 1,
+        },
+        "inventories": _additional({"type": "object", "additionalProperties": _INVENTORY}),
+        "traits": _additional({"type": "string"}),
+    },
+    "identification",
+)
+_FILE = _object(
+    {
+        "meta": {
+            "type": "object",
+            "properties": {"schema_version": {"type": "string"}},
+            "required": ["schema_version"],
+        },
+        "providers": {"type": "array", "items": _ENTRY, "maxItems": ENTRIES_MAX},
+    },
+    "meta",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What an operator adds to one provider, known by `name`, or by `uuid`, which may be COMPUTE_NODE.
+
+    `file` and `key` ("providers[0]") say where it stands.
+    """
+
+    file: str
+    key: str
+    name: str | None = None
+    uuid: str | None = None
+    inventories: Mapping[str, DescribedInventory] = field(default_factory=dict)
+    traits: frozenset[str] = frozenset()
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}: {self.key}"
+
+    @property
+    def provider(self) -> str:
+        """Which one is meant, in words."""
+        return str(self.name or self.uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig:
+    """All entries, in the order of their files; no two have the same name, or the same uuid."""
+
+    entries: tuple[Entry, ...] = ()
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without what refers back, without keys given twice, and of a depth that has a bound."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(
+                problem="an alias (*name) is not allowed here: write it out", problem_mark=event.start_mark
+            )
+        self.depth += 1
+        if self.depth > DEPTH_MAX:
+            raise yaml.MarkedYAMLError(problem=f"it is nested deeper than {DEPTH_MAX} levels")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {str(key.value)[:80]!r} is there twice", problem_mark=key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def parse(text: bytes, file: str) -> tuple[Entry, ...]:
+    """The entries of one file that add something. Raises SettingsError with `file` and the key."""
+    if len(text) > BYTES_MAX:
+        raise SettingsError(f"{file}: a provider config file has at most {BYTES_MAX} bytes.", file=file)
+    try:
+        data = yaml.load(text.decode(), Loader=_Loader)  # noqa: S506 - a SafeLoader, see above
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file}: this is no UTF-8 text.", file=file) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SettingsError(f"{file}: this is no YAML: {' '.join(str(error).split())}.", file=file) from error
+    _check_schema(data, file)
+    found = [
+        _entry(each, file, f"providers[{number}]") for number, each in enumerate(data.get("providers", ()))
+    ]
+    return tuple(entry for entry in found if entry.inventories or entry.traits)
+
+
+def merged(entries: Iterable[Entry]) -> ProviderConfig:
+    """Raises SettingsError where two entries are of the same provider."""
+    found = tuple(entries)
+    seen: dict[tuple[str | None, str | None], Entry] = {}
+    for entry in found:
+        known = seen.setdefault((entry.name, entry.uuid), entry)
+        if known is not entry:
+            _refuse(
+                entry.file,
+                f"{entry.key}.identification",
+                f"provider {entry.provider} is configured in {known.where} already; put both into one entry",
+            )
+    return ProviderConfig(found)
+
+
+def _check_schema(data: object, file: str) -> None:
+    from jsonschema import Draft202012Validator  # late: it is slow to import, and only a file needs it
+    from jsonschema.exceptions import best_match
+
+    version = data.get("meta") if isinstance(data, dict) else None
+    version = version.get("schema_version") if isinstance(version, dict) else None
+    if isinstance(version, str) and version != SCHEMA_VERSION:
+        _refuse(
+            file, "meta.schema_version", f"{version[:40]!r} is not known here, only {SCHEMA_VERSION!r} is"
+        )
+    error = best_match(Draft202012Validator(_FILE).iter_errors(data))
+    if error is not None:
+        _refuse(file, _key(error.absolute_path) or "the top level", error.message[:300])
+
+
+def _key(path: Sequence[str | int]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def _entry(data: Mapping[str, Any], file: str, key: str) -> Entry:
+    inventories: dict[str, DescribedInventory] = {}
+    for number, each in enumerate(data.get("inventories", {}).get("additional", ())):
+        for name, amounts in each.items():
+            where = f"{key}.inventories.additional[{number}].{name}"
+            _check_custom(name, "resource class", file, where)
+            if name in inventories:
+                _refuse(file, where, "this resource class is there twice")
+            inventories[name] = _inventory(amounts, file, where)
+    traits = data.get("traits", {}).get("additional", ())
+    for number, name in enumerate(traits):
+        _check_custom(name, "trait", file, f"{key}.traits.additional[{number}]")
+    told = data["identification"]
+    uuid = told.get("uuid")
+    return Entry(
+        file,
+        key,
+        told.get("name"),
+        uuid if uuid in (None, COMPUTE_NODE) else uuid.lower(),
+        inventories,
+        frozenset(traits),
+    )
+
+
+def _inventory(amounts: Mapping[str, Any], file: str, where: str) -> DescribedInventory:
+    """What is not said is as placement would have it."""
+    if amounts.get("reserved", 0) > amounts["total"]:
+        _refuse(file, f"{where}.reserved", f"{amounts['reserved']} cannot be reserved of {amounts['total']}")
+    if not isfinite(amounts.get("allocation_ratio", 1.0)):
+        _refuse(file, f"{where}.allocation_ratio", "this is no number")
+    return DescribedInventory(**{"max_unit": MAX_UNIT, "allocation_ratio": 1.0, **amounts})
+
+
+def _check_custom(name: str, kind: str, file: str, where: str) -> None:
+    if not re.fullmatch(_NAME, name):
+        _refuse(
+            file,
+            where,
+            f"{name[:80]!r} is no {kind} of an operator's; such a name is CUSTOM_ and then A-Z, 0-9 or _",
+        )
+
+
+def _refuse(file: str, key: str, why: str) -> NoReturn:
+    raise SettingsError(f"{file}: {key}: {why}.", file=file, key=key)
