@@ -99,7 +99,8 @@ class Resolved:
     """`tree` is all of placement's tree as it shall be; `owned` holds once it is; `devices` {uuid: device};
 
     `units` {uuid: {class: (unit, ...)}}; `cells` {uuid: id of the NUMA cell that it is on}; `ways`
-    {uuid: classes that exclude each other}; `problems`: sentences on what was left out, the rest stands.
+    {uuid: classes that exclude each other}; `to_make` {uuid: units that do not exist yet}; `problems`:
+    sentences on what was left out, the rest stands.
     """
 
     tree: ProviderTree
@@ -109,6 +110,7 @@ class Resolved:
     problems: tuple[str, ...] = ()
     cells: Mapping[str, int] = field(default_factory=dict)
     ways: Mapping[str, tuple[frozenset[str], ...]] = field(default_factory=dict)
+    to_make: Mapping[str, Mapping[str, Mapping[str, Mapping[str, str]]]] = field(default_factory=dict)
 
 
 def resolve(description: Description, current: ProviderTree, owned: Owned, root_uuid: str) -> Resolved:
@@ -143,6 +145,7 @@ def resolve(description: Description, current: ProviderTree, owned: Owned, root_
         tuple(problems),
         {uuids[each.name]: each.cell for each in description.providers if each.cell is not None},
         {uuids[each.name]: each.ways for each in description.providers if each.ways},
+        {uuids[each.name]: each.to_make for each in description.providers if each.to_make},
     )
 
 

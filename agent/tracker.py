@@ -18,7 +18,7 @@ from agent import log
 from agent.claims.cells import HostCells, Layout
 from agent.claims.claim import Claim, ClaimState, Explanation, Step
 from agent.claims.claiming import ClaimAttempt
-from agent.claims.fit import FreeUnits, Host, check_placeable
+from agent.claims.fit import Amounts, FreeUnits, Host, check_placeable
 from agent.claims.handle import ClaimHandle
 from agent.claims.ledger import Held
 from agent.claims.refusal import called, holds_other, is_moving
@@ -86,10 +86,17 @@ class ResourceTracker:
 
         Without the host's `layout` no guest that asks for NUMA cells, pinned CPUs or pages can be placed.
         """
-        host = Host.of(tree, self._register.journal.host_uuid())
+        ways = layout.ways if layout else None
+        host = Host.of(tree, self._register.journal.host_uuid(), ways)
         cells = HostCells.of(layout, host)
         with self._lock:
             self._register.ledger.refresh(host, held, units, cells)
+            self._register.ledger.to_make = layout.to_make if layout else {}
+
+    def in_use(self) -> Amounts:
+        """{provider uuid: {class: in use, by whomever}}"""
+        with self._lock:
+            return {uuid: dict(amounts) for uuid, amounts in self._register.ledger.used.items()}
 
     def saw(self, guests: Collection[Guest]) -> None:
         """Learn which exact units guests use: nobody else gets them, whether they are claimed or not."""

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from agent.claims.fit_search import Host, Stock
+from agent.claims.exclusion import WaysOf
+from agent.claims.fit_search import Host, Makings, Stock
 from agent.claims.numa import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
 from agent.driver import Cell, Guest, Topology
 from agent.tree import Inventory, Provider, ProviderTree
@@ -23,10 +24,16 @@ CellUse = Mapping[tuple[int, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the driver says of the host's cells; `of_provider` {provider uuid: id of the cell it is on}."""
+    """What the driver says of the host beside its inventories.
+
+    `of_provider` {provider uuid: id of the cell it is on}; `ways` {provider uuid: classes that exclude each
+    other} and `to_make` {provider uuid: units that do not exist yet}, see DescribedProvider.
+    """
 
     topology: Topology
     of_provider: Mapping[str, int] = field(default_factory=dict)
+    ways: WaysOf = field(default_factory=dict)
+    to_make: Makings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

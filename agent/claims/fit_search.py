@@ -30,6 +30,10 @@ FreeUnits = Mapping[str, Mapping[str, tuple[str, ...]]]
 """{provider uuid: {resource class: the free exact units}}, only for classes that have exact units."""
 
 
+Makings = Mapping[str, Mapping[str, Mapping[str, Mapping[str, str]]]]
+"""{provider uuid: `DescribedProvider.to_make`}"""
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """The providers that can serve this host: those of its tree, and the sharing ones of its aggregates.

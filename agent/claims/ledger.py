@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from agent.claims.cellbook import CellBook
 from agent.claims.cells import HostCells
 from agent.claims.claim import Allocations, Claim, ClaimState, Explanation, Units
+from agent.claims.exclusion import room
 from agent.claims.fit import Amounts, FreeUnits, Host, cover, fit
+from agent.claims.fit_search import Makings
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState
 from agent.tree import ProviderTree
@@ -36,6 +38,8 @@ class Ledger:
         self._in_use: dict[tuple[str, str], str] = {}
         self._named: dict[str, Units] = {}
         self._cells = CellBook()
+        self.to_make: Makings = {}
+        """What the driver says of units that do not exist yet."""
         self.moving: Callable[[], Mapping[str, str]] = dict
         """Tells {instance: migration} of the moves under way."""
         for claim in claims:
@@ -235,17 +239,32 @@ class Ledger:
         """The free units of these classes in the host's order; those in the guest's own hands come first."""
         found: dict[str, dict[str, tuple[str, ...]]] = {}
         for uuid, offered in self._offered.items():
+            room = self._room(uuid, consumer) if uuid in self.host.ways else {}
             for name in offered.keys() & classes:
+                among = room if name in room else (name,)
                 free = [
                     unit
                     for unit in offered[name]
-                    if self._taken.get((uuid, name, unit), consumer) == consumer
+                    if all(self._taken.get((uuid, each, unit), consumer) == consumer for each in among)
                     and self._in_guests.get((name, unit), consumer) == consumer
                 ]
                 used = [unit for unit in free if (name, unit) in self._in_guests]
-                found.setdefault(uuid, {})[name] = (*used, *(unit for unit in free if unit not in used))
+                ordered = (*used, *(unit for unit in free if unit not in used))
+                found.setdefault(uuid, {})[name] = ordered[: room.get(name)]
         self._only_named(found, classes, consumer)
         return found
+
+    def _room(self, uuid: str, consumer: str) -> dict[str, int]:
+        """How much the consumer could have of classes that exclude each other, beside what others have."""
+        provider, own = self.host.tree.get(uuid), self._own(consumer).get(uuid, {})
+        if provider is None:
+            return {}
+        used = {name: n - own.get(name, 0) for name, n in self._used.get(uuid, {}).items()}
+        for name, units in self._offered.get(uuid, {}).items():
+            holders = [self._in_guests.get((name, unit), consumer) for unit in units]
+            used[name] = max(used.get(name, 0), len(holders) - holders.count(consumer))
+        there = {name: each.total - each.reserved for name, each in provider.inventories.items()}
+        return room(self.host.ways[uuid], there, used)
 
     def _only_named(
         self, found: dict[str, dict[str, tuple[str, ...]]], classes: Collection[str], consumer: str

@@ -1,0 +1,77 @@
+"""What placement must not offer because of what is in use: it is reserved, pass by pass. Pure.
+
+Classes that exclude each other take room from one another (agent.claims.exclusion). A device for one-time use
+is reserved from when somebody had it, also after it was freed, until an operator sets `reserved` back in
+placement, as with nova.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from agent.claims.exclusion import Amounts, shared_out
+from agent.naming import ONE_TIME_USE
+from agent.resolve import Resolved
+from agent.tree import Inventory, Provider, ProviderTree
+
+Named = Mapping[str, frozenset[str]]
+"""{provider uuid: classes}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What was in use, of the classes in `matters`, when placement was told what is left."""
+
+    matters: Named = field(default_factory=dict)
+    amounts: Amounts = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, resolved: Resolved, used: Amounts) -> "Use":
+        """`used` {provider uuid: {class: in use, by whomever}}."""
+        matters = dict(_once(resolved))
+        for uuid, ways in resolved.ways.items():
+            matters[uuid] = matters.get(uuid, frozenset()).union(*ways)
+        return cls(matters, _of(used, matters))
+
+    def changed(self, used: Amounts) -> bool:
+        """Whether placement must be told anew what is left."""
+        return _of(used, self.matters) != self.amounts
+
+
+def reserved(resolved: Resolved, current: ProviderTree, used: Amounts) -> Resolved:
+    """`resolved` with what must be reserved in its tree; `current` is what placement has."""
+    tree = shared_out(resolved.tree, resolved.ways, used)
+    for uuid, classes in _once(resolved).items():
+        tree = tree.with_provider(_burnt(tree[uuid], classes, used.get(uuid, {}), current.get(uuid)))
+    return replace(resolved, tree=tree)
+
+
+def _once(resolved: Resolved) -> Named:
+    """The classes of devices for one-time use."""
+    return {
+        uuid: frozenset(exact)
+        for uuid, exact in resolved.units.items()
+        if ONE_TIME_USE in resolved.tree[uuid].traits
+    }
+
+
+def _of(used: Amounts, matters: Named) -> Amounts:
+    found = {
+        uuid: {name: amount for name, amount in used.get(uuid, {}).items() if amount and name in classes}
+        for uuid, classes in matters.items()
+    }
+    return {uuid: amounts for uuid, amounts in found.items() if amounts}
+
+
+def _burnt(
+    provider: Provider, classes: frozenset[str], used: Mapping[str, int], now: Provider | None
+) -> Provider:
+    inventories = dict(provider.inventories)
+    for name in classes & inventories.keys():
+        before = now.inventories.get(name) if now is not None else None
+        inventories[name] = _reserving(inventories[name], bool(used.get(name, 0)), before)
+    return replace(provider, inventories=inventories)
+
+
+def _reserving(inventory: Inventory, in_use: bool, before: Inventory | None) -> Inventory:
+    amount = inventory.total if in_use else before.reserved if before is not None else 0
+    return replace(inventory, reserved=min(inventory.total, max(inventory.reserved, amount)))
