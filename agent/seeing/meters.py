@@ -5,6 +5,7 @@ a caller makes up: providers and resource classes are those of this host's own t
 in the code. docs/seeing.md lists every metric; a test compares.
 """
 
+import re
 from collections.abc import Callable, Iterable
 
 from prometheus_client import (
@@ -12,7 +13,6 @@ from prometheus_client import (
     Counter,
     Histogram,
     ProcessCollector,
-    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.core import Metric
@@ -26,9 +26,7 @@ FAST_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 SLOW_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
 GRANTED = "granted"
 NO_ANSWER = "none"
-
-# A second series beside each, which says no more than the process's start does.
-disable_created_metrics()  # type: ignore[no-untyped-call]
+_CREATED = re.compile(rb"(# (HELP|TYPE) )?plimsoll_\w+_created\b")
 
 
 class Meters:
@@ -102,8 +100,13 @@ class Meters:
         self.registry.register(_ReadOff(collect))
 
     def text(self) -> bytes:
-        """All of them in Prometheus's text format, version 0.0.4."""
-        return generate_latest(self.registry)
+        """All of them in Prometheus's text format, version 0.0.4.
+
+        Without the second series of each counter that says when it began: the process's start says it, too.
+        How to be without it differs between the library's versions, and is for a whole process.
+        """
+        lines = generate_latest(self.registry).splitlines(keepends=True)
+        return b"".join(line for line in lines if not _CREATED.match(line))
 
 
 class _ReadOff(Collector):

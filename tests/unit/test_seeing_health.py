@@ -1,0 +1,48 @@
+"""Each check fails for its own reason, and only for that."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.condition import Fault, State
+from agent.seeing.health import LOOP_LATE_S, PASS_STUCK_S, Signs, judge
+
+WELL = Signs(State.READY, None, None, True, 1.0, 0.0, True, "/var/lib/plimsoll")
+
+
+def failed(signs: Signs) -> tuple[list[str], list[str]]:
+    health = judge(signs)
+    for check in (*health.live, *health.ready):
+        assert bool(check.reason) is not check.ok
+    return [each.name for each in health.live if not each.ok], [
+        each.name for each in health.ready if not each.ok
+    ]
+
+
+def test_a_well_agent_is_alive_and_ready() -> None:
+    assert failed(WELL) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("signs", "live", "ready"),
+    [
+        (replace(WELL, beat_age_s=LOOP_LATE_S), ["loop"], []),
+        (replace(WELL, pass_s=PASS_STUCK_S), ["pass"], []),
+        (replace(WELL, seen_host=False), [], ["inventory"]),
+        (replace(WELL, fault=Fault("driver", "libvirt is away.", True)), [], ["driver"]),
+        (replace(WELL, fault=Fault("placement", "It is away.", True)), [], ["placement"]),
+        (replace(WELL, fault=Fault("identity", "Who am I?")), [], ["identity"]),
+        (replace(WELL, fault=Fault("agent", "The disk is full.")), [], ["state"]),
+        (replace(WELL, writable=False), [], ["state"]),
+        (replace(WELL, closed="the agent is stopping"), [], ["claims"]),
+        (replace(WELL, fault=Fault("reshape", "It waits.")), [], []),
+    ],
+)
+def test_what_fails_says_so_and_why(signs: Signs, live: list[str], ready: list[str]) -> None:
+    assert failed(signs) == (live, ready)
+
+
+def test_a_reason_is_the_fault_s_own_sentence() -> None:
+    health = judge(replace(WELL, fault=Fault("placement", "Placement does not answer.", True)))
+    (check,) = [each for each in health.ready if not each.ok]
+    assert check.reason == "Placement does not answer."
