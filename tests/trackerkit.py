@@ -60,10 +60,16 @@ HOST = (
     provider("gpu1", "host", VGPU=4),
     provider("nic0", "host", SRIOV_NET_VF=2),
 )
+CARD = provider("card0", "host", CUSTOM_PCI_10DE_1EB8=2)
 POOL = provider("pool", traits=(SHARING,), rack=True, DISK_GB=1000)
 ELSEWHERE = provider("elsewhere", VCPU=8, MEMORY_MB=4096)
-UNITS = {uuid_of("host"): {"PCPU": ("4", "5", "6", "7")}, uuid_of("nic0"): {"SRIOV_NET_VF": VFS}}
-NAMES = {each.uuid: each.name for each in (*HOST, POOL, ELSEWHERE)}
+CARDS = ("0000:84:00.0", "0000:85:00.0")
+UNITS = {
+    uuid_of("host"): {"PCPU": ("4", "5", "6", "7")},
+    uuid_of("nic0"): {"SRIOV_NET_VF": VFS},
+    uuid_of("card0"): {"CUSTOM_PCI_10DE_1EB8": CARDS},
+}
+NAMES = {each.uuid: each.name for each in (*HOST, CARD, POOL, ELSEWHERE)}
 CELLS = tuple(
     Cell(number, frozenset(cpus), 2048, (frozenset(cpus[:2]), frozenset(cpus[2:])), {2048: 256})
     for number, cpus in enumerate(((0, 1, 4, 5), (2, 3, 6, 7)))
@@ -193,6 +199,9 @@ class Kit:
             generation = self.raw.put_traits(wanted.uuid, generation, wanted.traits)
         if wanted.aggregates:
             generation = self.raw.put_aggregates(wanted.uuid, generation, wanted.aggregates)
+        for name in wanted.inventories:
+            if name.startswith("CUSTOM_"):
+                self.raw.ensure_resource_class(name)
         self.raw.put_inventories(wanted.uuid, generation, wanted.inventories)
 
     def restart(self) -> None:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from placements import Placement
-from trackerkit import HOST, UNITS, Kit, request, uuid_of
+from trackerkit import CARD, CARDS, HOST, UNITS, Kit, request, uuid_of
 
 from agent.audit.auditing import Auditor, AuditReport
 from agent.audit.judgement import FindingKind
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import Refused
+from agent.errors import PlacementUnavailable, Refused
 from agent.moves.table import MoveKind
 from agent.placement.client import ConsumerAllocations, PlacementClient
 
-DEVICES = {uuid_of(each.name): each.name for each in HOST}
+DEVICES = {uuid_of(each.name): each.name for each in (*HOST, CARD)}
 
 
 class Audited:
@@ -199,6 +200,89 @@ def test_an_unknown_device_is_told(audited: Audited) -> None:
     unit = UsedUnit("SRIOV_NET_VF", "0000:99:00.1", "nic9")
     audited.guests = (running(held.consumer, unit, SRIOV_NET_VF=1),)
     assert audited.kinds() == [(FindingKind.UNKNOWN_DEVICE, "0000:99:00.1")]
+
+
+CUSTOM = "CUSTOM_PCI_10DE_1EB8"
+
+
+@pytest.fixture
+def carded(tmp_path: Path, placement: Placement) -> Iterator[Audited]:
+    """A host with devices of a custom class on a provider of their own."""
+    with Kit(tmp_path, (*HOST, CARD), placement) as kit:
+        yield Audited(kit)
+
+
+def test_a_guest_with_a_device_of_a_custom_class_is_claimed_with_that_very_device(carded: Audited) -> None:
+    """Scenario 109: real providers, also where the class is the operator's own."""
+    consumer = str(uuid4())
+    carded.guests = (running(consumer, UsedUnit(CUSTOM, CARDS[1], "card0"), VCPU=2, **{CUSTOM: 1}),)
+    carded.kit.tracker.saw(carded.guests)
+    assert carded.kinds() == [(FindingKind.UNCLAIMED_INSTANCE, consumer)]
+    assert carded.heal(everything=True).healed == {0}
+    assert carded.kit.placed(consumer) == {"host": {"VCPU": 2}, "card0": {CUSTOM: 1}}
+    claim = carded.kit.tracker.get(consumer)
+    assert claim is not None and claim.units[CARD.uuid][CUSTOM] == (CARDS[1],)
+    assert carded.kinds() == []
+    carded.kit.check()
+
+
+def test_what_differs_in_a_custom_class_is_found_and_healed(carded: Audited) -> None:
+    held = carded.kit.tracker.claim(request(VCPU=1, **{CUSTOM: 2})).claim
+    carded.guests = (running(held.consumer, VCPU=1),)
+    before = carded.kit.placed(held.consumer)
+    for placed, kind in (
+        ({"host": {"VCPU": 1}, "card0": {CUSTOM: 1}}, FindingKind.AMOUNTS_DIFFER),
+        ({"host": {"VCPU": 1}}, FindingKind.WRONG_PROVIDER),
+    ):
+        carded.kit.schedule(held.consumer, **placed)
+        assert carded.kinds() == [(kind, held.consumer)]
+        assert carded.heal().healed == frozenset()
+        assert carded.heal(everything=True).healed == {0}
+        assert carded.kit.placed(held.consumer) == before
+    orphan = str(uuid4())
+    carded.kit.tracker.release(held.consumer)
+    carded.guests = ()
+    carded.kit.schedule(orphan, card0={CUSTOM: 1})
+    assert carded.kinds() == [(FindingKind.ORPHANED_ALLOCATION, orphan)]
+    assert carded.heal(everything=True).healed == {0}
+    assert carded.kit.placed_all() == {}
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no guest", "guest there"])
+def test_a_claim_of_which_nobody_heard_is_finished_or_undone(audited: Audited, there: bool) -> None:
+    """Scenario 38: stuck between placement's claim and ours."""
+    asked = request(VCPU=2, VGPU=1)
+    with audited.kit.away(after=True), suppress(PlacementUnavailable):
+        audited.kit.tracker.claim(asked)
+    audited.guests = (running(asked.consumer, VCPU=2, VGPU=1),) if there else ()
+    audited.kit.tracker.saw(audited.guests)
+    assert audited.kinds() == [(FindingKind.STUCK_CONSUMER, asked.consumer)]
+    assert audited.heal().healed == {0}
+    claim = audited.kit.tracker.get(asked.consumer)
+    assert (claim is not None) is there is bool(audited.kit.placed(asked.consumer))
+    assert audited.kinds() == [] and audited.kit.tracker.pending == 0
+    audited.kit.check()
+
+
+def test_a_release_that_was_not_delivered_is_delivered(audited: Audited) -> None:
+    held = audited.kit.tracker.claim(request(VCPU=2)).claim
+    with audited.kit.away():
+        assert not audited.kit.tracker.release(held.consumer)
+    assert audited.kinds() == [(FindingKind.STUCK_CONSUMER, held.consumer)]
+    assert audited.heal().healed == {0}
+    assert audited.kit.placed_all() == {} and audited.kinds() == []
+
+
+def test_a_repair_that_placement_refuses_is_told_and_tried_again(audited: Audited) -> None:
+    """A stuck release while placement is away for writes: reported with the reason, not as healed."""
+    held = audited.kit.tracker.claim(request(VCPU=2)).claim
+    with audited.kit.away(only="PUT"):
+        audited.kit.tracker.release(held.consumer)
+        assert audited.kinds() == [(FindingKind.STUCK_CONSUMER, held.consumer)]
+        report = audited.heal()
+        assert report.healed == frozenset() and report.failed is not None
+        assert "not done yet" in report.failed[0]
+    assert audited.heal().healed == {0}
 
 
 def test_audits_in_a_loop_find_nothing_false_while_claims_and_moves_come_and_go(audited: Audited) -> None:
