@@ -22,6 +22,7 @@ from agent.placement.transport import Transport
 from agent.report import Reporter
 from agent.tracker import ResourceTracker
 from drivers.fake import FakeDriver, Host, cell
+from drivers.fake.host import Nic
 
 SHARED, DEDICATED = frozenset({0, 1, 8, 9}), frozenset(range(16)) - {0, 1, 8, 9}
 CELLS = tuple(
@@ -32,6 +33,12 @@ CELLS = tuple(
 )
 """Two cells of 4 cores with 2 threads (0+4, 1+5, ...), of each 6 CPUs for dedicated use (2+6 and 3+7 whole
 cores); 16 GiB each, 4 GiB of it in pages of 2 MiB and 4 GiB in pages of 1 GiB."""
+
+NICS = tuple(
+    Nic(f"eth{number}", f"0000:{number}1:00.0", (f"0000:{number}1:02.0", f"0000:{number}1:02.1"), numa=number)
+    for number in range(2)
+)
+"""A card on each cell, with two virtual functions."""
 
 
 def ask(

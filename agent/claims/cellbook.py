@@ -74,12 +74,10 @@ class CellBook:
         use.update(use_of_guests(counted, self.host.small_page_kib))
         mine = frozenset(cpu for cpu, who in self._in_guests.items() if who == consumer and not keeps)
         holder = None if keeps else consumer
-
-        def taken(cpu: int) -> bool:
-            owner, user = self._owners.get(cpu, holder), self._in_guests.get(cpu, holder)
-            return (owner, user) != (holder, holder)
-
-        return CellStock(self.host, use, taken, mine, self._near(consumer, mine))
+        busy = frozenset(
+            cpu for held in (self._owners, self._in_guests) for cpu, who in held.items() if who != holder
+        )
+        return CellStock(self.host, use, busy, mine, self._near(consumer, mine))
 
     def _counts(self, guest: Guest, consumer: str, moving: Mapping[str, str]) -> bool:
         claims = (self._claims.get(guest.uuid), self._claims.get(moving.get(guest.uuid, "")))

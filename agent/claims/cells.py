@@ -6,7 +6,7 @@ of it, and `CellStock` puts both together with what placement's inventories stil
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.claims.exclusion import WaysOf
@@ -191,23 +191,29 @@ def _count_memory(
 class CellStock:
     """What is left of the cells: `host` is what there is, `use` what is in use of it.
 
-    `taken` says of a dedicated CPU whether somebody else has it; `favoured` are CPUs, and `near` cells, that
-    go first: the consumer's guest is on them already.
+    `busy` are dedicated CPUs that somebody else has; `favoured` are CPUs, and `near` cells, that go first:
+    the consumer's guest is on them already.
     """
 
     host: HostCells = HostCells()
     use: CellUse = field(default_factory=dict)
-    taken: Callable[[int], bool] = lambda _: False
+    busy: frozenset[int] = frozenset()
     favoured: frozenset[int] = frozenset()
     near: frozenset[int] = frozenset()
 
     def free(self, stock: Stock) -> tuple[FreeCell, ...]:
         """What each cell still has, of what `stock` says that placement lets through."""
-        return tuple(self._free(cell, stock) for cell in self.host.cells)
+        offered = {
+            uuid: frozenset(map(int, stock.units[uuid]["PCPU"]))
+            for uuid in {cell.provider for cell in self.host.cells}
+            if "PCPU" in stock.units.get(uuid, {})
+        }
+        return tuple(
+            self._free(cell, stock, cell.dedicated & offered.get(cell.provider, cell.dedicated))
+            for cell in self.host.cells
+        )
 
-    def _free(self, cell: HostCell, stock: Stock) -> FreeCell:
-        exact = stock.units.get(cell.provider, {}).get("PCPU")
-        offered = cell.dedicated if exact is None else cell.dedicated.intersection(map(int, exact))
+    def _free(self, cell: HostCell, stock: Stock, offered: frozenset[int]) -> FreeCell:
         used_mb = self.use.get((cell.id, "memory_mb"), 0)
         memory_mb, loose_mb = cell.memory_mb - used_mb, min(cell.memory_mb, cell.loose_mb - used_mb)
         vcpus = cell.vcpus - self.use.get((cell.id, "vcpus"), 0)
@@ -219,7 +225,7 @@ class CellStock:
         return FreeCell(
             id=cell.id,
             cores=cell.cores,
-            free_cpus=frozenset(cpu for cpu in offered if not self.taken(cpu)),
+            free_cpus=offered - self.busy,
             shared_cpus=len(cell.shared),
             memory_mb=max(0, memory_mb),
             pages={

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from numakit import CELLS, NumaHost, ask
+from numakit import CELLS, NICS, NumaHost, ask
 from trackerkit import uuid_of
 
 from agent.claims.claim import Claim
@@ -18,7 +18,6 @@ from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import ClaimConflict, DoesNotFit, UsageError
 from agent.moves.table import MoveKind, MoveState
 from drivers.fake import cell
-from drivers.fake.host import Nic
 
 
 @pytest.fixture(params=[False, True], ids=["flat", "nested"])
@@ -445,12 +444,6 @@ def test_other_page_sizes_at_the_destination_refuse_a_live_migration(tmp_path: P
         assert hosts.b.tracker.claims() == {}
         cold = hosts.b.tracker.move(old.request, MoveKind.COLD_MIGRATE, MIGRATION).move
         assert cold.new is not None and cold.new.cells[0].page_kib == 2048
-
-
-NICS = tuple(
-    Nic(f"eth{number}", f"0000:{number}1:00.0", (f"0000:{number}1:02.0", f"0000:{number}1:02.1"), numa=number)
-    for number in range(2)
-)
 
 
 def test_a_device_is_chosen_on_the_guests_new_node(tmp_path: Path, nested: bool) -> None:
