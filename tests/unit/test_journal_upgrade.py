@@ -1,0 +1,77 @@
+"""Journals as earlier schemas wrote them open, are taken to this one, and say what they said.
+
+tests/data/journal/v<n>.sql is the dump of a journal that the code of schema n wrote, with something of all
+that it knew.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from trackerkit import uuid_of
+
+from agent import journalsql
+from agent.claims.claim import ClaimState
+from agent.journal import FILE_NAME, Journal
+from agent.moves.table import MoveState, Role
+
+SAMPLES = Path(__file__).parents[1] / "data" / "journal"
+VERSIONS = (1, 2, 3)
+IN_EVERY_ONE = {
+    "claimed": ClaimState.CLAIMED,
+    "claiming": ClaimState.CLAIMING,
+    "releasing": ClaimState.RELEASING,
+}
+ROLES = {"resized": Role.BOTH, "moved away": Role.SOURCE, "came here": Role.DESTINATION}
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest, tmp_path: Path) -> int:
+    """The sample of that version lies in `tmp_path` as the agent's journal."""
+    number: int = request.param
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    connection.executescript((SAMPLES / f"v{number}.sql").read_text())
+    connection.close()
+    return number
+
+
+def test_there_is_a_sample_of_each_earlier_schema() -> None:
+    found = {int(re.sub(r"\D", "", path.name)) for path in SAMPLES.glob("v*.sql")}
+    assert set(VERSIONS) == found <= set(range(1, len(journalsql.MIGRATIONS) + 1))
+
+
+def test_what_an_earlier_schema_holds_is_read(version: int, tmp_path: Path) -> None:
+    for _ in range(2):  # once taken to the present schema, once as that
+        journal = Journal.open(tmp_path)
+        claims, moves, receipts = journal.claims(), journal.moves(), journal.reshapes(done=True)
+        for name, state in IN_EVERY_ONE.items():
+            assert claims[uuid_of(name)].state is state
+        assert claims[uuid_of("claimed")].units
+        assert journal.devices()
+        assert journal.history()
+        assert bool(moves) is (version >= 2)
+        assert bool(receipts) is (version >= 3)
+        if version >= 2:
+            roles = {uuid_of(f"migration of {name}"): role for name, role in ROLES.items()}
+            assert {move.migration: move.role for move in moves.values() if not move.ended} == roles
+            assert moves[uuid_of("migration of reverted")].state is MoveState.REVERTED
+            assert uuid_of("migration of moved away") in claims
+            assert claims[uuid_of("reverted")].state is ClaimState.CLAIMED
+        if version >= 3:
+            (done,), (intent,) = receipts.values(), journal.reshapes(done=False).values()
+            assert journal.withheld() == (done.id,)
+            assert intent.relocations == done.relocations != ()
+        journal.close()
+
+
+def test_the_earlier_file_is_kept_as_a_backup(version: int, tmp_path: Path) -> None:
+    Journal.open(tmp_path).close()
+    copies = [path for path in tmp_path.iterdir() if path.name.startswith(f"{FILE_NAME}.")]
+    kept = [path for path in copies if f"{version}" in path.name]
+    assert kept, [path.name for path in copies]
+    with sqlite3.connect(kept[0]) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+    connection.close()
