@@ -1,12 +1,14 @@
 """NUMA fitting: exact CPUs, cells and pages, nothing twice, and a reason for each cell that cannot."""
 
 import time
+from dataclasses import replace
+from itertools import combinations, permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.claims.numa import FreeCell, GuestCell, ThreadPolicy, fit_cells
+from agent.claims.numa import FreeCell, GuestCell, Pairs, ThreadPolicy, fit_cells
 
 
 def cell(number: int, cores: int = 4, threads: int = 2, memory_mb: int = 8192, **more: object) -> FreeCell:
@@ -135,3 +137,120 @@ def test_a_large_host_is_fitted_in_milliseconds(policy: ThreadPolicy) -> None:
     started = time.perf_counter()
     assert fit_cells(guest, host, thread_policy=policy).fits
     assert time.perf_counter() - started < 0.1  # a benchmark holds the tighter figure
+
+
+# Against brute force
+
+
+def feasible(wanted: GuestCell, there: FreeCell, policy: ThreadPolicy, sizes: tuple[int, ...] | None) -> bool:
+    """By the definitions alone, trying every set of CPUs."""
+    if len(wanted.floating) > there.shared_cpus:
+        return False
+    backed = wanted.memory_mb <= there.memory_mb and (sizes is None or 4 in sizes)
+    for size in sizes or ():
+        pages, rest = divmod(wanted.memory_mb * 1024, size)
+        backed |= size != 4 and not rest and pages <= there.pages.get(size, 0)
+    return backed and any(
+        good(frozenset(cpus), there, policy)
+        for cpus in combinations(sorted(there.free_cpus), len(wanted.pinned))
+    )
+
+
+def good(cpus: frozenset[int], there: FreeCell, policy: ThreadPolicy) -> bool:
+    used = {len(core & cpus) for core in there.cores if core & cpus}
+    if policy is ThreadPolicy.ISOLATE:
+        whole = all(core <= there.free_cpus for core in there.cores if core & cpus)
+        return used <= {1} and whole
+    if policy is ThreadPolicy.REQUIRE:
+        return len(used) <= 1 and 1 not in used
+    return True
+
+
+small_cells = st.builds(
+    lambda cores, threads, taken, memory, pages, shared: (cores, threads, taken, memory, pages, shared),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.frozensets(st.integers(0, 8), max_size=5),
+    st.sampled_from([0, 1024, 2048]),
+    st.sampled_from([{}, {2048: 512}, {2048: 1024, 1048576: 1}]),
+    st.integers(0, 2),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 5), st.sampled_from([0, 512, 1024, 2048])),
+        min_size=1,
+        max_size=3,
+    ),
+    st.lists(small_cells, min_size=1, max_size=3),
+    st.sampled_from(ThreadPolicy),
+    st.sampled_from([None, (4,), (2048,), (1048576, 2048), (1048576, 2048, 4)]),
+)
+def test_a_guest_fits_exactly_if_brute_force_finds_a_way(
+    wants: list[tuple[int, int, int]],
+    cells: list[tuple[int, int, frozenset[int], int, dict[int, int], int]],
+    policy: ThreadPolicy,
+    sizes: tuple[int, ...] | None,
+) -> None:
+    host = []
+    for number, (cores, threads, taken, memory_mb, pages, shared) in enumerate(cells):
+        full = cell(number, cores, threads, memory_mb, pages=pages, shared_cpus=shared)
+        free = full.free_cpus - {min(full.free_cpus) + cpu for cpu in taken}
+        host.append(replace(full, free_cpus=free))
+    guest = [
+        GuestCell(n, frozenset(range(f)), frozenset(range(10, 10 + p)), memory)
+        for n, (f, p, memory) in enumerate(wants)
+    ]
+    able = {
+        (wanted.id, there.id): feasible(wanted, there, policy, sizes) for wanted in guest for there in host
+    }
+    ways = [
+        order
+        for order in permutations(host, len(guest))
+        if all(able[wanted.id, there.id] for wanted, there in zip(guest, order, strict=True))
+    ]
+    fit = fit_cells(guest, host, thread_policy=policy, page_sizes_kib=sizes)
+    assert fit.fits is bool(ways)
+    if not fit.fits:
+        told = {(each.guest_cell, each.host_cell) for each in fit.misfits}
+        assert {pair for pair, fits in able.items() if not fits} <= told, "each pair that cannot be says why"
+        return
+    assert all(able[placed.guest_cell, placed.host_cell] for placed in fit.cells)
+    for placed in fit.cells:
+        there = host[placed.host_cell]
+        given_cpus = frozenset(placed.pinning.values())
+        assert good(given_cpus, there, policy)
+        if policy is ThreadPolicy.PREFER and given_cpus:
+            touched = sum(1 for core in there.cores if core & given_cpus)
+            fewest = min(
+                sum(1 for core in there.cores if core & set(cpus))
+                for cpus in combinations(sorted(there.free_cpus), len(given_cpus))
+            )
+            assert touched == fewest, "siblings are kept together"
+
+
+def test_each_set_of_host_cells_is_offered_once_the_first_choice_first() -> None:
+    host = [cell(number, memory_mb=8192 - number) for number in range(4)]
+    guest = [pinned(0, 2), pinned(1, 2)]
+    ways = list(Pairs.of(guest, host).placements())
+    assert [{placed.host_cell for placed in way} for way in ways] == [
+        {0, 1},
+        {0, 2},
+        {0, 3},
+        {1, 2},
+        {1, 3},
+        {2, 3},
+    ]
+    assert fit_cells(guest, host).cells == ways[0]
+
+
+def test_cpus_that_the_guest_is_on_already_go_first() -> None:
+    on = frozenset({3, 7})
+    (placed,) = fit_cells([pinned(0, 2)], [cell(0, favoured=on)]).cells
+    assert set(placed.pinning.values()) == on
+    (placed,) = fit_cells(
+        [pinned(0, 2)], [cell(0, favoured=frozenset({6, 7}))], thread_policy=ThreadPolicy.ISOLATE
+    ).cells
+    assert (set(placed.pinning.values()), placed.withheld) == ({6, 7}, {2, 3})
