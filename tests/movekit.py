@@ -18,6 +18,7 @@ from agent.errors import PlacementUnavailable
 from agent.moves.table import Move, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
+from agent.sharing import Sharing
 from agent.tracker import ResourceTracker
 from agent.tree import Provider, ProviderTree
 
@@ -67,6 +68,7 @@ class Agent:
         self.guests: set[str] = set()
         self.tracker: ResourceTracker
         self._known = ProviderTree()
+        self._sharing = Sharing(PlacementClient(transport))
         self._open()
         self.journal.remember_host(uuid_of(name))
         self.refresh()
@@ -98,8 +100,8 @@ class Agent:
 
     def refresh(self) -> None:
         """A verification: the tracker learns what placement holds here."""
-        roots = [self.raw.read_tree(uuid_of(root), self._known) for root in (self.name, "pool")]
-        self._known = ProviderTree(each for root in roots for each in root)
+        own = self.raw.read_tree(uuid_of(self.name), self._known)
+        self._known = self._sharing.beside(own, reread=True)
         held = {each.uuid: self.raw.consumers_on(each.uuid) for each in self._known}
         self.tracker.refresh(self._known, held, units_of(self.name))
 
