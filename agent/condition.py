@@ -51,13 +51,14 @@ class Condition:
     def degraded(self, fault: Fault) -> None:
         """The same fault again changes nothing."""
         if self._turn(State.DEGRADED, fault):
-            LOG.warning("Degraded: %s", fault.sentence, fields={"concern": fault.concern})
+            told = {"event": "degraded", "concern": fault.concern}
+            LOG.warning("Degraded: %s", fault.sentence, fields=told)
             self._on_change(State.DEGRADED, fault.sentence)
 
     def ready(self, sentence: str) -> None:
         """Everything is in order."""
         if self._turn(State.READY, None):
-            LOG.info("Ready: %s", sentence)
+            LOG.info("Ready: %s", sentence, fields={"event": "ready"})
             self._on_change(State.READY, sentence)
 
     def stopping(self) -> None:

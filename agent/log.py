@@ -11,10 +11,10 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Any
 
-PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
-"""syslog's, which the journal takes from the <N> that a line begins with (sd-daemon(3))."""
+from agent.journald import PRIORITIES, SOCKET, JournalHandler
 
 MASK = "***"
 _BARE = re.compile(r'[^\s"=\x00-\x1f\x7f]+')
@@ -42,11 +42,14 @@ class Formatter(logging.Formatter):
         self._secrets = sorted((secret for secret in secrets if secret), key=len, reverse=True)
 
     def format(self, record: logging.LogRecord) -> str:
+        return self._render(record, *self.masked(record))
+
+    def masked(self, record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
+        """The record's message and fields."""
         fields: dict[str, Any] = dict(getattr(record, "fields", {}))
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        masked = {name: self._mask(value) for name, value in fields.items()}
-        return self._render(record, self._mask(record.getMessage()), masked)
+        return self._mask(record.getMessage()), {name: self._mask(each) for name, each in fields.items()}
 
     def _mask(self, value: Any) -> Any:
         if isinstance(value, bool | int | float) or value is None:
@@ -93,15 +96,41 @@ def under_journal(stream: IO[str], environment: Mapping[str, str]) -> bool:
     return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
-def configure(level: str, style: str, secrets: Iterable[str] = (), stream: IO[str] | None = None) -> None:
-    """Write the process's log to `stream` (standard error) from now on; may be called again."""
+def configure(
+    level: str,
+    style: str,
+    secrets: Iterable[str] = (),
+    stream: IO[str] | None = None,
+    *,
+    journal: Path = SOCKET,
+) -> None:
+    """Write the process's log to `stream` (standard error) from now on; may be called again.
+
+    In the style journald each record goes to the socket `journal`, field by field; to the stream, in the
+    style journal, if nobody listens there.
+    """
     stream = stream or sys.stderr
     if style == "auto":
-        style = "journal" if under_journal(stream, os.environ) else "logfmt"
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(Formatter(style, secrets))
+        style = "journald" if under_journal(stream, os.environ) else "logfmt"
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    before = root.handlers[:]
+    root.handlers[:] = [_handler(style, tuple(secrets), stream, journal)]
+    for old in before:
+        if isinstance(old, JournalHandler):
+            old.close()
     root.setLevel(level.upper())
     for chatty in ("apscheduler", "urllib3", "keystoneauth", "cheroot"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _handler(style: str, secrets: Iterable[str], stream: IO[str], journal: Path) -> logging.Handler:
+    lines = logging.StreamHandler(stream)
+    lines.setFormatter(Formatter("journal" if style == "journald" else style, secrets))
+    if style != "journald":
+        return lines
+    try:
+        handler = JournalHandler(lines, journal)
+    except OSError:
+        return lines
+    handler.setFormatter(lines.formatter)
+    return handler

@@ -237,7 +237,8 @@ _LOG = (
         "format",
         default="auto",
         choices=[
-            ("auto", "journal under systemd, logfmt elsewhere"),
+            ("auto", "journald under systemd, logfmt elsewhere"),
+            ("journald", "to the journal's own socket, each field by itself: journalctl CONSUMER=..."),
             ("journal", "one line a record, after the journal's <priority>"),
             ("logfmt", "time, level, logger and fields as key=value"),
             ("json", "one JSON object a line"),

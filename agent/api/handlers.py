@@ -103,7 +103,13 @@ def reshape(call: Call) -> Answer:
             receipt.id,
             call.caller.uid,
             call.caller.pid,
-            fields={"receipt": receipt.id, "undoes": receipt.undoes, "uid": call.caller.uid},
+            fields={
+                "event": "reshape",
+                "receipt": receipt.id,
+                "undoes": receipt.undoes,
+                "uid": call.caller.uid,
+                "pid": call.caller.pid,
+            },
         )
     return Answer(200, reshaped_view(receipts))
 
@@ -166,7 +172,7 @@ def show_move(call: Call) -> Answer:
 def begin_move(call: Call) -> Answer:
     kind, migration, request = moving.parse_move(call.body)
     move = call.operations.begin_move(kind, migration, request)
-    _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state)
+    _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
     return Answer(201, moving.move_view(move), {"Location": f"/v1/moves/{move.migration}"})
 
 
@@ -181,7 +187,7 @@ def revert_move(call: Call) -> Answer:
 def _end_move(call: Call, what: str, end: Callable[[str, str | None], Move]) -> Answer:
     hint = call.query.get("instance")
     move = end(_uuid(call.path["migration"]), None if hint is None else _uuid(hint))
-    _record(f"{what} of migration {move.migration}", move.instance, call.caller, move.state)
+    _record(f"{what} of migration {move.migration}", move.instance, call.caller, move.state, "move")
     return Answer(200 if move.ended else 202, moving.move_view(move))
 
 
@@ -205,7 +211,8 @@ def heal(call: Call) -> Answer:
     dry_run = _flag(call.query, "dry_run")
     report = call.operations.audit(heal=_flag(call.query, "heal") and not dry_run)
     for index in sorted(report.healed):
-        _record("healing", report.findings[index].subject, call.caller, report.findings[index].kind)
+        finding = report.findings[index]
+        _record("healing", finding.subject, call.caller, finding.kind, "healed")
     return Answer(200, auditing.audit_view(report))
 
 
@@ -253,7 +260,8 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
     return value == "true"
 
 
-def _record(what: str, consumer: str, caller: Caller, outcome: str) -> None:
+def _record(what: str, consumer: str, caller: Caller, outcome: str, event: str = "") -> None:
+    told = {"event": event or what, "consumer": consumer, "outcome": outcome}
     LOG.info(
         "%s of %s %s, asked for by uid %d (pid %d)",
         what,
@@ -261,7 +269,7 @@ def _record(what: str, consumer: str, caller: Caller, outcome: str) -> None:
         outcome,
         caller.uid,
         caller.pid,
-        fields={"consumer": consumer, "uid": caller.uid, "pid": caller.pid, "outcome": outcome},
+        fields={**told, "uid": caller.uid, "pid": caller.pid},
     )
 
 

@@ -183,7 +183,8 @@ class Auditor:
     def _tell(self, confirmed: Mapping[Key, Finding]) -> None:
         for key in confirmed.keys() - self._told:
             finding = confirmed[key]
-            LOG.warning("Audit: %s: %s", finding.kind, finding.reason, fields={"subject": finding.subject})
+            told = {"event": "finding", "subject": finding.subject}
+            LOG.warning("Audit: %s: %s", finding.kind, finding.reason, fields=told)
         self._told = frozenset(confirmed)
 
     # Healing
@@ -212,7 +213,7 @@ class Auditor:
                 "Audit: healed: %s: %s",
                 finding.kind,
                 "; ".join(map(str, finding.repair)),
-                fields={"subject": finding.subject},
+                fields={"event": "healed", "subject": finding.subject},
             )
         return AuditReport(report.findings, frozenset(healed), failed)
 

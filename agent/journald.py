@@ -1,0 +1,116 @@
+"""The system journal's own protocol: a datagram a record, each field by itself, to be asked for.
+
+    journalctl CONSUMER=5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69
+    journalctl MESSAGE_ID=34a86d1bba3f415a8c30a5439c901f2b
+
+Source: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/
+"""
+
+import logging
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+SOCKET = Path("/run/systemd/journal/socket")
+IDENTIFIER = "plimsoll"
+FIELD_BYTES_MAX = 48 * 1024
+"""With all its fields a record stays below what one datagram holds by default (net.core.wmem_default)."""
+FIELDS_MAX = 32
+PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
+"""syslog's, which a line for the journal may begin with as <N>, too (sd-daemon(3))."""
+
+MESSAGE_IDS = {
+    "ready": "7c35dd1af6bb440fbd1c7ffc6986e314",
+    "degraded": "34a86d1bba3f415a8c30a5439c901f2b",
+    "claim": "aed29213c10842cfbe3ee7ba31ec9f4f",
+    "release": "199c002c86d94ca59f343564dd3beb6b",
+    "move": "7234572d3316498ea543c936b9f750e6",
+    "gate": "36ef4d1a39ee42b5911599a57829b6fa",
+    "reshape": "90ef2f51013d4b51a54d785e87467fb4",
+    "finding": "518f8b405a5c4b7695fb5ee5f8a5dbfa",
+    "healed": "2e5bd2649c314391ae1f33bc31b6f4f7",
+}
+"""{event: MESSAGE_ID}; docs/seeing.md lists them."""
+
+_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,62}")
+
+
+class JournalHandler(logging.Handler):
+    """Sends each record to the journal; what cannot be sent goes to `fallback`.
+
+    `formatter` is an `agent.log.Formatter`, by which no secret gets through.
+    """
+
+    def __init__(self, fallback: logging.Handler, path: Path = SOCKET) -> None:
+        """Raises OSError where the journal does not listen."""
+        super().__init__()
+        self._fallback = fallback
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Within the handler's lock; a full journal is waited for, as one line to standard error would be."""
+        try:
+            self._socket.send(encode(self._fields(record)))
+        except OSError:
+            self._fallback.handle(record)
+
+    def close(self) -> None:
+        self._socket.close()
+        super().close()
+
+    def _fields(self, record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+        message, fields = self.formatter.masked(record)  # type: ignore[union-attr]
+        exception = fields.pop("exception", None)
+        yield "MESSAGE", f"{message}\n{exception}" if exception else message
+        yield "PRIORITY", PRIORITIES.get(record.levelname, 6)
+        yield "SYSLOG_IDENTIFIER", IDENTIFIER
+        yield "LOGGER", record.name
+        yield "CODE_FILE", record.pathname
+        yield "CODE_LINE", record.lineno
+        yield "CODE_FUNC", record.funcName
+        if fields.get("event") in MESSAGE_IDS:
+            yield "MESSAGE_ID", MESSAGE_IDS[fields["event"]]
+        yield from _own(fields)
+
+
+TAKEN = frozenset(
+    {
+        "MESSAGE",
+        "MESSAGE_ID",
+        "PRIORITY",
+        "SYSLOG_IDENTIFIER",
+        "LOGGER",
+        "CODE_FILE",
+        "CODE_LINE",
+        "CODE_FUNC",
+    }
+)
+
+
+def _own(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The record's own fields: CONSUMER, PROVIDER, UID, ..."""
+    for name, value in list(fields.items())[:FIELDS_MAX]:
+        upper = name.upper()
+        if value is not None and _NAME.fullmatch(upper) and upper not in TAKEN:
+            yield upper, str(value).lower() if isinstance(value, bool) else value
+
+
+def encode(fields: Iterator[tuple[str, Any]]) -> bytes:
+    """One datagram. A value with a newline is written with its length before it."""
+    parts = []
+    for name, value in fields:
+        text = str(value).encode("utf-8", "backslashreplace")
+        if len(text) > FIELD_BYTES_MAX:
+            text = text[:FIELD_BYTES_MAX].decode("utf-8", "ignore").encode()
+        if b"\n" in text:
+            parts.append(name.encode() + b"\n" + len(text).to_bytes(8, "little") + text + b"\n")
+        else:
+            parts.append(name.encode() + b"=" + text + b"\n")
+    return b"".join(parts)
