@@ -1,7 +1,8 @@
 """The agent of one host: what the jobs run, and what the local API may ask."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -198,6 +199,8 @@ class HostAgent:
             self._wake(self._backoff.failed())
             return
         self._backoff.succeeded()
+        if self._reporter.due:
+            self._wake(AT_ONCE_S)
         if self.condition.state is not State.STOPPING:
             self.condition.ready(f"{self._identity.name} with {report.providers} providers; claims are open.")
 
@@ -279,12 +282,8 @@ class HostAgent:
         return tuple((guests.get(uuid), claims.get(uuid)) for uuid in sorted({*guests, *claims}))
 
     def claim(self, request: ClaimRequest) -> Claim:
-        try:
-            with self._observer.claiming(request):
-                return self._tracker.claim(self._entered(request)).claim
-        except (PlacementUnavailable, StateError) as error:
-            self._fault(error)
-            raise
+        with self._writing(), self._observer.claiming(request):
+            return self._tracker.claim(self._entered(request)).claim
 
     def explain(self, request: ClaimRequest) -> Explanation:
         return self._tracker.explain(self._entered(request))
@@ -292,21 +291,32 @@ class HostAgent:
     def _entered(self, request: ClaimRequest) -> ClaimRequest:
         return entered(request, self.settings.pci_aliases, self._tracker.register)
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Around what takes or frees: placement is to offer no more than what is left then, and soon."""
+        try:
+            yield
+        except (PlacementUnavailable, StateError) as error:
+            self._fault(error)
+            raise
+        finally:
+            if self._reporter.due:
+                self._wake(AT_ONCE_S)
+
     def release(self, consumer: str) -> bool:
-        released = self._tracker.release(consumer, now=not self._spares_placement())
+        if self._reporter.due:  # what is for one-time use is not to be had again
+            self._reporter.look("a device came into use")
+        with self._writing():
+            released = self._tracker.release(consumer, now=not self._spares_placement())
         if not released:
             self._reporter.distrust()
             self._wake(max(AT_ONCE_S, self._backoff.left_s()))
         return released
 
     def gate(self, asked: Asked) -> Verdict:
-        try:
-            with self._observer.gating() as decided:
-                verdict = self._gated.decide(asked)
-                decided(verdict.outcome)
-        except (PlacementUnavailable, StateError) as error:
-            self._fault(error)
-            raise
+        with self._writing(), self._observer.gating() as decided:
+            verdict = self._gated.decide(asked)
+            decided(verdict.outcome)
         if verdict.outcome is Outcome.NOTED:
             self._reporter.distrust()
             self._wake(AT_ONCE_S)
@@ -325,18 +335,16 @@ class HostAgent:
         return tuple(sorted(self._tracker.moves().values(), key=lambda move: (move.since, move.migration)))
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
-        try:
-            with self._observer.moving(kind, request):
-                return self._tracker.move(self._entered(request), kind, migration).move
-        except (PlacementUnavailable, StateError) as error:
-            self._fault(error)
-            raise
+        with self._writing(), self._observer.moving(kind, request):
+            return self._tracker.move(self._entered(request), kind, migration).move
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:
-        return self._tracker.mover.confirm(migration, instance=instance)
+        with self._writing():
+            return self._tracker.mover.confirm(migration, instance=instance)
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
-        return self._tracker.mover.revert(migration, instance=instance)
+        with self._writing():
+            return self._tracker.mover.revert(migration, instance=instance)
 
     def audit(self, *, heal: bool) -> AuditReport:
         if self._auditor is None:
@@ -387,9 +395,4 @@ def _text(seconds: float) -> str:
 
 
 def _fields(report: PassReport) -> dict[str, Any]:
-    return {
-        "providers": report.providers,
-        "changed": report.changed,
-        "operations": report.operations,
-        "duration_ms": report.duration_ms,
-    }
+    return {name: getattr(report, name) for name in ("providers", "changed", "operations", "duration_ms")}

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from textwrap import shorten
 from typing import Protocol
 
 from agent.apply import apply
 from agent.audit.overuse import overused
 from agent.claims.cells import Layout
+from agent.claims.exclusion import Amounts
 from agent.driver import Description, Driver, Guest, Topology
 from agent.errors import (
     ApplyError,
@@ -32,17 +32,17 @@ from agent.placement.client import PlacementClient
 from agent.plan import Operation, Plan, plan
 from agent.providerconfig.document import ProviderConfig
 from agent.providerconfig.laying import Laying
+from agent.reserving import Use, reserved
 from agent.reshape.asked import Preview, preview
 from agent.reshape.reshaping import Exact, Goal, Reshaping
 from agent.reshape.stage import staged
 from agent.resolve import Owned, Resolved, recognised, resolve
 from agent.seen import Seen
 from agent.sharing import Sharing
+from agent.telling import sentence_of
 from agent.tree import ProviderTree
 
 ATTEMPTS_MAX = 3
-LINES_TOLD_MAX = 3
-LINE_CHARS_MAX = 160
 
 
 class Memory(Protocol):
@@ -69,6 +69,8 @@ class Tracker(Protocol):
         units: Mapping[str, Mapping[str, tuple[str, ...]]],
         layout: Layout | None = None,
     ) -> None: ...
+
+    def in_use(self) -> Amounts: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class Reporter:
         self._description: Description | None = None
         self._topology: Topology | None = None
         self._in_step = False
+        self._use = Use()
         self._problems: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
         self._overused: Mapping[str, tuple[str, ...]] = {}
@@ -167,6 +170,11 @@ class Reporter:
                 self._in_step = False
 
     @property
+    def due(self) -> bool:
+        """Whether what placement offers must follow what has come into use, or was freed, since."""
+        return self._use.changed(self._tracker.in_use())
+
+    @property
     def tree(self) -> ProviderTree | None:
         """Placement's tree as the last pass knew it, which may have been one before the start."""
         return self._tree
@@ -197,7 +205,7 @@ class Reporter:
     def next_plan(self) -> Plan:
         """What the next pass would write, from a fresh look at both sides. Raises PlimsollError."""
         current = self._client.read_tree(self._root, self._tree)
-        description, resolved = self._understood(self._driver.describe(), current)
+        description, resolved = self._understood(self._driver.describe(), current, self._tracker.in_use())
         goal = self._goal(description, current, resolved)
         return self._keeping(current, goal.tree)[1]
 
@@ -206,7 +214,7 @@ class Reporter:
         if self.reshaping is None:
             raise UsageError("This agent was put together without the means to reshape.")
         current = self._client.read_tree(self._root, self._tree)
-        description, resolved = self._understood(self._driver.describe(), current)
+        description, resolved = self._understood(self._driver.describe(), current, self._tracker.in_use())
         return preview(self.reshaping, self._client, (description, current, resolved), undo)
 
     def _pass(self, why: str, reread: bool) -> PassReport:
@@ -215,7 +223,7 @@ class Reporter:
             error: PlimsollError | None = None
             try:
                 written = self._attempts(reread)
-                sentence = _sentence(why, written)
+                sentence = sentence_of(why, written)
             except PlimsollError as failure:
                 written, error = None, failure
                 sentence = f"After {why}: {failure.message}"
@@ -253,7 +261,8 @@ class Reporter:
         if guests != self.guests:
             self._tracker.saw(guests)
             self.guests = guests
-        if self._in_step and not reread and (said, topology) == (self._description, self._topology):
+        used, seen = self._tracker.in_use(), (self._description, self._topology)
+        if self._in_step and not reread and (said, topology) == seen and not self._use.changed(used):
             return None
         self._topology = topology
         if not self._arrived:
@@ -264,11 +273,11 @@ class Reporter:
         else:
             current = self._client.read_tree(self._root, self._tree)
         self._tree, self._in_step = current, False
-        description, resolved = self._understood(said, current)
+        description, resolved = self._understood(said, current, used)
         exact = Exact(resolved.units, guests)
         if self.reshaping is not None and self.reshaping.settle(exact):
             current = self._client.read_tree(self._root, current)
-            description, resolved = self._understood(said, current)
+            description, resolved = self._understood(said, current, used)
         goal = self._goal(description, current, resolved)
         written: list[Operation] = []
         tree, wanted, self._pending = current, goal.tree, None
@@ -278,7 +287,7 @@ class Reporter:
                 wanted = self.reshaping.reserved(tree, goal)
         tree = self._written(tree, wanted, goal, resolved, written)
         held = self._tell_tracker(tree, resolved, reread=reread)
-        self._tree, self._description = tree, said
+        self._tree, self._description, self._use = tree, said, Use.of(resolved, used)
         self._in_step = self._pending is None and not self._kept
         if self._seen is not None:
             self._seen.save(tree, held)
@@ -291,10 +300,13 @@ class Reporter:
         )
         return Plan(tuple(written))
 
-    def _understood(self, said: Description, current: ProviderTree) -> tuple[Description, Resolved]:
+    def _understood(
+        self, said: Description, current: ProviderTree, used: Amounts
+    ) -> tuple[Description, Resolved]:
         """What the driver says, with what the operator adds; and what follows from it."""
         laid = self._laying.over(said, current)
         resolved = resolve(laid.description, current, self._ours(current), self._root)
+        resolved = reserved(resolved, current, used)
         return laid.description, replace(resolved, problems=(*resolved.problems, *laid.conflicts))
 
     def _tell_tracker(self, tree: ProviderTree, resolved: Resolved, *, reread: bool = False) -> Held:
@@ -305,7 +317,9 @@ class Reporter:
         return {uuid: holders for uuid, holders in held.items() if uuid in tree}
 
     def _layout(self, resolved: Resolved) -> Layout | None:
-        return Layout(self._topology, resolved.cells) if self._topology is not None else None
+        if self._topology is None:
+            return None
+        return Layout(self._topology, resolved.cells, resolved.ways, resolved.to_make)
 
     def _goal(self, description: Description, current: ProviderTree, resolved: Resolved) -> Goal:
         if self.reshaping is None:
@@ -376,14 +390,3 @@ class Reporter:
         held = {provider: self._client.consumers_on(provider) for provider in gone}
         kept = keep_held(current, wanted, gone, held)
         return kept, plan(current, kept.tree) if kept.told else operations
-
-
-def _sentence(why: str, written: Plan | None) -> str:
-    if written is None:
-        return f"After {why}: nothing changed."
-    if written.empty:
-        return f"After {why}: placement already holds what the driver describes."
-    lines = written.lines()
-    told = " ".join(shorten(line, LINE_CHARS_MAX, placeholder=" ...") for line in lines[:LINES_TOLD_MAX])
-    more = f" And {len(lines) - LINES_TOLD_MAX} more operations." if len(lines) > LINES_TOLD_MAX else ""
-    return f"After {why}: {told}{more}"

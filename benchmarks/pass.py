@@ -63,6 +63,9 @@ class Notebook:
     def refresh(self, *_: object) -> None:
         pass
 
+    def in_use(self) -> dict[str, dict[str, int]]:
+        return {}
+
 
 class Forgetful(FakeDriver):
     """Describes the same host by other objects each time, as a driver that keeps nothing would."""
