@@ -40,20 +40,30 @@ def _parent(host: Host, numa: int | None, name: str) -> str:
 
 
 def _gpu(gpu: Gpu, name: str, parent: str) -> DescribedProvider:
+    sizes: dict[int, set[str]] = {}
+    for resource_class, total in gpu.types.items():
+        sizes.setdefault(total, set()).add(resource_class)
+    exact = {name: tuple(f"{gpu.address}/{n}" for n in range(total)) for name, total in gpu.types.items()}
     return DescribedProvider(
         name=f"{name}_pci_{gpu.address}",
         parent=parent,
-        inventories=_device_inventories({gpu.resource_class: gpu.total}),
+        inventories=_device_inventories(gpu.types or {gpu.resource_class: gpu.total}),
         traits=gpu.traits,
         device=f"pci:{gpu.address}",
-        units={gpu.resource_class: gpu.units} if gpu.units else {},
+        units=exact or ({gpu.resource_class: gpu.units} if gpu.units else {}),
         cell=gpu.numa,
+        ways=tuple(map(frozenset, sizes.values())),
     )
 
 
 def _nic(nic: Nic, name: str, parent: str) -> DescribedProvider:
+    units = {
+        name: exact
+        for name, exact in (("SRIOV_NET_VF", nic.vfs), (nic.whole, (nic.address,)))
+        if name and exact
+    }
     amounts = {
-        "SRIOV_NET_VF": len(nic.vfs),
+        **{name: len(exact) for name, exact in units.items()},
         "NET_BW_EGR_KILOBIT_PER_SEC": nic.egress_kbps,
         "NET_BW_IGR_KILOBIT_PER_SEC": nic.ingress_kbps,
     }
@@ -63,8 +73,9 @@ def _nic(nic: Nic, name: str, parent: str) -> DescribedProvider:
         inventories=_device_inventories(amounts),
         traits=nic.traits | physical_network_trait(nic.physical_network),
         device=f"pci:{nic.address}",
-        units={"SRIOV_NET_VF": nic.vfs} if nic.vfs else {},
+        units=units,
         cell=nic.numa,
+        ways=tuple(frozenset({name}) for name in units) if len(units) > 1 else (),
     )
 
 

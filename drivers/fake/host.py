@@ -1,7 +1,7 @@
 """A described host: what the fake driver pretends to run on. Frozen values; pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent.driver import Cell, Guest, Move
 
@@ -11,6 +11,8 @@ class Gpu:
     """A graphics card at `address`, offering `total` of `resource_class` (VGPU, PGPU or a CUSTOM_ class).
 
     `units` are its exact units where they exist (for VGPU the uuids of the mediated devices made so far).
+    `types` {class: how many} are ways to divide it, instead of all that: those of one number share the card,
+    others exclude each other.
     """
 
     address: str
@@ -19,11 +21,15 @@ class Gpu:
     units: tuple[str, ...] = ()
     traits: frozenset[str] = frozenset()
     numa: int | None = None
+    types: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network card's physical function; `vfs` are its virtual functions' addresses, bandwidth in kbit/s."""
+    """A network card's physical function; `vfs` are its virtual functions' addresses, bandwidth in kbit/s.
+
+    `whole` is its class where it may be given away whole as well.
+    """
 
     ifname: str
     address: str
@@ -33,6 +39,7 @@ class Nic:
     ingress_kbps: int = 0
     traits: frozenset[str] = frozenset()
     numa: int | None = None
+    whole: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

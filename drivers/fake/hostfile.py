@@ -57,6 +57,7 @@ _GPU = _record(
     units=_STRINGS,
     traits=_TRAITS,
     numa=_AMOUNT,
+    types=_AMOUNTS,
 )
 _NIC = _record(
     ("ifname", "address"),
@@ -68,6 +69,7 @@ _NIC = _record(
     ingress_kbps=_AMOUNT,
     traits=_TRAITS,
     numa=_AMOUNT,
+    whole=_CLASS,
 )
 _UNIT = _record(
     ("resource_class", "unit", "device"),
