@@ -365,8 +365,8 @@ class MoveAttempt:
             )
         if self._request.topology != old.request.topology:
             raise ClaimConflict(
-                f"A rebuild keeps the NUMA cells, CPUs and pages, and {called(self._request)} asks for others "
-                "than it has: resize it instead.",
+                f"A rebuild keeps the NUMA cells, CPUs and pages, and {called(self._request)} asks for "
+                "others than it has: resize it instead.",
                 consumer=old.consumer,
             )
         found = ledger.cover(self._request, old.allocations, exact=False)

@@ -237,7 +237,7 @@ def _check_asked(kind: MoveKind, migration: str, request: ClaimRequest) -> None:
         raise UsageError(
             f"topology: a live migration keeps the size of the guest's pages, and {kind} with mem_page_size "
             f"{request.topology.mem_page_size} does not say which it is: ask for the size in KiB that "
-            "`plimsoll show` tells at the source.",
+            "`plimsoll explain` tells at the source.",
             migration=migration,
         )
     if kind not in BEGINNABLE:

@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 
 from agent.claims.claim import Allocations, Claim, ClaimState, Units
+from agent.claims.numa import PlacedCell
 from agent.claims.request_types import ClaimRequest
+from agent.cpuset import format_cpu_set
 from agent.errors import UnknownConsumer
 from agent.moves.table import Move
 from agent.reshape.receipt import Receipt
@@ -169,6 +171,19 @@ def _claim_lines(seen: Overview, claim: Claim) -> Iterator[str]:
     )
     yield f"{how}, {by}, since {_when(claim.since)}. It asked for {_asked(claim.request)}, and holds:"
     yield from _holding_lines(seen, claim.allocations, claim.units)
+    yield from _cell_lines(claim.cells)
+
+
+def _cell_lines(cells: Iterable[PlacedCell]) -> Iterator[str]:
+    for cell in cells:
+        pinned = ", ".join(f"{cpu} on {pin}" for cpu, pin in sorted(cell.pinning.items()))
+        told = [f"CPU {pinned}"] if pinned else []
+        if cell.floating:
+            told.append(f"{len(cell.floating)} CPUs on its shared ones")
+        told.append(f"{cell.memory_mb} MiB in pages of {cell.page_kib} KiB")
+        if cell.withheld:
+            told.append(f"CPU {format_cpu_set(cell.withheld)} withheld from all")
+        yield f"  guest cell {cell.guest_cell} on host cell {cell.host_cell}: {'; '.join(told)}"
 
 
 def _holding_lines(seen: Overview, allocations: Allocations, units: Units) -> Iterator[str]:
@@ -197,7 +212,8 @@ def _move_line(seen: Overview, move: Move, uuid: str) -> str:
     )
     if move.ended:
         return f"{what}."
-    held = "; ".join(each.strip() for each in _holding_lines(seen, move.handed, move.old.units))
+    holding = (*_holding_lines(seen, move.handed, move.old.units), *_cell_lines(move.old.cells))
+    held = "; ".join(each.strip() for each in holding)
     return f"{what}. The migration holds {held or 'nothing here'}."
 
 
@@ -265,6 +281,8 @@ def _unit_lines(known: Known, uuid: str, name: str, unit: str) -> Iterator[str]:
     ]
     for claim in owners:
         yield _owner_line(seen, claim)
+        if name == "PCPU" and any(unit in map(str, cell.withheld) for cell in claim.cells):
+            yield "It is withheld from everybody: a sibling of it is isolated."
     for guest in users:
         yield f"The guest {guest.name} ({guest.uuid}), {guest.state}, uses it."
     if users and not owners:
