@@ -63,10 +63,10 @@ def _agent(seen: Overview) -> Iterator[GaugeMetricFamily]:
 
 def _inventory(seen: Overview) -> Iterator[GaugeMetricFamily]:
     labels = ("provider", "resource_class")
-    total, reserved, capacity, used = (
+    size, reserved, capacity, used = (
         GaugeMetricFamily(f"plimsoll_inventory_{name}", text, labels=labels)
         for name, text in (
-            ("total", "How much there is, in the resource class's own unit."),
+            ("size", "How much there is (total), in the resource class's own unit."),
             ("reserved", "How much of it is not for guests."),
             ("capacity", "How much may be used: (total - reserved) * allocation ratio."),
             ("used", "How much is in use, by whomever, as of the last pass and the claims since."),
@@ -77,12 +77,12 @@ def _inventory(seen: Overview) -> Iterator[GaugeMetricFamily]:
         for name in sorted({*provider.inventories, *(each for each, amount in held.items() if amount)}):
             where = (provider.name, name)
             inventory = provider.inventories.get(name)
-            total.add_metric(where, inventory.total if inventory else 0)
+            size.add_metric(where, inventory.total if inventory else 0)
             reserved.add_metric(where, inventory.reserved if inventory else 0)
             capacity.add_metric(where, inventory.capacity if inventory else 0)
             used.add_metric(where, held.get(name, 0))
     yield _gauge("providers", "Resource providers in the host's tree.", len(seen.tree))
-    yield from (total, reserved, capacity, used)
+    yield from (size, reserved, capacity, used)
 
 
 def _instances(seen: Overview) -> Iterator[GaugeMetricFamily]:
