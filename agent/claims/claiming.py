@@ -95,6 +95,8 @@ class ClaimAttempt:
             except PlacementFull as full:
                 suspects = intent.allocations if intent else ()
                 failure = self._refused_by_placement(intent, full)
+                self._read_again(suspects)  # it took the consumer for new, so that holds nothing
+                continue
             except DoesNotFit as short:
                 suspects = {each["provider_uuid"] for each in short.details["shortfalls"]}
                 if isinstance(failure, DoesNotFit) or not self._may_be_stale(suspects):

@@ -16,7 +16,7 @@ from random import SystemRandom
 from typing import Protocol
 from uuid import uuid4
 
-from agent.claims.claim import Allocations
+from agent.claims.claim import Allocations, Claim
 from agent.claims.withholding import Withholding
 from agent.driver import Description, Guest, Move
 from agent.errors import (
@@ -26,10 +26,11 @@ from agent.errors import (
     PlacementUnavailable,
     ReshapeRefused,
 )
-from agent.moves.table import MIGRATION_TYPE
+from agent.moves import table
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.plan import same_inventories
 from agent.reshape.book import Book
+from agent.reshape.expected import expected
 from agent.reshape.plan import plan_reshape, touched
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
 from agent.reshape.stage import due_moves, moving_slots, staged, still_held, with_stand_ins, without_sources
@@ -43,11 +44,17 @@ SUSPECT_EVERY = 3
 WITNESSES_MAX = 64
 
 Units = Mapping[str, Mapping[str, tuple[str, ...]]]
+Sight = tuple[dict[str, int], dict[str, Mapping[str, Mapping[str, int]]], dict[str, ConsumerAllocations]]
+"""({provider: generation}, {provider: {consumer: {class: amount}}}, {mover: all that it holds})"""
 _JITTER = SystemRandom()
 
 
 class Tracker(Protocol):
     """The one whose claims must follow."""
+
+    def claims(self) -> Mapping[str, Claim]: ...
+
+    def moves(self) -> Mapping[str, table.Move]: ...
 
     def standing(self, slots: Collection[tuple[str, str]]) -> AbstractContextManager[None]: ...
 
@@ -173,11 +180,12 @@ class Reshaping:
 
     def prepare(self, current: ProviderTree, goal: Goal) -> Step:
         """What would be asked, proved; nothing is written. Raises ReshapeRefused, PlacementError."""
-        return self._planned(current, goal, self._look(current, goal, {}))
+        return self._planned(current, goal, self._look(current, goal, self._journaled()))
 
-    def _look(
-        self, tree: ProviderTree, goal: Goal, known: Mapping[str, ConsumerAllocations]
-    ) -> tuple[dict[str, int], dict[str, Mapping[str, Mapping[str, int]]], dict[str, ConsumerAllocations]]:
+    def _journaled(self) -> Mapping[str, ConsumerAllocations]:
+        return expected(self._tracker.claims().values(), self._tracker.moves().values())
+
+    def _look(self, tree: ProviderTree, goal: Goal, known: Mapping[str, ConsumerAllocations]) -> Sight:
         """Generations, who holds what on the touched providers, and all that the movers hold.
 
         Of `known` movers only those are read again that hold something else on these providers by now.
@@ -204,21 +212,14 @@ class Reshaping:
             consumers[who] = before
         return generations, held, consumers
 
-    def _planned(
-        self,
-        tree: ProviderTree,
-        goal: Goal,
-        seen: tuple[
-            dict[str, int], dict[str, Mapping[str, Mapping[str, int]]], dict[str, ConsumerAllocations]
-        ],
-    ) -> Step:
+    def _planned(self, tree: ProviderTree, goal: Goal, seen: Sight) -> Step:
         generations, held, consumers = seen
         holdings: dict[str, Allocations] = {}
         for uuid, there in held.items():
             for who, amounts in there.items():
                 holdings[who] = {**holdings.get(who, {}), uuid: amounts}
         holdings |= {who: each.allocations for who, each in consumers.items()}
-        migrations = {who for who, each in consumers.items() if each.consumer_type == MIGRATION_TYPE}
+        migrations = {who for who, each in consumers.items() if each.consumer_type == table.MIGRATION_TYPE}
         moves = (
             *with_stand_ins(instructions(goal.moves, tree, goal.tree), holdings, migrations),
             *still_held(goal.back, held, tree),
@@ -253,6 +254,7 @@ class Reshaping:
         self, current: ProviderTree, stage: ProviderTree, goal: Goal, step: Step, receipt: Receipt
     ) -> Receipt:
         conflicts, doubted = 0, False
+        believed = int(not step.consumers.keys().isdisjoint(self._journaled()))
         for _ in range(ROUNDS_MAX):
             seen = self._look(stage, goal, {} if doubted else step.consumers)
             stage = self._same_inventories(stage, seen[0])
@@ -266,8 +268,9 @@ class Reshaping:
                 return receipt
             except PlacementConflict:
                 conflicts += 1
-                # Nobody can see which consumer is in conflict where only what it holds elsewhere has changed.
-                doubted = conflicts % SUSPECT_EVERY == 0
+                # Nobody can see which consumer is in conflict where only what it holds elsewhere has changed,
+                # and what the journal said of our own may be out of date.
+                doubted = conflicts % SUSPECT_EVERY == believed
                 self._sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, 0.01 * 2**conflicts)))
             except PlacementUnavailable:
                 if self._was_done(receipt):
