@@ -306,7 +306,7 @@ class Reporter:
         """What the driver says, with what the operator adds; and what follows from it."""
         laid = self._laying.over(said, current)
         resolved = resolve(laid.description, current, self._ours(current), self._root)
-        resolved = reserved(resolved, current, used)
+        resolved = reserved(resolved, current, used, laid.description.moves)
         return laid.description, replace(resolved, problems=(*resolved.problems, *laid.conflicts))
 
     def _tell_tracker(self, tree: ProviderTree, resolved: Resolved, *, reread: bool = False) -> Held:

@@ -5,10 +5,11 @@ is reserved from when somebody had it, also after it was freed, until an operato
 placement, as with nova.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.claims.exclusion import Amounts, shared_out
+from agent.claims.exclusion import Amounts, WaysOf, shared_out
+from agent.driver import Move
 from agent.naming import ONE_TIME_USE
 from agent.resolve import Resolved
 from agent.tree import Inventory, Provider, ProviderTree
@@ -37,12 +38,35 @@ class Use:
         return _of(used, self.matters) != self.amounts
 
 
-def reserved(resolved: Resolved, current: ProviderTree, used: Amounts) -> Resolved:
-    """`resolved` with what must be reserved in its tree; `current` is what placement has."""
-    tree = shared_out(resolved.tree, resolved.ways, used)
+def reserved(
+    resolved: Resolved, current: ProviderTree, used: Amounts, moves: Collection[Move] = ()
+) -> Resolved:
+    """`resolved` with what must be reserved in its tree; `current` is what placement has.
+
+    A device that is in use as something that the driver no longer offers it as excludes all else of it, until
+    it is free: unless `moves` say what became of that.
+    """
+    ways = {**resolved.ways, **_reconfigured(resolved, used, moves)}
+    tree = shared_out(resolved.tree, ways, used)
     for uuid, classes in _once(resolved).items():
         tree = tree.with_provider(_burnt(tree[uuid], classes, used.get(uuid, {}), current.get(uuid)))
-    return replace(resolved, tree=tree)
+    return replace(resolved, tree=tree, ways=ways)
+
+
+def _reconfigured(resolved: Resolved, used: Amounts, moves: Collection[Move]) -> WaysOf:
+    moving = {(move.from_resource_provider, name) for move in moves for name in move.moved_resources}
+    found = {}
+    for uuid, units in resolved.units.items():
+        provider = resolved.tree[uuid]
+        if resolved.devices.get(uuid, "").startswith("pci:"):
+            gone = frozenset(
+                name
+                for name, amount in used.get(uuid, {}).items()
+                if amount and name not in provider.inventories and (provider.name, name) not in moving
+            )
+            if gone:
+                found[uuid] = (gone, frozenset(units))
+    return found
 
 
 def _once(resolved: Resolved) -> Named:

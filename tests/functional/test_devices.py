@@ -1,9 +1,11 @@
-"""Devices through the whole agent: by alias, by class, in types; what excludes what, here and in placement."""
+"""Devices through the whole agent: by alias, by class, in types; what excludes what, and in placement too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -42,15 +44,16 @@ def world(tmp_path: Path) -> Iterator[World]:
     found.close()
 
 
-def started(directory: Path, *aliases: str, options: str = "") -> World:
+def started(directory: Path, *aliases: str, **host: Any) -> World:
+    """`host` are fields of the fake host that are other than usual."""
     told(directory, Embedded(directory))
     file = directory / "plimsoll.conf"
     lines = "".join(f"alias = {each}\n" for each in aliases or ALIASES)
-    file.write_text(f"{file.read_text()}{options}[pci]\n{lines}")
+    file.write_text(f"{file.read_text()}[pci]\n{lines}")
     found = opened(load([file]))
     pf_traits = frozenset({"CUSTOM_PCI_TYPE_PF", "CUSTOM_PCI_VENDOR_8086", "CUSTOM_PCI_PRODUCT_1572"})
-    nic = Nic(**{**{name: getattr(NIC, name) for name in NIC.__slots__}, "traits": pf_traits})
-    found.driver.change(cells=CELLS, disk_gb=100, gpus=(CARD, *GPUS), nics=(nic,), guests=())
+    usual = {"gpus": (CARD, *GPUS), "nics": (replace(NIC, traits=pf_traits),), "guests": ()}
+    found.driver.change(cells=CELLS, disk_gb=100, **{**usual, **host})
     found.agent.look("start")
     assert found.agent.status()["claims"]["open"], found.agent.status()
     return found
@@ -257,3 +260,120 @@ def test_a_function_and_bandwidth_of_its_own_card(world: World) -> None:
     world.agent.claim(port("PHYSNET0", 600))
     with pytest.raises(DoesNotFit, match="500 NET_BW_EGR_KILOBIT_PER_SEC asked, 400 free on node1_net_eth0"):
         world.agent.claim(port("PHYSNET0", 500))
+
+
+# What changes while it is in use
+
+
+def test_a_card_is_reconfigured_when_it_is_free(world: World) -> None:
+    """Scenario 103: PF <-> VF while in use: refused, with the consumer's name; done when it is free."""
+    name = "node1_net_eth0"
+    parts = replace(world.driver.host.nics[0], whole=None)
+    only_whole = replace(world.driver.host.nics[0], vfs=())
+    claim = world.agent.claim(by_class(**{WHOLE: 1}))
+    world.driver.change(nics=(parts,))
+    world.agent.look("it is to be given by its functions")
+    assert any(claim.consumer in reason for reason in world.agent.status()["reasons"])
+    assert offered(world, name) == {WHOLE: 0, "SRIOV_NET_VF": 0}
+    with pytest.raises(DoesNotFit):
+        world.agent.claim(by_class(SRIOV_NET_VF=1))
+    world.agent.release(claim.consumer)
+    world.agent.look("it is free")
+    assert offered(world, name) == {"SRIOV_NET_VF": 4}
+    claim = world.agent.claim(by_class(SRIOV_NET_VF=2))
+    world.driver.change(nics=(only_whole,))
+    world.agent.look("and whole again")
+    assert any(claim.consumer in reason for reason in world.agent.status()["reasons"])
+    assert offered(world, name) == {WHOLE: 0, "SRIOV_NET_VF": 0}
+    with pytest.raises(DoesNotFit):
+        world.agent.claim(by_class(**{WHOLE: 1}))
+    world.agent.release(claim.consumer)
+    world.agent.look("it is free")
+    assert offered(world, name) == {WHOLE: 1}
+    assert world.agent.claim(by_class(**{WHOLE: 1}))
+
+
+def test_functions_that_a_boot_took_are_kept_for_who_has_them(tmp_path: Path) -> None:
+    """Scenario 98: not enabled yet after a boot: the inventory stays, reserved, under the claims."""
+    world = started(tmp_path)
+    claim = world.agent.claim(by_class(SRIOV_NET_VF=2))
+    nics = world.driver.host.nics
+    world.close()
+    world = started(tmp_path, nics=(replace(nics[0], vfs=(), whole=None),))
+    try:
+        there = provider(world, "node1_net_eth0").inventories["SRIOV_NET_VF"]
+        assert (there.total, there.reserved) == (4, 2)
+        assert world.agent.instances()[0][1] == claim
+        with pytest.raises(DoesNotFit):
+            world.agent.claim(by_class(SRIOV_NET_VF=1))
+        world.driver.change(nics=nics)
+        world.agent.look("they are made again")
+        assert offered(world, "node1_net_eth0") == {WHOLE: 0, "SRIOV_NET_VF": 2}
+        assert units(world.agent.claim(by_class(SRIOV_NET_VF=1)))["SRIOV_NET_VF"] == (VFS[2],)
+    finally:
+        world.close()
+
+
+def test_a_configured_device_that_is_gone_is_named_and_hides_no_other(tmp_path: Path) -> None:
+    """Scenario 13: assigned, and gone at the next start."""
+    world = started(tmp_path)
+    claim = world.agent.claim(by_class(PGPU=1))
+    (unit,) = units(claim)["PGPU"]
+    world.close()
+    world = started(tmp_path, gpus=tuple(each for each in (CARD, *GPUS) if each.address != unit))
+    try:
+        reasons = world.agent.status()["reasons"]
+        assert any(unit in reason and claim.consumer in reason for reason in reasons), reasons
+        assert world.agent.claim(by_class(VCPU=1, CUSTOM_SMALL=1)), "others are manageable"
+        assert world.agent.release(claim.consumer)
+        world.agent.look("it is free")
+        assert not world.agent.status()["reasons"]
+    finally:
+        world.close()
+
+
+def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp_path: Path) -> None:
+    """Scenario 106: freed, it stays reserved; also over a restart; until somebody sets it back."""
+    once = tuple(replace(each, traits=each.traits | {"HW_PCI_ONE_TIME_USE"}) for each in GPUS[:1])
+    world = started(tmp_path, gpus=once)
+    name = "node1_pci_0000:80:00.0"
+    claim = world.agent.claim(by_class(PGPU=1))
+    world.agent.release(claim.consumer)
+    assert offered(world, name) == {"PGPU": 0}, "before anybody could have it again"
+    for asked in ("at once", "in the next pass"):
+        with pytest.raises(DoesNotFit):
+            world.agent.claim(by_class(PGPU=1))
+        world.agent.look(asked)
+    world.close()
+    world = started(tmp_path, gpus=once)
+    try:
+        assert offered(world, name) == {"PGPU": 0}
+        there = provider(world, name)
+        client = PlacementClient(world.wire.inner)
+        free = {"PGPU": replace(there.inventories["PGPU"], reserved=0)}
+        client.put_inventories(there.uuid, there.generation or 0, free)
+        world.agent.verify()
+        assert offered(world, name) == {"PGPU": 1}
+        assert world.agent.claim(by_class(PGPU=1))
+    finally:
+        world.close()
+
+
+def test_two_guests_of_four_each_over_two_cards(world: World) -> None:
+    """Scenario 41: 2 x 4 of a type over two cards with 4 free each: both fit, in groups of one each."""
+    cards = tuple(Gpu(f"0000:4{n}:00.0", types={"CUSTOM_Q": 4, "CUSTOM_B": 2}) for n in range(2))
+    world.driver.change(gpus=cards)
+    world.agent.look("two cards")
+    groups = [{"suffix": str(n), "resources": {"CUSTOM_Q": 1}} for n in range(4)]
+    asked = [
+        parse_claim({"consumer": str(uuid4()), "groups": groups, "group_policy": "none"}) for _ in range(2)
+    ]
+    taken = [
+        (uuid, unit)
+        for each in asked
+        for uuid, classes in world.agent.claim(each).units.items()
+        for unit in classes["CUSTOM_Q"]
+    ]
+    assert len(set(taken)) == 8
+    with pytest.raises(DoesNotFit):
+        world.agent.claim(by_class(CUSTOM_B=1))
