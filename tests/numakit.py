@@ -20,6 +20,7 @@ from agent.driver import DriverSettings, HostSettings
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
 from agent.report import Reporter
+from agent.reshape.reshaping import Reshaping
 from agent.tracker import ResourceTracker
 from drivers.fake import FakeDriver, Host, cell
 from drivers.fake.host import Nic
@@ -97,14 +98,16 @@ class NumaHost:
         journal.remember_host(uuid_of(self.name))
         client = PlacementClient(self.tap)
         self.tracker = ResourceTracker(journal, client, turn_wait_s=10.0)
-        self.reporter = Reporter(self.driver, client, self.tracker, journal, uuid_of(self.name))
+        root = uuid_of(self.name)
+        reshaping = Reshaping(client, self.tracker, journal, root)
+        self.reporter = Reporter(self.driver, client, self.tracker, journal, root, reshaping=reshaping)
         self.look()
         self.tracker.recover(self.driver.guests())
         self.tracker.open()
 
     def look(self, *, verify: bool = False) -> None:
         report = self.reporter.verify("a test") if verify else self.reporter.look("a test")
-        assert report.error is None, report
+        assert (report.error, report.pending) == (None, None), report
 
     def restart(self) -> None:
         """The process is gone and comes back: only the files are left."""

@@ -30,6 +30,7 @@ from agent.moves import table
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.plan import same_inventories
 from agent.reshape.book import Book
+from agent.reshape.cells import located
 from agent.reshape.expected import expected
 from agent.reshape.plan import plan_reshape, touched
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
@@ -140,6 +141,7 @@ class Reshaping:
         `withheld` are receipts' ids, those that are withheld unless others are given. Raises ReshapeRefused
         for an instruction that makes no sense; PlacementError.
         """
+        description = located(description, self._tracker.claims(), self._tracker.moves())
         kept = self.withholding.of(self.withholding.ids() if withheld is None else withheld)
         if not description.moves and not kept.receipts:
             return Goal(resolved.tree, resolved.owned)

@@ -335,6 +335,40 @@ def test_a_running_guest_is_claimed_for_where_it_is(host: NumaHost, nested: bool
     assert host.claim(1, 7168, hw_numa_nodes="1").cells[0].host_cell == 1
 
 
+# The shape of the tree changes
+
+
+def test_cells_are_reported_and_not_any_more_and_each_claim_keeps_its_own(tmp_path: Path) -> None:
+    with NumaHost(tmp_path) as host:
+        claims = [
+            host.claim(4, 4096, hw_numa_nodes="2", hw_cpu_policy="dedicated", hw_mem_page_size="1GB"),
+            host.claim(1, 1024, hw_cpu_policy="dedicated", hw_cpu_thread_policy="isolate"),
+            host.claim(2, 2048, hw_numa_nodes="2"),
+            host.claim(1, 512),
+        ]
+        resized = ask(4, 2048, consumer=claims[0].consumer, hw_numa_nodes="2", hw_cpu_policy="dedicated")
+        host.tracker.move(resized, MoveKind.RESIZE, MIGRATION)
+        before = {who: each.cells for who, each in host.tracker.claims().items()}
+        exact = {who: pinned_units(each) for who, each in host.tracker.claims().items()}
+        for nested in (True, False, True):
+            host.driver.change(report_numa=nested)
+            host.look()
+            host.check()
+            assert {who: each.cells for who, each in host.tracker.claims().items()} == before
+            assert {who: pinned_units(each) for who, each in host.tracker.claims().items()} == exact
+        assert host.placed(claims[1].consumer) == {on(host, 0): {"PCPU": 2, "MEMORY_MB": 1024}}
+        host.tracker.mover.revert(MIGRATION)
+        assert host.tracker.claims()[claims[0].consumer].cells == claims[0].cells
+        assert host.placed(claims[0].consumer) == {
+            on(host, number): {"PCPU": 2, "MEMORY_MB": 2048} for number in range(2)
+        }
+        host.check()
+
+
+def pinned_units(claim: Claim) -> set[str]:
+    return {unit for classes in claim.units.values() for unit in classes.get("PCPU", ())}
+
+
 # Moves
 
 
