@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent.audit.auditing import AuditReport
-from agent.audit.judgement import Finding
+from agent.audit.finding import Finding
 from agent.claims.claim import Claim, ClaimState, Explanation, Shortfall
 from agent.claims.refusal import does_not_fit
 from agent.claims.request import ClaimRequest

@@ -59,13 +59,15 @@ def devices_of(name: str) -> Mapping[str, str]:
 
 
 class Agent:
-    """One host's tracker over its journal; it may be restarted. `guests` are what its driver sees."""
+    """One host's tracker over its journal; it may be restarted. `guests` are what its driver sees,
+    `uses` {guest: {class: amount}} what they use, as far as it sees that."""
 
     def __init__(self, name: str, directory: Path, transport: Transport) -> None:
         self.name = name
         self.directory = directory
         self._transport = transport
         self.guests: set[str] = set()
+        self.uses: dict[str, Mapping[str, int]] = {}
         self.tracker: ResourceTracker
         self._known = ProviderTree()
         self._sharing = Sharing(PlacementClient(transport))
@@ -87,7 +89,9 @@ class Agent:
         )
 
     def running(self) -> tuple[Guest, ...]:
-        return tuple(Guest(uuid, "guest", GuestState.RUNNING, {}) for uuid in sorted(self.guests))
+        return tuple(
+            Guest(uuid, "guest", GuestState.RUNNING, self.uses.get(uuid, {})) for uuid in sorted(self.guests)
+        )
 
     def close(self) -> None:
         self.journal.close()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from movekit import INSTANCE, MIGRATION, SMALL, World, asks
+from movekit import INSTANCE, MIGRATION, OTHER_MIGRATION, SMALL, World, asks
 
-from agent.errors import ClaimConflict, UnknownConsumer
+from agent.errors import ClaimConflict, PlacementUnavailable, UnknownConsumer
 from agent.moves.table import MoveKind
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
@@ -23,6 +23,8 @@ AT_B = {INSTANCE: {**ON_B, **DISK}}
 BETWEEN = {INSTANCE: {**ON_B, **DISK}, MIGRATION: ON_A}
 GROWING = {INSTANCE: {**GROWN_ON_A, **DISK}, MIGRATION: ON_A}
 GROWN_AT_A = {INSTANCE: {**GROWN_ON_A, **DISK}}
+TAKEN_BACK = {**AT_A, OTHER_MIGRATION: ON_B}
+HEALED = {INSTANCE: {"a": {"VCPU": 2, "MEMORY_MB": 64}}}
 
 Placed = dict[str, dict[str, dict[str, int]]]
 
@@ -122,6 +124,76 @@ def look(name: str) -> Callable[[World], object]:
     return lambda world: getattr(world, name).look()
 
 
+def claim(world: World) -> object:
+    return world.a.tracker.claim(asks(**SMALL))
+
+
+def heal(name: str) -> Callable[[World], object]:
+    """As an operator has it done: every repair of every finding."""
+    return lambda world: getattr(world, name).auditor.audit(heal_own=True, heal_all=True)
+
+
+def leaked(world: World) -> None:
+    """Deleted by others, while the agent was away."""
+    claimed(world)
+    world.raw.forget_consumer(INSTANCE)
+
+
+def edited(world: World) -> None:
+    claimed(world)
+    world.a.see(INSTANCE)
+    world.schedule(INSTANCE, a={"VCPU": 1}, pool={"DISK_GB": 200})
+
+
+def unclaimed(world: World) -> None:
+    world.a.uses[INSTANCE] = {"VCPU": 2, "MEMORY_MB": 64}
+    world.a.see(INSTANCE)
+
+
+def left_over(world: World) -> None:
+    """Somebody wrote back what the migration held, after the end."""
+    confirmed(world)
+    world.settle()
+    world.schedule(MIGRATION, "MIGRATION", **ON_A)
+
+
+def deserted(world: World) -> None:
+    """The instance was deleted past both agents; only the source looks."""
+    begun(MoveKind.EVACUATE, noticed=True)(world)
+    world.raw.forget_consumer(INSTANCE)
+
+
+def doubled_and_there(world: World) -> None:
+    """By an old control plane, whose move is over: the guest is at b, which claimed for it."""
+    doubled(world)
+    world.b.tracker.claim(asks(**SMALL))
+    for agent, guests in ((world.a, ()), (world.b, (INSTANCE,))):
+        agent.see(*guests)
+
+
+def in_doubt_and_moved(world: World) -> None:
+    with world.away(world.a, after=True), suppress(PlacementUnavailable):
+        claimed(world)
+    begin(MoveKind.COLD_MIGRATE)(world)
+
+
+def overtaken(world: World) -> None:
+    """The second move took the instance back to a, which knew nothing of it."""
+    world.schedule(INSTANCE, **ON_A, **DISK)
+    begin(MoveKind.COLD_MIGRATE)(world)
+    world.a.refresh()
+    world.a.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+
+
+def left_behind(world: World) -> None:
+    """The guest of an evacuated instance was still on the host that came back, and is gone now."""
+    world.a.see(INSTANCE)
+    begun(MoveKind.EVACUATE, noticed=True)(world)
+    world.b.tracker.mover.confirm(MIGRATION)
+    world.a.look()
+    world.a.see()
+
+
 def abort(world: World) -> None:
     with suppress(RuntimeError), world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION):
         raise RuntimeError("the copy failed")
@@ -153,6 +225,18 @@ OPERATIONS = (
     Operation("begin rebuild", "a", claimed, rebuild, AT_A, AT_A),
     Operation("confirm rebuild", "a", rebuilt, confirm("a"), AT_A, AT_A),
     Operation("revert rebuild", "a", rebuilt, revert("a"), AT_A, AT_A),
+    Operation("release in rebuild", "a", rebuilt, release("a"), AT_A, {}),
+    Operation("build", "a", lambda _: None, claim, {}, AT_A),
+    Operation("release", "a", claimed, release("a"), AT_A, {}),
+    Operation("source links a claim in doubt", "a", in_doubt_and_moved, look("a"), BETWEEN, BETWEEN),
+    Operation("overtaken", "b", overtaken, look("b"), None, TAKEN_BACK),
+    Operation("guest leaves", "a", left_behind, look("a"), AT_B, AT_B),
+    Operation("heal a leaked claim", "a", leaked, heal("a"), None, {}),
+    Operation("heal amounts", "a", edited, heal("a"), None, AT_A),
+    Operation("heal an unclaimed instance", "a", unclaimed, heal("a"), None, HEALED),
+    Operation("heal a stale migration", "a", left_over, heal("a"), None, AT_B),
+    Operation("heal a deserted move", "a", deserted, heal("a"), None, {}),
+    Operation("heal a doubled allocation", "a", doubled_and_there, heal("a"), None, AT_B),
 )
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from agent.audit.auditing import AuditReport
-from agent.audit.judgement import Finding
+from agent.audit.finding import Finding
 
 Json = dict[str, Any]
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from agent import log
-from agent.audit.judgement import (
+from agent.audit.finding import (
     Deliver,
     DropClaim,
     EndMove,
@@ -19,14 +19,9 @@ from agent.audit.judgement import (
     Holding,
     Repair,
     TakeClaim,
-    Truths,
     WriteAllocations,
-    judge,
-    moving,
-    on_devices,
-    on_providers,
-    suspects,
 )
+from agent.audit.judgement import Truths, judge, moving, on_devices, on_providers, suspects
 from agent.audit.movement import judge_move, suspect_moves
 from agent.claims.claim import Step
 from agent.claims.fit import Host

@@ -7,9 +7,18 @@ finding means is in docs/audit.md.
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
+from agent.audit.finding import (
+    OURS,
+    Deliver,
+    DropClaim,
+    Finding,
+    FindingKind,
+    Holding,
+    TakeClaim,
+    WriteAllocations,
+)
 from agent.claims.claim import Allocations, Claim, ClaimState
 from agent.claims.fit import Amounts, FreeUnits, Host, fit
 from agent.claims.request_types import ClaimRequest, RequestGroup
@@ -19,103 +28,6 @@ from agent.moves.table import MIGRATION_TYPE, Move, MoveState, held_request
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 """{provider uuid: {consumer uuid: {class: amount}}}"""
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What a consumer holds in placement, or shall hold; `generation` None: placement does not have it."""
-
-    consumer: str
-    allocations: Allocations
-    generation: int | None = None
-    project_id: str = "plimsoll"
-    user_id: str = "plimsoll"
-    consumer_type: str = "INSTANCE"
-
-
-class FindingKind(StrEnum):
-    UNCLAIMED_INSTANCE = "unclaimed instance"
-    ORPHANED_ALLOCATION = "orphaned allocation"
-    AMOUNTS_DIFFER = "amounts differ"
-    WRONG_PROVIDER = "wrong provider"
-    DOUBLED = "doubled"
-    STALE_MIGRATION = "stale migration"
-    LEAKED_CLAIM = "leaked claim"
-    STUCK_CONSUMER = "stuck consumer"
-    UNKNOWN_DEVICE = "unknown device"
-    SHRUNK_INVENTORY = "shrunk inventory"
-
-
-# What a repair is made of
-
-
-@dataclass(frozen=True, slots=True)
-class WriteAllocations:
-    """Make the consumer hold just this; refused by placement if its generation is another by then."""
-
-    write: Holding
-
-    def __str__(self) -> str:
-        guard = "while it holds nothing" if self.write.generation is None else f"at {self.write.generation}"
-        if not self.write.allocations:
-            return f"delete the allocations of {self.write.consumer} ({guard})"
-        told = "; ".join(
-            f"{uuid}: {', '.join(f'{name}={amount}' for name, amount in sorted(amounts.items()))}"
-            for uuid, amounts in sorted(self.write.allocations.items())
-        )
-        return f"write the allocations of {self.write.consumer} ({guard}): {told}"
-
-
-@dataclass(frozen=True, slots=True)
-class TakeClaim:
-    """Claim for the guest what its allocation holds."""
-
-    request: ClaimRequest
-
-    def __str__(self) -> str:
-        return f"claim for {self.request.consumer} what its allocation holds"
-
-
-@dataclass(frozen=True, slots=True)
-class DropClaim:
-    consumer: str
-
-    def __str__(self) -> str:
-        return f"release the claim of {self.consumer}"
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    consumer: str
-
-    def __str__(self) -> str:
-        return f"finish or undo what is open for {self.consumer}"
-
-
-@dataclass(frozen=True, slots=True)
-class EndMove:
-    migration: str
-
-    def __str__(self) -> str:
-        return f"confirm the migration {self.migration}"
-
-
-Repair = WriteAllocations | TakeClaim | DropClaim | Deliver | EndMove
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`subject` is a consumer, a provider or a device; `evidence` is JSON-ready; `own`: provably ours.
-
-    Without a repair it can only be reported: `reason` says what to do.
-    """
-
-    kind: FindingKind
-    subject: str
-    reason: str
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    own: bool = False
-    repair: tuple[Repair, ...] = ()
 
 
 # The truths
@@ -244,7 +156,7 @@ def _without_claim(truths: Truths, consumer: str, held: Holding, found: Parts) -
         if found.doubled:
             return _doubled(truths, held, found, evidence)
         if found.here:
-            return None  # somebody else placed it here
+            return _unrecorded(guest, held, evidence)
         reason = f"{consumer} is on this host, and what it holds is elsewhere: move it, or its allocation."
         return Finding(FindingKind.WRONG_PROVIDER, consumer, reason, evidence)
     if not found.here or _may_be_moving(truths, found.here):
@@ -252,6 +164,16 @@ def _without_claim(truths: Truths, consumer: str, held: Holding, found: Parts) -
     if found.doubled:
         return _doubled(truths, held, found, evidence)
     return _unowned(truths, held, found, evidence)
+
+
+def _unrecorded(guest: Guest, held: Holding, evidence: Mapping[str, Any]) -> Finding | None:
+    """Placed here by somebody else, who needs no claim; or by this agent, whose record of it is lost."""
+    if (held.project_id, held.user_id) != OURS:
+        return None
+    reason = f"The guest {guest.uuid} ({guest.name}) holds what this agent placed, and has no claim."
+    request = held_request(guest.uuid, held.allocations, name=guest.name)
+    repair = (TakeClaim(request),)
+    return Finding(FindingKind.UNCLAIMED_INSTANCE, guest.uuid, reason, evidence, own=True, repair=repair)
 
 
 def _doubled(truths: Truths, held: Holding, found: Parts, evidence: Mapping[str, Any]) -> Finding:

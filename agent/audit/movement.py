@@ -6,7 +6,8 @@ does not come, or because somebody else wrote what they cannot tell from the res
 
 from collections.abc import Iterator
 
-from agent.audit.judgement import EndMove, Finding, FindingKind, Holding, Truths
+from agent.audit.finding import EndMove, Finding, FindingKind, Holding
+from agent.audit.judgement import Truths
 from agent.moves.ownership import undecided
 from agent.moves.table import Move, MoveState, Role
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily
 
-from agent.audit.judgement import FindingKind
+from agent.audit.finding import FindingKind
 from agent.claims.claim import ClaimState
 from agent.condition import State
 from agent.driver import GuestState

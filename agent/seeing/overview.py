@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.audit.judgement import Finding
+from agent.audit.finding import Finding
 from agent.claims.claim import Allocations, Claim
 from agent.claims.fit import Amounts, FreeUnits
 from agent.condition import Fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from placements import Placement
 from trackerkit import CARD, CARDS, HOST, UNITS, Kit, request, uuid_of
 
 from agent.audit.auditing import Auditor, AuditReport
-from agent.audit.judgement import FindingKind
+from agent.audit.finding import FindingKind
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlacementUnavailable, Refused
 from agent.moves.table import MoveKind
@@ -37,6 +38,12 @@ class Audited:
             lambda: self.guests,
             lambda: DEVICES,
         )
+
+    def anew(self) -> Audited:
+        """After a restart, with the same guests."""
+        audited = Audited(self.kit)
+        audited.guests = self.guests
+        return audited
 
     def kinds(self) -> list[tuple[FindingKind, str]]:
         return [(each.kind, each.subject) for each in self.auditor.audit().findings]
@@ -117,6 +124,30 @@ def test_a_guest_without_allocation_is_claimed_where_its_devices_are(audited: Au
     assert claim.units[uuid_of("nic0")]["SRIOV_NET_VF"] == (vf.unit,)
     assert audited.kinds() == []
     audited.kit.check()
+
+
+def test_a_claim_whose_record_was_lost_is_recorded_anew(audited: Audited) -> None:
+    """What somebody else placed needs no claim; what this agent placed had one."""
+    held = audited.kit.tracker.claim(request(PCPU=2, VGPU=1)).claim
+    others = str(uuid4())
+    audited.kit.schedule(others, host={"VCPU": 1})
+    unit = UsedUnit("PCPU", held.units[uuid_of("host")]["PCPU"][0], "host")
+    audited.guests = (running(held.consumer, unit, PCPU=2, VGPU=1), running(others, VCPU=1))
+    audited.kit.restart()
+    with sqlite3.connect(audited.kit.directory / "agent.db") as journal:
+        journal.execute("DELETE FROM claims")
+    journal.close()
+    audited.kit.restart()
+    audited.kit.tracker.saw(audited.guests)
+    audited.kit.refresh()
+    audited.kit.tracker.open()
+    audited = audited.anew()
+    assert audited.kinds() == [(FindingKind.UNCLAIMED_INSTANCE, held.consumer)]
+    assert audited.heal().healed == {0}
+    again = audited.kit.tracker.get(held.consumer)
+    assert again is not None and again.allocations == held.allocations
+    assert unit.unit in again.units[uuid_of("host")]["PCPU"]
+    assert audited.kinds() == []
 
 
 def test_a_dry_run_writes_nothing(audited: Audited) -> None:

@@ -14,7 +14,7 @@ from placements import Placement
 from trackerkit import uuid_of
 
 from agent.audit.auditing import AuditReport
-from agent.audit.judgement import FindingKind
+from agent.audit.finding import FindingKind
 from agent.moves.table import MoveKind, MoveState
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)

@@ -10,7 +10,7 @@ from apihost import SmallHost
 from cliprocess import plimsoll
 from placements import Embedded
 
-from agent.audit.judgement import DropClaim, Finding, FindingKind
+from agent.audit.finding import DropClaim, Finding, FindingKind
 from agent.errors import ExitCode
 from agent.operations import Operations
 

@@ -8,6 +8,7 @@ other agent restarted, too. Then the operation is repeated, and comes to the end
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from moveoperations import AT_A, OPERATIONS, Operation, again, units_held
 from placements import OpenStack
 from trackerkit import Crash, fast_directory
 
+from agent.claims.claim import Allocations, Units
+from agent.claims.request import ClaimRequest
 from agent.errors import PlacementUnavailable
 
-BOUNDARIES_MAX = 80
+BOUNDARIES_MAX = 120
+Claims = dict[str, dict[str, tuple[ClaimRequest, Allocations, Units]]]
 
 
 class Death:
@@ -97,9 +101,38 @@ def dies_and_comes_back(world: World, operation: Operation, number: int, how: st
     if operation.before is not None:
         assert held in (operation.before, operation.after, operation.midway), number
         world.check_settled()
+        if held != operation.midway:
+            assert claims_of(world) in claims_around(operation.name), number
     if held == AT_A and units:
         assert units_held(world) == units
     again(world, operation)
     assert world.placed_all() == operation.after, number
     world.check_settled()
+    assert claims_of(world) == claims_around(operation.name)[1], number
     return True
+
+
+@cache
+def claims_around(name: str) -> tuple[Claims, Claims]:
+    """The claims before the operation of that name and after it, where nobody dies."""
+    operation = next(each for each in OPERATIONS if each.name == name)
+    with fast_directory() as directory, World(Path(directory)) as world:
+        operation.prepare(world)
+        world.settle()
+        before = claims_of(world)
+    with fast_directory() as directory, World(Path(directory)) as world:
+        operation.prepare(world)
+        operation.does(world)
+        world.settle()
+        return before, claims_of(world)
+
+
+def claims_of(world: World) -> Claims:
+    """Each agent's: what was asked, what is held where, and the exact units of it."""
+    return {
+        agent.name: {
+            consumer: (claim.request, claim.allocations, claim.units)
+            for consumer, claim in agent.tracker.claims().items()
+        }
+        for agent in world.agents
+    }

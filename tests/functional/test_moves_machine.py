@@ -26,7 +26,7 @@ from trackerkit import Crash, fast_directory, uuid_of
 from agent.errors import (
     ClaimConflict,
     DoesNotFit,
-    PlacementConflict,
+    PlacementError,
     PlacementUnavailable,
     Refused,
     UnknownConsumer,
@@ -64,7 +64,8 @@ class Moves(RuleBasedStateMachine):
         super().__init__()
         self.directory = fast_directory()
         self.world = World(Path(self.directory.name), self.where)
-        self.released: set[str] = set()
+        self.meddled = False
+        self.auditing = ""
 
     def teardown(self) -> None:
         with self.directory, self.world as world:
@@ -108,6 +109,7 @@ class Moves(RuleBasedStateMachine):
         """A call may die with its agent: False; else a refusal of a settled world changes nothing."""
         settled = all(each.tracker.pending == 0 for each in self.world.agents)
         before = self.world.state() if settled else None
+        self.meddled = False
         try:
             call()
         except Crash:
@@ -115,9 +117,9 @@ class Moves(RuleBasedStateMachine):
             agent.come_back()
             return False
         except (DoesNotFit, UnknownConsumer):
-            if settled:
+            if settled and not self.meddled:
                 assert _claims(self.world.state()) == _claims(before)
-        except (Refused, PlacementUnavailable, PlacementConflict):
+        except (Refused, PlacementError):
             pass
         return True
 
@@ -170,12 +172,60 @@ class Moves(RuleBasedStateMachine):
         agent = self.at(side)
         self.ask(agent, agent.look)
 
+    @rule(
+        side=sides,
+        by=sides,
+        number=st.integers(1, 8),
+        what=st.sampled_from(["audit", "look", "confirm", "revert", "release", "claim", "begin"]),
+        instance=instances,
+        migration=migrations,
+        wish=wishes,
+    )
+    def meddle(
+        self, side: str, by: str, number: int, what: str, instance: str, migration: str, wish: dict[str, int]
+    ) -> None:
+        """In the middle of what that agent does next, the other one, or itself, does something else."""
+        agent, other = self.at(side), self.at(by)
+        left = [number]
+
+        def interrupt(_: str) -> None:
+            left[0] -= 1
+            if left[0] or self.auditing == by:
+                return
+            agent.tap.before = agent.tap.after = _nothing
+            self.meddled = True
+            tracker = other.tracker
+            deeds: dict[str, Callable[[], object]] = {
+                "audit": partial(other.auditor.audit, heal_own=True, looks=1),
+                "look": other.look,
+                "confirm": partial(tracker.mover.confirm, migration),
+                "revert": partial(tracker.mover.revert, migration),
+                "release": partial(tracker.release, instance),
+                "claim": partial(tracker.claim, asks(instance, **wish)),
+                "begin": partial(tracker.move, asks(instance, **wish), MoveKind.RESIZE, migration),
+            }
+            patience, tracker._turn_wait_s = tracker._turn_wait_s, 0.0
+            try:
+                deeds[what]()
+            except (Refused, PlacementError, UnknownConsumer):
+                pass
+            except Crash:
+                other.restart()  # the one that goes on is the same agent, or not told
+                other.come_back()
+            finally:
+                tracker._turn_wait_s = patience
+
+        agent.tap.before = agent.tap.after = interrupt
+
     @rule(side=sides, heal=st.sampled_from(["nothing", "own", "all"]), looks=st.integers(1, 2))
     def audit(self, side: str, heal: str, looks: int) -> None:
         agent = self.at(side)
         before = self.world.state()
         run = partial(agent.auditor.audit, heal_own=heal != "nothing", heal_all=heal == "all", looks=looks)
-        if self.ask(agent, run) and heal == "nothing":
+        self.auditing = side
+        done = self.ask(agent, run)
+        self.auditing = ""
+        if done and heal == "nothing" and not self.meddled:
             assert self.world.state() == before
 
     @rule(side=sides, guests=st.frozensets(instances, max_size=2))

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trackerkit import HOST, POOL, UNITS, request, uuid_of
 
-from agent.audit.judgement import FindingKind, Holding, Truths, judge, on_devices, on_providers, suspects
+from agent.audit.finding import FindingKind, Holding
+from agent.audit.judgement import Truths, judge, on_devices, on_providers, suspects
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import Host
 from agent.claims.ledger import Ledger
