@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from agent.claims.claim import Allocations, Claim, ClaimState, Explanation
+from agent.claims.claiming import UNSEEN
 from agent.claims.refusal import amounts as told_amounts
 from agent.claims.refusal import called, does_not_fit, not_covered, refused_by_placement
 from agent.claims.register import Register
@@ -49,6 +50,7 @@ class MoveAttempt:
         self._migration = migration
         self._request = request
         self._in_doubt = False
+        self._unseen = False
 
     def run(self) -> Move:
         """The move, begun: in placement and on disk.
@@ -65,6 +67,7 @@ class MoveAttempt:
                 return self._once()
             except PlacementConflict as conflict:
                 failure = conflict
+                self._unseen = not self._unseen  # both are tried in turn, as for a claim
             except DoesNotFit as short:
                 suspects = {each["provider_uuid"] for each in short.details["shortfalls"]}
                 by_placement = isinstance(short.__cause__, PlacementFull)
@@ -263,8 +266,10 @@ class MoveAttempt:
 
     def _write(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         assert move.new is not None
+        unseen = self._unseen and migration.generation is None
         source = replace(
             migration,
+            generation=UNSEEN if unseen else migration.generation,
             allocations=move.handed,
             project_id=instance.project_id,
             user_id=instance.user_id,
