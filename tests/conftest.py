@@ -51,6 +51,10 @@ def _empty(request: pytest.FixtureRequest, tmp_path: Path) -> Placement:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not os.environ.get("PLIMSOLL_TEST_BROWSER"):
+        for item in items:
+            if "browser" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="./dev test-seeing runs it in Chromium"))
     if os.environ.get(REMOTE_TOO):
         return
     for item in items:

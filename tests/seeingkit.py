@@ -46,8 +46,9 @@ FLAT = Host(
     ),
     flat_devices=True,
 )
+BANDWIDTH = {"NET_BW_EGR_KILOBIT_PER_SEC": 2_500_000, "NET_BW_IGR_KILOBIT_PER_SEC": 1_500_000}
 GUESTS: dict[str, dict[str, int]] = {
-    "db1": {"VCPU": 16, "MEMORY_MB": 49152, "DISK_GB": 400, "SRIOV_NET_VF": 1},
+    "db1": {"VCPU": 16, "MEMORY_MB": 49152, "DISK_GB": 400, "SRIOV_NET_VF": 1, **BANDWIDTH},
     "render-a": {"VCPU": 8, "MEMORY_MB": 16384, "DISK_GB": 120, "VGPU": 2},
     "render-b": {"VCPU": 8, "MEMORY_MB": 16384, "DISK_GB": 120, "VGPU": 4},
     "train": {"VCPU": 12, "MEMORY_MB": 24576, "DISK_GB": 300, "PGPU": 1},

@@ -66,7 +66,7 @@ def test_the_history_tells_all_that_was_done(full: tuple[Sight, Path]) -> None:
     assert kinds[-2:] == ["move_begin", "move_grant"]
     assert {"begin", "grant", "reshape"} <= set(kinds)
     assert f"{uuid_of('db1')} (db1)" in "\n".join(lines)
-    assert "db1: 400 DISK_GB, 49152 MEMORY_MB, 1 SRIOV_NET_VF, 16 VCPU" in "\n".join(lines)
+    assert "train: 300 DISK_GB, 24576 MEMORY_MB, 1 PGPU, 12 VCPU" in "\n".join(lines)
 
 
 def test_the_history_of_one_consumer_and_of_the_newest(full: tuple[Sight, Path]) -> None:

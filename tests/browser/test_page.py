@@ -1,0 +1,128 @@
+"""The status page in a real browser: two widths, light and dark, without JavaScript, with hostile names."""
+
+from collections.abc import Iterator
+
+import pytest
+from chromium import Browser, browser, save
+from seeingkit import HOST, Sight, asks, fill, guest, listening, sight
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+WIDE, PHONE = (1120, 1400), (390, 844)
+HOSTILE = "<script>document.title='owned'</script><img src=/x onerror=\"document.title='owned'\">"
+LOADED = "return performance.getEntriesByType('resource').map(each => each.name)"
+OVERFLOWS = """
+    const width = document.documentElement.clientWidth;
+    return [...document.querySelectorAll('body *')]
+        .filter(each => !each.closest('.vh,.skip') && each.getBoundingClientRect().right > width + 1)
+        .map(each => each.tagName + '.' + each.className + ' ' + each.textContent.slice(0, 40));
+"""
+CONTRASTS = """
+    const number = text => text.match(/[\\d.]+/g).map(Number);
+    const light = ([r, g, b]) => [r, g, b].map(c => c / 255)
+        .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const behind = each => {
+        for (; each; each = each.parentElement) {
+            const colour = number(getComputedStyle(each).backgroundColor);
+            if (colour.length === 3 || colour[3] > 0) return colour;
+        }
+        return [255, 255, 255];
+    };
+    return [...document.querySelectorAll('main *, header *, footer *')]
+        .filter(each => [...each.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()))
+        .map(each => {
+            const [a, b] = [light(number(getComputedStyle(each).color)), light(behind(each))];
+            const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+            return [ratio, each.tagName + '.' + each.className + ' ' + each.textContent.trim().slice(0, 30)];
+        })
+        .filter(([ratio]) => ratio < 4.5);
+"""
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[Sight]:
+    with sight() as shown:
+        fill(shown)
+        yield shown
+
+
+@pytest.fixture(scope="module")
+def url(full: Sight) -> Iterator[str]:
+    with listening(full.seeing) as where:
+        yield where
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "size"), [("desktop", WIDE), ("phone", PHONE)])
+def test_it_is_drawn_whole_and_can_be_read(
+    window: Browser, url: str, name: str, size: tuple[int, int], scheme: str
+) -> None:
+    """Nothing sticks out at the side, and every text stands off what is behind it (WCAG 2.2, 1.4.3)."""
+    window.emulate("prefers-color-scheme", scheme)
+    window.size(*size, phone=name == "phone")
+    window.open(url + "/")
+    assert window.run("return document.title") == f"{HOST}: ready · Plimsoll"
+    assert window.run(OVERFLOWS) == []
+    assert window.run(CONTRASTS) == []
+    assert window.complaints() == []
+    picture = window.picture()
+    if (name, scheme) in (("desktop", "light"), ("phone", "dark")):
+        save(picture, f"status-page-{name}.png")
+
+
+def test_it_loads_nothing_and_its_policy_keeps_the_style(window: Browser, url: str) -> None:
+    window.size(*WIDE)
+    window.open(url + "/")
+    assert [each for each in window.run(LOADED) if not each.startswith(url)] == []
+    assert window.run("return getComputedStyle(document.querySelector('.tiles')).display") == "grid"
+    widths = window.run("return [...document.querySelectorAll('.used')].map(each => each.getBBox().width)")
+    assert 75.0 in widths and 100.0 in widths, "six of eight, and one of one"
+
+
+def test_it_is_the_same_without_javascript(window: Browser, url: str) -> None:
+    window.emulate("prefers-color-scheme", "light")
+    window.size(*PHONE, phone=True)
+    window.open(url + "/")
+    with browser("--blink-settings=scriptEnabled=false") as without:
+        without.emulate("prefers-color-scheme", "light")
+        without.size(*PHONE, phone=True)
+        without.open(url + "/?refresh=10")
+        assert without.picture() == window.picture()
+        assert without.complaints() == []
+
+
+def test_hostile_names_do_nothing(window: Browser) -> None:
+    with sight() as shown:
+        shown.world.driver.add_guest(guest(HOSTILE, VCPU=1))
+        shown.world.agent.claim(asks(HOSTILE + " too", VCPU=1))
+        shown.world.agent.look("an event")
+        with listening(shown.seeing) as url:
+            window.open(url + "/")
+            assert window.run("return document.title") == f"{HOST}: ready · Plimsoll"
+            assert window.run("return document.scripts.length + document.images.length") == 0
+            assert HOSTILE in window.run("return document.body.innerText")
+            assert window.complaints() == []
+
+
+def test_a_degraded_agent_says_so_on_top(window: Browser) -> None:
+    with sight() as shown:
+        fill(shown)
+        shown.world.wire.cut = True
+        shown.world.agent.verify()
+        with listening(shown.seeing) as url:
+            for scheme in ("light", "dark"):
+                window.emulate("prefers-color-scheme", scheme)
+                window.size(*WIDE)
+                window.open(url + "/")
+                assert window.run("return document.querySelector('.state').innerText").endswith("degraded")
+                assert "Placement does not answer." in window.run(
+                    "return document.querySelector('.alert').innerText"
+                )
+                assert window.run(CONTRASTS) == []
