@@ -20,6 +20,7 @@ from agent.claims.claimjson import (
     move_to_json,
     read_allocations,
     read_cells,
+    read_makings,
     read_move,
     read_units,
 )
@@ -321,7 +322,7 @@ class Journal:
             raise StateError(f"The agent's journal was not read: {error}") from error
 
     def _claim(self, row: tuple[Any, ...]) -> Claim:
-        consumer, state, request, allocations, units, since, adopted, cells = row
+        consumer, state, request, allocations, units, since, adopted, cells, makings = row
         try:
             return Claim(
                 read_uuid(consumer, "consumer"),
@@ -332,6 +333,7 @@ class Journal:
                 since,
                 bool(adopted),
                 read_cells(json.loads(cells)),
+                read_makings(json.loads(makings)),
             )
         except (PlimsollError, ValueError) as error:
             raise self._broken(f"the claim of {consumer}", error) from error
@@ -354,4 +356,5 @@ def _row(claim: Claim) -> tuple[object, ...]:
         claim.since,
         int(claim.adopted),
         _dump(cells_to_json(claim.cells)),
+        _dump(claim.makings),
     )

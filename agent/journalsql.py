@@ -39,14 +39,19 @@ MIGRATIONS = (
     """
     ALTER TABLE claims ADD COLUMN cells TEXT NOT NULL DEFAULT '[]';  -- the guest's topology as it was chosen
     """,
+    """
+    ALTER TABLE claims ADD COLUMN makings TEXT NOT NULL DEFAULT '{}';  -- {unit that was not there: making}
+    """,
 )
 
 PUT_CLAIM = """
-    INSERT OR REPLACE INTO claims (consumer, state, request, allocations, units, since, adopted, cells)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT OR REPLACE INTO claims
+    (consumer, state, request, allocations, units, since, adopted, cells, makings)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 CLAIMS = """
-    SELECT consumer, state, request, allocations, units, since, adopted, cells FROM claims ORDER BY consumer
+    SELECT consumer, state, request, allocations, units, since, adopted, cells, makings
+    FROM claims ORDER BY consumer
 """
 PUT_MOVE = "INSERT OR REPLACE INTO moves (migration, since, ended, move) VALUES (?, ?, ?, ?)"
 FORGET_ENDED = """

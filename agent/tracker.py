@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from agent import log
 from agent.claims.cells import HostCells, Layout
-from agent.claims.claim import Claim, ClaimState, Explanation, Step
+from agent.claims.claim import Claim, ClaimState, Explanation, Step, explained
 from agent.claims.claiming import ClaimAttempt
 from agent.claims.fit import Amounts, FreeUnits, Host, check_placeable
 from agent.claims.handle import ClaimHandle
@@ -171,7 +171,7 @@ class ResourceTracker:
             ledger = self._register.ledger
             present = ledger.claims.get(request.consumer)
             if present is not None and present.request == request:
-                return Explanation(True, present.allocations, present.units, (), present.cells)
+                return explained(present)
             known = ledger.held_by(request.consumer)
             return ledger.cover(request, known, exact=True) if known else ledger.fit(request)
 

@@ -84,6 +84,7 @@ def claim_view(claim: Claim) -> Json:
         "allocations": _allocations(claim.allocations),
         "units": _units(claim.units),
         "cells": cells_to_json(claim.cells),
+        "to_make": {unit: dict(making) for unit, making in sorted(claim.makings.items())},
         "request": to_json(claim.request),
     }
 
@@ -102,6 +103,7 @@ def explanation_view(request: ClaimRequest, explanation: Explanation) -> Json:
         "allocations": _allocations(explanation.allocations),
         "units": _units(explanation.units),
         "cells": cells_to_json(explanation.cells),
+        "to_make": {unit: dict(making) for unit, making in sorted(explanation.makings.items())},
         "shortfalls": [_shortfall(shortfall) for shortfall in explanation.shortfalls],
     }
 

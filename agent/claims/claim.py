@@ -13,6 +13,9 @@ Allocations = Mapping[str, Mapping[str, int]]
 Units = Mapping[str, Mapping[str, tuple[str, ...]]]
 """{provider uuid: {resource class: (exact unit, ...)}}, only where the host has exact units."""
 
+Makings = Mapping[str, Mapping[str, str]]
+"""{exact unit: {"parent": PCI address, "type": a mediated type}} of units that did not exist when chosen."""
+
 
 class ClaimState(StrEnum):
     """CLAIMING: chosen and journaled, not known to be in placement. RELEASING: to be taken out of it."""
@@ -70,7 +73,8 @@ class Claim:
     """One consumer's claim on this host. `since` is seconds since the epoch, UTC.
 
     `adopted`: somebody else wrote the allocation; the agent gave it its devices. `cells` is the guest's
-    topology as it was chosen, empty for a guest that floats; the CPUs in it are among `units`.
+    topology as it was chosen, empty for a guest that floats; the CPUs in it are among `units`. `makings`
+    tells of those units that were not there when they were chosen what is to be made for them.
     """
 
     consumer: str
@@ -81,6 +85,7 @@ class Claim:
     since: float = 0.0
     adopted: bool = False
     cells: tuple[PlacedCell, ...] = ()
+    makings: Makings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +112,9 @@ class Explanation:
     units: Units
     shortfalls: tuple[Shortfall, ...]
     cells: tuple[PlacedCell, ...] = ()
+    makings: Makings = field(default_factory=dict)
+
+
+def explained(claim: Claim) -> Explanation:
+    """What the claim has, as the answer to its request."""
+    return Explanation(True, claim.allocations, claim.units, (), claim.cells, claim.makings)

@@ -128,6 +128,7 @@ class ClaimAttempt:
                 found.units,
                 self._clock(),
                 cells=found.cells,
+                makings=found.makings,
             )
             written = self._register.move(Step.BEGIN, self._consumer, intent)
         self._register.settle(written, self._consumer, before)
@@ -238,6 +239,7 @@ class ClaimAttempt:
                 self._clock(),
                 adopted=True,
                 cells=found.cells,
+                makings=found.makings,
             )
             written = self._register.move(Step.ADOPT, self._consumer, claim)
         self._register.settle(written, self._consumer, before)

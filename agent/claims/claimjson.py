@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from agent.claims.claim import Allocations, Claim, ClaimState, Units
+from agent.claims.claim import Allocations, Claim, ClaimState, Makings, Units
 from agent.claims.numa import PlacedCell
 from agent.claims.request import parse_claim, to_json
 from agent.errors import UsageError
@@ -24,6 +24,7 @@ def claim_to_json(claim: Claim) -> Json:
         "since": claim.since,
         "adopted": claim.adopted,
         "cells": cells_to_json(claim.cells),
+        "makings": claim.makings,
     }
 
 
@@ -39,7 +40,15 @@ def read_claim(value: object) -> Claim:
         _since(found.get("since")),
         found.get("adopted") is True,
         read_cells(found.get("cells", [])),
+        read_makings(found.get("makings", {})),
     )
+
+
+def read_makings(value: object) -> Makings:
+    return {
+        unit: {key: read_text(each, "makings") for key, each in read_object(making, "makings").items()}
+        for unit, making in read_object(value, "makings").items()
+    }
 
 
 def cells_to_json(cells: Iterable[PlacedCell]) -> list[Json]:

@@ -5,6 +5,7 @@ does not depend on how many there are.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from agent.claims.cellbook import CellBook
 from agent.claims.cells import HostCells
@@ -159,14 +160,15 @@ class Ledger:
         own = self._own(request.consumer)
         used = self._without(own) if own else self._used
         units = self._free_units(request.resources, request.consumer)
-        return fit(request, self.host, used, units, self._cells.stock(request.consumer, self.moving()))
+        cells = self._cells.stock(request.consumer, self.moving())
+        return self._with_makings(fit(request, self.host, used, units, cells))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Explanation:
         """Whether what the consumer holds covers its request; `exact`: its units must be free, too."""
         classes = {name for amounts in held.values() for name in amounts}
         units = self._free_units(classes, request.consumer) if exact else {}
         cells = self._cells.stock(request.consumer, self.moving()) if exact else None
-        return cover(request, self.host, held, units, cells)
+        return self._with_makings(cover(request, self.host, held, units, cells))
 
     def free(self, uuid: str, name: str, consumer: str) -> int:
         """How much of the class the consumer could have there."""
@@ -193,8 +195,8 @@ class Ledger:
             classes = {name for uuid in shared for name in held[uuid]}
             found = fit(request, self.host.without(classes), used, units, cells)
             if found.fits:
-                return found
-        return fit(request, self.host, used, units, cells)
+                return self._with_makings(found)
+        return self._with_makings(fit(request, self.host, used, units, cells))
 
     def who_holds(self, allocations: Allocations) -> tuple[str, ...]:
         """The consumers without a claim that hold just that of this host's own tree."""
@@ -219,6 +221,18 @@ class Ledger:
             for uuid, amounts in claim.allocations.items()
             if self.host.is_own(uuid)
         )
+
+    def _with_makings(self, found: Explanation) -> Explanation:
+        """With what is to be made for its units that do not exist yet."""
+        makings = {
+            unit: makings[unit]
+            for uuid, classes in found.units.items()
+            for name, units in classes.items()
+            for makings in (self.to_make.get(uuid, {}).get(name, {}),)
+            for unit in units
+            if unit in makings
+        }
+        return replace(found, makings=makings) if makings else found
 
     def _own(self, consumer: str) -> Allocations:
         claim = self.claims.get(consumer)

@@ -131,6 +131,14 @@ def holdings_lines(holder: Json, names: Mapping[str, str]) -> Iterator[str]:
     ]
     yield from table(("PROVIDER", "RESOURCE CLASS", "AMOUNT", "UNITS"), rows)
     yield from cells_lines(holder)
+    yield from makings_lines(holder)
+
+
+def makings_lines(holder: Json) -> Iterator[str]:
+    """The units that did not exist when they were chosen."""
+    rows = [(unit, each["type"], each["parent"]) for unit, each in holder.get("to_make", {}).items()]
+    if rows:
+        yield from table(("TO MAKE", "TYPE", "ON"), rows)
 
 
 def cells_lines(holder: Json) -> Iterator[str]:
@@ -160,6 +168,7 @@ def explanation_lines(explanation: Json, providers: Mapping[str, Json]) -> Itera
     yield "it fits" if explanation["fits"] else "it does not fit"
     yield from table(("RESOURCE CLASS", "ASKED", "FREE", "PROVIDER", "VERDICT"), rows)
     yield from cells_lines(explanation)
+    yield from makings_lines(explanation)
 
 
 def free(provider: Json | None, name: str) -> int:

@@ -191,6 +191,7 @@ class MoveAttempt:
             found.units,
             self._clock(),
             cells=found.cells,
+            makings=found.makings,
         )
         part = handed(old.allocations, found.allocations, self._register.ledger.host.is_own)
         if not part:

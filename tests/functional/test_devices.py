@@ -12,8 +12,10 @@ import pytest
 from agentkit import World, opened, told
 from placements import Embedded
 
+from agent.api.views import claim_view
 from agent.claims.claim import Claim
 from agent.claims.request import ClaimRequest, parse_claim
+from agent.cli.render import holdings_lines
 from agent.errors import DoesNotFit, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.settings import load
@@ -377,3 +379,31 @@ def test_two_guests_of_four_each_over_two_cards(world: World) -> None:
     assert len(set(taken)) == 8
     with pytest.raises(DoesNotFit):
         world.agent.claim(by_class(CUSTOM_B=1))
+
+
+def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None:
+    """A mediated device that is not there yet has its uuid, type and parent with the claim, also afterwards."""
+    world = started(tmp_path)
+    described = world.driver.describe()
+    making = {"parent": "0000:42:00.0", "type": "nvidia-11"}
+    unit = "0000:42:00.0/0"
+    card = next(each for each in described.providers if each.device == "pci:0000:42:00.0")
+    changed = replace(card, to_make={"CUSTOM_SMALL": {unit: making}})
+    told = replace(
+        described, providers=tuple(changed if each is card else each for each in described.providers)
+    )
+    world.driver.describe = lambda: told  # type: ignore[method-assign]
+    world.agent.look("a card to be divided")
+    asked = by_class(CUSTOM_SMALL=2)
+    assert world.agent.explain(asked).makings == {unit: making}
+    claim = world.agent.claim(asked)
+    assert claim.makings == {unit: making}, "the other one is there"
+    world.close()
+    world = started(tmp_path)
+    try:
+        assert world.agent.instances()[0][1] == claim
+        shown = claim_view(claim)
+        assert shown["to_make"] == {unit: making}
+        assert any("nvidia-11" in line for line in holdings_lines(shown, {}))
+    finally:
+        world.close()
