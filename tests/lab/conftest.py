@@ -5,7 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,11 +62,15 @@ def prepare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Prepare:
 
     def prepared(count: int, vf_mode: str = "mdev") -> list[Node]:
         nodes = lab.nodes(count, vf_mode)
+        new = [node for node in nodes if node.number not in lab.prepared and not os.environ.get(KEEP)]
+        if new:
+            lab.transcript.title("The agent is installed")
+            install = _installer(folder)
+            with ThreadPoolExecutor(len(new)) as pool:
+                for _ in pool.map(install, new):
+                    pass
+            lab.prepared.update(node.number for node in new)
         for node in nodes:
-            if node.number not in lab.prepared and not os.environ.get(KEEP):
-                node.title(f"The agent is installed on {node.name}")
-                _install(node, folder)
-                lab.prepared.add(node.number)
             if os.environ.get(KEEP) != "state":
                 node.forget()
         return nodes
@@ -73,21 +78,21 @@ def prepare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Prepare:
     return prepared
 
 
-def _install(node: Node, folder: Path) -> None:
+def _installer(folder: Path) -> Callable[[Node], None]:
+    """Puts the agent on a node, from a Debian package if one is named, else from the checkout."""
     package = os.environ.get(PACKAGE)
     if package:
         copy = folder / "packages" / Path(package).name
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(package, copy)
-        node.install_package(copy)
-    else:
-        source = folder / "src"
-        if not source.exists():
-            _copy_checkout(source)
-            _build(source, folder / "wheel")
-        (wheel,) = (folder / "wheel").glob("*.whl")
-        node.install_checkout(source / "systemd", wheel, _needed(wheel, ROOT / ".lab" / "wheels"))
-    node.admit()
+        return lambda node: node.install_package(copy)
+    source = folder / "src"
+    if not source.exists():
+        _copy_checkout(source)
+        _build(source, folder / "wheel")
+    (wheel,) = (folder / "wheel").glob("*.whl")
+    needed = _needed(wheel, ROOT / ".lab" / "wheels")
+    return lambda node: node.install_checkout(source / "systemd", wheel, needed)
 
 
 def _copy_checkout(folder: Path) -> None:

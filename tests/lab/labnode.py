@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-COMMAND_TIMEOUT_S = 400
+COMMAND_TIMEOUT_S = 900
 UP_TIMEOUT_S = 600
 REBOOT_TIMEOUT_S = 400
 UNIT = "plimsoll-agent"
@@ -233,6 +233,7 @@ class Node:
             "cp tmpfiles.d/*.conf /usr/lib/tmpfiles.d/ && cp -r *.service* /etc/systemd/system/ && "
             "systemd-sysusers && systemd-tmpfiles --create plimsoll.conf && systemctl daemon-reload"
         )
+        self._admit()
 
     def install_package(self, package: Path) -> None:
         """A Debian package; what it depends on comes from the distribution."""
@@ -241,8 +242,9 @@ class Node:
             "export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && "
             f"apt-get install -qy --no-install-recommends /root/packages/{package.name} 2>&1 | tail -n 3"
         )
+        self._admit()
 
-    def admit(self) -> None:
+    def _admit(self) -> None:
         """What docs/drivers.md says of permissions, the start at boot, and a client of placement."""
         self.run(f"usermod -aG libvirt plimsoll && systemctl enable {UNIT} 2>&1")
         self.write("/root/placement", CLIENT, mode="0755")

@@ -2,11 +2,10 @@
 between them, alive, under the agents' claims; in this order.
 """
 
-import shlex
 from typing import NamedTuple
 
 import pytest
-from labnode import UNIT, Node, Prepare, alone
+from labnode import Node, Prepare, alone
 
 ADDRESS = "192.168.77.1:8778"
 TOKEN = "5c1d0f5e7a3b4c6d8e9f"
@@ -32,7 +31,6 @@ auth_type = admin_token
 endpoint_override = https://{ADDRESS}
 cafile = /etc/plimsoll/placement.crt
 """
-CREDENTIAL = "[Service]\nLoadCredential=placement.token:/etc/plimsoll/placement.token"
 ASKED = "--resources VCPU=1,MEMORY_MB=48,VGPU=1"
 HELD = {"VCPU": 1, "MEMORY_MB": 48}
 
@@ -104,7 +102,7 @@ def moves(node: Node) -> dict[str, tuple[str, str]]:
     """{migration: (role, state)}"""
     return {
         each["migration"]: (each["role"], each["state"])
-        for each in node.json("plimsoll -o json move list")["moves"]
+        for each in node.json("plimsoll -o json move list --all")["moves"]
     }
 
 
@@ -125,10 +123,10 @@ def test_two_hosts_share_one_placement(nodes: tuple[Node, Node]) -> None:
     one.configure(alone("hv1", SERVING + COMMON).replace("serve = unix:/run/plimsoll/placement.sock\n\n", ""))
     one.start()
     two.write("/etc/plimsoll/placement.crt", one.run("cat /etc/plimsoll/placement.crt", note=False))
-    two.run(f"install -m 0600 /dev/stdin /etc/plimsoll/placement.token <<<{shlex.quote(TOKEN)}")
-    two.run(f"mkdir -p /etc/systemd/system/{UNIT}.service.d")
-    two.write(f"/etc/systemd/system/{UNIT}.service.d/token.conf", CREDENTIAL)
-    two.run(f"cat /etc/systemd/system/{UNIT}.service.d/token.conf; systemctl daemon-reload")
+    two.run(
+        "install -d -m 0700 /etc/credstore && "
+        f"install -m 0600 /dev/stdin /etc/credstore/placement.token <<<{TOKEN}"
+    )
     two.configure(JOINED + COMMON)
     two.start()
     for node in nodes:
