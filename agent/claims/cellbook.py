@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 
 from agent.claims.cells import CellStock, HostCells, use_of, use_of_guests
 from agent.claims.claim import Claim
-from agent.driver import Guest
+from agent.driver import Guest, GuestState
 
 CPUS = "PCPU"
+_ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
+"""Their memory is free; their CPUs are kept for them, as every exact unit is."""
 
 
 class CellBook:
@@ -58,7 +60,7 @@ class CellBook:
             for used in guest.units
             if used.resource_class == CPUS and used.unit.isdecimal()
         }
-        self._guests = {guest.uuid: guest for guest in seen if guest.memory}
+        self._guests = {guest.uuid: guest for guest in seen if guest.memory and guest.state not in _ABSENT}
 
     def stock(self, consumer: str, moving: Mapping[str, str], *, keeps: bool = False) -> CellStock:
         """What is left for the consumer; `keeps`: besides what it has already, which goes to a migration.

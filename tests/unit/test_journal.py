@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ from typing import Any
 import pytest
 
 from agent import journal as module
+from agent import journalsql as sql
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
+from agent.claims.numa import PlacedCell
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, to_json
 from agent.errors import StateError
 from agent.journal import FILE_NAME, Journal
 from agent.placement.embedded.ballast import Ballast
+from agent.placement.embedded.sqlitefile import SqliteFile
 from agent.resolve import Owned, OwnedProvider
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
@@ -60,6 +64,28 @@ def test_claims_come_back_as_they_were_put(journal: Journal, tmp_path: Path) -> 
     again.remove(CONSUMER, "released").wait()
     assert list(again.claims()) == [OTHER]
     again.close()
+
+
+def test_the_chosen_cells_come_back(journal: Journal, tmp_path: Path) -> None:
+    cells = (
+        PlacedCell(0, 1, {0: 4, 2: 5}, frozenset({20}), 2048, 512, frozenset({1})),
+        PlacedCell(1, 0, {}, frozenset(), 4, 512, frozenset({3})),
+    )
+    journal.put(replace(CLAIM, cells=cells), "begin").wait()
+    with closing(reopened(journal, tmp_path)) as again:
+        assert again.claims() == {CONSUMER: replace(CLAIM, cells=cells)}
+
+
+def test_claims_that_were_written_before_there_were_cells_are_read(tmp_path: Path) -> None:
+    before = sql.MIGRATIONS[:3]
+    name = tmp_path / FILE_NAME
+    SqliteFile.open(name, application_id=module.APPLICATION_ID, migrations=before, name="journal").close()
+    with closing(sqlite3.connect(name)) as old, old:
+        row = (CONSUMER, "claimed", json.dumps(to_json(CLAIM.request)), json.dumps(CLAIM.allocations))
+        units = json.dumps(CLAIM.units)
+        old.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, 0)", (*row, units, CLAIM.since))
+    with closing(Journal.open(tmp_path)) as journal:
+        assert journal.claims() == {CONSUMER: replace(CLAIM, state=ClaimState.CLAIMED)}
 
 
 def test_the_history_tells_what_happened_and_forgets_what_is_old(

@@ -6,7 +6,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.driver import Guest, GuestState, UsedUnit
+from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
 from drivers.fake import Gpu, Host, default_host, load_host, parse_host
 
@@ -38,6 +38,7 @@ guests:
     state: shutoff
     resources: {VCPU: 2, MEMORY_MB: 512}
     units: [{resource_class: VGPU, unit: u1, device: "pci:0000:41:00.0"}]
+    memory: [{cell: 0, memory_mb: 512, page_kib: 2048}]
 """
     )
     assert host.guests == (
@@ -47,6 +48,7 @@ guests:
             state=GuestState.SHUTOFF,
             resources={"VGPU": 1, "VCPU": 2, "MEMORY_MB": 512},
             units=(UsedUnit("VGPU", "u1", "pci:0000:41:00.0"),),
+            memory=(UsedMemory(0, 512, 2048),),
         ),
     )
 
@@ -69,6 +71,10 @@ guests:
         (
             CELL + "gpus: [{address: 0000:41:00.0}, {address: 0000:41:00.0}]",
             "address 0000:41:00.0 is there twice",
+        ),
+        (
+            CELL + f"guests: [{{uuid: {'1' * 32}, name: x, memory: [{{cell: 7, memory_mb: 1}}]}}]",
+            "the memory of guest 11111111-.*: there is no cell 7",
         ),
         (CELL + "guests: [{uuid: one, name: x}]", r"guests\[0\].uuid: "),
         ("cells: [{id: 0, cpus: 0, memory_mb: 1}, {id: 1, cpus: 0, memory_mb: 1}]", "CPU 0 is there twice"),
