@@ -6,6 +6,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,7 +22,7 @@ from agent.errors import UsageError
 from agent.gate import gate as gate_module
 from agent.gate import install
 from agent.gate.wanted import GATE_USER
-from agent.moves.table import MoveState
+from agent.moves.table import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations
 from drivers.fake.host import Gpu, Host, Nic, cell
 
@@ -132,7 +133,10 @@ def test_the_same_guest_again_is_the_same_claim(host: GatedHost) -> None:
     host.allowed("prepare", "begin", domain(uuid))
     before = host.world.wire.requests
     host.allowed("prepare", "begin", domain(uuid))
-    assert host.world.wire.requests == before, "placement is not asked again"
+    assert host.world.wire.requests == before + 1, "placement is only asked whether it moved away"
+    host.world.wire.cut = True
+    host.configure("unanswered = refuse\n")
+    host.allowed("prepare", "begin", domain(uuid))
 
 
 def test_a_claim_made_by_hand_is_used_and_never_released_by_the_gate(host: GatedHost) -> None:
@@ -450,6 +454,8 @@ def test_the_copy_that_stayed_behind_may_not_start_while_the_other_one_runs(
     host.starts(vm, domain(vm.uuid))
     other.allowed("migrate", "begin", domain(vm.uuid))
     other.driver.add_guest(vm)
+    host.driver.add_guest(replace(vm, state=GuestState.SHUTOFF))
+    assert "has moved there" in host.refused("prepare", "begin", domain(vm.uuid)), "nobody told this host yet"
     host.ends(vm, domain(vm.uuid), defined=True)
     other.world.agent.look("it runs")
     host.world.agent.verify()
@@ -467,8 +473,6 @@ def test_a_move_that_a_control_plane_began_is_its_own(host: GatedHost, other: Ga
     vm, migration = guest(str(uuid4())), str(uuid4())
     host.starts(vm, domain(vm.uuid))
     asked = ClaimRequest(vm.uuid, (RequestGroup("", {"VCPU": 2, "MEMORY_MB": 1024}),))
-    from agent.moves.table import MoveKind
-
     other.world.agent.begin_move(MoveKind.LIVE_MIGRATE, migration, asked)
     other.allowed("migrate", "begin", domain(vm.uuid))
     other.allowed("prepare", "begin", domain(vm.uuid))
