@@ -70,6 +70,9 @@ class Move:
     Providers by name. `consumers` {consumer uuid: {class: amount}} where the driver knows who uses which.
     `becomes` {class: its name at the target} where moving changes the class (VCPU to PCPU); the two providers
     may then be one. An instruction stands for as long as the driver likes: one that is done is no work.
+
+    From a provider to itself, without `becomes`, it tells who uses what was counted there and is on no device
+    that the driver knows: that stays, parked, while the rest moves.
     """
 
     from_resource_provider: str
@@ -77,6 +80,11 @@ class Move:
     to_resource_provider: str
     consumers: Mapping[str, Mapping[str, int]] | None = None
     becomes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def stays(self) -> bool:
+        """Whether it goes nowhere."""
+        return self.from_resource_provider == self.to_resource_provider and not self.becomes
 
 
 @dataclass(frozen=True, slots=True)

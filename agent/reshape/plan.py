@@ -62,6 +62,7 @@ class _Work:
     current: ProviderTree
     desired: ProviderTree
     held: dict[str, dict[Slot, int]]
+    parked: dict[str, dict[Slot, int]]
     used: dict[Slot, int] = field(default_factory=lambda: defaultdict(int))
     relocations: list[Relocation] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -85,6 +86,10 @@ class _Work:
                 target.resource_class,
             )
         )
+
+    def movable(self, consumer: str, slot: Slot) -> int:
+        """What the consumer holds there and is not parked."""
+        return self.held[consumer].get(slot, 0) - self.parked.get(consumer, {}).get(slot, 0)
 
     def offered(self, slot: Slot) -> Inventory | None:
         return inventory_at(self.desired, slot)
@@ -122,7 +127,7 @@ def plan_reshape(
     :raises ReshapeRefused: with every reason; nothing can then be moved
     """
     told = instructions(moves, current, desired)
-    work = _Work(current, desired, {consumer: slots_of(each) for consumer, each in held.items()})
+    work = _Work(current, desired, {who: slots_of(each) for who, each in held.items()}, _parked(told))
     for slots in work.held.values():
         for slot, amount in slots.items():
             work.used[slot] += amount
@@ -210,6 +215,17 @@ def _inverse(
     )
 
 
+def _parked(told: Iterable[Instruction]) -> dict[str, dict[Slot, int]]:
+    """{consumer: {slot: amount}} of what stays where it is; see agent.reshape.parking."""
+    found: dict[str, dict[Slot, int]] = {}
+    for each in told:
+        if each.move.stays:
+            for consumer, shares in (each.move.consumers or {}).items():
+                mine = {Slot(each.source, name): amount for name, amount in shares.items()}
+                found.setdefault(consumer, {}).update(mine)
+    return found
+
+
 def _place_told(work: _Work, told: Sequence[Instruction]) -> list[_Doubt]:
     """Move what the driver says each consumer uses; the answer is what it did not hold where it was said."""
     left = {consumer: dict(slots) for consumer, slots in work.held.items()}
@@ -237,7 +253,8 @@ def _place_told(work: _Work, told: Sequence[Instruction]) -> list[_Doubt]:
 def _place_untold(work: _Work, bundle: _Bundle) -> None:
     """Place whole every consumer that is left on a class which its provider loses."""
     sources = {name: Slot(bundle.source, name) for name in bundle.classes}
-    leaving = {name for name, slot in sources.items() if work.offered(slot) is None}
+    parking = {slot for slots in work.parked.values() for slot in slots}
+    leaving = {name for name, slot in sources.items() if work.offered(slot) is None or slot in parking}
     for consumer, share in _by_size(work, sources, leaving):
         target = _first_with_room(work, bundle, bundle.targets, consumer, share)
         if target is None:
@@ -258,10 +275,13 @@ def _by_size(
 ) -> Iterator[tuple[str, dict[str, int]]]:
     """(consumer, {class: amount}) of who holds some of these classes, the largest first, then by uuid."""
     shares = {
-        consumer: {name: slots[sources[name]] for name in classes if sources[name] in slots}
-        for consumer, slots in work.held.items()
+        consumer: {name: work.movable(consumer, sources[name]) for name in classes} for consumer in work.held
     }
-    found = [(consumer, share) for consumer, share in shares.items() if share]
+    found = [
+        (consumer, {name: amount for name, amount in share.items() if amount})
+        for consumer, share in shares.items()
+        if any(share.values())
+    ]
     return iter(sorted(found, key=lambda each: (-sum(each[1].values()), each[0])))
 
 
@@ -304,7 +324,8 @@ def _bundles(told: Sequence[Instruction]) -> Iterator[_Bundle]:
     """The instructions by source, and within it by classes that travel together."""
     by_source: dict[str, list[Instruction]] = {}
     for each in told:
-        by_source.setdefault(each.source, []).append(each)
+        if not each.move.stays:
+            by_source.setdefault(each.source, []).append(each)
     for source, group in by_source.items():
         for classes in _components(frozenset(each.move.moved_resources) for each in group):
             targets: dict[str, dict[str, str]] = {}

@@ -115,7 +115,7 @@ def make_receipt(
     `originals`: what was in the slots that are only reserved because this reshape has been due.
     """
     current, stage, desired = trees
-    told = tuple(told)
+    told = tuple(each for each in told if not each.move.stays)
     slots = [slot for each in told for source, target, _ in each.pairs() for slot in (source, target)]
     kept: dict[str, Provider] = {}
     for each in told:

@@ -32,6 +32,7 @@ from agent.plan import same_inventories
 from agent.reshape.book import Book
 from agent.reshape.cells import located
 from agent.reshape.expected import expected
+from agent.reshape.parking import parked
 from agent.reshape.plan import plan_reshape, touched
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
 from agent.reshape.stage import due_moves, moving_slots, staged, still_held, with_stand_ins, without_sources
@@ -73,7 +74,7 @@ class Exact:
 @dataclass(frozen=True, slots=True)
 class Goal:
     """`tree` is what the pass shall reach, with what is withheld as it was; `owned` what is ours in it;
-    `told` are sentences on what is withheld.
+    `told` are sentences on what is withheld, and on what is parked.
 
     `moves` are due by the driver's word, `back` by an operator's, who undid the receipt `undoes`.
     """
@@ -153,14 +154,15 @@ class Reshaping:
             owned |= receipt.owned()
         moves, back = kept.moves(description), kept.back()
         held = self._held_on_sources((*moves, *back), current, tree)
-        back = due_moves(still_held(back, held, current), current, tree, held)
+        parking = parked(moves, described, current, tree, held)
+        back = due_moves(still_held(back, held, current), current, parking.tree, held)
         return Goal(
-            tree,
-            owned.within(tree),
-            due_moves(moves, current, tree, held),
+            parking.tree,
+            (owned | parking.owned).within(parking.tree),
+            due_moves(parking.moves, current, parking.tree, held),
             back,
             kept.undone_by(back),
-            kept.told(),
+            (*kept.told(), *parking.told),
         )
 
     def _held_on_sources(

@@ -31,7 +31,7 @@ def due_moves(
     known = [
         move
         for move in moves
-        if move.from_resource_provider != move.to_resource_provider or move.becomes
+        if not move.stays or move.consumers
         if desired.by_name(move.from_resource_provider) or current.by_name(move.from_resource_provider)
     ]
     told = instructions(known, current, desired)

@@ -128,8 +128,9 @@ class LibvirtDriver(Driver):
                     self._memory.units,
                     self._boot,
                     self._model_settings,
+                    self._memory.classes,
                 )
-                self._memory.keep(model.units)
+                self._memory.keep(model.units, model.classes)
                 self._model = model if self._model is None else _keep_same(self._model, model)
                 self._seen = seen
             return self._model

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettings, Topology
 from drivers.hosttree import cell_provider_name, host_providers
 from drivers.libvirt.cards import Remembered
-from drivers.libvirt.devices import DeviceFacts, DeviceSettings, describe_cards, mdev_class
+from drivers.libvirt.devices import DeviceFacts, DeviceSettings, describe_cards
 from drivers.libvirt.domains import Domain
+from drivers.libvirt.former import Classes, classes_described
 from drivers.libvirt.holding import Place, missing_units, remember, unit_places, with_places
 from drivers.libvirt.host import HostFacts, describe_host, describe_topology, host_cells
 from drivers.libvirt.moves import Tenant, moves_of
@@ -25,8 +26,8 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The contract's answers; the units to remember, those of them that are not there, the devices, and what
-    each unit that is described is of."""
+    """The contract's answers; the units to remember, those of them that are not there, the devices, what each
+    unit that is described is of, and the classes to remember."""
 
     description: Description
     topology: Topology
@@ -35,6 +36,7 @@ class Model:
     missing: tuple[Remembered, ...]
     devices: DeviceFacts
     places: Mapping[str, Place]
+    classes: Classes
 
 
 def make_model(
@@ -44,9 +46,10 @@ def make_model(
     known: Mapping[str, Remembered],
     boot: str,
     settings: ModelSettings,
+    classes: Classes | None = None,
 ) -> Model:
-    """`domains` are guests with their devices as their XML names them, in order; `known` see `Model.units`,
-    `boot` is the id of the host's current boot. Raises DriverDataError (CPU sets).
+    """`domains` are guests with their devices as their XML names them, in order; `known` and `classes` see
+    `Model`, `boot` is the id of the host's current boot. Raises DriverDataError (CPU sets).
     """
     named = _named(domains)
     missing = missing_units(named, devices, settings.devices, known)
@@ -63,7 +66,8 @@ def make_model(
     providers = (*own, *cards)
     places = unit_places(providers, devices, settings.devices, missing)
     tenants = [Tenant(with_places(each.guest, places), each.domain) for each in domains]
-    classes = {card.key: mdev_class(card, settings.devices) for card in devices.cards}
+    divided = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}
+    classes = classes_described(classes or {}, cards, divided)
     moves = moves_of(providers, _cell_totals(cells, settings), tenants, cells, classes)
     complete = all(each.domain is not None for each in domains)
     return Model(
@@ -74,6 +78,7 @@ def make_model(
         tuple(missing),
         devices,
         places,
+        classes,
     )
 
 

@@ -2,7 +2,8 @@
 
 The driver does not know what placement has. So it always says where each inventory would have been in the
 models that a host may come from: everything on the root, or CPUs and memory under cells; CPUs shared or
-dedicated; mediated devices under nova's usual name. An instruction whose source has nothing is no work.
+dedicated; devices under the class that they had before, mediated ones under nova's usual one. An instruction
+whose source has nothing is no work.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 from agent.driver import Cell, DescribedProvider, Guest, Move
 from drivers.hosttree import cell_provider_name
 from drivers.libvirt.domains import Domain
+from drivers.libvirt.former import USUAL, Classes, renamed
 
 _HOST_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
+_COUNTED_FLAT = (USUAL, "SRIOV_NET_VF")
 
 Shares = Mapping[str, Mapping[str, int]]
 """{consumer uuid: {class: amount}}"""
@@ -31,22 +34,23 @@ def moves_of(
     cell_totals: Mapping[int, Mapping[str, int]],
     tenants: Sequence[Tenant],
     cells: Sequence[Cell],
-    mdev_classes: Mapping[str, str],
+    classes: Classes,
 ) -> tuple[Move, ...]:
     """`providers` as described, the host first; `cell_totals` {cell: {class: amount}} what the cells have,
-    whether they are reported or not; `mdev_classes` {device: resource class of its mediated devices}.
+    whether they are reported or not; `classes` are those that the units of devices have had.
     """
     root = providers[0].name
     told = [tenant for tenant in tenants if tenant.guest.problem is None]
     return (
-        *_of_devices(root, providers, told, mdev_classes),
+        *_of_devices(root, providers, told, classes),
+        *_of_nothing(root, providers, told),
         *_of_cells(providers, cell_totals, told, cells),
         *_of_cpus(providers, told),
     )
 
 
 def _of_devices(
-    root: str, providers: Sequence[DescribedProvider], told: Sequence[Tenant], mdev_classes: Mapping[str, str]
+    root: str, providers: Sequence[DescribedProvider], told: Sequence[Tenant], classes: Classes
 ) -> Iterator[Move]:
     users = _device_users(told)
     for provider in providers[1:]:
@@ -55,11 +59,24 @@ def _of_devices(
         totals = {name: inventory.total for name, inventory in provider.inventories.items()}
         shares = users.get(provider.device, {})
         yield Move(root, totals, provider.name, shares)
-        name = mdev_classes.get(provider.device, "VGPU")
-        if name != "VGPU" and name in totals and "VGPU" not in totals:
-            was = {who: {"VGPU": amounts[name]} for who, amounts in shares.items() if name in amounts}
-            for source in (root, provider.name):
-                yield Move(source, {"VGPU": totals[name]}, provider.name, was, {"VGPU": name})
+        for before, now in renamed(provider, classes):
+            was = {who: {before: amounts[now]} for who, amounts in shares.items() if now in amounts}
+            for source in (root, provider.name) if before == USUAL else (provider.name,):
+                yield Move(source, {before: totals[now]}, provider.name, was, {before: now})
+
+
+def _of_nothing(root: str, providers: Sequence[DescribedProvider], told: Sequence[Tenant]) -> Iterator[Move]:
+    """What guests use and no device there has, of what the host may have counted on its root."""
+    there = {provider.device for provider in providers}
+    for name in _COUNTED_FLAT:
+        shares = {}
+        for tenant in told:
+            units = [unit for unit in tenant.guest.units if unit.resource_class == name]
+            lost = sum(unit.device not in there for unit in units)
+            if lost:
+                shares[tenant.guest.uuid] = {name: lost}
+        if shares:
+            yield Move(root, {name: sum(share[name] for share in shares.values())}, root, shares)
 
 
 def _device_users(told: Iterable[Tenant]) -> dict[str, dict[str, dict[str, int]]]:

@@ -1,3 +1,4 @@
+import json
 import logging
 from pathlib import Path
 
@@ -19,15 +20,34 @@ UNITS = {
 }
 
 
+CLASSES = {"pci:0000:42:00.0": ("VGPU", "CUSTOM_X")}
+
+
 def test_what_is_kept_is_there_after_a_restart(tmp_path: Path) -> None:
-    Memory(tmp_path).keep(UNITS)
-    assert Memory(tmp_path).units == UNITS
-    Memory(tmp_path).keep({})
+    Memory(tmp_path).keep(UNITS, CLASSES)
+    again = Memory(tmp_path)
+    assert (again.units, again.classes) == (UNITS, CLASSES)
+    written = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(written["units"]))
+    earlier = Memory(tmp_path)
+    assert (earlier.units, earlier.classes) == (UNITS, {}), "a version before this wrote the units only"
+    Memory(tmp_path).keep({}, {})
     assert Memory(tmp_path).units == {}
     assert Memory(None).units == {}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[3]", '[{"unit": 3, "card": "x"}]', '[{"unit": "x"}]', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[3]",
+        '{"units": [], "classes": {"a": 3}}',
+        '[{"unit": 3, "card": "x"}]',
+        '[{"unit": "x"}]',
+        "\xff",
+    ],
+)
 def test_a_file_that_makes_no_sense_is_told_and_left_alone(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -40,8 +60,8 @@ def test_a_file_that_makes_no_sense_is_told_and_left_alone(
 def test_a_disk_that_does_not_take_it_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     memory = Memory(tmp_path / "nowhere")
     with caplog.at_level(logging.WARNING):
-        memory.keep(UNITS)
-        memory.keep({})
+        memory.keep(UNITS, {})
+        memory.keep({}, {})
     assert caplog.text.count("cannot be written: No such file") == 1
     assert memory.units == {}
 
