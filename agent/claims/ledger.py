@@ -255,15 +255,19 @@ class Ledger:
         for uuid, offered in self._offered.items():
             room = self._room(uuid, consumer) if uuid in self.host.ways else {}
             for name in offered.keys() & classes:
-                among = room if name in room else (name,)
+                beside = [each for each in room if each != name] if name in room else []
                 free = [
                     unit
                     for unit in offered[name]
-                    if all(self._taken.get((uuid, each, unit), consumer) == consumer for each in among)
+                    if self._taken.get((uuid, name, unit), consumer) == consumer
                     and self._in_guests.get((name, unit), consumer) == consumer
+                    and (
+                        not beside
+                        or all(self._taken.get((uuid, each, unit), consumer) == consumer for each in beside)
+                    )
                 ]
-                used = [unit for unit in free if (name, unit) in self._in_guests]
-                ordered = (*used, *(unit for unit in free if unit not in used))
+                used = [unit for unit in free if (name, unit) in self._in_guests] if self._in_guests else []
+                ordered = (*used, *(unit for unit in free if unit not in used)) if used else tuple(free)
                 found.setdefault(uuid, {})[name] = ordered[: room.get(name)]
         self._only_named(found, classes, consumer)
         return found
