@@ -24,6 +24,7 @@ from agent.errors import (
     StateError,
     UnknownConsumer,
 )
+from agent.moves.liveness import check_can_move_live
 from agent.moves.ownership import Parts, Standing, handed, owned_form, parts, standing
 from agent.moves.table import MIGRATION_TYPE, Move, MoveKind, MoveState, MoveStep, Role, held_request
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -183,6 +184,9 @@ class MoveAttempt:
         return replace(move, handed=migration.allocations, adopted=True)
 
     def _move(self, kind: MoveKind, role: Role, old: Claim, found: Explanation) -> Move:
+        ledger = self._register.ledger
+        if kind is MoveKind.LIVE_MIGRATE:
+            check_can_move_live(self._request, found.allocations, ledger.host, ledger.offered)
         new = Claim(
             self._request.consumer,
             ClaimState.CLAIMED,
@@ -193,7 +197,7 @@ class MoveAttempt:
             cells=found.cells,
             makings=found.makings,
         )
-        part = handed(old.allocations, found.allocations, self._register.ledger.host.is_own)
+        part = handed(old.allocations, found.allocations, ledger.host.is_own)
         if not part:
             raise ClaimConflict(
                 f"Nothing of what {called(self._request)} holds would change places: nothing to move.",

@@ -14,12 +14,13 @@ from placements import Embedded
 
 from agent.api.views import claim_view
 from agent.claims.claim import Claim
-from agent.claims.request import ClaimRequest, parse_claim
+from agent.claims.request import ClaimRequest, RequestGroup, parse_claim
 from agent.cli.render import holdings_lines
-from agent.errors import DoesNotFit, UsageError
+from agent.errors import DoesNotFit, Refused, UsageError
+from agent.moves.table import MoveKind
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.settings import load
-from agent.tree import Provider
+from agent.tree import Inventory, Provider
 from drivers.fake import Gpu, Nic, cell
 
 PF, VFS = "0000:41:00.0", tuple(f"0000:41:02.{n}" for n in range(4))
@@ -382,7 +383,7 @@ def test_two_guests_of_four_each_over_two_cards(world: World) -> None:
 
 
 def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None:
-    """A mediated device that is not there yet has its uuid, type and parent with the claim, also afterwards."""
+    """A mediated device that is not there yet has its uuid, type and parent with the claim, for good."""
     world = started(tmp_path)
     described = world.driver.describe()
     making = {"parent": "0000:42:00.0", "type": "nvidia-11"}
@@ -407,3 +408,40 @@ def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None
         assert any("nvidia-11" in line for line in holdings_lines(shown, {}))
     finally:
         world.close()
+
+
+# Live migration
+
+
+def came_from_elsewhere(world: World, consumer: str) -> None:
+    """The consumer holds something on a host that this agent knows nothing of."""
+    client = PlacementClient(world.wire.inner)
+    other = Provider(str(uuid4()), "elsewhere", None, {"VCPU": Inventory(8)})
+    client.put_inventories(other.uuid, client.create_provider(other), other.inventories)
+    client.write_allocations(ConsumerAllocations(consumer, {other.uuid: {"VCPU": 2}}))
+
+
+def test_a_device_that_is_not_live_migratable_stays_where_it_is(world: World) -> None:
+    """Scenario 73: refused before anything is written; a cold migration is not."""
+    asked = by_alias("nic:1")
+    came_from_elsewhere(world, asked.consumer)
+    with pytest.raises(Refused, match="the alias 'nic' is not said to be live_migratable"):
+        world.agent.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), asked)
+    by_its_class = replace(by_class(**{WHOLE: 1}), consumer=asked.consumer)
+    with pytest.raises(Refused, match=f"{WHOLE} on node1_net_eth0 is not said to be live_migratable"):
+        world.agent.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), by_its_class)
+    assert not world.agent.moves()
+    move = world.agent.begin_move(MoveKind.COLD_MIGRATE, str(uuid4()), asked)
+    assert move.new is not None and units(move.new)[WHOLE] == (PF,)
+
+
+def test_one_that_is_and_a_port_of_the_network_go_along(world: World) -> None:
+    able = tuple(replace(each, traits=each.traits | {"HW_PCI_LIVE_MIGRATABLE"}) for each in GPUS[1:])
+    world.driver.change(gpus=(CARD, GPUS[0], *able))
+    world.agent.look("one can be migrated")
+    asked = by_alias("moving:1")
+    came_from_elsewhere(world, asked.consumer)
+    port = RequestGroup("_port", {"SRIOV_NET_VF": 1})
+    asked = replace(asked, groups=(*asked.groups, port))
+    move = world.agent.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), asked)
+    assert move.new is not None and units(move.new)["PGPU"] == ("0000:81:00.0",)
