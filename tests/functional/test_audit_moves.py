@@ -125,6 +125,7 @@ def test_audits_in_a_loop_find_nothing_false_while_instances_move_between_two_ho
 
 @pytest.mark.parametrize("noticed", [False, True], ids=["source unaware", "source aware"])
 def test_a_move_under_way_is_nobodys_finding(claimed: World, noticed: bool) -> None:
+    """Scenario 110: what somebody is at work on is left alone, also by an audit that heals all."""
     claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     if noticed:
         claimed.settle()

@@ -342,6 +342,7 @@ def test_a_lost_record_of_what_is_ours_does_not_keep_what_is_gone(world: World) 
 
 
 def test_bad_names_are_left_out_and_told(world: World) -> None:
+    """Scenario 22: the rest of the tree is reported, and the error names them."""
     world.driver.change(gpus=(replace(host().gpus[0], traits=frozenset(("NO_SUCH_TRAIT",))),))
     report = world.reporter.look("the start")
     assert report.error is None and "NO_SUCH_TRAIT" in report.problems[0]

@@ -110,6 +110,7 @@ def test_the_functions_of_a_card_offer_the_same_room_again(
 
 @pytest.mark.parametrize(("cap", "total"), [(None, 16), (5, 5), (2, 2), (1, 2), (0, 2), (99, 16)])
 def test_a_cap_caps_exactly_and_takes_nothing_away(cap: int | None, total: int) -> None:
+    """Scenario 100."""
     assert mdev_total(cards("mdevs")[M60], "nvidia-11", cap=cap) == total
 
 

@@ -1,0 +1,307 @@
+"""What must hold from one start to the next, and over several operations; docs/scenarios.md lists it all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import movekit
+import pytest
+from agentkit import opened, request, told
+from movekit import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, Agent, World, asks, host
+from placements import Placement
+from trackerkit import provider, uuid_of
+
+from agent.errors import ClaimConflict, DoesNotFit, IdentityError
+from agent.identity import establish
+from agent.journal import Journal
+from agent.moves.table import MoveKind, MoveState
+from agent.settings import Settings, load
+from agent.tree import ProviderTree
+
+ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
+ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
+DISK = {"pool": {"DISK_GB": 200}}
+
+# Start, identity, restart
+
+
+@pytest.fixture
+def settings(placement: Placement, tmp_path: Path) -> Settings:
+    return told(tmp_path, placement)
+
+
+def started(settings: Settings) -> ProviderTree:
+    """The tree in placement after a start and a first pass."""
+    world = opened(settings)
+    try:
+        world.agent.look("the start")
+        assert world.agent.condition.fault is None
+        return world.agent.tree()[0]
+    finally:
+        world.close()
+
+
+def test_a_first_start_makes_a_uuid_and_the_root_has_it(settings: Settings) -> None:
+    """Scenario 1: and every later start has it, too."""
+    first = started(settings)
+    assert [root.uuid for root in first.roots] == [(settings.state_path / "host_id").read_text().strip()]
+    assert {each.uuid for each in started(settings)} == {each.uuid for each in first}
+
+
+def test_a_uuid_that_was_provisioned_is_used_and_not_written_again(settings: Settings) -> None:
+    """Scenario 2."""
+    file, uuid = settings.state_path / "host_id", str(uuid4())
+    file.write_text(f"  {uuid.upper()}\n\n")
+    written = file.stat().st_mtime_ns
+    assert [root.uuid for root in started(settings).roots] == [uuid]
+    assert file.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("lost", ["the uuid's file", "the host's name"])
+def test_a_host_that_may_be_another_one_does_not_start(settings: Settings, tmp_path: Path, lost: str) -> None:
+    """Scenarios 4, 5: refused with the command that resolves it, before anything is touched."""
+    world = opened(settings)
+    world.agent.look("the start")
+    uuid = world.agent.tree()[0].roots[0].uuid
+    world.agent.claim(request(VCPU=1))
+    before = world.agent.tree()
+    world.close()
+    if lost == "the uuid's file":
+        (settings.state_path / "host_id").unlink()
+        now = settings
+    else:
+        file = tmp_path / "plimsoll.conf"
+        file.write_text(file.read_text().replace("host = node1", "host = node2"))
+        now = load([file])
+    journal = Journal.open(now.state_path)
+    with pytest.raises(IdentityError, match=f"plimsoll adopt {uuid}"):
+        establish(now.state_path, now.host, journal.host_uuid())
+    journal.close()
+    if lost == "the uuid's file":
+        (settings.state_path / "host_id").write_text(uuid)
+    again = opened(settings)
+    try:
+        again.agent.look("the start")
+        assert again.agent.tree() == before
+    finally:
+        again.close()
+
+
+def test_a_host_that_was_deleted_in_placement_is_back_under_its_uuid(settings: Settings) -> None:
+    """Scenario 8: and while anything is allocated, placement lets nobody delete it."""
+    world = opened(settings)
+    try:
+        world.agent.look("the start")
+        tree = world.agent.tree()[0]
+        held = world.agent.claim(request(VCPU=1))
+        root = tree.roots[0].uuid
+        assert _delete(world.wire.inner, root) == 409
+        world.agent.release(held.consumer)
+        for each in reversed(list(tree)):
+            assert _delete(world.wire.inner, each.uuid) == 204
+        world.agent.verify()
+        assert world.agent.condition.fault is None
+        assert [each.uuid for each in world.agent.tree()[0].roots] == [root]
+        world.agent.claim(request(VCPU=1))
+    finally:
+        world.close()
+
+
+def _delete(transport: object, uuid: str) -> int:
+    reply = transport.request("DELETE", f"/resource_providers/{uuid}", microversion="1.39")  # type: ignore[attr-defined]
+    status: int = reply.status
+    return status
+
+
+def test_what_a_cloud_says_of_its_service_on_our_root_stays_while_claims_race(settings: Settings) -> None:
+    """Scenario 14: the trait is the cloud's to set and to clear; no pass takes it away or brings it back."""
+    world = opened(settings)
+    try:
+        world.agent.look("the start")
+        root = world.agent.tree()[0].roots[0]
+        for traits in (root.traits | {"COMPUTE_STATUS_DISABLED"}, root.traits):
+            world.agent.claim(request(VCPU=1))
+            now = world.agent.tree()[0].roots[0]
+            reply = world.wire.inner.request(
+                "PUT",
+                f"/resource_providers/{root.uuid}/traits",
+                {"traits": sorted(traits), "resource_provider_generation": now.generation},
+                microversion="1.39",
+            )
+            assert reply.status == 200
+            world.driver.change(disk_gb=now.inventories["DISK_GB"].total + 10)
+            world.agent.look("a change")
+            world.agent.verify()
+            assert world.agent.condition.fault is None
+            assert world.agent.tree()[0].roots[0].traits == traits
+    finally:
+        world.close()
+
+
+# Inventory
+
+
+def test_what_is_reserved_follows_the_option_also_back_to_nothing(settings: Settings, tmp_path: Path) -> None:
+    """Scenario 16."""
+    file = tmp_path / "plimsoll.conf"
+    plain = file.read_text()
+    reserved = []
+    for line in ("reserved_host_cpus = 2", "reserved_host_cpus = 3", ""):
+        file.write_text(f"{plain}{line}\n")
+        reserved.append(started(load([file])).roots[0].inventories["VCPU"].reserved)
+    assert reserved == [2, 3, 0]
+
+
+def test_a_class_of_which_there_is_none_is_left_out(settings: Settings) -> None:
+    """Scenario 17: and is back when there is some."""
+    world = opened(settings)
+    try:
+        for disk in (0, 50):
+            world.driver.change(disk_gb=disk)
+            world.agent.look("a change")
+            assert world.agent.condition.fault is None
+            assert ("DISK_GB" in world.agent.tree()[0].roots[0].inventories) is bool(disk)
+    finally:
+        world.close()
+
+
+# Moves
+
+
+@pytest.fixture
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, placement) as world:
+        yield world
+
+
+@pytest.mark.parametrize("fails", ["does not fit", "after it began"])
+def test_the_next_alternate_is_tried_with_the_same_migration(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Scenario 47: the first destination refuses, or fails later; the instance is back, another takes it."""
+    for each in host("c"):
+        world._create(each)
+        monkeypatch.setitem(movekit.NAMES, each.uuid, each.name)
+    (tmp_path / "c").mkdir()
+    c = Agent("c", tmp_path / "c", world._transport)
+    world.a.tracker.claim(asks(**SMALL))
+    before = world.a.tracker.get(INSTANCE)
+    if fails == "does not fit":
+        world.b.tracker.claim(asks(OTHER, PCPU=3))
+        with pytest.raises(DoesNotFit):
+            world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    else:
+        world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+        world.settle()
+        world.b.tracker.mover.revert(MIGRATION)
+    assert world.placed(INSTANCE) == {**ON_A, **DISK} and not world.placed(MIGRATION)
+    world.settle()
+    assert world.a.tracker.get(INSTANCE) == before
+    c.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.settle()
+    assert world.placed(MIGRATION) == ON_A
+    assert world.a.moving() is MoveState.BEGUN
+    c.tracker.mover.confirm(MIGRATION)
+    world.settle()
+    assert world.a.tracker.claims() == {} and not world.placed(MIGRATION)
+    assert world.placed(INSTANCE)["c"] == ON_A["a"]
+    with pytest.raises(ClaimConflict):
+        c.tracker.mover.revert(MIGRATION)
+    c.close()
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_mediated_devices_are_held_on_the_side_where_the_guest_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Scenario 59: over a resize each side has its own; after it the one that lost the guest has none."""
+    plain = movekit.units_of
+    for name in ("a", "b"):
+        card = provider(f"{name}-gpu", name, VGPU=4)
+        world._create(card)
+        monkeypatch.setitem(movekit.NAMES, card.uuid, card.name)
+    monkeypatch.setattr(
+        movekit,
+        "units_of",
+        lambda name: {
+            **plain(name),
+            uuid_of(f"{name}-gpu"): {"VGPU": tuple(f"{name}:mdev{number}" for number in range(4))},
+        },
+    )
+    for agent in world.agents:
+        agent.refresh()
+    world.a.tracker.claim(asks(OTHER, VGPU=2))
+    world.a.tracker.claim(asks(VCPU=1, VGPU=1))
+    world.b.tracker.move(asks(VCPU=1, VGPU=2), MoveKind.RESIZE, MIGRATION)
+    world.settle()
+    units = _mdevs(world.b, INSTANCE)
+    assert units == ("b:mdev0", "b:mdev1") and _mdevs(world.a, MIGRATION) == ("a:mdev2",)
+    assert world.placed(MIGRATION)["a-gpu"] == {"VGPU": 1} and world.placed(INSTANCE)["b-gpu"] == {"VGPU": 2}
+    with pytest.raises(DoesNotFit):
+        world.a.tracker.claim(asks(OTHER_MIGRATION, VGPU=2))
+    getattr(world.b.tracker.mover, end)(MIGRATION)
+    world.settle()
+    here, gone = (world.b, world.a) if end == "confirm" else (world.a, world.b)
+    assert _mdevs(here, INSTANCE) == (units if end == "confirm" else ("a:mdev2",))
+    assert gone.tracker.get(INSTANCE) is None and gone.tracker.get(MIGRATION) is None
+    gone.tracker.claim(asks(OTHER_MIGRATION, VGPU=2))
+    world.check()
+
+
+def _mdevs(agent: Agent, consumer: str) -> tuple[str, ...]:
+    claim = agent.tracker.get(consumer)
+    assert claim is not None
+    return claim.units[uuid_of(f"{agent.name}-gpu")]["VGPU"]
+
+
+def test_a_migration_of_long_ago_does_not_shadow_the_present_one(world: World) -> None:
+    """Scenario 62: to and fro under two migrations; the audit finds nothing and writes nothing."""
+    world.a.tracker.claim(asks(**SMALL))
+    world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.settle()
+    world.b.tracker.mover.confirm(MIGRATION)
+    world.settle()
+    world.a.tracker.move(asks(**SMALL), MoveKind.LIVE_MIGRATE, OTHER_MIGRATION)
+    world.settle()
+    before = world.state()
+    for agent in world.agents:
+        assert agent.auditor.audit(heal_own=True, heal_all=True).findings == ()
+        move = agent.move(OTHER_MIGRATION)
+        assert move is not None and move.state is MoveState.BEGUN
+        assert agent.moving() is MoveState.CONFIRMED
+    assert world.state() == before
+    world.a.tracker.mover.revert(OTHER_MIGRATION)
+    world.settle()
+    assert world.placed_all() == {INSTANCE: {**ON_B, **DISK}}
+    world.check_settled()
+
+
+# Shelve
+
+
+@pytest.mark.parametrize("where", ["back", "elsewhere"])
+def test_a_shelved_instance_holds_nothing_and_is_claimed_anew(world: World, where: str) -> None:
+    """Scenario 83: to shelve is to release, to unshelve is to claim, with devices of where it comes to."""
+    first, second = world.agents
+    first.tracker.claim(asks(**SMALL))
+    assert first.tracker.release(INSTANCE)
+    assert world.placed_all() == {} and first.tracker.claims() == {}
+    first.tracker.claim(asks(OTHER, PCPU=2, SRIOV_NET_VF=1))  # its devices are others' meanwhile
+    agent, left = (first, ON_A) if where == "back" else (second, ON_B)
+    claim = agent.tracker.claim(asks(**SMALL)).claim
+    assert world.placed(INSTANCE) == {**left, **DISK}
+    assert {unit for classes in claim.units.values() for unit in sum(classes.values(), ())} == (
+        {"a2", "a3", "a:vf1"} if where == "back" else {"b0", "b1", "b:vf0"}
+    )
+    world.settle()
+    world.check_settled()
+
+
+def test_an_unshelve_that_fails_at_its_network_leaves_nothing(world: World) -> None:
+    """Scenario 85."""
+    before = world.state()
+    with pytest.raises(ConnectionError), world.b.tracker.claim(asks(**SMALL)):
+        raise ConnectionError("no port could be bound")
+    assert world.state() == before
