@@ -19,6 +19,8 @@ from agentkit import World, opened, request, told
 from placements import DATABASE, OpenStack
 from trackerkit import fast_directory
 
+from agent.condition import State
+
 AGENTS = 200
 CLIENTS = 16
 CLAIMS = 3
@@ -72,8 +74,10 @@ class Fleet:
             f"{named:<38} {count:>6} {count / AGENTS:>7.1f} {seconds:>7.1f} {count / seconds:>8.0f} "
             f"{statistics.median(took):>9.0f} {took[int(len(took) * 0.99)]:>8.0f}"
         )
-        faults = [world.agent.condition.fault for world in self.worlds if world.agent.condition.fault]
-        assert not faults, f"{len(faults)} of {AGENTS}: {faults[0]}"
+        unwell = [
+            world.agent.status() for world in self.worlds if world.agent.condition.state is not State.READY
+        ]
+        assert not unwell, f"{len(unwell)} of {AGENTS}: {unwell[0]}"
 
     def requests(self) -> int:
         return sum(world.wire.requests for world in self.worlds)
@@ -110,11 +114,14 @@ def main() -> None:
         fleet.each(lambda world: world.agent.verify(), "verification after claims")
         fleet.each(grow, "one inventory changed")
         fleet.restart()
-        fleet.each(lambda world: world.agent.look("the start"), "restart of the agent")
+        fleet.each(lambda world: world.agent.look("the start"), "restart, and one inventory changed")
         fleet.claims = [
             (world, claim.consumer) for world in fleet.worlds for _, claim in world.agent.instances() if claim
         ]
         fleet.each(fleet.release, f"{CLAIMS} releases")
+        fleet.each(lambda world: world.agent.verify(), "verification after releases")
+        fleet.restart()
+        fleet.each(lambda world: world.agent.look("the start"), "restart with nothing new")
         fleet.close()
         openstack.down()
 
