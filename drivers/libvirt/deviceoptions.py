@@ -37,7 +37,12 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             help="The PCI addresses of the cards, or of their virtual functions, that are divided into this "
             "type. None: every card that offers it.",
         ),
-        cfg.StrOpt("mdev_class", default="VGPU", help="The resource class of the type: VGPU or CUSTOM_..."),
+        cfg.StrOpt(
+            "mdev_class",
+            default="VGPU",
+            help="The resource class of the type: VGPU or CUSTOM_... Types that name the same card need one "
+            "each: then the card is divided by whichever is asked for first.",
+        ),
         cfg.IntOpt(
             "max_instances",
             min=1,

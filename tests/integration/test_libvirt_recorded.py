@@ -160,6 +160,7 @@ def test_what_is_held_stays_whatever_the_configuration_says(hosts: Hosts) -> Non
 
 
 def test_a_cap_caps_exactly(hosts: Hosts) -> None:
+    """Scenario 100: exactly, and what is in use never vanishes."""
     options = {
         "devices": {"enabled_mdev_types": ("nvidia-11",)},
         "mdev_nvidia-11": {"device_addresses": (), "mdev_class": "CUSTOM_VDESK", "max_instances": 1},
@@ -171,6 +172,7 @@ def test_a_cap_caps_exactly(hosts: Hosts) -> None:
 
 
 def test_what_domains_name_survives_a_reboot_that_took_it(hosts: Hosts) -> None:
+    """Scenario 98: virtual functions and what was on them, not made again yet: kept for who names them."""
     names = (*RUNNING, "vm-off-inactive")
     before = guests(hosts("domains", names))
     driver = hosts("boot", names)

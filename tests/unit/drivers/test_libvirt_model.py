@@ -1,51 +1,26 @@
 """The whole model of a host from recorded XML: cells, devices under them, and what moved."""
 
 from collections.abc import Mapping
-from xml.etree import ElementTree
 
 from hypothesis import given
 from hypothesis import strategies as st
-from libvirt_node import DATA, domain, domain_uuid
+from libvirt_model import FACTS, HOST, HOSTDEV, INTERFACE
+from libvirt_node import domain, domain_uuid
 
 from agent.driver import GuestState, HostSettings, Move
-from drivers.libvirt.capabilities import parse_capabilities
-from drivers.libvirt.cards import Remembered, cards_of
-from drivers.libvirt.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.cards import Remembered
+from drivers.libvirt.devices import DeviceSettings
 from drivers.libvirt.devicespec import MdevSpec, parse_device_specs
 from drivers.libvirt.domains import guest_of, parse_domain
-from drivers.libvirt.host import HostFacts
 from drivers.libvirt.lost import lost_mdevs, mdev_xml
 from drivers.libvirt.model import Model, ModelSettings, make_model
 from drivers.libvirt.moves import Tenant
 from drivers.libvirt.nodedevs import MediatedDevice, parse_node_device
 
-HOST = HostFacts(
-    parse_capabilities((DATA / "host" / "capabilities.xml").read_text()),
-    None,
-    frozenset(),
-    frozenset({0, 1, 2, 3}),
-    3072,
-    40,
-)
 ANY_VF = parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca"}',))
 DEVICES = DeviceSettings(ANY_VF, (MdevSpec("nvidia-11"), MdevSpec("nvidia-471")))
-MOST = {"0000:84:00.0": {"nvidia-471": 4}}
 ON_CELL_1 = "<cputune><vcpupin vcpu='0' cpuset='2'/><vcpupin vcpu='1' cpuset='3'/></cputune>"
 MEMORY_ON_1 = "<numatune><memory mode='strict' nodeset='1'/></numatune>"
-HOSTDEV = "<hostdev mode='subsystem' type='mdev'><source><address uuid='{}'/></source></hostdev>"
-
-
-def facts(moment: str) -> DeviceFacts:
-    root = ElementTree.parse(DATA / "devices" / f"{moment}.xml").getroot()
-    found = [
-        parse_node_device(ElementTree.tostring(element, encoding="unicode"), active=active)
-        for path, active in (("device", True), ("inactive/device", False))
-        for element in root.iterfind(path)
-    ]
-    return DeviceFacts(cards_of(device for device in found if device is not None), MOST)
-
-
-FACTS = {moment: facts(moment) for moment in ("boot", "vfs", "mdevs", "domains", "migrated-in")}
 
 
 def model(
@@ -142,6 +117,7 @@ def test_a_unit_that_was_there_before_is_remembered_until_nobody_names_it() -> N
 
 
 def test_what_a_reboot_took_is_made_again_where_it_was() -> None:
+    """Scenario 97: the same uuid and type on the same parent, as soon as that is there."""
     uuids = ("33333333-3333-4333-8333-333333333333", "11111111-1111-4111-8111-111111111111")
     guest = domain(1, devices="".join(map(HOSTDEV.format, uuids)))
     seen = model("mdevs", guest)
@@ -161,10 +137,6 @@ def test_what_a_reboot_took_is_made_again_where_it_was() -> None:
 
 MDEVS = [mdev.uuid for card in FACTS["domains"].cards for mdev in card.mdevs]
 VFS = [vf.address for card in FACTS["domains"].cards for vf in card.vfs]
-INTERFACE = (
-    "<interface type='hostdev'><source><address type='pci' domain='0x{0[0]}' bus='0x{0[1]}' slot='0x{0[2]}' "
-    "function='0x{0[3]}'/></source></interface>"
-)
 
 
 @given(
