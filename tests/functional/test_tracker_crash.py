@@ -7,6 +7,7 @@ each death a new tracker starts on the same files, once with placement there, on
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,15 @@ from placements import Placement
 from trackerkit import Crash, Kit, fast_directory, guest, request, uuid_of
 
 from agent.claims.claim import ClaimState
-from agent.claims.request import ClaimRequest
+from agent.claims.request import ClaimRequest, TopologyRequest
 from agent.errors import DoesNotFit
 
 BOUNDARIES_MAX = 60
 
 CONSUMER = uuid_of("the consumer")
-ASKED = request(CONSUMER, VCPU=2, PCPU=2, VGPU=3)
+MIXED = TopologyRequest("mixed", "require", dedicated_cpus=frozenset({1, 3}))
+ASKED = replace(request(CONSUMER, VCPU=2, PCPU=2, VGPU=3), topology=MIXED)
+"""With a NUMA cell of its own."""
 SOMEBODY = uuid_of("somebody")
 
 
@@ -111,6 +114,8 @@ def right_owner(kit: Kit, operation: Callable[[Kit], None]) -> None:
     else:
         assert mine.state is ClaimState.CLAIMED
         assert sum(sum(amounts.values()) for amounts in held.values()) == 7
+        (cell,) = mine.cells
+        assert (set(cell.pinning), set(cell.floating)) == ({1, 3}, {0, 2})
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["placement there", "placement away at first"])
