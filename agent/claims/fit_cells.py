@@ -198,21 +198,29 @@ def _shortfall(misfit: Misfit, stock: Stock, host: HostCells) -> Shortfall:
 
 
 def covers_in_sum(request: ClaimRequest, stock: Stock) -> Explanation:
-    """Whether the amounts are there, whichever cells they are on, and all else where it must be.
+    """Whether the amounts are there, whichever cells they are on, and all else as it must be.
 
     For a consumer that holds something already: which cells that comes to is another question.
     """
     own = [provider for provider in stock.host.providers if stock.host.is_own(provider.uuid)]
-    short = []
-    for group in request.groups:
-        for name, amount in group.resources.items():
-            there = sum(stock.free(provider, name) for provider in own)
-            if not group.suffix and name in CELL_CLASSES and there < amount:
-                root = stock.host.root
-                at = (root.name, root.uuid) if root else ("", "")
-                short.append(Shortfall(name, amount, there, *at, f"only {there} of it are held"))
-    slots = slots_of(without_cells(request), stock)
+    slots, short = [], []
+    group = next((each for each in request.groups if not each.suffix), RequestGroup())
+    for name in (name for name in group.resources if name in CELL_CLASSES):
+        left = asked = group.resources[name]
+        for provider in own:
+            resources = {name: min(left, stock.free(provider, name))}
+            if resources[name]:
+                left -= resources[name]
+                able = next(stock.obstacles(group, resources, provider), None) is None
+                slots.append(Slot(group, resources, (provider,) if able else ()))
+        if left:
+            at = (stock.host.root.name, stock.host.root.uuid) if stock.host.root else ("", "")
+            reason = f"only {asked - left} of it are held"
+            short.append(Shortfall(name, asked, asked - left, *at, reason))
+    if short:
+        return _refused(short)
+    slots += slots_of(without_cells(request), stock)
     search = Search(request, stock, slots)
     if not all(slot.options for slot in slots) or not search.run():
-        short += shortfalls(request, stock, slots, search)
-    return _refused(short) if short else Explanation(True, {}, {}, ())
+        return _refused(shortfalls(request, stock, slots, search))
+    return Explanation(True, {}, {}, ())

@@ -457,8 +457,19 @@ def test_a_rebuild_keeps_its_cells(host: NumaHost) -> None:
     other = ask(2, 1024, consumer=claim.consumer, hw_cpu_policy="dedicated", hw_mem_page_size="2MB")
     with pytest.raises(ClaimConflict, match="asks for others than it has: resize it instead"):
         host.tracker.move(other, MoveKind.REBUILD, MIGRATION)
-    host.tracker.move(claim.request, MoveKind.REBUILD, MIGRATION)
-    host.tracker.mover.confirm(MIGRATION)
+    needs = replace(
+        claim.request, groups=(replace(claim.request.groups[0], required=(frozenset({"COMPUTE_NODE"}),)),)
+    )
+    lacks = replace(
+        claim.request, groups=(replace(claim.request.groups[0], required=(frozenset({"CUSTOM_X"}),)),)
+    )
+    with pytest.raises(DoesNotFit, match="CUSTOM_X"):
+        host.tracker.move(lacks, MoveKind.REBUILD, MIGRATION)
+    if not host.driver.host.report_numa:  # else the host, which has the trait, gives nothing to the guest
+        host.tracker.move(needs, MoveKind.REBUILD, MIGRATION)
+        host.tracker.mover.revert(MIGRATION)
+    host.tracker.move(claim.request, MoveKind.REBUILD, uuid_of("the next migration"))
+    host.tracker.mover.confirm(uuid_of("the next migration"))
     assert host.tracker.claims()[claim.consumer].cells == claim.cells
 
 
