@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from agentkit import World, opened, request, told
@@ -175,3 +177,38 @@ def test_a_part_is_whole_or_refused(site: Site, capsys: pytest.CaptureFixture[st
     site.run(*export, "--root", NEIGHBOUR.uuid)
     site.run("export", "--state-dir", str(site.state), "--root", "nobody", code=ExitCode.USAGE)
     assert "no root provider 'nobody'" in capsys.readouterr().err
+
+
+def test_a_small_fleet_with_a_pool_of_its_own_goes_over_and_back(site: Site) -> None:
+    """Sixty consumers on three hosts and a shared pool: each has an owner after each step."""
+    rack = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c02"
+    hosts = [replace(NEIGHBOUR, uuid=str(uuid4()), name=f"host{n}") for n in range(3)]
+    shares = frozenset({"MISC_SHARES_VIA_AGGREGATE"})
+    pool = Provider(str(uuid4()), "pool", None, {"DISK_GB": Inventory(1000)}, shares)
+    held = {}
+    with closing(PlacementClient(Embedded(site.state).transport())) as client:
+        for each in (*hosts, pool):
+            generation = client.put_aggregates(each.uuid, client.create_provider(each), {rack})
+            generation = client.put_traits(each.uuid, generation, each.traits)
+            offered = {name: replace(i, allocation_ratio=16.0) for name, i in each.inventories.items()}
+            client.put_inventories(each.uuid, generation, offered)
+        for number in range(60):
+            on = {hosts[number % 3].uuid: {"VCPU": 1 + number % 2}, pool.uuid: {"DISK_GB": 10}}
+            held[str(uuid4())] = on
+        for consumer, on in held.items():
+            client.write_allocations(ConsumerAllocations(consumer, on))
+
+    def known(file: Path) -> dict[str, object]:
+        with closing(PlacementClient(site.placement(file).transport())) as client:
+            found = {consumer: client.allocations_of(consumer).allocations for consumer in held}
+            return {consumer: on for consumer, on in found.items() if on}
+
+    for source, target in ((site.alone, site.joined), (site.joined, site.alone)):
+        for words in (
+            ("export", "--config-file", str(source), str(site.document)),
+            ("import", "--config-file", str(target), str(site.document)),
+            ("remove", "--config-file", str(source), str(site.document)),
+        ):
+            site.run(*words)
+            assert {**known(source), **known(target)} == held, "somebody has no owner"
+        assert known(source) == {} and known(target) == held

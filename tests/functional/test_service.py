@@ -64,6 +64,7 @@ def test_status_says_how_everything_is(world: World, settings: Settings) -> None
 def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pass(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Scenario 11."""
     world.agent.look("the start")
     caplog.set_level(logging.INFO)
     caplog.clear()
