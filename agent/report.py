@@ -172,7 +172,7 @@ class Reporter:
     @property
     def due(self) -> bool:
         """Whether what placement offers must follow what has come into use, or was freed, since."""
-        return self._use.changed(self._tracker.in_use())
+        return bool(self._use.matters) and self._use.changed(self._tracker.in_use())
 
     @property
     def tree(self) -> ProviderTree | None:

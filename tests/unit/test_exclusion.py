@@ -5,9 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.exclusion import rival, room, shared_out
 from agent.claims.fit import Amounts, Host, fit
+from agent.claims.ledger import Ledger
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.driver import Guest, GuestState, UsedUnit
 from agent.tree import Inventory, Provider, ProviderTree
 
 WHOLE_OR_PARTS = (frozenset({"PF"}), frozenset({"VF"}))
@@ -76,3 +79,58 @@ def test_one_request_is_not_given_what_excludes_itself() -> None:
     assert not fits(asked(("PF", 1), ("VF", 1), ("VF", 8)), {}, "a", "b")
     assert not fits(asked(("PF", 1)), {"a": {"VF": 1}}, "a")
     assert not fits(asked(("VF", 1), ("VF", 7)), {"a": {"VF": 1}}, "a")
+
+
+CARDS = ("nic", "gpu")
+UNITS = {
+    "nic": {"PF": ("pf",), "VF": tuple(f"vf{n}" for n in range(8))},
+    "gpu": {name: tuple(f"slot{n}" for n in range(total)) for name, total in GPU.items()},
+}
+WAYS = {"nic": WHOLE_OR_PARTS, "gpu": TYPES}
+TREE = ProviderTree(
+    [
+        Provider("host", "host"),
+        Provider("nic", "nic", "host", {name: Inventory(total) for name, total in CARD.items()}),
+        Provider("gpu", "gpu", "host", {name: Inventory(total) for name, total in GPU.items()}),
+    ]
+)
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from([*CARD, *GPU]), st.integers(0, 5)), max_size=30
+    ),
+    guest=st.sampled_from([None, ("PF", "pf"), ("VF", "vf3"), ("BIG", "slot1"), ("SMALL", "slot9")]),
+)
+def test_whatever_is_claimed_and_released_no_card_is_given_in_two_ways(
+    steps: list[tuple[int, str, int]], guest: tuple[str, str] | None
+) -> None:
+    """Placement's numbers lag behind all the time: the ledger alone keeps the ways apart."""
+    ledger = Ledger()
+    ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
+    if guest is not None:
+        ledger.saw([Guest("guest", "guest", GuestState.RUNNING, {}, (UsedUnit(*guest, "pci:card"),))])
+    for number, name, amount in steps:
+        consumer = f"00000000-0000-4000-8000-{number:012}"
+        ledger.drop(consumer)
+        if amount:
+            request = ClaimRequest(consumer, (RequestGroup("", {name: amount}),))
+            found = ledger.fit(request)
+            if found.fits:
+                ledger.put(Claim(consumer, ClaimState.CLAIMED, request, found.allocations, found.units))
+        for card in CARDS:
+            used = dict(ledger.used.get(card, {}))
+            held = [
+                unit
+                for claim in ledger.claims.values()
+                for us in claim.units.get(card, {}).values()
+                for unit in us
+            ]
+            if guest is not None and guest[0] in UNITS[card]:
+                used[guest[0]] = used.get(guest[0], 0) + 1
+                held.append(guest[1])
+            assert len(held) == len(set(held)), "one unit, one owner"
+            in_use = [way for way in WAYS[card] if any(used.get(each, 0) for each in way)]
+            assert len(in_use) < 2
+            for way in in_use:
+                assert sum(used.get(each, 0) for each in way) <= max(len(UNITS[card][each]) for each in way)
