@@ -259,7 +259,10 @@ class Node:
         self.run(f"cat >/etc/plimsoll/plimsoll.conf <<'EOF'\n{text}EOF", note=note)
 
     def start(self) -> None:
-        self.run(f"systemctl restart {UNIT} && plimsoll status")
+        """Until it is ready: on a busy machine libvirt may need more than one try."""
+        self.run(f"systemctl restart {UNIT}")
+        self.ready()
+        self.run("plimsoll status")
 
     def ready(self, timeout_s: float = 300) -> None:
         """Wait until the agent says so."""

@@ -2,7 +2,7 @@
 between them, alive, under the agents' claims; in this order.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from labnode import Node, Prepare, alone
@@ -36,26 +36,13 @@ HELD = {"VCPU": 1, "MEMORY_MB": 48}
 
 
 class Guest(NamedTuple):
-    """`mdevs` are its device on hv1, and the one that is to be its device on hv2."""
-
     name: str
     uuid: str
     migration: str
-    mdevs: tuple[str, str]
 
 
-MOVES = Guest(
-    "moves",
-    "b0000000-0000-4000-8000-000000000001",
-    "d0000000-0000-4000-8000-000000000001",
-    ("11111111-1111-4111-8111-111111111111", "21111111-1111-4111-8111-111111111111"),
-)
-STAYS = Guest(
-    "stays",
-    "b0000000-0000-4000-8000-000000000002",
-    "d0000000-0000-4000-8000-000000000002",
-    ("12222222-2222-4222-8222-222222222222", "22222222-2222-4222-8222-222222222222"),
-)
+MOVES = Guest("moves", "b0000000-0000-4000-8000-000000000001", "d0000000-0000-4000-8000-000000000001")
+STAYS = Guest("stays", "b0000000-0000-4000-8000-000000000002", "d0000000-0000-4000-8000-000000000002")
 
 
 @pytest.fixture(scope="module")
@@ -69,30 +56,40 @@ def on(node: Node, card: str) -> dict[str, dict[str, int]]:
     return {node.name: HELD, card: {"VGPU": 1}}
 
 
-def card_of(held: dict[str, dict[str, int]]) -> str:
-    """The provider that the guest's vGPU is on."""
-    (card,) = [name for name, amounts in held.items() if "VGPU" in amounts]
-    return card
+class Device(NamedTuple):
+    """A mediated device as a claim names it before it is made: its uuid, and the card that it is on."""
+
+    uuid: str
+    card: str
 
 
-def make_device(node: Node, card: str, uuid: str) -> None:
-    node.run(f"labdev mdev {card.removeprefix(f'{node.name}_pci_')} nvidia-11 {uuid}")
+def make_device(node: Node, holder: Any) -> Device:
+    """What the claim, or the new place of a move, says is to be made."""
+    ((uuid, making),) = holder["to_make"].items()
+    node.run(f"labdev mdev {making['parent']} {making['type']} {uuid}")
+    return Device(uuid, f"{node.name}_pci_{making['parent']}")
 
 
-def claim_and_start(node: Node, guest: Guest, how: str = "") -> dict[str, dict[str, int]]:
-    """What the guest holds, which runs on its device."""
+def claim_and_start(node: Node, guest: Guest, how: str = "") -> Device:
+    """The guest's device, on which it runs."""
     node.run(f"plimsoll claim {guest.uuid} --name {guest.name} {ASKED}")
-    held = node.held(guest.uuid, note=False)
-    make_device(node, card_of(held), guest.mdevs[0])
-    node.run(f"labvm create {guest.name} uuid={guest.uuid} mdev={guest.mdevs[0]} {how}".rstrip())
-    node.wait("the guest is seen", lambda: guest.name in node.units())
-    return held
+    instances = node.json("plimsoll -o json instances")["instances"]
+    device = make_device(node, next(each["claim"] for each in instances if each["uuid"] == guest.uuid))
+    node.run(f"labvm create {guest.name} uuid={guest.uuid} mdev={device.uuid} {how}".rstrip())
+    node.wait("the guest is seen", lambda: node.units().get(guest.name) == used(node, device))
+    assert node.held(guest.uuid, note=False) == on(node, device.card)
+    return device
 
 
-def migrate(one: Node, guest: Guest, *, ends: int) -> None:
+def used(node: Node, device: Device) -> list[tuple[str, str, str]]:
+    """The guest's units, as the driver tells them."""
+    return [("VGPU", device.uuid, f"pci:{device.card.removeprefix(f'{node.name}_pci_')}")]
+
+
+def migrate(one: Node, guest: Guest, here: Device, there: Device, *, ends: int) -> None:
     """hv1 to hv2, where another device waits."""
     one.run(
-        f"virsh dumpxml --migratable {guest.name} | sed s/{guest.mdevs[0]}/{guest.mdevs[1]}/ >/tmp/dst.xml; "
+        f"virsh dumpxml --migratable {guest.name} | sed s/{here.uuid}/{there.uuid}/ >/tmp/dst.xml; "
         f"virsh migrate --live --xml /tmp/dst.xml {guest.name} qemu+tcp://hv2/system",
         ends=ends,
     )
@@ -143,64 +140,62 @@ def test_two_hosts_share_one_placement(nodes: tuple[Node, Node]) -> None:
 def test_a_guest_with_a_vgpu_moves_alive(nodes: tuple[Node, Node]) -> None:
     one, two = nodes
     one.title("A guest with a vGPU on the first host")
-    before = claim_and_start(one, MOVES, "migratable=yes")
+    here = claim_and_start(one, MOVES, "migratable=yes")
     one.run("plimsoll instances")
     two.title("It moves, alive: the destination begins")
-    two.run(f"plimsoll move begin {MOVES.uuid} --kind live-migrate --migration {MOVES.migration} {ASKED}")
-    target = card_of(one.held(MOVES.uuid))
-    assert one.held(MOVES.uuid, note=False) == on(two, target)
-    assert one.held(MOVES.migration) == before == on(one, card_of(before))
+    there = begin(two, MOVES)
+    assert one.held(MOVES.uuid) == on(two, there.card)
+    assert one.held(MOVES.migration) == on(one, here.card)
     one.wait("the source has learnt of it", lambda: moves(one) == {MOVES.migration: ("source", "begun")})
     one.run("plimsoll move list")
     assert claims(one) == {MOVES.migration}
     two.title("libvirt moves it")
-    make_device(two, target, MOVES.mdevs[1])
-    migrate(one, MOVES, ends=0)
+    migrate(one, MOVES, here, there, ends=0)
     two.run("virsh list")
-    two.wait(
-        "the guest is seen on its new device",
-        lambda: (
-            two.units() == {"moves": [("VGPU", MOVES.mdevs[1], f"pci:{target.removeprefix('hv2_pci_')}")]}
-        ),
-    )
-    assert one.held(MOVES.migration, note=False) == before, "the source is held until the move is confirmed"
-    assert one.held(MOVES.uuid, note=False) == on(two, target)
+    two.wait("the guest is seen on its device", lambda: two.units() == {"moves": used(two, there)})
+    assert one.held(MOVES.migration, note=False) == on(one, here.card), "until the move is confirmed"
+    assert one.held(MOVES.uuid, note=False) == on(two, there.card)
     two.title("The move is confirmed: the instance holds the destination alone")
     two.run(f"plimsoll move confirm {MOVES.migration}")
-    assert one.held(MOVES.uuid) == on(two, target)
+    assert one.held(MOVES.uuid) == on(two, there.card)
     assert one.held(MOVES.migration) == {}
     one.wait("the source has learnt of it", lambda: claims(one) == set())
     one.run("plimsoll move list --all; plimsoll instances; plimsoll tree")
     two.run("plimsoll instances; plimsoll tree")
-    assert one.usages("hv1") == {"VCPU": 0, "MEMORY_MB": 0, "DISK_GB": 0}
+    assert not any(one.usages("hv1").values())
     assert claims(two) == {MOVES.uuid}
     for node in nodes:
         node.ready()
         node.run("plimsoll audit")
 
 
+def begin(node: Node, guest: Guest) -> Device:
+    """A live migration to that node; the device that waits for the guest there."""
+    node.run(f"plimsoll move begin {guest.uuid} --kind live-migrate --migration {guest.migration} {ASKED}")
+    return make_device(node, node.json(f"plimsoll -o json move show {guest.migration}")["new"])
+
+
 def test_a_migration_that_fails_is_reverted(nodes: tuple[Node, Node]) -> None:
     """QEMU refuses to move a device that it was not told to; the destination had started it by then."""
     one, two = nodes
     one.title("A migration that fails: the guest stays, and so does all that it holds")
-    before = claim_and_start(one, STAYS)
+    here = claim_and_start(one, STAYS)
     units = one.units()
-    two.run(f"plimsoll move begin {STAYS.uuid} --kind live-migrate --migration {STAYS.migration} {ASKED}")
-    target = card_of(one.held(STAYS.uuid))
-    assert one.held(STAYS.migration) == before
+    there = begin(two, STAYS)
+    assert one.held(STAYS.uuid) == on(two, there.card)
+    assert one.held(STAYS.migration) == on(one, here.card)
     one.wait("the source has learnt of it", lambda: STAYS.migration in claims(one))
-    make_device(two, target, STAYS.mdevs[1])
-    migrate(one, STAYS, ends=1)
+    migrate(one, STAYS, here, there, ends=1)
     one.run("virsh list")
     two.run("virsh list")
     two.run(f"plimsoll move revert {STAYS.migration}")
     two.wait("it is reverted", lambda: moves(two)[STAYS.migration] == ("destination", "reverted"))
-    assert one.held(STAYS.uuid) == before
+    assert one.held(STAYS.uuid) == on(one, here.card)
     assert one.held(STAYS.migration) == {}
     one.wait("the source has its claim again", lambda: claims(one) == {STAYS.uuid})
     assert one.units() == units
     assert claims(two) == {MOVES.uuid}
-    two.run(f"virsh nodedev-destroy $(virsh nodedev-list mdev | grep {STAYS.mdevs[1].replace('-', '_')})")
+    two.run(f"virsh nodedev-destroy $(virsh nodedev-list mdev | grep {there.uuid.replace('-', '_')})")
     for node in nodes:
         node.ready()
         node.run("plimsoll move list --all; plimsoll instances; plimsoll audit")

@@ -11,7 +11,6 @@ enabled_mdev_types = nvidia-471
 A100 = "hv1_pci_0000:84:00.0"
 VF = "/sys/bus/pci/devices/0000:84:00.{}/nvidia".format
 GUEST = "a0000000-0000-4000-8000-000000000007"
-UNIT = ("VGPU", "0000:84:00.2", "pci:0000:84:00.0")
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +39,8 @@ def test_functions_count_once_they_have_a_type(node: Node) -> None:
 def test_a_guest_holds_one(node: Node) -> None:
     node.title("A guest on one of them")
     node.run(f"plimsoll claim {GUEST} --name vfio --resources VCPU=1,MEMORY_MB=48,VGPU=1")
-    (unit,) = [
-        each["unit"]
-        for each in node.json("plimsoll -o json instances")["instances"][0]["claim"]["units"]
-        if each["resource_class"] == "VGPU"
-    ]
+    claim = node.json("plimsoll -o json instances")["instances"][0]["claim"]
+    (unit,) = [unit for units in claim["units"].values() for unit in units.get("VGPU", ())]
     node.run(f"labvm create vfio uuid={GUEST} unmanaged={unit}")
     units = node.wait("the guest is seen", lambda: node.units().get("vfio"))
     assert units == [("VGPU", unit, "pci:0000:84:00.0")] == node.truth("nvidia-471").guests["vfio"]
