@@ -15,6 +15,8 @@ from agent.reshape.receipt import Receipt
 from agent.reshape.records import ExactUnits, follow
 from agent.tree import ProviderTree
 
+PICTURE_WAIT_S = 2.0
+
 Seen = Callable[[str, MoveKind | None], None]
 """Takes a step of a claim (None), of a move (its kind), or RESHAPE_EVENT (None)."""
 
@@ -60,8 +62,16 @@ class Register:
         return {move.instance: move.migration for move in self.moves.values() if not move.ended}
 
     def picture(self) -> "Picture":
-        """All that there is, at one moment."""
-        with self.lock:
+        """All that there is, at one moment. Raises StateError where the lock cannot be had in time.
+
+        Whoever looks must not be kept waiting by what is stuck: it may be that which is looked for.
+        """
+        if not self.lock.acquire(timeout=PICTURE_WAIT_S):
+            raise StateError(
+                f"The agent has been busy with its claims for {PICTURE_WAIT_S:g} s without a break; if "
+                "/livez fails, too, restart it."
+            )
+        try:
             return Picture(
                 self.ledger.host.tree,
                 {uuid: dict(amounts) for uuid, amounts in self.ledger.used.items()},
@@ -70,6 +80,8 @@ class Register:
                 dict(self.ledger.others),
                 tuple(self.moves.values()),
             )
+        finally:
+            self.lock.release()
 
     def state_of(self, consumer: str) -> ClaimState | None:
         """The caller holds the lock."""

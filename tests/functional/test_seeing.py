@@ -404,6 +404,18 @@ def test_a_scrape_while_the_hypervisor_hangs(fresh: Sight) -> None:
         assert fetch(url + "/metrics")[0] == fetch(url + "/livez")[0] == 200
 
 
+def test_what_is_stuck_keeps_nobody_who_looks_waiting(fresh: Sight, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tracker's lock is never free again: the health checks answer, and tell; the others give up."""
+    monkeypatch.setattr("agent.claims.register.PICTURE_WAIT_S", 0.2)
+    monkeypatch.setattr("agent.seeing.health.LOOP_LATE_S", 0.1)
+    with listening(fresh.seeing) as url, fresh.world.agent._tracker.register.lock:
+        for _ in range(6):  # more than there are threads
+            assert fetch(url + "/metrics")[0] == 500
+        assert fetch(url + "/")[0] == 500
+        status, _, body = fetch(url + "/livez")
+    assert (status, json.loads(body)["failed"]) == (503, ["loop"])
+
+
 def test_guests_states_are_all_told(full: Sight) -> None:
     found = samples(full.seeing.metrics())
     assert {dict(labels)["state"] for name, labels in found if name == "plimsoll_guests"} == set(GuestState)
