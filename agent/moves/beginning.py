@@ -7,6 +7,7 @@ held.
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from agent.backoff import pause
 from agent.claims.claim import Allocations, Claim, ClaimState, Explanation
 from agent.claims.claiming import UNSEEN
 from agent.claims.refusal import amounts as told_amounts
@@ -62,13 +63,14 @@ class MoveAttempt:
         if self._kind is MoveKind.REBUILD:
             return self._rebuild()
         failure: PlimsollError | None = None
-        for _ in range(ATTEMPTS_MAX):
+        for attempt in range(ATTEMPTS_MAX):
             suspects: Collection[str] = ()
             try:
                 return self._once()
             except PlacementConflict as conflict:
                 failure = conflict
                 self._unseen = not self._unseen  # both are tried in turn, as for a claim
+                pause(attempt)
             except DoesNotFit as short:
                 suspects = {each["provider_uuid"] for each in short.details["shortfalls"]}
                 by_placement = isinstance(short.__cause__, PlacementFull)

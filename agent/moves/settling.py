@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from agent import log
+from agent.backoff import pause
 from agent.claims.claim import Allocations
 from agent.claims.register import Register
 from agent.errors import (
@@ -44,11 +45,11 @@ class Settler:
         Raises ClaimConflict where somebody else ended it the other way, or it cannot be taken back;
         PlacementError, StateError.
         """
-        for _ in range(ATTEMPTS_MAX):
+        for attempt in range(ATTEMPTS_MAX):
             try:
                 return self._settle(move)
             except PlacementConflict:
-                continue  # somebody wrote in between
+                pause(attempt)  # somebody wrote in between
         raise PlacementConflict(
             f"The end of migration {move.migration} was overtaken by other writers {ATTEMPTS_MAX} times; it "
             "stays journaled and is tried again."
