@@ -48,9 +48,18 @@ def reserved(
     """
     ways = {**resolved.ways, **_reconfigured(resolved, used, moves)}
     tree = shared_out(resolved.tree, ways, used)
+    told = list(resolved.problems)
     for uuid, classes in _once(resolved).items():
-        tree = tree.with_provider(_burnt(tree[uuid], classes, used.get(uuid, {}), current.get(uuid)))
-    return replace(resolved, tree=tree, ways=ways)
+        before = tree[uuid]
+        tree = tree.with_provider(_burnt(before, classes, used.get(uuid, {}), current.get(uuid)))
+        told += (
+            f"{name} of {before.name} is for one-time use and was used: it is reserved until somebody sets "
+            "`reserved` of its inventory back to 0 in placement."
+            for name in sorted(classes & before.inventories.keys())
+            if tree[uuid].inventories[name].capacity < before.inventories[name].capacity
+            and not used.get(uuid, {}).get(name, 0)
+        )
+    return replace(resolved, tree=tree, ways=ways, problems=tuple(told))
 
 
 def _reconfigured(resolved: Resolved, used: Amounts, moves: Collection[Move]) -> WaysOf:

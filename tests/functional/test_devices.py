@@ -347,6 +347,7 @@ def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp
         with pytest.raises(DoesNotFit):
             world.agent.claim(by_class(PGPU=1))
         world.agent.look(asked)
+    assert any(f"PGPU of {name} is for one-time use" in each for each in world.agent.status()["reasons"])
     world.close()
     world = started(tmp_path, gpus=once)
     try:
@@ -356,7 +357,7 @@ def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp
         free = {"PGPU": replace(there.inventories["PGPU"], reserved=0)}
         client.put_inventories(there.uuid, there.generation or 0, free)
         world.agent.verify()
-        assert offered(world, name) == {"PGPU": 1}
+        assert offered(world, name) == {"PGPU": 1} and not world.agent.status()["reasons"]
         assert world.agent.claim(by_class(PGPU=1))
     finally:
         world.close()

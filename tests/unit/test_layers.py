@@ -7,7 +7,10 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).parents[2]
-CONTRACT = {"agent.cpuset", "agent.driver", "agent.errors", "agent.files", "agent.log", "agent.tree"}
+CONTRACT = {
+    *("agent.cpuset", "agent.driver", "agent.errors", "agent.files", "agent.log", "agent.naming"),
+    "agent.tree",
+}
 
 EDGES = {"api", "cli", "placement"}
 
