@@ -133,6 +133,7 @@ def plan_reshape(
             work.used[slot] += amount
     doubts = _place_told(work, told)
     for bundle in _bundles(told):
+        _place_companions(work, bundle)
         _place_untold(work, bundle)
     # Only now: several instructions may tell of the same units, as they would come from here or from there.
     work.problems[:0] = [
@@ -166,10 +167,10 @@ def inverse_moves(
 
     `before` is the tree that was reshaped, `tree` has every provider that `moves` name.
     """
-    back: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
-    for consumer, _, amount, source, target, there in reshape.relocations:
+    back: _Back = {}
+    for consumer, before_class, amount, source, target, there in reshape.relocations:
         shares = back.setdefault((tree[target].name, tree[source].name), {}).setdefault(consumer, {})
-        shares[there] = shares.get(there, 0) + amount
+        shares[before_class, there] = shares.get((before_class, there), 0) + amount
     short = _short(moves, reshape, before)
     found = []
     for move in moves:
@@ -197,13 +198,15 @@ def _short(moves: Iterable[Move], reshape: Reshape, before: ProviderTree) -> dic
     return {key: amount for key, amount in lost.items() if amount > 0}
 
 
-def _inverse(
-    move: Move, back: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]], more: Mapping[str, int]
-) -> Move:
+_Back = dict[tuple[str, str], dict[str, dict[tuple[str, str], int]]]
+"""{(provider it came to, provider it left): {consumer: {(class it was, class it is): amount}}}, by name"""
+
+
+def _inverse(move: Move, back: _Back, more: Mapping[str, int]) -> Move:
     origin, goal = move.to_resource_provider, move.from_resource_provider
     there = {name: move.becomes.get(name, name) for name in move.moved_resources}
     consumers = {
-        who: {name: amount for name, amount in shares.items() if name in there.values()}
+        who: {now: amount for (was, now), amount in shares.items() if there.get(was) == now}
         for who, shares in back.get((origin, goal), {}).items()
     }
     return Move(
@@ -250,11 +253,39 @@ def _place_told(work: _Work, told: Sequence[Instruction]) -> list[_Doubt]:
     return doubts
 
 
+def _place_companions(work: _Work, bundle: _Bundle) -> None:
+    """What nobody told of goes where it was told that the rest of the consumer's share goes: bandwidth to the
+    card of the virtual function. With functions of several cards, in proportion to them.
+    """
+    went: dict[str, dict[str, int]] = {}
+    for consumer, name, amount, source, target, _ in work.relocations:
+        if source == bundle.source and name in bundle.classes:
+            targets = went.setdefault(consumer, {})
+            targets[target] = targets.get(target, 0) + amount
+    for name in sorted(_leaving(work, bundle)):
+        slot = Slot(bundle.source, name)
+        for consumer, targets in sorted(went.items()):
+            amount, units = work.movable(consumer, slot), sum(targets.values())
+            parts = {target: amount * n // units for target, n in targets.items()}
+            if not amount or sum(parts.values()) != amount:
+                continue
+            there = {target: bundle.targets.get(target, {}).get(name) for target in targets}
+            if all(new and work.takes(consumer, Slot(to, new), parts[to]) for to, new in there.items()):
+                for target, new in there.items():
+                    work.shift(consumer, slot, parts[target], Slot(target, str(new)))
+
+
+def _leaving(work: _Work, bundle: _Bundle) -> set[str]:
+    """The classes that the source loses, but for what is parked there."""
+    parking = {slot for slots in work.parked.values() for slot in slots}
+    slots = {name: Slot(bundle.source, name) for name in bundle.classes}
+    return {name for name, slot in slots.items() if work.offered(slot) is None or slot in parking}
+
+
 def _place_untold(work: _Work, bundle: _Bundle) -> None:
     """Place whole every consumer that is left on a class which its provider loses."""
     sources = {name: Slot(bundle.source, name) for name in bundle.classes}
-    parking = {slot for slots in work.parked.values() for slot in slots}
-    leaving = {name for name, slot in sources.items() if work.offered(slot) is None or slot in parking}
+    leaving = _leaving(work, bundle)
     for consumer, share in _by_size(work, sources, leaving):
         target = _first_with_room(work, bundle, bundle.targets, consumer, share)
         if target is None:

@@ -36,9 +36,9 @@ from agent.reshape.parking import parked
 from agent.reshape.plan import plan_reshape, touched
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
 from agent.reshape.stage import due_moves, moving_slots, staged, still_held, with_stand_ins, without_sources
-from agent.reshape.types import Instruction, Reshape, Slot, instructions, inventory_at, total_at
+from agent.reshape.types import Instruction, Reshape, instructions, inventory_at, new_classes, total_at
 from agent.resolve import Owned, Resolved
-from agent.tree import Inventory, ProviderTree
+from agent.tree import ProviderTree
 
 ROUNDS_MAX = 24
 PAUSE_MAX_S = 0.2
@@ -241,7 +241,9 @@ class Reshaping:
         Raises ReshapeRefused: nothing of it was done. PlacementConflict: somebody changed the inventories
         that are to move, plan anew. PlacementUnavailable: not done, or not known; then `settle` will know.
         """
-        leaving, _ = moving_slots(step.told)
+        leaving, coming = moving_slots(step.told)
+        for name in new_classes(coming, current):
+            self._client.ensure_resource_class(name)
         receipt = self._intend(current, stage, goal, step, self._new_id())
         try:
             with self._tracker.standing(leaving):
@@ -379,9 +381,7 @@ class Reshaping:
         stage = staged(current, goal.tree, goal.due, reserve=True)
         leaving, _ = moving_slots(instructions(goal.due, current, goal.tree))
         known = read_slots(self._book.reserved_slots())
-        slots: dict[Slot, Inventory | None] = {slot: known[slot] for slot in leaving if slot in known}
-        for slot in leaving - slots.keys():
-            slots[slot] = inventory_at(current, slot)
+        slots = {slot: known[slot] if slot in known else inventory_at(current, slot) for slot in leaving}
         if slots != known:
             self._book.remember_reserved_slots(slots_to_json(slots))
         return stage

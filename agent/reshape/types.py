@@ -7,6 +7,7 @@ from typing import NamedTuple
 from agent.claims.claim import Allocations
 from agent.driver import Move
 from agent.errors import ReshapeRefused
+from agent.plan import CUSTOM
 from agent.tree import Inventory, ProviderTree
 
 
@@ -108,6 +109,13 @@ def inventory_at(tree: ProviderTree, slot: Slot) -> Inventory | None:
 def total_at(tree: ProviderTree, slot: Slot) -> int:
     inventory = inventory_at(tree, slot)
     return inventory.total if inventory else 0
+
+
+def new_classes(slots: Iterable[Slot], current: ProviderTree) -> list[str]:
+    """The custom resource classes of these slots that placement may not know yet."""
+    known = {name for provider in current for name in provider.inventories}
+    names = {slot.resource_class for slot in slots} - known
+    return sorted(name for name in names if name.startswith(CUSTOM))
 
 
 def name_of(uuid: str, *trees: ProviderTree) -> str:
