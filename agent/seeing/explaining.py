@@ -136,7 +136,7 @@ def _consumer_lines(known: Known, uuid: str) -> Iterator[str]:
     if any(move.migration == uuid for move in moves):
         yield "It is a migration: a consumer that holds an instance's other place while that moves."
     else:
-        guest = next((each for each in seen.guests if each.uuid == uuid), None)
+        guest = seen.guest_by_uuid.get(uuid)
         yield f"Its guest is here, {guest.state}." if guest else "No guest of it is on this host."
         if guest and guest.problem:
             yield guest.problem

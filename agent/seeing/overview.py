@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from agent.audit.finding import Finding
@@ -31,7 +32,7 @@ class Health:
     ready: tuple[Check, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Overview:
     """The host as the agent sees it. `at` is seconds since the epoch, `status` as `Operations.status`.
 
@@ -72,11 +73,16 @@ class Overview:
 
     def name_of(self, consumer: str) -> str:
         """The name of a guest, of who claimed, or of whose migration it is; "" if none is known."""
-        for guest in self.guests:
-            if guest.uuid == consumer:
-                return guest.name
-        claim = self.claims.get(consumer)
-        if claim is not None:
-            return claim.request.name
-        moved = [move for move in self.moves if consumer in (move.instance, move.migration)]
-        return moved[-1].old.request.name if moved else ""
+        return self._names.get(consumer, "")
+
+    @cached_property
+    def guest_by_uuid(self) -> Mapping[str, Guest]:
+        return {guest.uuid: guest for guest in self.guests}
+
+    @cached_property
+    def _names(self) -> Mapping[str, str]:
+        names: dict[str, str] = {}
+        for move in self.moves:
+            names |= dict.fromkeys((move.instance, move.migration), move.old.request.name)
+        names |= {claim.consumer: claim.request.name for claim in self.claims.values()}
+        return names | {guest.uuid: guest.name for guest in self.guests}

@@ -77,15 +77,15 @@ class Row:
 
 def page(seen: Overview, receipt: Receipt | None, events: tuple[Event, ...], refresh_s: int | None) -> str:
     """`receipt` is the last reshape's, `events` the newest first; the page reloads every `refresh_s`."""
-    rows = [_row(seen, uuid) for uuid in _uuids(seen)]
+    uuids = _uuids(seen)
     return _template().render(
         seen=seen,
         status=seen.status,
         style=Markup(STYLE),  # noqa: S704 - our own file
         refresh_s=refresh_s,
         tree=list(_branches(seen)),
-        rows=rows[:ROWS_MAX],
-        more=max(0, len(rows) - ROWS_MAX),
+        rows=[_row(seen, uuid) for uuid in uuids[:ROWS_MAX]],
+        more=max(0, len(uuids) - ROWS_MAX),
         moves=[_move(seen, each) for each in seen.under_way[:ROWS_MAX]],
         findings=seen.findings[:ROWS_MAX],
         reshape=_reshape(seen, receipt) if receipt else None,
@@ -155,7 +155,7 @@ def _uuids(seen: Overview) -> list[str]:
 
 
 def _row(seen: Overview, uuid: str) -> Row:
-    guest = next((each for each in seen.guests if each.uuid == uuid), None)
+    guest = seen.guest_by_uuid.get(uuid)
     claim = seen.claims.get(uuid)
     if claim is not None:
         told = f"{claim.state}, adopted" if claim.adopted else str(claim.state)
