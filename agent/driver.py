@@ -118,11 +118,15 @@ class UsedUnit:
 
 @dataclass(frozen=True, slots=True)
 class UsedMemory:
-    """Memory that a guest has on one NUMA cell of the host; `page_kib` None: in pages of no size it asked."""
+    """Memory that a guest has on one NUMA cell of the host; `page_kib` None: in pages of no size it asked.
+
+    `guest_cell` is the guest's own cell that all of it is of, None where that is not told.
+    """
 
     cell: int
     memory_mb: int
     page_kib: int | None = None
+    guest_cell: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,24 +72,21 @@ class CellBook:
         own = None if keeps else self._claims.get(consumer)
         if own is not None and own.cells:
             use.subtract(use_of(own.cells, self.host.small_page_kib))
-        counted = [guest for guest in self._guests.values() if self._counts(guest, consumer, moving)]
-        use.update(use_of_guests(counted, self.host.small_page_kib))
-        mine = frozenset(cpu for cpu, who in self._in_guests.items() if who == consumer and not keeps)
         holder = None if keeps else consumer
+        counted = [guest for guest in self._guests.values() if self._counts(guest, holder, moving)]
+        use.update(use_of_guests(counted, self.host.small_page_kib))
+        mine = frozenset(cpu for cpu, who in self._in_guests.items() if who == holder)
         busy = frozenset(
             cpu for held in (self._owners, self._in_guests) for cpu, who in held.items() if who != holder
         )
-        return CellStock(self.host, use, busy, mine, self._near(consumer, mine))
+        memory = self._guests[consumer].memory if consumer in self._guests else ()
+        on = {used.cell for used in memory} | {cell.id for cell in self.host.cells if cell.dedicated & mine}
+        at = {used.guest_cell: used.cell for used in memory if used.guest_cell is not None}
+        return CellStock(self.host, use, busy, mine, frozenset(on), {} if keeps else at)
 
-    def _counts(self, guest: Guest, consumer: str, moving: Mapping[str, str]) -> bool:
+    def _counts(self, guest: Guest, holder: str | None, moving: Mapping[str, str]) -> bool:
         claims = (self._claims.get(guest.uuid), self._claims.get(moving.get(guest.uuid, "")))
-        return guest.uuid != consumer and not any(claim and claim.cells for claim in claims)
-
-    def _near(self, consumer: str, cpus: frozenset[int]) -> frozenset[int]:
-        """The cells that the consumer's guest is on already."""
-        guest = self._guests.get(consumer)
-        on = {memory.cell for memory in guest.memory} if guest else set()
-        return frozenset(on | {cell.id for cell in self.host.cells if cell.dedicated & cpus})
+        return guest.uuid != holder and not any(claim and claim.cells for claim in claims)
 
 
 def _cpus_of(claim: Claim) -> Iterable[int]:

@@ -192,7 +192,8 @@ class CellStock:
     """What is left of the cells: `host` is what there is, `use` what is in use of it.
 
     `busy` are dedicated CPUs that somebody else has; `favoured` are CPUs, and `near` cells, that go first:
-    the consumer's guest is on them already.
+    the consumer's guest is on them already, and each of its own cells on the one that `at` {guest cell: host
+    cell} says.
     """
 
     host: HostCells = HostCells()
@@ -200,6 +201,7 @@ class CellStock:
     busy: frozenset[int] = frozenset()
     favoured: frozenset[int] = frozenset()
     near: frozenset[int] = frozenset()
+    at: Mapping[int, int] = field(default_factory=dict)
 
     def free(self, stock: Stock) -> tuple[FreeCell, ...]:
         """What each cell still has, of what `stock` says that placement lets through."""

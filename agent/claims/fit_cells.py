@@ -37,6 +37,7 @@ def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affini
         thread_policy=thread_policy(request.topology),
         page_sizes_kib=page_sizes(request.topology, cells.host.page_sizes_kib),
         near=cells.near or _near(rest, stock, cells.host),
+        at=cells.at,
     )
     refusal: tuple[list[Slot], Search] | None = None
     steps = 0

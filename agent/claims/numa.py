@@ -141,9 +141,11 @@ class Pairs:
         thread_policy: ThreadPolicy = ThreadPolicy.PREFER,
         page_sizes_kib: Sequence[int] | None = (SMALL_PAGE_KIB,),
         near: frozenset[int] = frozenset(),
+        at: Mapping[int, int] | None = None,
     ) -> "Pairs":
         """:param page_sizes_kib: acceptable page sizes, the best first; None: the guest does not care
         :param near: host cells that the guest's devices are attached to; they are tried first
+        :param at: {guest cell: host cell} where it is already; that one before all others
         Otherwise the cells with the most free memory are tried first, so that guests spread; equal ones by
         id.
         """
@@ -162,6 +164,8 @@ class Pairs:
                     misfits.append(replace(fitted, guest_cell=wanted.id))
                 else:
                     placed.append(_for(wanted, fitted))
+            if at:
+                placed.sort(key=lambda one: one.host_cell != at.get(one.guest_cell))
             options.append(placed)
         return cls(guest, host, options, tuple(misfits))
 

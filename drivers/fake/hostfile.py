@@ -82,6 +82,7 @@ _MEMORY = _record(
     cell=_AMOUNT,
     memory_mb=_AMOUNT,
     page_kib={"type": "integer", "minimum": 1},
+    guest_cell=_AMOUNT,
 )
 _GUEST = _record(
     ("uuid", "name"),

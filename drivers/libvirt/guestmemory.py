@@ -35,9 +35,10 @@ def used_memory(root: Element, what: str) -> Iterator[UsedMemory]:
     }
     for cell, memory_mb in _guest_cells(root, what):
         nodes = sorted(own.get(cell, everywhere))
+        whole = cell if len(nodes) == 1 else None
         page_kib = _page_kib(root, cell, what)
         for node, share_mb in zip(nodes, shares(memory_mb, max(1, len(nodes))), strict=False):
-            yield UsedMemory(node, share_mb, page_kib)
+            yield UsedMemory(node, share_mb, page_kib, whole)
 
 
 def _guest_cells(root: Element, what: str) -> Iterator[tuple[int, int]]:

@@ -335,6 +335,26 @@ def test_a_running_guest_is_claimed_for_where_it_is(host: NumaHost, nested: bool
     assert host.claim(1, 7168, hw_numa_nodes="1").cells[0].host_cell == 1
 
 
+def test_each_cell_of_a_running_guest_is_claimed_where_it_is(host: NumaHost, nested: bool) -> None:
+    """The cells differ, and lie the other way round than they would have been placed."""
+    consumer = str(uuid4())
+    memory = (UsedMemory(1, 1024, guest_cell=0), UsedMemory(0, 3072, guest_cell=1))
+    host.driver.add_guest(guest(consumer, (11, 4, 5), *memory, nested=nested))
+    host.look()
+    claim = host.claim(
+        3,
+        4096,
+        consumer=consumer,
+        hw_numa_nodes="2",
+        hw_cpu_policy="dedicated",
+        hw_numa_cpus_0="0",
+        hw_numa_cpus_1="1-2",
+        hw_numa_mem_0="1024",
+        hw_numa_mem_1="3072",
+    )
+    assert [(each.host_cell, each.cpus) for each in claim.cells] == [(1, {11}), (0, {4, 5})]
+
+
 # The shape of the tree changes
 
 

@@ -270,10 +270,10 @@ def test_memory_that_may_be_anywhere_is_on_no_node() -> None:
 
 
 def test_memory_is_on_the_nodes_that_it_must_be_on_in_pages_of_its_size() -> None:
-    assert with_memory(STRICT.format(1)) == (UsedMemory(1, 512),)
+    assert with_memory(STRICT.format(1)) == (UsedMemory(1, 512, guest_cell=0),)
     assert with_memory(STRICT.format("0-1"), memory_mb=513) == (UsedMemory(0, 257), UsedMemory(1, 256))
     page = HUGE.format("<page size='2' unit='MiB'/>")
-    assert with_memory(STRICT.format(1), page) == (UsedMemory(1, 512, 2048),)
+    assert with_memory(STRICT.format(1), page) == (UsedMemory(1, 512, 2048, 0),)
 
 
 def test_the_memory_of_each_guest_cell() -> None:
@@ -283,7 +283,10 @@ def test_the_memory_of_each_guest_cell() -> None:
         "</numatune>"
     )
     pages = HUGE.format("<page size='1048576' unit='KiB' nodeset='1'/>")
-    assert with_memory(TWO_CELLS, tune, pages) == (UsedMemory(3, 1024), UsedMemory(2, 2048, 1048576))
+    assert with_memory(TWO_CELLS, tune, pages) == (
+        UsedMemory(3, 1024, guest_cell=0),
+        UsedMemory(2, 2048, 1048576, 1),
+    )
     both = HUGE.format("<page size='2048' unit='KiB' nodeset='0-1'/>")
     assert {each.page_kib for each in with_memory(TWO_CELLS, tune, both)} == {2048}
 
