@@ -79,9 +79,7 @@ class ResourceTracker:
 
     # What there is
 
-    def refresh(
-        self, tree: ProviderTree, held: Held, units: FreeUnits, layout: Layout | None = None
-    ) -> None:
+    def refresh(self, tree: ProviderTree, held: Held, units: FreeUnits, layout: Layout | None = None) -> None:
         """Learn the tree, what placement holds on it, and which exact units the driver offers, in order.
 
         Without the host's `layout` no guest that asks for NUMA cells, pinned CPUs or pages can be placed.
