@@ -19,7 +19,8 @@ from agent.seeing.meters import GRANTED, Meters
 
 LOG = log.get(__name__)
 
-NO_VERDICT = "none"
+UNFORESEEN = "plimsoll.internal"
+"""As the local API answers then."""
 REPEATED_MAX = 256
 REPEATED_S = 3600.0
 
@@ -45,9 +46,10 @@ class Observer:
     def claiming(self, request: ClaimRequest) -> Iterator[None]:
         """Around a claim: how long it took, and what came of it."""
         began = self._timer()
-        outcome = GRANTED
+        outcome = UNFORESEEN
         try:
             yield
+            outcome = GRANTED
         except PlimsollError as error:
             outcome = error.code
             self._refused(request.consumer, "refused", error)
@@ -59,9 +61,10 @@ class Observer:
     @contextmanager
     def moving(self, kind: MoveKind, request: ClaimRequest) -> Iterator[None]:
         """Around the beginning of a move."""
-        outcome = "begun"
+        outcome = UNFORESEEN
         try:
             yield
+            outcome = "begun"
         except PlimsollError as error:
             outcome = error.code
             self._refused(request.consumer, "move_refused", error)
@@ -73,7 +76,7 @@ class Observer:
     def gating(self) -> Iterator[Callable[[str], None]]:
         """Around a question to the gate; what it decided is told to what this yields."""
         began = self._timer()
-        outcomes = [NO_VERDICT]
+        outcomes = [UNFORESEEN]
         try:
             yield outcomes.append
         except PlimsollError as error:
