@@ -121,16 +121,31 @@ def _receipt_lines(receipts: Sequence[Json]) -> Iterator[str]:
             each["id"],
             each["at"],
             each["allocations"],
-            "; ".join(
-                f"{', '.join(move['moved_resources'])} {move['from_resource_provider']} -> "
-                f"{move['to_resource_provider']}"
-                for move in each["moves"]
-            ),
+            "; ".join(_moved(each["moves"])),
             "undone" if each["undone"] else f"undid {each['undoes']}" if each["undoes"] else "",
         )
         for each in receipts
     ]
     yield from render.table(("receipt", "at", "allocations", "moved", ""), rows)
+
+
+def _moved(moves: Sequence[Json]) -> Iterator[str]:
+    """What went from where to where, a clause for all that moved in the same way."""
+    ways: dict[str, tuple[set[str], set[str]]] = {}
+    for move in moves:
+        becomes = move.get("becomes", {})
+        names = [
+            f"{name} as {becomes[name]}" if name in becomes else name for name in move["moved_resources"]
+        ]
+        sources, targets = ways.setdefault(", ".join(names), (set(), set()))
+        sources.add(move["from_resource_provider"])
+        targets.add(move["to_resource_provider"])
+    for classes, (sources, targets) in ways.items():
+        yield f"{classes}: {_one_or_many(sources)} -> {_one_or_many(targets)}"
+
+
+def _one_or_many(names: set[str]) -> str:
+    return next(iter(names)) if len(names) == 1 else f"{len(names)} providers"
 
 
 def _done_lines(receipts: Sequence[Json]) -> Iterator[str]:

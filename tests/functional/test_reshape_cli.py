@@ -110,6 +110,7 @@ def test_dry_run_reshape_and_undo_offline_and_online(host: Host) -> None:
     assert host.held(consumer) == {GPU: 3}
     table = host.agent("reshape", "--dry-run").stdout
     assert table.startswith("nothing to move\n") and f"undid {receipt['id']}" in table
+    assert "VGPU: node1 -> 2 providers" in table and "VGPU: 2 providers -> node1" in table
     assert host.agent("release", consumer).returncode == ExitCode.DONE
 
 

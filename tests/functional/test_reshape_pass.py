@@ -139,6 +139,28 @@ def test_pinned_guests_go_from_vcpu_to_pcpu_and_back(world: World) -> None:
     assert world.totals() == {HOST: {"VCPU": 64}}
 
 
+def test_encryption_contexts_go_to_a_provider_of_their_own_and_back(world: World) -> None:
+    """Scenario 94: MEM_ENCRYPTION_CONTEXT, the same engine: only touched consumers are in the body."""
+    world.see(host(MEM_ENCRYPTION_CONTEXT=15))
+    world.hold("a", node1={"MEM_ENCRYPTION_CONTEXT": 1, "VCPU": 2})
+    claim = world.tracker.claim(request(MEM_ENCRYPTION_CONTEXT=1, VCPU=1)).claim
+    world.hold("bystander", node1={"VCPU": 4})
+    before = world.everything()
+    moved = {"MEM_ENCRYPTION_CONTEXT": 15}
+    world.tap.calls.clear()
+    report = world.see(host(), provider("sev", **moved), moves=(Move(HOST, moved, "sev"),))
+    assert (report.error, report.pending) == (None, None)
+    assert f"GET /allocations/{uuid_of('bystander')}" not in world.tap.calls
+    assert world.placed("a") == {HOST: {"VCPU": 2}, "sev": {"MEM_ENCRYPTION_CONTEXT": 1}}
+    assert world.placed(claim.consumer) == {HOST: {"VCPU": 1}, "sev": {"MEM_ENCRYPTION_CONTEXT": 1}}
+    assert world.placed("bystander") == {HOST: {"VCPU": 4}}
+    world.check()
+    report = world.see(host(**moved), moves=(Move("sev", moved, HOST),))
+    assert (report.error, report.pending) == (None, None)
+    assert world.everything() == before
+    assert world.tracker.get(claim.consumer) == claim
+
+
 def test_flat_to_numa_and_back(world: World) -> None:
     flat = (host(MEMORY_MB=8192), provider("gpu0", VGPU=4))
     cells = tuple(provider(f"numa{n}", VCPU=32, MEMORY_MB=4096) for n in (0, 1))
