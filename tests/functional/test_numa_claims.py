@@ -3,15 +3,20 @@ ones: exact, held once, told with a reason where refused, and kept over a restar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from jsonschema import Draft202012Validator
 from numakit import CELLS, NICS, NumaHost, ask
 from trackerkit import uuid_of
 
+from agent import api
+from agent.api.moving import move_view
+from agent.api.views import claim_view, explanation_view
 from agent.claims.claim import Claim
 from agent.claims.request import RequestGroup
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
@@ -265,6 +270,37 @@ def test_a_host_that_changes_is_learnt_and_claims_stay(host: NumaHost) -> None:
     host.driver.change(cells=CELLS)
     host.look()
     assert host.claim(1, 4096, hw_mem_page_size="1GB").cells[0].host_cell == 1
+
+
+# Shown
+
+
+def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None:
+    claim = host.claim(2, 1024, hw_cpu_policy="dedicated", hw_cpu_thread_policy="isolate")
+    mixed = ask(3, 1024, hw_cpu_policy="mixed", hw_cpu_dedicated_mask="1")
+    resized = ask(2, 1024, consumer=claim.consumer, hw_numa_nodes="2")
+    shown = {
+        "Claim": claim_view(claim),
+        "Explanation": explanation_view(mixed, host.tracker.explain(mixed)),
+        "Move": move_view(host.tracker.move(resized, MoveKind.RESIZE, MIGRATION).move),
+    }
+    document = json.loads(Path(api.__file__).with_name("openapi.json").read_text("utf-8"))
+    for name, view in shown.items():
+        schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        Draft202012Validator(schema).validate(json.loads(json.dumps(view)))
+    assert shown["Claim"]["cells"] == [
+        {
+            "cell": 0,
+            "host_cell": 0,
+            "pinned_cpus": {"0": 2, "1": 3},
+            "shared_cpus": [],
+            "withheld_cpus": [6, 7],
+            "memory_mb": 1024,
+            "page_kib": 4,
+        }
+    ]
+    assert shown["Move"]["old"]["cells"] == shown["Claim"]["cells"]
+    assert [cell["host_cell"] for cell in shown["Move"]["new"]["cells"]] == [1, 0]
 
 
 # Adopted
