@@ -19,6 +19,7 @@ from agent.claims.cells import HostCells, Layout
 from agent.claims.claim import Claim, ClaimState, Explanation, Step, explained
 from agent.claims.claiming import ClaimAttempt
 from agent.claims.fit import Amounts, FreeUnits, Host, check_placeable
+from agent.claims.found import follow_guests
 from agent.claims.handle import ClaimHandle
 from agent.claims.ledger import Held
 from agent.claims.refusal import called, holds_other, is_moving
@@ -90,6 +91,7 @@ class ResourceTracker:
         with self._lock:
             self._register.ledger.refresh(host, held, units, cells)
             self._register.ledger.to_make = layout.to_make if layout else {}
+        follow_guests(self._register)
 
     def in_use(self) -> Amounts:
         """{provider uuid: {class: in use, by whomever}}"""

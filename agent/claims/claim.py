@@ -42,6 +42,8 @@ class Step(StrEnum):
     """Placement holds nothing of it any more."""
     KEEP = "keep"
     """The consumer lives on another host, and its part of this one may be a migration's: nothing is freed."""
+    FOUND = "found"
+    """Its guest holds other units than those that were to be made for it: they are the claim's now."""
     LEFT = "left"
     """The consumer lives on another host, and nobody holds its part of this one any more."""
 
@@ -56,6 +58,7 @@ TRANSITIONS: Mapping[tuple[ClaimState | None, Step], ClaimState | None] = {
     (ClaimState.CLAIMING, Step.KEEP): ClaimState.CLAIMED,
     (ClaimState.CLAIMING, Step.RELEASE): ClaimState.RELEASING,
     (ClaimState.CLAIMED, Step.RELEASE): ClaimState.RELEASING,
+    (ClaimState.CLAIMED, Step.FOUND): ClaimState.CLAIMED,
     (ClaimState.CLAIMED, Step.LEFT): None,
     (ClaimState.RELEASING, Step.RELEASE): ClaimState.RELEASING,
     (ClaimState.RELEASING, Step.KEEP): ClaimState.CLAIMED,

@@ -112,6 +112,22 @@ class Ledger:
         """The consumer that claimed the unit, or whose guest uses it now."""
         return self._taken.get((uuid, resource_class, unit)) or self._in_use.get((resource_class, unit))
 
+    def instead_of_makings(self, claim: Claim) -> dict[str, str]:
+        """{unit that was to be made: one that the claim's guest holds in its place, and nobody claimed}"""
+        found: dict[str, str] = {}
+        for uuid, classes in claim.units.items():
+            for name, units in classes.items():
+                missing = self.to_make.get(uuid, {}).get(name, {})
+                idle = [unit for unit in units if unit in claim.makings and unit in missing]
+                held = [
+                    unit
+                    for unit in self._offered.get(uuid, {}).get(name, ())
+                    if self._in_guests.get((name, unit)) == claim.consumer
+                    and (uuid, name, unit) not in self._taken
+                ]
+                found.update(zip(idle, held, strict=False))
+        return found
+
     @property
     def offered(self) -> FreeUnits:
         """The exact units there are, free or not."""

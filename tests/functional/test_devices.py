@@ -16,6 +16,7 @@ from agent.api.views import claim_view
 from agent.claims.claim import Claim
 from agent.claims.request import ClaimRequest, RequestGroup, parse_claim
 from agent.cli.render import holdings_lines
+from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, Refused, UsageError
 from agent.moves.table import MoveKind
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -383,32 +384,61 @@ def test_two_guests_of_four_each_over_two_cards(world: World) -> None:
         world.agent.claim(by_class(CUSTOM_B=1))
 
 
-def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None:
-    """A mediated device that is not there yet has its uuid, type and parent with the claim, for good."""
-    world = started(tmp_path)
+MAKING = {"parent": "0000:42:00.0", "type": "nvidia-11"}
+
+
+def divided(world: World, there: tuple[str, ...], to_make: tuple[str, ...]) -> None:
+    """A card with mediated devices, some of which are not there yet."""
+    del world.driver.__dict__["describe"]
     described = world.driver.describe()
-    making = {"parent": "0000:42:00.0", "type": "nvidia-11"}
-    unit = "0000:42:00.0/0"
     card = next(each for each in described.providers if each.device == "pci:0000:42:00.0")
-    changed = replace(card, to_make={"CUSTOM_SMALL": {unit: making}})
+    changed = replace(
+        card,
+        units={**card.units, "CUSTOM_SMALL": (*there, *to_make)},
+        to_make={"CUSTOM_SMALL": dict.fromkeys(to_make, MAKING)},
+    )
     told = replace(
         described, providers=tuple(changed if each is card else each for each in described.providers)
     )
     world.driver.describe = lambda: told  # type: ignore[method-assign]
     world.agent.look("a card to be divided")
+
+
+def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None:
+    """A mediated device that is not there yet has its uuid, type and parent with the claim, for good."""
+    world = started(tmp_path)
+    world.driver.__dict__["describe"] = world.driver.describe
+    divided(world, ("there",), tuple(f"new{n}" for n in range(7)))
     asked = by_class(CUSTOM_SMALL=2)
-    assert world.agent.explain(asked).makings == {unit: making}
+    assert world.agent.explain(asked).makings == {"new0": MAKING}
     claim = world.agent.claim(asked)
-    assert claim.makings == {unit: making}, "the other one is there"
+    assert claim.makings == {"new0": MAKING}, "the other one is there"
     world.close()
     world = started(tmp_path)
     try:
         assert world.agent.instances()[0][1] == claim
         shown = claim_view(claim)
-        assert shown["to_make"] == {unit: making}
+        assert shown["to_make"] == {"new0": MAKING}
         assert any("nvidia-11" in line for line in holdings_lines(shown, {}))
     finally:
         world.close()
+
+
+def test_a_claim_follows_its_guest_whose_device_has_another_uuid(world: World) -> None:
+    """Somebody made it with a uuid of his own: it is the same device by another name, and counts once."""
+    world.driver.__dict__["describe"] = world.driver.describe
+    new = tuple(f"new{n}" for n in range(8))
+    divided(world, (), new)
+    claim = world.agent.claim(by_class(CUSTOM_SMALL=2))
+    used = (UsedUnit("CUSTOM_SMALL", "his", "pci:0000:42:00.0"),)
+    world.driver.change(guests=(Guest(claim.consumer, "web", GuestState.RUNNING, {}, used),))
+    divided(world, ("his",), new[:7])
+    (found,) = (each for _, each in world.agent.instances() if each is not None)
+    assert units(found)["CUSTOM_SMALL"] == ("his", "new1")
+    assert found.makings == {"new1": MAKING}
+    assert world.journal.claims()[claim.consumer] == found
+    rest = world.agent.claim(by_class(CUSTOM_SMALL=6))
+    assert set(units(rest)["CUSTOM_SMALL"]) == {*new[:7]} - {"new1"}
 
 
 # Live migration
