@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from placements import Embedded, Placement
+from placements import Placement, usual_placement
 from trackerkit import SHARING, Tap, TappedJournal, provider, uuid_of
 
 from agent.audit.auditing import Auditor
@@ -139,7 +139,7 @@ class World:
     """Agents "a" and "b", and what somebody else sees and does; what is in the directory is taken up."""
 
     def __init__(self, directory: Path, placement: Placement | None = None) -> None:
-        self.placement = placement.anew(directory) if placement else Embedded(directory)
+        self.placement = placement.anew(directory) if placement else usual_placement(directory)
         self._transport = self.placement.transport()
         self.raw = PlacementClient(self._transport)
         if self.raw.find_provider(name="pool") is None:

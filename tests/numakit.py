@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from cellcheck import check_cells
-from placements import Embedded
+from placements import usual_placement
 from trackerkit import Tap, TappedJournal, uuid_of
 
 from agent.claims.claim import Claim, ClaimState
@@ -89,7 +89,7 @@ class NumaHost:
         self._open()
 
     def _open(self) -> None:
-        transport = self._given or Embedded(self.directory).transport()
+        transport = self._given or usual_placement(self.directory).transport()
         self.raw = PlacementClient(transport)
         self.tap = Tap(transport)
         journal = TappedJournal.open(self.directory)

@@ -1,16 +1,19 @@
 """The placements that the functional tests run on: the embedded core, and a real OpenStack Placement.
 
 PLIMSOLL_TEST_DATABASE names the real one's database as SQLAlchemy does (postgresql+psycopg2:...); without it,
-that is SQLite in a directory of the test's.
+that is SQLite in a directory of the test's. PLIMSOLL_TEST_PLACEMENT=openstack runs the tests that know of one
+placement only on the real one.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +25,8 @@ from agent.placement.transport import Transport
 SERVER = Path(__file__).parent / "integration" / "openstack_placement.py"
 DATABASE = "PLIMSOLL_TEST_DATABASE"
 REMOTE_TOO = "PLIMSOLL_TEST_REMOTE"
+USUAL = "PLIMSOLL_TEST_PLACEMENT"
+OPENSTACK = "openstack"
 ENDS_WITHIN_S = 20.0
 
 
@@ -135,3 +140,24 @@ class OpenStack:
         assert self._process is not None and self._process.stdout is not None
         heard = self._process.stdout.readline()
         assert heard == f"{word}\n", heard
+
+
+_shared: list[OpenStack] = []
+_begun: set[Path] = set()
+
+
+def usual_placement(directory: Path) -> Placement:
+    """The placement of a test that does not say which: embedded in that directory, or as USUAL says.
+
+    There is one real one for all, so a test may have one directory that it keeps its placement in.
+    """
+    if os.environ.get(USUAL) != OPENSTACK:
+        return Embedded(directory)
+    if not _shared:
+        files = tempfile.TemporaryDirectory()
+        _shared.append(OpenStack.configured(Path(files.name)))
+        atexit.register(lambda: (_shared[0].down(), files.cleanup()))
+    if directory not in _begun:
+        _begun.add(directory)
+        _shared[0].empty()
+    return _shared[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
-from placements import Embedded, Placement
+from placements import Placement, usual_placement
 from trackerkit import Crash, Tap
 
 from agent.driver import (
@@ -97,7 +97,7 @@ class World:
 
     def __init__(self, directory: Path, placement: Placement | None = None) -> None:
         self.directory = directory
-        self.placement = placement.anew(directory) if placement else Embedded(directory)
+        self.placement = placement.anew(directory) if placement else usual_placement(directory)
         self.driver = Told(Description((host(),)))
         self._open()
         self.journal.remember_host(ROOT)

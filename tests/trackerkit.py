@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID, uuid4, uuid5
 
 from cellcheck import check_cells
-from placements import Embedded, Placement
+from placements import Placement, usual_placement
 
 from agent.claims.cells import Layout
 from agent.claims.claim import Claim, ClaimState
@@ -162,7 +162,7 @@ class Kit:
         placement: Placement | None = None,
     ) -> None:
         self.directory = directory
-        self.placement = placement.anew(directory) if placement else Embedded(directory)
+        self.placement = placement.anew(directory) if placement else usual_placement(directory)
         self.providers = providers
         self.tracker: ResourceTracker
         self._open()

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from agentkit import World, opened, told
-from placements import Embedded
+from placements import usual_placement
 
 from agent.api.views import claim_view
 from agent.claims.claim import Claim
@@ -50,7 +50,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def started(directory: Path, *aliases: str, **host: Any) -> World:
     """`host` are fields of the fake host that are other than usual."""
-    told(directory, Embedded(directory))
+    told(directory, usual_placement(directory))
     file = directory / "plimsoll.conf"
     lines = "".join(f"alias = {each}\n" for each in aliases or ALIASES)
     file.write_text(f"{file.read_text()}[pci]\n{lines}")
