@@ -1,0 +1,114 @@
+"""The commands of docs/first-day.md, as they stand there, on a node that has nothing but libvirt."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from labnode import Lab, Node
+
+PACKAGE = "PLIMSOLL_DEB"
+PAGE = Path(__file__).parents[2] / "docs" / "first-day.md"
+COMMANDS_MAX = 9
+TOO_BIG = """<domain type='kvm'><name>too-big</name><memory unit='GiB'>900</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='pc'>hvm</type></os><devices><memballoon model='none'/></devices></domain>"""
+BEFORE = "b0000000-0000-4000-8000-000000000001"
+LATER = "b0000000-0000-4000-8000-000000000002"
+
+pytestmark = pytest.mark.skipif(not os.environ.get(PACKAGE), reason=f"{PACKAGE} names no Debian package")
+
+
+def commands(page: str) -> list[list[str]]:
+    """The commands of each block."""
+    blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    return [[line[2:] for line in block.splitlines() if line.startswith("# ")] for block in blocks]
+
+
+def held(node: Node, consumer: str) -> bool:
+    instances = node.json("plimsoll -o json instances")["instances"]
+    return any(each["uuid"] == consumer and each["claim"] for each in instances)
+
+
+@pytest.fixture(scope="module")
+def bare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node without the agent, with the package in /root; what was there before is put away."""
+    (node,) = lab.nodes(1)
+    lab.prepared.discard(node.number)
+    node.run("labdev reset; systemctl start libvirtd", note=False)
+    node.run(
+        "systemctl disable --now plimsoll-agent 2>/dev/null; "
+        "test ! -e /etc/libvirt/hooks/qemu.d/50-plimsoll || plimsoll gate disable; "
+        "dpkg --purge plimsoll 2>&1; rm -rf /opt/plimsoll /usr/bin/plimsoll /etc/systemd/system/plimsoll* "
+        "/var/lib/plimsoll /etc/plimsoll; systemctl daemon-reload",
+        note=False,
+        ends=(0, 1),
+    )
+    folder = tmp_path_factory.mktemp("package")
+    shutil.copy(os.environ[PACKAGE], folder)
+    node.push(folder, "/root/package")
+    node.run("rm -f /root/plimsoll_*.deb; mv /root/package/*.deb /root/; apt-get update -qq", note=False)
+    yield node
+
+
+def test_the_page_has_few_commands() -> None:
+    first, _ = commands(PAGE.read_text(encoding="utf-8"))
+    assert 1 < len(first) <= COMMANDS_MAX
+
+
+def test_from_nothing_to_a_gated_hypervisor(bare: Node) -> None:
+    bare.title("The first day")
+    bare.run(f"labvm create before uuid={BEFORE}")
+    first, second = commands(PAGE.read_text(encoding="utf-8"))
+    for command in first:
+        bare.run(command, ends=(0, 3) if "doctor" in command else 0)
+    assert BEFORE in bare.run("plimsoll -o json instances", note=False)
+    assert "running" in bare.run("virsh domstate before", note=False), "it did not notice"
+    assert held(bare, BEFORE), "it was claimed for"
+    bare.write("/root/too-big.xml", TOO_BIG)
+    bare.run("virsh define /root/too-big.xml", note=False)
+    for command in second:
+        bare.run(f"{command} 2>&1", ends=1)
+        assert "MEMORY_MB asked" in bare.ask(f"{command} 2>&1")
+    bare.run(f"labvm create later uuid={LATER}")
+    assert held(bare, LATER), "the gate claimed"
+    bare.run("virsh destroy later", note=False)
+    bare.wait("a transient guest's claim goes with it", lambda: not held(bare, LATER))
+
+
+def test_an_upgrade_in_place_keeps_claims(bare: Node) -> None:
+    bare.title("The package again, in place")
+    before = bare.json("plimsoll -o json status")
+    bare.run(
+        "DEBIAN_FRONTEND=noninteractive apt-get install -qy --reinstall /root/plimsoll_*.deb 2>&1 | tail -n 2"
+    )
+    bare.ready()
+    after = bare.json("plimsoll -o json status")
+    assert after["uuid"] == before["uuid"] and after["pid"] != before["pid"]
+    assert held(bare, BEFORE)
+    assert "enabled" in bare.run("plimsoll gate status")
+
+
+def test_the_agent_is_shut_in(bare: Node) -> None:
+    bare.title("How far the agent is shut in")
+    told = bare.run("systemd-analyze security plimsoll-agent --no-pager | tail -n 1")
+    found = re.search(r": ([\d.]+) ", told)
+    assert found is not None and float(found.group(1)) <= 1.5
+    groups = bare.run("id -nG plimsoll").split()
+    assert groups == ["plimsoll"]
+    pid = bare.json("plimsoll -o json status")["pid"]
+    status = bare.run(f"grep -E '^(Uid|CapEff|NoNewPrivs|Seccomp):' /proc/{pid}/status")
+    assert re.search(r"CapEff:\s+0{16}", status) and re.search(r"NoNewPrivs:\s+1", status)
+    assert re.search(r"Seccomp:\s+2", status) and not re.search(r"Uid:\s+0\b", status)
+
+
+def test_removed_it_keeps_its_state_and_purged_it_is_gone(bare: Node) -> None:
+    bare.title("The package goes")
+    bare.run("dpkg --remove plimsoll 2>&1 | tail -n 2")
+    kept = bare.run("ls /var/lib/plimsoll /etc/plimsoll")
+    assert "agent.db" in kept and "plimsoll.conf" in kept
+    bare.run("test ! -e /etc/libvirt/hooks/qemu.d/50-plimsoll")
+    assert "running" in bare.run("virsh domstate before", note=False)
+    bare.run("dpkg --purge plimsoll 2>&1 | tail -n 2; ls -d /var/lib/plimsoll /etc/plimsoll 2>&1", ends=2)
+    bare.run("virsh undefine too-big; virsh destroy before", note=False, ends=(0, 1))
