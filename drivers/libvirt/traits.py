@@ -116,7 +116,8 @@ NETWORK_CARDS = ("E1000", "E1000E", "NE2K_PCI", "PCNET", "RTL8139", "VIRTIO", "V
 def host_traits(
     capabilities: Capabilities, online: frozenset[int], cpu_flags: frozenset[str]
 ) -> frozenset[str]:
-    """What the host is: COMPUTE_NODE, HW_ARCH_, the architectures of guests, HW_CPU_.
+    """What the host is: COMPUTE_NODE, HW_ARCH_, the architectures of guests, HW_CPU_; whether its sockets are
+    known.
 
     `cpu_flags` are libvirt's names of the flags that guests can have.
     """
@@ -130,6 +131,8 @@ def host_traits(
         traits.update(f"HW_CPU_X86_{name}" for flag in cpu_flags for name in CPU_FLAGS.get(flag, ()))
     if any(len(core & online) > 1 for cell in capabilities.cells for core in cell.siblings):
         traits.add("HW_CPU_HYPERTHREADING")
+    if any(cell.socket is not None for cell in capabilities.cells):
+        traits.add("COMPUTE_SOCKET_PCI_NUMA_AFFINITY")
     return frozenset(traits)
 
 

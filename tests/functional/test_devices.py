@@ -57,7 +57,7 @@ def started(directory: Path, *aliases: str, **host: Any) -> World:
     found = opened(load([file]))
     pf_traits = frozenset({"CUSTOM_PCI_TYPE_PF", "CUSTOM_PCI_VENDOR_8086", "CUSTOM_PCI_PRODUCT_1572"})
     usual = {"gpus": (CARD, *GPUS), "nics": (replace(NIC, traits=pf_traits),), "guests": ()}
-    found.driver.change(cells=CELLS, disk_gb=100, **{**usual, **host})
+    found.driver.change(**{"cells": CELLS, "disk_gb": 100, **usual, **host})
     found.agent.look("start")
     assert found.agent.status()["claims"]["open"], found.agent.status()
     return found
@@ -159,6 +159,27 @@ def test_a_required_device_is_on_the_guests_cell_or_the_claim_is_refused(world: 
     with pytest.raises(DoesNotFit, match=r"policy required"):
         world.agent.claim(by_alias("gpu:1", **pinned))
     assert world.agent.claim(by_alias("near:1", **pinned)), "as near as it can be, but anywhere"
+
+
+@pytest.mark.parametrize("sockets", [(0, 0), (0, 1)])
+def test_a_device_of_the_same_socket_is_near_enough_for_the_policy_socket(
+    tmp_path: Path, sockets: tuple[int, int]
+) -> None:
+    cells = tuple(replace(each, socket=socket) for each, socket in zip(CELLS, sockets, strict=True))
+    world = started(tmp_path, cells=cells, gpus=GPUS[1:])
+    try:
+        first = world.agent.claim(filling(0, world))
+        world.agent.claim(filling(1, world))
+        world.agent.release(first.consumer)
+        asked = by_alias("near:1", numa_nodes="1", pci_numa_affinity_policy="socket")
+        if sockets == (0, 0):
+            claim = world.agent.claim(asked)
+            assert claim.cells[0].host_cell == 0 and units(claim)["PGPU"] == ("0000:81:00.0",)
+        else:
+            with pytest.raises(DoesNotFit, match="policy socket"):
+                world.agent.claim(asked)
+    finally:
+        world.close()
 
 
 def filling(host_cell: int, world: World) -> ClaimRequest:

@@ -106,6 +106,7 @@ def test_the_recorded_hosts_traits() -> None:
         "COMPUTE_GRAPHICS_MODEL_BOCHS",
         "COMPUTE_NET_VIF_MODEL_VIRTIO",
         "COMPUTE_FIRMWARE_BIOS",
+        "COMPUTE_SOCKET_PCI_NUMA_AFFINITY",
     }
     assert not {"HW_CPU_HYPERTHREADING", "COMPUTE_STORAGE_BUS_IDE", "COMPUTE_SECURITY_TPM_2_0"} & root.traits
 
