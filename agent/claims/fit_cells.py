@@ -40,7 +40,7 @@ def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affini
         at=cells.at,
     )
     refusal: tuple[list[Slot], Search] | None = None
-    steps = 0
+    steps, hopeless = 0, not all(slot.options for slot in rest)
     for exacting in (True, False):
         for placed in pairs.placements():
             beside = _beside(rest, placed, stock, cells.host, affinity, exacting=exacting)
@@ -53,7 +53,7 @@ def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affini
             steps += 1 + search.steps
             if not exacting and refusal is None:
                 refusal = slots, search
-            if steps > STEPS_MAX:
+            if hopeless or steps > STEPS_MAX:
                 break
     if refusal is None:
         return _refused(_shortfall(each, stock, cells.host) for each in pairs.misfits())
