@@ -15,6 +15,7 @@ from typing import Any
 
 SOCKET = Path("/run/systemd/journal/socket")
 IDENTIFIER = "plimsoll"
+SEND_TIMEOUT_S = 1.0
 FIELD_BYTES_MAX = 48 * 1024
 """With all its fields a record stays below what one datagram holds by default (net.core.wmem_default)."""
 FIELDS_MAX = 32
@@ -46,18 +47,30 @@ class JournalHandler(logging.Handler):
     def __init__(self, fallback: logging.Handler, path: Path = SOCKET) -> None:
         """Raises OSError where the journal does not listen."""
         super().__init__()
+        self._path = str(path)
         self._fallback = fallback
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.settimeout(SEND_TIMEOUT_S)
         try:
-            self._socket.connect(str(path))
+            self._socket.connect(self._path)
         except OSError:
             self._socket.close()
             raise
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Within the handler's lock; a full journal is waited for, as one line to standard error would be."""
+        """Within the handler's lock; a journal that takes nothing is waited for no longer than a second."""
+        data = encode(self._fields(record))
         try:
-            self._socket.send(encode(self._fields(record)))
+            self._socket.send(data)
+        except ConnectionError:  # another journal may listen there by now
+            self._again(data, record)
+        except OSError:
+            self._fallback.handle(record)
+
+    def _again(self, data: bytes, record: logging.LogRecord) -> None:
+        try:
+            self._socket.connect(self._path)
+            self._socket.send(data)
         except OSError:
             self._fallback.handle(record)
 

@@ -149,6 +149,27 @@ def test_without_a_journal_the_lines_go_to_the_stream(journal: Journal, tmp_path
     assert stream.getvalue().endswith("<6>And here.\n")
 
 
+def test_a_journal_that_was_restarted_is_found_again(journal: Journal, tmp_path: Path) -> None:
+    stream = configured(journal)
+    journal.close()
+    again = Journal(journal.path)
+    log.get("agent.x").info("Found.")
+    assert again.read()["MESSAGE"] == "Found." and stream.getvalue() == ""
+    again.close()
+
+
+def test_a_journal_that_takes_nothing_is_not_waited_for_long(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.journald.SEND_TIMEOUT_S", 0.05)
+    stream = configured(journal)
+    for number in range(2000):  # far more than its queue holds
+        log.get("agent.x").info("Line %d", number)
+        if stream.getvalue():
+            break
+    assert stream.getvalue().startswith("<6>Line ")
+
+
 def test_what_is_no_utf8_is_spelt_out(journal: Journal) -> None:
     configured(journal)
     log.get("agent.x").info("Odd: %s", "\udcff", fields={"name": "\udcfe"})
