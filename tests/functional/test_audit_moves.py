@@ -25,8 +25,8 @@ LIGHT = {"PCPU": 1, "DISK_GB": 200}
 
 
 @pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
+def world(any_placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, any_placement) as world:
         yield world
 
 

@@ -19,8 +19,8 @@ ON_A, ON_B = {"a": PINNED}, {"b": PINNED}
 
 
 @pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
+def world(any_placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, any_placement) as world:
         yield world
 
 

@@ -171,8 +171,8 @@ def test_a_class_of_which_there_is_none_is_left_out(settings: Settings) -> None:
 
 
 @pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
+def world(any_placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, any_placement) as world:
         yield world
 
 
