@@ -307,9 +307,11 @@ class Ledger:
         for name in {name for exact in named.values() for name in exact}.intersection(classes):
             for provider in self.host.by_class.get(name, ()):
                 units = named.get(provider.uuid, {}).get(name, ())
-                found.setdefault(provider.uuid, {})[name] = tuple(
+                free = tuple(
                     unit for unit in units if self.owner(provider.uuid, name, unit) in (None, consumer)
                 )
+                room = self._room(provider.uuid, consumer) if provider.uuid in self.host.ways else {}
+                found.setdefault(provider.uuid, {})[name] = free[: room.get(name)]
 
     def _count(self, allocations: Allocations, sign: int) -> None:
         for uuid, amounts in allocations.items():

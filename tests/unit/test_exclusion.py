@@ -134,3 +134,17 @@ def test_whatever_is_claimed_and_released_no_card_is_given_in_two_ways(
             assert len(in_use) < 2
             for way in in_use:
                 assert sum(used.get(each, 0) for each in way) <= max(len(UNITS[card][each]) for each in way)
+
+
+def test_a_unit_that_is_asked_for_by_name_is_no_exception() -> None:
+    ledger = Ledger()
+    ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
+    whole, part = (
+        ClaimRequest(f"00000000-0000-4000-8000-{number:012}", (RequestGroup("", {name: 1}),))
+        for number, name in enumerate(("PF", "VF"))
+    )
+    ledger.name(part.consumer, {"nic": {"VF": ("vf3",)}})
+    assert ledger.fit(part).units == {"nic": {"VF": ("vf3",)}}
+    found = ledger.fit(whole)
+    ledger.put(Claim(whole.consumer, ClaimState.CLAIMED, whole, found.allocations, found.units))
+    assert not ledger.fit(part).fits
