@@ -235,3 +235,21 @@ def test_a_domain_that_cannot_be_read_any_more_keeps_what_was_known(tmp_path: Pa
         assert read_guest(session, found, ("guest-1", 1), again, frozenset()) == known
     finally:
         session.close()
+
+
+def test_a_domain_is_read_from_its_xml_before_it_starts(drivers: Drivers, tmp_path: Path) -> None:
+    uri = write_node(tmp_path / "node.xml", map(recorded_domain, RECORDED))
+    driver = drivers(uri)
+    with pytest.raises(DriverUnavailable, match="were not read yet"):
+        driver.guest_of(recorded_domain("vm-both"))
+    driver.describe()
+    guests = {guest.name: guest for guest in driver.guests()}
+    for name in ("vm-both", "vm-vf", "vm-gpu"):
+        guest = driver.guest_of(recorded_domain(name))
+        assert (guest.uuid, guest.units) == (guests[name].uuid, guests[name].units)
+        assert guest.resources == guests[name].resources
+        assert guest.state is GuestState.STARTING
+    unknown = recorded_domain("vm-both").replace(guests["vm-both"].uuid, domain_uuid(9))
+    assert driver.guest_of(unknown).units == guests["vm-both"].units
+    with pytest.raises(DriverDataError, match="not allowed"):
+        driver.guest_of("<!DOCTYPE domain [<!ENTITY a 'b'>]><domain/>")
