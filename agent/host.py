@@ -148,8 +148,11 @@ class HostAgent:
             self._wake(AT_ONCE_S)
 
     def deliver(self) -> None:
-        """Deliver the releases that placement has not been told of yet."""
-        if not self._tracker.pending or self._placement_is_away():
+        """Deliver the releases that placement has not been told of yet.
+
+        Not before the host was seen whole: whether what a crash left is undone hangs on its guests.
+        """
+        if not self._recovered or not self._tracker.pending or self._placement_is_away():
             return
         try:
             self._tracker.deliver()

@@ -33,13 +33,14 @@ from drivers.fake import FakeDriver
 
 
 class Wire:
-    """A transport that can be cut, or told what to answer."""
+    """A transport that can be cut, before or (`lost`) after a request is done, or told what to answer."""
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
         self.requests = 0
         self.last = ""
         self.cut = False
+        self.lost = False
         self.answer: Reply | None = None
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
@@ -49,7 +50,10 @@ class Wire:
             raise PlacementUnavailable("Placement does not answer.")
         if self.answer is not None:
             return self.answer
-        return self.inner.request(method, path, body, microversion=microversion)
+        reply = self.inner.request(method, path, body, microversion=microversion)
+        if self.lost:
+            raise PlacementUnavailable("Placement's answer was lost.")
+        return reply
 
     def close(self) -> None:
         self.inner.close()

@@ -13,7 +13,9 @@ from movekit import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, Agent, W
 from placements import Placement
 from trackerkit import provider, uuid_of
 
-from agent.errors import ClaimConflict, DoesNotFit, IdentityError
+from agent.claims.claim import ClaimState
+from agent.driver import Guest, GuestState
+from agent.errors import ClaimConflict, DoesNotFit, IdentityError, PlacementUnavailable
 from agent.identity import establish
 from agent.journal import Journal
 from agent.moves.table import MoveKind, MoveState
@@ -107,6 +109,33 @@ def test_a_host_that_was_deleted_in_placement_is_back_under_its_uuid(settings: S
         world.agent.claim(request(VCPU=1))
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no guest", "guest there"])
+def test_what_a_crash_left_waits_for_the_hypervisor(settings: Settings, there: bool) -> None:
+    """Scenario 38: an intent is undone where its guest is not, so not before the guests were seen."""
+    asked = request(VCPU=1)
+    world = opened(settings)
+    world.agent.look("the start")
+    world.wire.lost = True
+    with pytest.raises(PlacementUnavailable):
+        world.agent.claim(asked)
+    world.close()
+    again = opened(settings)
+    try:
+        again.driver.change(unavailable="it is being repaired")
+        if there:
+            again.driver.add_guest(Guest(asked.consumer, "web1", GuestState.RUNNING, {"VCPU": 1}))
+        again.agent.look("the start")
+        again.agent.deliver()
+        assert [claim.state for _, claim in again.agent.instances() if claim] == [ClaimState.CLAIMING]
+        again.driver.change(unavailable=None)
+        again.retry()
+        assert [claim.state for _, claim in again.agent.instances() if claim] == (
+            [ClaimState.CLAIMED] if there else []
+        )
+    finally:
+        again.close()
 
 
 def _delete(transport: object, uuid: str) -> int:
