@@ -363,13 +363,15 @@ class Search:
 
 
 def first_units(allocations: Amounts, units: FreeUnits) -> dict[str, dict[str, tuple[str, ...]]]:
-    """The first free exact units for these amounts, where the host has exact units."""
-    chosen = {
-        uuid: {
-            name: units[uuid][name][:amount]
-            for name, amount in amounts.items()
-            if name in units.get(uuid, {})
-        }
-        for uuid, amounts in allocations.items()
-    }
-    return {uuid: exact for uuid, exact in chosen.items() if exact}
+    """The first free exact units for these amounts, where the host has exact units.
+
+    Classes that share a provider's units get different ones.
+    """
+    chosen: dict[str, dict[str, tuple[str, ...]]] = {}
+    for uuid, amounts in allocations.items():
+        free = units.get(uuid, {})
+        for name in (name for name in amounts if name in free):
+            given = {unit for exact in chosen.get(uuid, {}).values() for unit in exact}
+            left = tuple(unit for unit in free[name] if unit not in given) if given else free[name]
+            chosen.setdefault(uuid, {})[name] = left[: amounts[name]]
+    return chosen

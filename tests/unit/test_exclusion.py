@@ -148,3 +148,11 @@ def test_a_unit_that_is_asked_for_by_name_is_no_exception() -> None:
     found = ledger.fit(whole)
     ledger.put(Claim(whole.consumer, ClaimState.CLAIMED, whole, found.allocations, found.units))
     assert not ledger.fit(part).fits
+
+
+def test_types_that_share_a_card_get_different_units_of_it_in_one_claim() -> None:
+    ledger = Ledger()
+    ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
+    found = ledger.fit(asked(("SMALL", 3), ("ALSO_SMALL", 2)))
+    units = [unit for exact in found.units["gpu"].values() for unit in exact]
+    assert len(set(units)) == len(units) == 5
