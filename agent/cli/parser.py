@@ -10,8 +10,8 @@ from agent.cli.audit import add_audit_command
 from agent.cli.bundle import add_bundle_command
 from agent.cli.doctor import add_doctor_command
 from agent.cli.gate import add_gate_commands
-from agent.cli.init import add_init_command
 from agent.cli.history import add_history_commands
+from agent.cli.init import add_init_command
 from agent.cli.move_parser import add_move_commands
 from agent.cli.output import FORMATS
 from agent.cli.placement_parser import add_placement_commands
