@@ -277,16 +277,20 @@ class Ledger:
                     for unit in offered[name]
                     if self._taken.get((uuid, name, unit), consumer) == consumer
                     and self._in_guests.get((name, unit), consumer) == consumer
-                    and (
-                        not beside
-                        or all(self._taken.get((uuid, each, unit), consumer) == consumer for each in beside)
-                    )
+                    and (not beside or all(self._is_free(uuid, each, unit, consumer) for each in beside))
                 ]
                 used = [unit for unit in free if (name, unit) in self._in_guests] if self._in_guests else []
                 ordered = (*used, *(unit for unit in free if unit not in used)) if used else tuple(free)
                 found.setdefault(uuid, {})[name] = ordered[: room.get(name)]
         self._only_named(found, classes, consumer)
         return found
+
+    def _is_free(self, uuid: str, name: str, unit: str, consumer: str) -> bool:
+        """Whether nobody else has it, claimed or not."""
+        return (
+            self._taken.get((uuid, name, unit), consumer) == consumer
+            and self._in_guests.get((name, unit), consumer) == consumer
+        )
 
     def _room(self, uuid: str, consumer: str) -> dict[str, int]:
         """How much the consumer could have of classes that exclude each other, beside what others have."""
@@ -295,8 +299,11 @@ class Ledger:
             return {}
         used = {name: n - own.get(name, 0) for name, n in self._used.get(uuid, {}).items()}
         for name, units in self._offered.get(uuid, {}).items():
-            holders = [self._in_guests.get((name, unit), consumer) for unit in units]
-            used[name] = max(used.get(name, 0), len(holders) - holders.count(consumer))
+            holders = (self._in_guests.get((name, unit), consumer) for unit in units)
+            strangers = sum(
+                each != consumer and name not in self._own(each).get(uuid, {}) for each in holders
+            )
+            used[name] = used.get(name, 0) + strangers
         there = {name: each.total - each.reserved for name, each in provider.inventories.items()}
         return room(self.host.ways[uuid], there, used)
 
