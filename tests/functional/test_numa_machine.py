@@ -23,7 +23,7 @@ from agent.moves.table import MoveKind
 CONSUMERS = tuple(uuid_of(f"guest {number}") for number in range(5))
 MIGRATIONS = tuple(uuid_of(f"migration {number}") for number in range(2))
 STRANGERS = tuple(uuid_of(f"somebody's guest {number}") for number in range(2))
-RUNS = 15 * int(os.environ.get("PLIMSOLL_STEPS", "1"))
+RUNS = 8 * int(os.environ.get("PLIMSOLL_STEPS", "1"))
 
 consumers, migrations = st.sampled_from(CONSUMERS), st.sampled_from(MIGRATIONS)
 PINNED = {"hw_cpu_policy": "dedicated"}
