@@ -47,6 +47,7 @@ AT_ONCE_S = 0.25
 OWN = "agent"
 PLACEMENT = "placement"
 RESHAPE = "reshape"
+_TOLD = ("providers", "changed", "operations", "duration_ms")
 STARTING = "the agent is starting and has not seen the whole host yet"
 
 
@@ -194,7 +195,7 @@ class HostAgent:
             self._fault(error)
             return
         self._tell_problems(report.problems)
-        LOG.info(report.sentence, fields=_fields(report))
+        LOG.info(report.sentence, fields={name: getattr(report, name) for name in _TOLD})
         if self.condition.state is not State.STOPPING:
             self._tracker.open()
         if report.pending is not None:
@@ -395,7 +396,3 @@ def _health(concern: str, fault: Fault | None) -> dict[str, Any]:
 
 def _text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _fields(report: PassReport) -> dict[str, Any]:
-    return {name: getattr(report, name) for name in ("providers", "changed", "operations", "duration_ms")}
