@@ -64,6 +64,7 @@ class _Work:
     held: dict[str, dict[Slot, int]]
     parked: dict[str, dict[Slot, int]]
     used: dict[Slot, int] = field(default_factory=lambda: defaultdict(int))
+    settled: dict[tuple[str, Slot], int] = field(default_factory=lambda: defaultdict(int))
     relocations: list[Relocation] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -88,8 +89,9 @@ class _Work:
         )
 
     def movable(self, consumer: str, slot: Slot) -> int:
-        """What the consumer holds there and is not parked."""
-        return self.held[consumer].get(slot, 0) - self.parked.get(consumer, {}).get(slot, 0)
+        """What the consumer holds there and is neither parked nor told to be there."""
+        told = self.settled[consumer, slot] if self.offered(slot) else 0
+        return self.held[consumer].get(slot, 0) - self.parked.get(consumer, {}).get(slot, 0) - told
 
     def offered(self, slot: Slot) -> Inventory | None:
         return inventory_at(self.desired, slot)
@@ -250,6 +252,7 @@ def _place_told(work: _Work, told: Sequence[Instruction]) -> list[_Doubt]:
                 if uses and has:
                     left[consumer][source] = has - min(uses, has)
                     work.shift(consumer, source, min(uses, has), target)
+                    work.settled[consumer, target] += min(uses, has)
     return doubts
 
 

@@ -274,3 +274,28 @@ def test_a_migration_stands_in_for_its_guest_where_they_hold_the_same() -> None:
     }
     (move,) = with_stand_ins(told, held, {consumer(8), consumer(9)})
     assert move.consumers == {consumer(9): {"VGPU": 2}, consumer(2): {"VGPU": 1}}
+
+
+def test_who_is_told_to_use_a_target_is_not_sent_on_from_there() -> None:
+    """It holds a unit of the target's already, which goes; the one that it was told of stays."""
+    current = ProviderTree(
+        [
+            Provider(ROOT, "host", None, {"VGPU": Inventory(2)}),
+            Provider(GPU[0], "gpu0", ROOT, {"VGPU": Inventory(2)}),
+            Provider(GPU[1], "gpu1", ROOT, {}),
+        ]
+    )
+    desired = ProviderTree(
+        [
+            Provider(ROOT, "host", None, {"VGPU": Inventory(1)}),
+            Provider(GPU[0], "gpu0", ROOT, {"VGPU": Inventory(1)}),
+            Provider(GPU[1], "gpu1", ROOT, {"VGPU": Inventory(2)}),
+        ]
+    )
+    moves = [
+        Move("gpu0", {"VGPU": 2}, "gpu1"),
+        Move("host", {"VGPU": 1}, "gpu0", {consumer(1): {"VGPU": 1}}),
+    ]
+    held = {consumer(1): {ROOT: {"VGPU": 1}, GPU[0]: {"VGPU": 1}}}
+    reshape = plan_reshape(current, desired, moves, held)
+    assert reshape.allocations == {consumer(1): {GPU[0]: {"VGPU": 1}, GPU[1]: {"VGPU": 1}}}
