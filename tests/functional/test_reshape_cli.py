@@ -23,9 +23,10 @@ class Host:
         self.flat(True)
         self.agent = Agent(directory, self._file)
 
-    def flat(self, flat: bool) -> None:
+    def flat(self, flat: bool, **more: object) -> None:
         text = yaml.safe_dump(
             {
+                **more,
                 "cells": [{"id": 0, "cpus": "0-7", "memory_mb": 8192}],
                 "gpus": [{"address": "0000:41:00.0", "total": 4}, {"address": "0000:42:00.0", "total": 4}],
                 "flat_devices": flat,
@@ -111,6 +112,31 @@ def test_dry_run_reshape_and_undo_offline_and_online(host: Host) -> None:
     table = host.agent("reshape", "--dry-run").stdout
     assert table.startswith("nothing to move\n") and f"undid {receipt['id']}" in table
     assert "VGPU: node1 -> 2 providers" in table and "VGPU: 2 providers -> node1" in table
+    assert host.agent("release", consumer).returncode == ExitCode.DONE
+
+
+def test_to_cells_and_back_offline(host: Host) -> None:
+    """Done and undone while no agent runs; the next one finds its claim where it was."""
+    host.flat(False)
+    host.agent.start()
+    claimed = host.agent("claim", "--resources", "VCPU=2,MEMORY_MB=512,VGPU=1", "-o", "json")
+    consumer = json.loads(claimed.stdout)["consumer"]
+    before = json.loads(host.agent("instances", "-o", "json").stdout)
+    host.agent.stop()
+    host.flat(False, report_numa=True)
+    shown = host.offline("--dry-run")
+    assert shown.returncode == ExitCode.DRIFT_FOUND, shown.stderr
+    rows = [line.split() for line in shown.stdout.partition("moves:")[2].splitlines()[2:4]]
+    assert rows == [
+        [n, a, consumer, "node1", "node1_numa0"] for n, a in (("MEMORY_MB", "512"), ("VCPU", "2"))
+    ]
+    done = host.offline("-o", "json")
+    (receipt,) = json.loads(done.stdout)["receipts"]
+    undone = host.offline("--undo", receipt["id"])
+    assert undone.returncode == ExitCode.DONE, undone.stderr
+    host.flat(False)
+    host.agent.start()
+    assert json.loads(host.agent("instances", "-o", "json").stdout) == before
     assert host.agent("release", consumer).returncode == ExitCode.DONE
 
 
