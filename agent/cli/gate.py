@@ -1,6 +1,7 @@
 """`plimsoll gate`: its grammar, and what it does."""
 
 import argparse
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 from agent.cli.client import Client
 from agent.cli.output import Output
 from agent.cli.terminal import plain
-from agent.errors import ExitCode
+from agent.errors import ClaimsClosed, DriverUnavailable, ExitCode
 from agent.gate import install
 from agent.gate.hook import Config
 
 Adder = Callable[..., argparse.ArgumentParser]
 Json = dict[str, Any]
+
+PAUSE_S = 1.0
 
 
 def add_gate_commands(add: Adder, verbs_of: Callable[[argparse.ArgumentParser], Adder]) -> None:
@@ -52,8 +55,8 @@ def add_gate_commands(add: Adder, verbs_of: Callable[[argparse.ArgumentParser], 
         "claim-running",
         claim_running,
         "claim for the guests that run and have no claim, as if each started now",
-        "For those that were started before the gate, or while the agent did not answer. Ends with 5 where\n"
-        "one could not be claimed for: it goes on running.",
+        "For those that were started before the gate, or while the agent did not answer. Waits while claims\n"
+        "are closed. Ends with 5 where one could not be claimed for: it goes on running.",
         "  plimsoll gate claim-running",
     )
 
@@ -100,9 +103,21 @@ def _pairs(told: Json) -> Iterator[str]:
 
 
 def claim_running(args: Namespace) -> ExitCode:
-    answer = Client(args.socket, args.timeout).request("POST", "/v1/gate/running", {})
+    answer = _until_open(Client(args.socket, args.timeout), time.monotonic() + args.timeout)
     Output(args.output).show(answer, lambda _: _claimed(answer))
     return ExitCode.REFUSED if answer["refused"] else ExitCode.DONE
+
+
+def _until_open(client: Client, ends: float) -> Json:
+    """Claims are closed for a moment after libvirtd was restarted, which is when this is asked for."""
+    while True:
+        try:
+            answer: Json = client.request("POST", "/v1/gate/running", {})
+            return answer
+        except (ClaimsClosed, DriverUnavailable):
+            if time.monotonic() + PAUSE_S > ends:
+                raise
+            time.sleep(PAUSE_S)
 
 
 def _claimed(answer: Json) -> Iterator[str]:

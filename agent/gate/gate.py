@@ -116,7 +116,10 @@ class Gate:
             raise UsageError(error.message) from error
 
     def claim_running(self, guests: Collection[Guest]) -> tuple[tuple[Guest, Verdict | Refused], ...]:
-        """Claim for the guests that run and have no claim, as if each started now. Raises PlacementError."""
+        """Claim for the guests that run and have no claim, as if each started now.
+
+        Raises ClaimsClosed, PlacementError.
+        """
         claims = self._tracker.claims()
         found: list[tuple[Guest, Verdict | Refused]] = []
         for guest in guests:
@@ -124,6 +127,8 @@ class Gate:
                 continue
             try:
                 found.append((guest, self._enter(guest)))
+            except ClaimsClosed:
+                raise
             except Refused as refused:
                 found.append((guest, refused))
         return tuple(found)

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from apiclient import ask, check
+from cliprocess import plimsoll
 from gatekit import GatedHost, domain, gated, mdev, pci, vf
 
 from agent.api.access import Access
@@ -497,6 +498,22 @@ def test_guests_that_run_without_a_claim_are_claimed_for_on_request(host: GatedH
     assert [each["consumer"] for each in reply.body["claimed"]] == [runs.uuid]
     assert [each["consumer"] for each in reply.body["refused"]] == [huge.uuid]
     assert set(host.world.agent._tracker.claims()) == {runs.uuid}
+
+
+def test_claiming_for_what_runs_waits_until_claims_are_open(host: GatedHost) -> None:
+    runs = guest(str(uuid4()))
+    host.driver.add_guest(runs)
+    host.world.agent.look("a guest")
+    host.world.agent._tracker.close("libvirtd restarts")
+    opened = threading.Timer(0.5, host.world.agent._tracker.open)
+    opened.start()
+    done = plimsoll(host.socket, "gate", "claim-running")
+    opened.join()
+    assert (done.returncode, done.stderr) == (0, "") and runs.uuid in done.stdout
+    host.driver.add_guest(guest(str(uuid4())))
+    host.world.agent._tracker.close("for good")
+    done = plimsoll(host.socket, "--timeout", "1.5", "gate", "claim-running")
+    assert done.returncode == 5 and "for good" in done.stderr
 
 
 # The route, and the hook's file
