@@ -24,7 +24,7 @@ from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, St
 from agent.gate.gate import Gate
 from agent.home import arrive, place
 from agent.host import HostAgent
-from agent.identity import establish
+from agent.identity import NAME_FILE, establish
 from agent.jobs import Jobs
 from agent.journal import Journal
 from agent.notify import Notifier
@@ -130,8 +130,14 @@ class Service:
         journal = Journal.open(told.state_path)
         self._stack.callback(journal.close)
         directories = dict.fromkeys(file.parent for file in told.files)
+        known = (told.state_path / NAME_FILE).exists()
         identity = establish(told.state_path, told.host, journal.host_uuid(), directories)
         if journal.host_uuid() is None:
+            if known:
+                LOG.warning(
+                    "This host was here before, but the agent's journal is new: what was claimed until now "
+                    "counts as somebody else's. `plimsoll audit` lists it; a backup of agent.db has it."
+                )
             journal.remember_host(identity.uuid)
         driver = driver_class(told.compute_driver).create(told.driver)
         meters = Meters()

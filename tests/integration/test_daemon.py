@@ -278,6 +278,20 @@ def test_two_agents_do_not_share_a_state_directory(make: Make) -> None:
     assert first.status()["state"] == "ready"
 
 
+def test_a_journal_that_was_emptied_is_told_and_its_claims_are_found(make: Make) -> None:
+    daemon = make()
+    daemon.start()
+    daemon.claim({"VCPU": 1})
+    daemon.stop()
+    assert daemon.lines("journal is new") == []
+    for file in (daemon.directory / "state").glob("agent.db*"):
+        file.unlink()
+    (daemon.directory / "state" / "agent.db").touch(mode=0o600)
+    daemon.start()
+    assert len(daemon.lines("the agent's journal is new")) == 1
+    assert daemon.claims() == {} and daemon.used() == {"VCPU": 1}
+
+
 def test_secrets_do_not_reach_the_log(make: Make) -> None:
     daemon = make({"DEFAULT": {"compute_driver": "fake"}, "placement": {"password": "canary"}})
     daemon.options["log"] = {"level": "debug"}
