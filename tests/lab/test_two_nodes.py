@@ -205,3 +205,35 @@ def test_a_migration_that_fails_is_reverted(nodes: tuple[Node, Node]) -> None:
     for node in nodes:
         node.ready()
         node.run("plimsoll move list --all; plimsoll instances; plimsoll audit")
+
+
+PLAIN = "b0000000-0000-4000-8000-000000000003"
+
+
+def test_the_gate_carries_what_virsh_does(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    one.title("The gate: nobody claims by hand; virsh starts a guest, and moves it")
+    for node in nodes:
+        node.run("plimsoll gate enable && systemctl restart libvirtd")
+    for node in nodes:
+        node.ready()
+    one.run(f"labvm create plain uuid={PLAIN} memory=32")
+    assert set(one.held(PLAIN)) == {"hv1"}
+    two.title("It does not fit there: the migration is refused with the reason, and the guest stays")
+    free = two.capacity("hv2")["MEMORY_MB"] - one.usages("hv2").get("MEMORY_MB", 0) - 16
+    claimed = two.json(f"plimsoll -o json claim --name filler --resources MEMORY_MB={free}")
+    refused = one.run("virsh migrate --live plain qemu+tcp://hv2/system 2>&1", ends=1)
+    assert "does not fit" in refused
+    assert set(one.held(PLAIN)) == {"hv1"}
+    two.run(f"plimsoll release {claimed['consumer']}")
+    two.title("It fits: the destination begins a move, and ends it when the guest runs there")
+    one.run("virsh migrate --live plain qemu+tcp://hv2/system && virsh list")
+    two.wait("the move is over", lambda: set(one.held(PLAIN, note=False)) == {"hv2"})
+    two.wait("it is confirmed", lambda: "confirmed" in {state for _, state in moves(two).values()})
+    two.run("virsh list; plimsoll move list --all; plimsoll instances")
+    one.wait("the source has learnt of it", lambda: PLAIN not in claims(one))
+    two.run("virsh destroy plain")
+    two.wait("its claim goes with it", lambda: one.held(PLAIN, note=False) == {})
+    for node in nodes:
+        node.ready()
+        node.run("plimsoll gate disable && systemctl restart libvirtd; plimsoll audit", ends=(0, 3))
