@@ -187,7 +187,7 @@ class Reshaping:
         return self._planned(current, goal, self._look(current, goal, self._journaled()))
 
     def _journaled(self) -> Mapping[str, ConsumerAllocations]:
-        return expected(self._tracker.claims().values(), self._tracker.moves().values())
+        return expected(self._tracker.claims(), self._tracker.moves(), self._book.reshapes(done=True))
 
     def _look(self, tree: ProviderTree, goal: Goal, known: Mapping[str, ConsumerAllocations]) -> Sight:
         """Generations, who holds what on the touched providers, and all that the movers hold.

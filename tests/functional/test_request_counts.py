@@ -184,7 +184,7 @@ def test_the_swap_of_a_move_is_one_write_and_so_is_its_end(host: Counted, end: s
 
 
 def test_a_reshape_costs_the_same_for_any_number_of_its_own_consumers(placement: Placement) -> None:
-    """And none of them is read: the journal knows what they hold."""
+    """And none of them is read: the journal knows what they hold, also after a reshape, on the way back."""
     costs = []
     for number in (1, 12):
         with fast_directory() as directory:
@@ -196,9 +196,12 @@ def test_a_reshape_costs_the_same_for_any_number_of_its_own_consumers(placement:
                     counted.agent.claim(request(VGPU=1, VCPU=1))
                 counted.world.driver.change(flat_devices=False)
                 calls = counted.look()
-                costs.append(len(calls))
-                assert calls.count("POST /reshaper") == 1
-                assert not [call for call in calls if call.startswith("GET /allocations/")]
+                counted.world.driver.change(flat_devices=True)
+                back = counted.look()
+                costs.append((len(calls), len(back)))
+                for each in (calls, back):
+                    assert each.count("POST /reshaper") == 1
+                    assert not [call for call in each if call.startswith("GET /allocations/")]
     assert costs[0] == costs[1]
 
 
