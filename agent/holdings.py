@@ -1,6 +1,6 @@
 """Who holds what, read again only where the generation says that somebody wrote."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from agent.placement.client import PlacementClient
 from agent.tree import Provider, ProviderTree
@@ -32,14 +32,15 @@ class Holdings:
             elif known is not None and known[0] == was.generation:
                 self._known[provider.uuid] = (provider.generation, known[1])
 
-    def on(self, tree: ProviderTree, doubted: Mapping[str, object]) -> Held:
+    def on(self, tree: ProviderTree, doubted: Collection[str]) -> Held:
         """Who holds what on these providers; on those of `doubted` it is read whatever the generation."""
         self._known = {each.uuid: self._read(each, doubted) for each in tree if each.inventories}
         return {uuid: held for uuid, (_, held) in self._known.items() if held}
 
-    def _read(self, provider: Provider, doubted: Mapping[str, object]) -> tuple[int | None, Holders]:
+    def _read(self, provider: Provider, doubted: Collection[str]) -> tuple[int | None, Holders]:
         known = self._known.get(provider.uuid)
-        # A release does not raise the generation; where too much is in use, it is waited for.
+        # A release need not raise the generation; where too much is in use, it is waited for. Nor is the
+        # generation of a tree that is not read again the one that our own release made.
         if known is not None and known[0] == provider.generation and provider.uuid not in doubted:
             return known
         return provider.generation, self._client.consumers_on(provider.uuid)

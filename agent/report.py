@@ -17,6 +17,7 @@ from agent.apply import apply
 from agent.audit.overuse import overused
 from agent.claims.cells import Layout
 from agent.claims.exclusion import Amounts
+from agent.claims.ledger import Vacated
 from agent.driver import Description, Driver, Guest, Topology
 from agent.errors import (
     ApplyError,
@@ -68,7 +69,10 @@ class Tracker(Protocol):
         held: Held,
         units: Mapping[str, Mapping[str, tuple[str, ...]]],
         layout: Layout | None = None,
+        vacated: Vacated | None = None,
     ) -> None: ...
+
+    def vacated(self) -> Vacated: ...
 
     def in_use(self) -> Amounts: ...
 
@@ -312,8 +316,9 @@ class Reporter:
     def _tell_tracker(self, tree: ProviderTree, resolved: Resolved, *, reread: bool = False) -> Held:
         """Let the tracker know all that it may claim from; who holds what of the host's own."""
         whole = self._sharing.beside(tree, reread=reread)
-        held = self._holdings.on(whole, self._overused)
-        self._tracker.refresh(whole, held, resolved.units, self._layout(resolved))
+        vacated = self._tracker.vacated()
+        held = self._holdings.on(whole, {*self._overused, *vacated})
+        self._tracker.refresh(whole, held, resolved.units, self._layout(resolved), vacated)
         return {uuid: holders for uuid, holders in held.items() if uuid in tree}
 
     def _layout(self, resolved: Resolved) -> Layout | None:

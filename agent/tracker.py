@@ -9,26 +9,25 @@ again waits, and gets the same answer; another claim for the consumer is refused
         start_the_guest(held.claim.units)
 """
 
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from agent import log
-from agent.claims.cells import HostCells, Layout
+from agent.claims.cells import Layout
 from agent.claims.claim import Claim, ClaimState, Explanation, Step, explained
 from agent.claims.claiming import ClaimAttempt
-from agent.claims.fit import Amounts, FreeUnits, Host, check_placeable
+from agent.claims.fit import Amounts, FreeUnits, check_placeable
 from agent.claims.found import follow_guests
 from agent.claims.handle import ClaimHandle
-from agent.claims.ledger import Held
-from agent.claims.refusal import called, holds_other, is_moving
+from agent.claims.ledger import Held, Vacated
+from agent.claims.refusal import holds_other, is_moving
 from agent.claims.register import Register
 from agent.claims.releasing import withdraw
 from agent.claims.request import ClaimRequest
+from agent.claims.turns import Turns
 from agent.driver import Guest
 from agent.errors import (
-    ClaimConflict,
     ClaimsClosed,
     PlacementError,
     PlacementUnavailable,
@@ -68,30 +67,36 @@ class ResourceTracker:
         self.register = self._register = Register(journal)
         self._client = client
         self._clock = clock
-        self._turn_wait_s = turn_wait_s
         self._lock = self._register.lock
-        self._turn = threading.Condition(self._lock)
-        self._busy: dict[str, ClaimRequest | None] = {}
+        self._turns = Turns(self._lock, turn_wait_s, self._check_open)
         self._guests: frozenset[str] = frozenset()
         self._closed: str | None = NOT_YET
         self._mover = Mover(
-            self._register, client, clock, self._turn_of, lambda: self._guests, self._check_open
+            self._register, client, clock, self._turns.of, lambda: self._guests, self._check_open
         )
 
     # What there is
 
-    def refresh(self, tree: ProviderTree, held: Held, units: FreeUnits, layout: Layout | None = None) -> None:
+    def refresh(
+        self,
+        tree: ProviderTree,
+        held: Held,
+        units: FreeUnits,
+        layout: Layout | None = None,
+        vacated: Vacated | None = None,
+    ) -> None:
         """Learn the tree, what placement holds on it, and which exact units the driver offers, in order.
 
+        `vacated` is what `vacated` said before `held` was read, None: `held` is of this moment.
         Without the host's `layout` no guest that asks for NUMA cells, pinned CPUs or pages can be placed.
         """
-        ways = layout.ways if layout else None
-        host = Host.of(tree, self._register.journal.host_uuid(), ways)
-        cells = HostCells.of(layout, host)
-        with self._lock:
-            self._register.ledger.refresh(host, held, units, cells)
-            self._register.ledger.to_make = layout.to_make if layout else {}
+        self._register.refresh(tree, held, units, layout, vacated)
         follow_guests(self._register)
+
+    def vacated(self) -> Vacated:
+        """Where what placement was read to hold is to be read again: claims have gone from there since."""
+        with self._lock:
+            return self._register.ledger.vacated
 
     def in_use(self) -> Amounts:
         """{provider uuid: {class: in use, by whomever}}"""
@@ -131,7 +136,7 @@ class ResourceTracker:
         PlacementError and StateError where placement or the journal fail.
         """
         check_placeable(request)
-        with self._turn_of(request.consumer, request):
+        with self._turns.of(request.consumer, request):
             return ClaimHandle(self._claim(request), self.release)
 
     def _claim(self, request: ClaimRequest) -> Claim:
@@ -189,7 +194,7 @@ class ResourceTracker:
             if moving.kind is not MoveKind.REBUILD:
                 return self._mover.delete(moving, now=now)
             self._mover.confirm(moving.migration)  # it holds nothing of its own: what is left is a claim
-        with self._turn_of(consumer):
+        with self._turns.of(consumer):
             with self._lock:
                 present = self._register.ledger.claims.get(consumer)
                 moving = self._register.move_of(consumer)
@@ -284,7 +289,7 @@ class ResourceTracker:
 
     def _deliver(self, consumer: str) -> bool:
         """Whether there was something to resolve. Raises ClaimConflict where its turn does not come."""
-        with self._turn_of(consumer):
+        with self._turns.of(consumer):
             with self._lock:
                 present = self._register.ledger.claims.get(consumer)
                 running = consumer in self._guests
@@ -301,7 +306,7 @@ class ResourceTracker:
             consumer
             for consumer, claim in self._register.ledger.claims.items()
             if claim.state is not ClaimState.CLAIMED
-            and consumer not in self._busy
+            and not self._turns.under_way(consumer)
             and self._register.move_of(consumer) is None
         ]
 
@@ -348,7 +353,7 @@ class ResourceTracker:
             ]
         with ExitStack() as turns:
             for consumer in sorted(affected):
-                turns.enter_context(self._turn_of(consumer))
+                turns.enter_context(self._turns.of(consumer))
             yield
 
     def follow(self, receipt: Receipt, units: FreeUnits, guests: Collection[Guest]) -> None:
@@ -362,38 +367,4 @@ class ResourceTracker:
 
     def alone(self, consumer: str) -> AbstractContextManager[None]:
         """Have the consumer alone, as an audit must. Raises ClaimConflict."""
-        return self._turn_of(consumer)
-
-    @contextmanager
-    def _turn_of(self, consumer: str, request: ClaimRequest | None = None) -> Iterator[None]:
-        """Have the consumer alone; `request` is what is being claimed. Raises ClaimConflict, ClaimsClosed."""
-        with self._lock:
-            self._await_turn(consumer, request)
-            self._busy[consumer] = request
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._busy[consumer]
-                self._turn.notify_all()
-
-    def _await_turn(self, consumer: str, request: ClaimRequest | None) -> None:
-        end = time.monotonic() + self._turn_wait_s
-        while True:
-            if request is not None:
-                self._check_open()
-            if consumer not in self._busy:
-                return
-            under_way = self._busy[consumer]
-            if request is not None and under_way is not None and under_way != request:
-                raise ClaimConflict(
-                    f"{called(under_way)} is being claimed for with another request just now: "
-                    "release it first.",
-                    consumer=consumer,
-                )
-            if not self._turn.wait(end - time.monotonic()):
-                raise ClaimConflict(
-                    f"An operation on consumer {consumer} has been under way for {self._turn_wait_s:g} s: "
-                    "try again later.",
-                    consumer=consumer,
-                )
+        return self._turns.of(consumer)

@@ -20,6 +20,9 @@ from agent.tree import ProviderTree
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 """{provider uuid: {consumer uuid: {class: amount}}}"""
 
+Vacated = Mapping[str, frozenset[str]]
+"""{provider uuid: the consumers whose claims have gone from it}"""
+
 
 class Ledger:
     """`host` is what may be claimed; `claims` {consumer: claim} is for reading only.
@@ -38,6 +41,7 @@ class Ledger:
         self._in_guests: dict[tuple[str, str], str] = {}
         self._in_use: dict[tuple[str, str], str] = {}
         self._named: dict[str, Units] = {}
+        self._vacated: dict[str, frozenset[str]] = {}
         self._cells = CellBook()
         self.to_make: Makings = {}
         """What the driver says of units that do not exist yet."""
@@ -48,14 +52,27 @@ class Ledger:
 
     # What the host is, and what others do on it
 
-    def refresh(self, host: Host, held: Held, units: FreeUnits, cells: HostCells | None = None) -> None:
-        """Start over from what placement holds; of our own claims we know better ourselves."""
+    def refresh(
+        self,
+        host: Host,
+        held: Held,
+        units: FreeUnits,
+        cells: HostCells | None = None,
+        vacated: Vacated | None = None,
+    ) -> None:
+        """Start over from what placement holds; of our own claims we know better ourselves.
+
+        `vacated` is what the property said before `held` was read, None: `held` is of this moment.
+        """
         self.host, self._offered = host, units
         self._cells.refresh(cells or HostCells())
+        gone = self._vacated_since(vacated)
+        self._vacated = gone
         self._others = {}
         for uuid, consumers in held.items():
+            left = gone.get(uuid, frozenset()) if host.is_own(uuid) else frozenset()
             for consumer, amounts in consumers.items():
-                if consumer not in self.claims:
+                if consumer not in self.claims and consumer not in left:
                     self._others.setdefault(consumer, {})[uuid] = amounts
         self.suspects = frozenset(
             consumer for consumer, claim in self.claims.items() if self._differs(claim, held)
@@ -63,6 +80,17 @@ class Ledger:
         self._used = {}
         for allocations in (*self._others.values(), *(claim.allocations for claim in self.claims.values())):
             self._count(allocations, 1)
+
+    @property
+    def vacated(self) -> Vacated:
+        """Where claims have gone since placement was last read: it may have said that they are there."""
+        return dict(self._vacated)
+
+    def _vacated_since(self, before: Vacated | None) -> dict[str, frozenset[str]]:
+        if before is None:
+            return {}
+        since = {uuid: gone - before.get(uuid, frozenset()) for uuid, gone in self._vacated.items()}
+        return {uuid: gone for uuid, gone in since.items() if gone}
 
     def observe(self, uuid: str, consumers: Mapping[str, Mapping[str, int]]) -> None:
         """What placement says just now about one provider."""
@@ -152,7 +180,9 @@ class Ledger:
 
     def put(self, claim: Claim) -> None:
         """Count the claim, in the place of the one that its consumer had."""
-        self.drop(claim.consumer)
+        before = self._take_out(claim.consumer)
+        if before is not None:
+            self._vacate(claim.consumer, before.allocations.keys() - claim.allocations.keys())
         self.hold(claim.consumer, {})
         self.claims[claim.consumer] = claim
         self._cells.put(claim)
@@ -161,6 +191,15 @@ class Ledger:
             self._taken[key] = claim.consumer
 
     def drop(self, consumer: str) -> None:
+        claim = self._take_out(consumer)
+        if claim is not None:
+            self._vacate(consumer, claim.allocations)
+
+    def _vacate(self, consumer: str, uuids: Iterable[str]) -> None:
+        for uuid in uuids:
+            self._vacated[uuid] = self._vacated.get(uuid, frozenset()) | {consumer}
+
+    def _take_out(self, consumer: str) -> Claim | None:
         claim = self.claims.pop(consumer, None)
         if claim is not None:
             self._cells.drop(consumer)
@@ -168,6 +207,7 @@ class Ledger:
             for key in _units_of(claim):
                 if self._taken.get(key) == consumer:
                     del self._taken[key]
+        return claim
 
     # Questions
 
@@ -298,10 +338,13 @@ class Ledger:
         if provider is None:
             return {}
         used = {name: n - own.get(name, 0) for name, n in self._used.get(uuid, {}).items()}
+        moving = self.moving()
         for name, units in self._offered.get(uuid, {}).items():
             holders = (self._in_guests.get((name, unit), consumer) for unit in units)
             strangers = sum(
-                each != consumer and name not in self._own(each).get(uuid, {}) for each in holders
+                each != consumer
+                and not any(name in self._own(who).get(uuid, {}) for who in (each, moving.get(each, "")))
+                for each in holders
             )
             used[name] = used.get(name, 0) + strangers
         there = {name: each.total - each.reserved for name, each in provider.inventories.items()}

@@ -4,9 +4,10 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from agent.claims.cells import HostCells, Layout
 from agent.claims.claim import TRANSITIONS, Allocations, Claim, ClaimState, Step
-from agent.claims.fit import Amounts, FreeUnits
-from agent.claims.ledger import Ledger
+from agent.claims.fit import Amounts, FreeUnits, Host
+from agent.claims.ledger import Held, Ledger, Vacated
 from agent.errors import StateError
 from agent.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, Journal, Written
 from agent.moves.table import TRANSITIONS as TRANSITIONS_OF_MOVES
@@ -60,6 +61,21 @@ class Register:
     def _moving(self) -> Mapping[str, str]:
         """{instance: migration} of the moves under way."""
         return {move.instance: move.migration for move in self.moves.values() if not move.ended}
+
+    def refresh(
+        self,
+        tree: ProviderTree,
+        held: Held,
+        units: FreeUnits,
+        layout: Layout | None,
+        vacated: Vacated | None,
+    ) -> None:
+        """See `ResourceTracker.refresh`. Takes the lock."""
+        host = Host.of(tree, self.journal.host_uuid(), layout.ways if layout else None)
+        cells = HostCells.of(layout, host)
+        with self.lock:
+            self.ledger.refresh(host, held, units, cells, vacated)
+            self.ledger.to_make = layout.to_make if layout else {}
 
     def picture(self) -> "Picture":
         """All that there is, at one moment. Raises StateError where the lock cannot be had in time.

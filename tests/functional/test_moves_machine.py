@@ -204,7 +204,7 @@ class Moves(RuleBasedStateMachine):
                 "claim": partial(tracker.claim, asks(instance, **wish)),
                 "begin": partial(tracker.move, asks(instance, **wish), MoveKind.RESIZE, migration),
             }
-            patience, tracker._turn_wait_s = tracker._turn_wait_s, 0.0
+            patience, tracker._turns.wait_s = tracker._turns.wait_s, 0.0
             try:
                 deeds[what]()
             except (Refused, PlacementError, UnknownConsumer):
@@ -213,7 +213,7 @@ class Moves(RuleBasedStateMachine):
                 other.restart()  # the one that goes on is the same agent, or not told
                 other.come_back()
             finally:
-                tracker._turn_wait_s = patience
+                tracker._turns.wait_s = patience
 
         agent.tap.before = agent.tap.after = interrupt
 

@@ -581,3 +581,15 @@ def test_cpus_go_to_the_cell_that_has_the_devices(tmp_path: Path, nested: bool) 
         far = host.claim(4, 1024, hw_cpu_policy="dedicated", **{"resources_NIC:SRIOV_NET_VF": "1"})
         assert [each.host_cell for each in far.cells] == [1], "the device pulls the guest over"
         host.check()
+
+
+def test_what_was_released_is_free_at_once_whatever_was_read_before(host: NumaHost) -> None:
+    """A pass that does not read the tree again does not bring back who held what when it was read."""
+    everything = {"hw_numa_nodes": "2", "hw_cpu_policy": "dedicated"}
+    claim = host.claim(12, 4096, **everything)
+    host.look(verify=True)
+    host.tracker.release(claim.consumer)
+    host.driver.change(disk_gb=50)
+    host.look()
+    assert host.tracker.in_use() == {}
+    assert host.tracker.explain(ask(12, 4096, **everything)).fits

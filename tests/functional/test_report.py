@@ -10,6 +10,7 @@ import pytest
 from placements import Placement
 
 from agent.claims.cells import Layout
+from agent.claims.ledger import Vacated
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import DriverUnavailable, IdentityError, PlacementUnavailable
 from agent.holdings import Held
@@ -77,9 +78,13 @@ class Notebook:
         held: Held,
         units: Mapping[str, Mapping[str, tuple[str, ...]]],
         layout: Layout | None = None,
+        vacated: Vacated | None = None,
     ) -> None:
         self.layout = layout
         self.seen.append((tree, held, units))
+
+    def vacated(self) -> Vacated:
+        return {}
 
     def in_use(self) -> Mapping[str, Mapping[str, int]]:
         return {}

@@ -231,7 +231,7 @@ def test_while_a_claim_is_in_flight_its_twin_waits_another_is_refused_and_a_rele
 def test_waiting_for_ones_turn_has_an_end(kit: Kit) -> None:
     impatient = ResourceTracker(kit.journal, kit.raw, turn_wait_s=0.02)
     asked = request(VCPU=1)
-    with impatient._turn_of(asked.consumer), pytest.raises(ClaimConflict, match="under way for"):
+    with impatient.alone(asked.consumer), pytest.raises(ClaimConflict, match="under way for"):
         impatient.release(asked.consumer)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,3 +158,16 @@ def test_types_that_share_a_card_get_different_units_of_it_in_one_claim() -> Non
     found = ledger.fit(asked(("SMALL", 3), ("ALSO_SMALL", 2)))
     units = [unit for exact in found.units["gpu"].values() for unit in exact]
     assert len(set(units)) == len(units) == 5
+
+
+def test_a_guest_that_moves_away_counts_once() -> None:
+    """Its migration holds what it uses."""
+    ledger = Ledger()
+    ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
+    request, other = asked(("SMALL", 8)), replace(asked(("SMALL", 8)), consumer="somebody else")
+    found = ledger.fit(request)
+    ledger.put(Claim("migration", ClaimState.CLAIMED, request, found.allocations, found.units))
+    used = tuple(UsedUnit("SMALL", unit, "pci:card") for unit in found.units["gpu"]["SMALL"])
+    ledger.saw([Guest(request.consumer, "guest", GuestState.RUNNING, {}, used)])
+    ledger.moving = lambda: {request.consumer: "migration"}
+    assert ledger.fit(other).fits

@@ -125,3 +125,23 @@ def test_a_step_that_is_not_in_the_table_is_refused_and_changes_nothing(tmp_path
             assert register.ledger.claims == before
             assert journal.claims() == {}
     journal.close()
+
+
+def test_who_left_while_placement_was_read_is_not_counted_again() -> None:
+    ledger = Ledger()
+    ledger.refresh(HOST, {}, UNITS)
+    here, there = PROVIDERS[:2]
+    ledger.put(claim(CONSUMERS[0], {here: {"PCPU": 1}}))
+    before = ledger.vacated
+    held = {here: {CONSUMERS[0]: {"PCPU": 1}}}
+    ledger.drop(CONSUMERS[0])
+    ledger.refresh(HOST, held, UNITS, vacated=before)
+    assert not ledger.held_by(CONSUMERS[0])
+    before = ledger.vacated
+    assert before == {here: {CONSUMERS[0]}}, "it is to be read again"
+    ledger.refresh(HOST, held, UNITS, vacated=before)
+    assert ledger.held_by(CONSUMERS[0]), "somebody else wrote it since"
+    assert not ledger.vacated
+    ledger.put(claim(CONSUMERS[0], {here: {"PCPU": 1}}))
+    ledger.put(claim(CONSUMERS[0], {there: {"PCPU": 1}}))
+    assert ledger.vacated == {here: {CONSUMERS[0]}}
