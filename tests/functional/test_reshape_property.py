@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from placements import OPENSTACK, USUAL
 from reshapekit import HOST, World, host, provider, uuid_of
 from trackerkit import fast_directory
 
 from agent.driver import DescribedProvider, Move
 
+RUNS = 15 if os.environ.get(USUAL) == OPENSTACK else 100
 CLASSES = ("VGPU", "SRIOV_NET_VF", "CUSTOM_THING")
 NAMES = ("a", "b", "c", "d")
 
@@ -86,7 +89,7 @@ def sums(held: dict[str, dict[str, int]]) -> Counter[str]:
     return found
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=RUNS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_sums_are_conserved_nobody_is_lost_and_a_replay_is_nothing(case: Case) -> None:
     with fast_directory() as directory, World(Path(directory)) as world:
@@ -125,7 +128,7 @@ def test_sums_are_conserved_nobody_is_lost_and_a_replay_is_nothing(case: Case) -
             assert world.everything() == before
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=RUNS // 2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_what_was_done_is_undone_by_its_receipt(case: Case) -> None:
     with fast_directory() as directory, World(Path(directory)) as world:
