@@ -593,3 +593,19 @@ def test_what_was_released_is_free_at_once_whatever_was_read_before(host: NumaHo
     host.look()
     assert host.tracker.in_use() == {}
     assert host.tracker.explain(ask(12, 4096, **everything)).fits
+
+
+def test_placement_itself_answers_what_is_near_what_by_the_cells_that_are_reported(tmp_path: Path) -> None:
+    """A scheduler's same_subtree question, of CPUs and a virtual function of one cell."""
+    question = (
+        "/allocation_candidates?resources_C=PCPU:2,MEMORY_MB:1024&required_C=HW_NUMA_ROOT"
+        "&resources_N=SRIOV_NET_VF:1&group_policy=none&same_subtree=_C,_N"
+    )
+    with NumaHost(tmp_path, report_numa=True, nics=NICS) as host:
+        names = {each.uuid: each.name for each in host.raw.read_tree(uuid_of("node1"))}
+        reply = host.tap.request("GET", question, microversion="1.36")
+        found = {
+            tuple(sorted(names[uuid] for uuid in each["allocations"]))
+            for each in reply.body["allocation_requests"]
+        }
+    assert found == {(f"node1_net_eth{cell}", f"node1_numa{cell}") for cell in range(2)}
