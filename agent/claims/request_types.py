@@ -84,16 +84,21 @@ class ClaimRequest:
 def checked(request: ClaimRequest) -> ClaimRequest:
     """The request, if its groups make sense together. Raises UsageError as Placement answers 400."""
     suffixes = [group.suffix for group in request.groups]
+    devices = {group.suffix for group in request.groups if is_device_group(group)}
+    # Devices are counted before they are groups: nobody shall have millions made.
+    count = len(suffixes) - len(devices) + max(len(devices), sum(number for _, number in request.pci))
     if not any(group.resources for group in request.groups):
         raise UsageError("groups: nothing is asked for; name at least one resource and its amount.")
-    if len(suffixes) > GROUPS_MAX:
-        raise UsageError(f"groups: {len(suffixes)} groups are asked for, {GROUPS_MAX} are allowed.")
+    if count > GROUPS_MAX:
+        raise UsageError(
+            f"groups: {count} groups are asked for, {GROUPS_MAX} are allowed; each device asked for by alias "
+            "is one."
+        )
     for suffix in suffixes:
         if suffixes.count(suffix) > 1:
             raise UsageError(f"groups: the suffix {suffix!r} is given twice; merge the groups or rename one.")
     for group in request.groups:
         _check_group(group, request.same_subtree)
-    devices = {group.suffix for group in request.groups if is_device_group(group)}
     _check_policies(request, [suffix for suffix in suffixes if suffix and suffix not in devices])
     return request
 

@@ -180,3 +180,16 @@ def test_the_suffixes_of_devices_are_nobody_elses() -> None:
     mine = ClaimRequest(CONSUMER, (RequestGroup("pci-0", {"VGPU": 1}),), pci=(("qat", 1),))
     with pytest.raises(UsageError, match="suffixes that begin with 'pci-' are kept for devices"):
         with_devices(mine, aliases(QAT), ProviderTree([HOST]), {})
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"groups": [{"resources": {"VCPU": 1}}], "pci": [{"alias": "qat", "count": 2**31 - 1}]},
+        {"groups": [{"resources": {"VCPU": 1}}], "pci": [{"alias": "qat", "count": 32}] * 2},
+        {"flavor": {"vcpus": 1, "memory_mb": 64, "extra_specs": {"pci_passthrough:alias": "qat:64"}}},
+    ],
+)
+def test_more_devices_than_groups_are_allowed_are_refused_before_any_is_made(asked: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="64 are allowed; each device asked for by alias is one"):
+        parse_claim({"consumer": CONSUMER, **asked})
