@@ -91,7 +91,7 @@ class ResourceTracker:
         Without the host's `layout` no guest that asks for NUMA cells, pinned CPUs or pages can be placed.
         """
         self._register.refresh(tree, held, units, layout, vacated)
-        follow_guests(self._register)
+        follow_guests(self._register, self._turns)
 
     def vacated(self) -> Vacated:
         """Where what placement was read to hold is to be read again: claims have gone from there since."""

@@ -10,21 +10,25 @@ from dataclasses import replace
 from agent.claims.claim import Claim, ClaimState, Step
 from agent.claims.ledger import Ledger
 from agent.claims.register import Register
+from agent.claims.turns import Turns
 
 
-def follow_guests(register: Register) -> None:
+def follow_guests(register: Register, turns: Turns) -> None:
     """Let claims have the units that their guests hold; on disk, too. Takes the register's lock.
 
-    Raises StateError.
+    A consumer at which an operation is under way is left for the next time. Raises StateError.
     """
     with register.lock:
-        steps = [
-            (register.move(Step.FOUND, now.consumer, now), now.consumer, before)
-            for now, before in list(_found(register.ledger))
-            if register.move_of(now.consumer) is None
-        ]
-    for written, consumer, before in steps:
-        register.settle(written, consumer, before)
+        consumers = [now.consumer for now, _ in _found(register.ledger)]
+    with turns.of_idle(consumers) as mine:
+        with register.lock:
+            steps = [
+                (register.move(Step.FOUND, now.consumer, now), now.consumer, before)
+                for now, before in list(_found(register.ledger))
+                if now.consumer in mine and register.move_of(now.consumer) is None
+            ]
+        for written, consumer, before in steps:
+            register.settle(written, consumer, before)
 
 
 def _found(ledger: Ledger) -> Iterator[tuple[Claim, Claim]]:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from agent.claims.refusal import called
@@ -35,6 +35,20 @@ class Turns:
         finally:
             with self._lock:
                 del self._busy[consumer]
+                self._ended.notify_all()
+
+    @contextmanager
+    def of_idle(self, consumers: Iterable[str]) -> Iterator[frozenset[str]]:
+        """Have those of the consumers alone that nobody else has just now; which ones."""
+        with self._lock:
+            mine = frozenset(consumer for consumer in consumers if consumer not in self._busy)
+            self._busy |= dict.fromkeys(mine)
+        try:
+            yield mine
+        finally:
+            with self._lock:
+                for consumer in mine:
+                    del self._busy[consumer]
                 self._ended.notify_all()
 
     def _await(self, consumer: str, request: ClaimRequest | None) -> None:

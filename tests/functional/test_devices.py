@@ -453,7 +453,10 @@ def test_a_claim_follows_its_guest_whose_device_has_another_uuid(world: World) -
     claim = world.agent.claim(by_class(CUSTOM_SMALL=2))
     used = (UsedUnit("CUSTOM_SMALL", "his", "pci:0000:42:00.0"),)
     world.driver.change(guests=(Guest(claim.consumer, "web", GuestState.RUNNING, {}, used),))
-    divided(world, ("his",), new[:7])
+    with world.agent._tracker.alone(claim.consumer):
+        divided(world, ("his",), new[:7])
+        assert world.journal.claims()[claim.consumer] == claim, "an operation on it is under way"
+    world.agent.verify()
     (found,) = (each for _, each in world.agent.instances() if each is not None)
     assert units(found)["CUSTOM_SMALL"] == ("his", "new1")
     assert found.makings == {"new1": MAKING}
