@@ -357,10 +357,13 @@ class Ledger:
         for name in {name for exact in named.values() for name in exact}.intersection(classes):
             for provider in self.host.by_class.get(name, ()):
                 units = named.get(provider.uuid, {}).get(name, ())
-                free = tuple(
-                    unit for unit in units if self.owner(provider.uuid, name, unit) in (None, consumer)
-                )
                 room = self._room(provider.uuid, consumer) if provider.uuid in self.host.ways else {}
+                sharing = {name, *room} if name in room else {name}
+                free = tuple(
+                    unit
+                    for unit in units
+                    if all(self.owner(provider.uuid, each, unit) in (None, consumer) for each in sharing)
+                )
                 found.setdefault(provider.uuid, {})[name] = free[: room.get(name)]
 
     def _count(self, allocations: Allocations, sign: int) -> None:

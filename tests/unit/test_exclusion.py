@@ -152,6 +152,19 @@ def test_a_unit_that_is_asked_for_by_name_is_no_exception() -> None:
     assert not ledger.fit(part).fits
 
 
+def test_a_unit_that_is_asked_for_by_name_is_nobody_elses_as_another_type() -> None:
+    ledger = Ledger()
+    ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
+    other, named = asked(("ALSO_SMALL", 2)), replace(asked(("SMALL", 1)), consumer="by name")
+    found = ledger.fit(other)
+    assert found.units == {"gpu": {"ALSO_SMALL": ("slot0", "slot1")}}
+    ledger.put(Claim(other.consumer, ClaimState.CLAIMED, other, found.allocations, found.units))
+    ledger.name(named.consumer, {"gpu": {"SMALL": ("slot1",)}})
+    assert not ledger.fit(named).fits
+    ledger.name(named.consumer, {"gpu": {"SMALL": ("slot2",)}})
+    assert ledger.fit(named).units == {"gpu": {"SMALL": ("slot2",)}}
+
+
 def test_types_that_share_a_card_get_different_units_of_it_in_one_claim() -> None:
     ledger = Ledger()
     ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
