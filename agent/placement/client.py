@@ -199,7 +199,10 @@ class PlacementClient:
     # Consumers
 
     def allocations_of(self, consumer: str) -> ConsumerAllocations:
-        """What it holds; no allocations and generation None if placement has no such consumer."""
+        """What it holds; no allocations and generation None if placement has no such consumer.
+
+        Where consumers have no types (below 1.38) its type is "unknown".
+        """
         asked = f"show what consumer {consumer} holds"
         reply = self._call("GET", _path("allocations", consumer), asked)
         held = {
@@ -209,6 +212,8 @@ class PlacementClient:
         said = {
             key: reply.body[key] for key in ("project_id", "user_id", "consumer_type") if key in reply.body
         }
+        if not self.speaks(_CONSUMER_TYPES):
+            said["consumer_type"] = _UNTYPED
         return ConsumerAllocations(consumer, held, reply.body.get("consumer_generation"), **said)
 
     def write_allocations(self, *writes: ConsumerAllocations) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from movekit import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, World, asks
+from moveoperations import AT_A, AT_B, BETWEEN
 from placements import Placement
 from trackerkit import uuid_of
 
@@ -21,6 +22,8 @@ from agent.errors import (
     UsageError,
 )
 from agent.moves.table import MoveKind, MoveState, Role
+from agent.placement.client import PlacementClient
+from agent.tracker import ResourceTracker
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
 ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
@@ -602,3 +605,24 @@ def test_a_release_at_a_source_that_has_not_noticed_frees_nothing(claimed: World
     claimed.b.tracker.mover.confirm(OTHER_MIGRATION)
     assert claimed.a.tracker.release(INSTANCE)
     assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_where_consumers_have_no_types_a_move_is_the_same(world: World, end: str) -> None:
+    """Below microversion 1.38 nothing says that a consumer is a migration."""
+    for agent in world.agents:
+        agent.tracker = ResourceTracker(agent.journal, PlacementClient(agent.tap, microversion="1.37"))
+        agent.refresh()
+        agent.tracker.open()
+    before = world.a.tracker.claim(asks(**SMALL)).claim
+    world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert world.placed_all() == BETWEEN
+    world.settle()
+    assert world.a.tracker.claims().keys() == {MIGRATION}
+    mover = world.b.tracker.mover
+    (mover.confirm if end == "confirm" else mover.revert)(MIGRATION)
+    world.settle()
+    assert world.placed_all() == (AT_B if end == "confirm" else AT_A)
+    if end == "revert":
+        assert world.a.tracker.claims()[INSTANCE].units == before.units
+    world.check_settled()

@@ -156,7 +156,7 @@ def test_consumers_below_1_38_have_no_type(
     old = PlacementClient(open_transport("remote", options=openstack.options), microversion="1.30")
     consumer = str(uuid4())
     old.write_allocations(ConsumerAllocations(consumer, {root.uuid: {"VCPU": 1}}))
-    assert old.allocations_of(consumer).consumer_type == "INSTANCE"
+    assert old.allocations_of(consumer).consumer_type == "unknown"
     untyped = client.allocations_of(consumer)
     assert untyped.consumer_type == "unknown"
     client.write_allocations(replace(untyped, allocations={root.uuid: {"VCPU": 2}}))
