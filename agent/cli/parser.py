@@ -26,7 +26,7 @@ EXIT_CODES = {
     ExitCode.DONE: "done",
     ExitCode.FAILED: "failed; the message says what, why and what to do",
     ExitCode.USAGE: "wrong arguments, a malformed request, or settings that cannot be used",
-    ExitCode.DRIFT_FOUND: "drift found: to change (plan, reshape --dry-run) or to repair (placement check)",
+    ExitCode.DRIFT_FOUND: "drift found: to change (plan, reshape) or to repair (audit, placement check)",
     ExitCode.DRIFT_HEALED: "drift found, and healed",
     ExitCode.REFUSED: "refused: a claim does not fit, conflicts, or claims are closed (claim, move, reshape)",
     ExitCode.UNREACHABLE: "no agent answered at the socket in time",
