@@ -25,7 +25,17 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 
 ATTEMPTS_MAX = 8
 UNSEEN = 0
-"""The generation of a consumer that holds nothing and is there all the same."""
+
+
+def expected_generation(conflict: PlacementConflict, tried: int | None) -> int | None:
+    """The generation to write a consumer with, that holds nothing one can see, after that conflict.
+
+    OpenStack Placement keeps a record, at generation 0, of a consumer that was emptied before it held
+    anything: nobody can see it, and it bars the first claim unless that names it. The conflict tells. Of a
+    lost race at a provider, or of another consumer, it says something else, and the same is tried again.
+    """
+    told = conflict.details.get("expected_generation", tried)
+    return told if told in (None, UNSEEN) else tried
 
 
 def wanted(claim: Claim) -> ConsumerAllocations:
@@ -159,10 +169,7 @@ class ClaimAttempt:
             return self._after_silence(intent, error)
         except PlacementError as error:
             if isinstance(error, PlacementConflict):
-                # OpenStack Placement keeps a record at generation 0 of a consumer that was emptied before it
-                # held anything: nobody can see it, and it bars the first claim unless that names it. Nor can
-                # it be told from a lost race at a provider, so both are tried in turn.
-                self._generation = None if self._generation == UNSEEN else UNSEEN
+                self._generation = expected_generation(error, self._generation)
             self._in_doubt = False  # it answered, so it knows, and it has written nothing
             raise
         return self._grant(intent)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from agent.backoff import pause
 from agent.claims.claim import Allocations, Claim, ClaimState, Explanation
-from agent.claims.claiming import UNSEEN
+from agent.claims.claiming import expected_generation
 from agent.claims.refusal import amounts as told_amounts
 from agent.claims.refusal import called, does_not_fit, not_covered, refused_by_placement
 from agent.claims.register import Register
@@ -30,7 +30,7 @@ from agent.moves.ownership import Parts, Standing, handed, owned_form, parts, st
 from agent.moves.table import MIGRATION_TYPE, Move, MoveKind, MoveState, MoveStep, Role, held_request
 from agent.placement.client import ConsumerAllocations, PlacementClient
 
-ATTEMPTS_MAX = 4
+ATTEMPTS_MAX = 6
 
 
 class MoveAttempt:
@@ -52,7 +52,7 @@ class MoveAttempt:
         self._migration = migration
         self._request = request
         self._in_doubt = False
-        self._unseen = False
+        self._unseen: int | None = None
 
     def run(self) -> Move:
         """The move, begun: in placement and on disk.
@@ -69,7 +69,7 @@ class MoveAttempt:
                 return self._once()
             except PlacementConflict as conflict:
                 failure = conflict
-                self._unseen = not self._unseen  # both are tried in turn, as for a claim
+                self._unseen = expected_generation(conflict, self._unseen)
                 pause(attempt)
             except DoesNotFit as short:
                 suspects = {each["provider_uuid"] for each in short.details["shortfalls"]}
@@ -273,10 +273,10 @@ class MoveAttempt:
 
     def _write(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         assert move.new is not None
-        unseen = self._unseen and migration.generation is None
+        seen = migration.generation
         source = replace(
             migration,
-            generation=UNSEEN if unseen else migration.generation,
+            generation=self._unseen if seen is None else seen,
             allocations=move.handed,
             project_id=instance.project_id,
             user_id=instance.user_id,

@@ -1,5 +1,6 @@
 """What placement's answers say: parts of their bodies, and the error that a refusal becomes. Pure."""
 
+import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -11,6 +12,8 @@ from agent.tree import Inventory
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
 TOO_MANY_REQUESTS = 429
+_EXPECTED = re.compile(r"consumer generation conflict - expected (null|\d{1,18}) but got", re.ASCII)
+"""What OpenStack Placement says of a consumer; of a lost race at a provider it says nothing like it."""
 
 
 def error_of(reply: Reply, asked: str, full: bool) -> PlacementError:
@@ -28,6 +31,9 @@ def error_of(reply: Reply, asked: str, full: bool) -> PlacementError:
             details["retry_after"] = seconds
     elif reply.status == 409 and code == CONCURRENT_UPDATE:
         kind = PlacementConflict
+        told = _EXPECTED.search(sentence)
+        if told:
+            details["expected_generation"] = None if told[1] == "null" else int(told[1])
     elif reply.status == 409 and full and code in {"", "placement.undefined_code"}:
         kind = PlacementFull
     message = f"Placement did not {asked}: {sentence} (status {reply.status}{', ' if code else ''}{code})."
