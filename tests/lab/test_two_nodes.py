@@ -220,7 +220,7 @@ def test_the_gate_carries_what_virsh_does(nodes: tuple[Node, Node]) -> None:
     one.run(f"labvm create plain uuid={PLAIN} memory=32")
     assert set(one.held(PLAIN)) == {"hv1"}
     two.title("It does not fit there: the migration is refused with the reason, and the guest stays")
-    free = two.capacity("hv2")["MEMORY_MB"] - one.usages("hv2").get("MEMORY_MB", 0) - 16
+    free = two.capacity("hv2")["MEMORY_MB"] - two.usages("hv2").get("MEMORY_MB", 0) - 16
     claimed = two.json(f"plimsoll -o json claim --name filler --resources MEMORY_MB={free}")
     refused = one.run("virsh migrate --live plain qemu+tcp://hv2/system 2>&1", ends=1)
     assert "does not fit" in refused
