@@ -2,12 +2,17 @@
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from placements import REMOTE_TOO, Embedded, OpenStack, Placement
 from trackerkit import fast_directory
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's jobs in the background ignore Ctrl-C, and so would the commands that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
