@@ -27,6 +27,7 @@ def group(**keys: Any) -> dict[str, Any]:
 names = st.text("ABCXYZ_019", min_size=1, max_size=12)
 amounts = st.integers(1, 2**31 - 1)
 uuids = st.uuids().map(str)
+devices = st.integers(1, 20)
 words = st.text(min_size=1, max_size=20)
 
 
@@ -72,7 +73,7 @@ def requests(draw: st.DrawFn) -> ClaimRequest:
         tuple(draw(subtrees)),
         draw(topologies),
         tuple(
-            draw(st.lists(st.tuples(st.from_regex(r"[a-z0-9_-]{1,9}", fullmatch=True), amounts), max_size=2))
+            draw(st.lists(st.tuples(st.from_regex(r"[a-z0-9_-]{1,9}", fullmatch=True), devices), max_size=2))
         ),
         draw(st.text(max_size=20)),
         draw(words),
