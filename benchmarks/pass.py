@@ -1,22 +1,24 @@
-"""A pass with nothing new: 256 providers, 500 guests. Target: under 5 ms and no placement request."""
+"""A pass with nothing new: 256 providers, 500 guests. Target: under 5 ms and no placement request.
+
+    PYTHONPATH=tests python -m benchmarks.pass
+"""
 
 import copy
 import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
+from agentkit import Wire
+
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
+from agent.journal import Journal
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
-from agent.placement.transport import Reply, Transport
 from agent.report import Reporter
-from agent.resolve import Owned
+from agent.tracker import ResourceTracker
 from drivers.fake import FakeDriver
 from drivers.fake.host import Gpu, Host, cell
 
@@ -24,47 +26,6 @@ PROVIDERS = 256
 GUESTS = 500
 PASSES = 1000
 TARGET_MS = 5.0
-
-
-@dataclass
-class Counting:
-    inner: Transport
-    count: int = 0
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.count += 1
-        return self.inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-@dataclass
-class Notebook:
-    kept: Owned = field(default_factory=Owned)
-    known: Mapping[str, str] = field(default_factory=dict)
-    guests: Collection[Guest] = ()
-
-    def owned(self) -> Owned:
-        return self.kept
-
-    def remember_owned(self, owned: Owned) -> None:
-        self.kept = owned
-
-    def devices(self) -> Mapping[str, str]:
-        return self.known
-
-    def remember_devices(self, devices: Mapping[str, str]) -> None:
-        self.known = devices
-
-    def saw(self, guests: Collection[Guest]) -> None:
-        self.guests = guests
-
-    def refresh(self, *_: object) -> None:
-        pass
-
-    def in_use(self) -> dict[str, dict[str, int]]:
-        return {}
 
 
 class Forgetful(FakeDriver):
@@ -89,8 +50,8 @@ def host() -> Host:
     )
 
 
-def measure(what: str, reporter: Reporter, wire: Counting) -> None:
-    wire.count = 0
+def measure(what: str, reporter: Reporter, wire: Wire) -> None:
+    wire.requests = 0
     times = []
     for _ in range(PASSES):
         started = time.perf_counter()
@@ -98,27 +59,28 @@ def measure(what: str, reporter: Reporter, wire: Counting) -> None:
         times.append((time.perf_counter() - started) * 1000)
     print(
         f"{what}: median {statistics.median(times):.3f} ms, worst of {PASSES} {max(times):.3f} ms, "
-        f"{wire.count} requests (target < {TARGET_MS} ms, 0 requests)"
+        f"{wire.requests} requests (target < {TARGET_MS} ms, 0 requests)"
     )
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        wire = Counting(open_transport("embedded", state_dir=Path(directory)))
+        wire = Wire(open_transport("embedded", state_dir=Path(directory)))
         client = PlacementClient(wire)
         driver = Forgetful(host(), DriverSettings("node1", HostSettings()))
-        notebook = Notebook()
-        reporter = Reporter(driver, client, notebook, notebook, str(uuid4()))
+        journal = Journal.open(Path(directory))
+        reporter = Reporter(driver, client, ResourceTracker(journal, client), journal, str(uuid4()))
         first = reporter.look("the start")
         print(
             f"first pass: {first.providers} providers, {first.operations} operations, "
-            f"{wire.count} requests, {first.duration_ms:.0f} ms"
+            f"{wire.requests} requests, {first.duration_ms:.0f} ms"
         )
         measure("unchanged, the very same objects", reporter, wire)
         driver.prepare()
         measure("unchanged, equal objects", reporter, wire)
-        client.close()
         driver.close()
+        client.close()
+        journal.close()
 
 
 if __name__ == "__main__":
