@@ -9,7 +9,7 @@ from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
 from placements import Placement, usual_placement
-from trackerkit import Crash, Tap
+from trackerkit import Tap
 
 from agent.driver import (
     DescribedInventory,
@@ -195,16 +195,3 @@ class World:
             yield
         finally:
             self.tap.before = self.tap.after = self.journal.before = self.journal.after = lambda _: None
-
-
-class Death:
-    """Raises Crash at the boundary with that number."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.seen = 0
-
-    def __call__(self, _: str) -> None:
-        self.seen += 1
-        if self.seen == self.number:
-            raise Crash

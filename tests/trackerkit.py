@@ -34,6 +34,19 @@ class Crash(BaseException):
     """The process is gone: nothing in the product may catch it."""
 
 
+class Death:
+    """Raises Crash at the boundary with that number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.seen = 0
+
+    def __call__(self, _: str) -> None:
+        self.seen += 1
+        if self.seen == self.number:
+            raise Crash
+
+
 def uuid_of(name: str) -> str:
     return str(uuid5(UUID(int=7), name))
 

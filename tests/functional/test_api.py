@@ -33,11 +33,6 @@ def wanted(consumer: str = CONSUMER, **resources: int) -> dict[str, object]:
 
 
 @pytest.fixture
-def host() -> SmallHost:
-    return SmallHost()
-
-
-@pytest.fixture
 def path(host: SmallHost, tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "api.sock"
     with serving(host, path):

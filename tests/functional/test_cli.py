@@ -1,12 +1,10 @@
 """What each command shows, and with which code it ends, as a process against a served host."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from apiclient import serving
 from apihost import GPU, SmallHost
 from cliprocess import one_line, plimsoll
 
@@ -14,17 +12,6 @@ from agent.errors import ExitCode
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 WANTED = ("--resources", "VCPU=2,VGPU=1")
-
-
-@pytest.fixture
-def host() -> SmallHost:
-    return SmallHost()
-
-
-@pytest.fixture
-def path(host: SmallHost, tmp_path: Path) -> Iterator[Path]:
-    with serving(host, tmp_path / "s", threads=2):
-        yield tmp_path / "s"
 
 
 def test_status(host: SmallHost, path: Path) -> None:

@@ -23,17 +23,6 @@ from agent.cli.parser import INTERRUPTED, READER_GONE
 from agent.errors import ExitCode
 
 
-@pytest.fixture
-def host() -> SmallHost:
-    return SmallHost()
-
-
-@pytest.fixture
-def path(host: SmallHost, tmp_path: Path) -> Iterator[Path]:
-    with serving(host, tmp_path / "s", threads=2):
-        yield tmp_path / "s"
-
-
 def test_no_socket(tmp_path: Path) -> None:
     done = plimsoll(tmp_path / "nothing", "status")
     assert done.returncode == ExitCode.UNREACHABLE

@@ -1,12 +1,9 @@
 """Help that teaches, documents that keep up with it, and what it costs to start."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from apiclient import serving
-from apihost import SmallHost
 from cliprocess import plimsoll, python
 
 from agent.cli.parser import EXIT_CODES, SOCKET_DEFAULT
@@ -28,12 +25,6 @@ COMMANDS = (
     *(("move", verb) for verb in ("begin", "confirm", "revert", "list", "show")),
     *(("config", "show"), ("config", "validate"), ("config", "sample")),
 )
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
-    with serving(SmallHost(), tmp_path / "s", threads=2):
-        yield tmp_path / "s"
 
 
 def test_the_help_lists_every_exit_code(path: Path) -> None:

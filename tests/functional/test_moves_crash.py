@@ -15,7 +15,7 @@ import pytest
 from movekit import Agent, World
 from moveoperations import AT_A, OPERATIONS, Operation, again, units_held
 from placements import OpenStack
-from trackerkit import Crash, fast_directory
+from trackerkit import Crash, Death, fast_directory
 
 from agent.claims.claim import Allocations, Units
 from agent.claims.request import ClaimRequest
@@ -23,19 +23,6 @@ from agent.errors import PlacementUnavailable
 
 BOUNDARIES_MAX = 120
 Claims = dict[str, dict[str, tuple[ClaimRequest, Allocations, Units]]]
-
-
-class Death:
-    """Raises Crash at the boundary with that number."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.seen = 0
-
-    def __call__(self, _: str) -> None:
-        self.seen += 1
-        if self.seen == self.number:
-            raise Crash
 
 
 def died(world: World, operation: Operation, number: int) -> bool:

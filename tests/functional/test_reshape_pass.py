@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from placements import Placement
-from reshapekit import HOST, ROOT, Death, World, host, provider, uuid_of
+from reshapekit import HOST, ROOT, World, host, provider, uuid_of
 from reshapeload import Load, loaded, reshaped
-from trackerkit import Crash, fast_directory, request
+from trackerkit import Crash, Death, fast_directory, request
 
 from agent.driver import Move
 from agent.errors import DoesNotFit, PlacementUnavailable, ReshapeRefused

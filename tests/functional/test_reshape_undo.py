@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from placements import Placement
-from reshapekit import HOST, ROOT, Death, World, host, provider, uuid_of
-from trackerkit import Crash, fast_directory, request
+from reshapekit import HOST, ROOT, World, host, provider, uuid_of
+from trackerkit import Crash, Death, fast_directory, request
 
 from agent.driver import Move
 from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, UsageError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from placements import Placement
-from trackerkit import Crash, Kit, fast_directory, guest, request, uuid_of
+from trackerkit import Crash, Death, Kit, fast_directory, guest, request, uuid_of
 
 from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest, TopologyRequest
@@ -60,19 +60,6 @@ def abort(kit: Kit) -> None:
 
 
 OPERATIONS = (claim, claim_where_somebody_was_faster, claim_that_does_not_fit, adopt, release, abort)
-
-
-class Death:
-    """Raises Crash at the boundary with that number."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.seen = 0
-
-    def __call__(self, _: str) -> None:
-        self.seen += 1
-        if self.seen == self.number:
-            raise Crash
 
 
 def died(kit: Kit, operation: Callable[[Kit], None], number: int) -> bool:
