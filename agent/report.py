@@ -299,6 +299,7 @@ class Reporter:
         self._problems = (
             *resolved.problems,
             *goal.told,
+            *goal.parked,
             *self._kept,
             *chain.from_iterable(self._overused.values()),
         )

@@ -122,6 +122,7 @@ def preview_view(preview: Preview) -> Json:
         "before": tree_view(preview.before, _plain(preview.used_before)),
         "after": tree_view(preview.after, _plain(preview.used_after)),
         "moves": [_relocation(each, *trees) for each in sorted(preview.relocations)],
+        "parked": list(preview.parked),
         "receipts": [_receipt(each, preview.undone) for each in reversed(preview.receipts)],
     }
 

@@ -7,12 +7,15 @@ about those units is left aside, until somebody asks for the reshape again.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 from agent.driver import Description, Move
 from agent.errors import UsageError
 from agent.reshape.book import Book
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Slot, inventory_at
+from agent.resolve import Owned
 from agent.tree import ProviderTree
 
 Named = tuple[str, str]
@@ -31,6 +34,9 @@ class Withheld:
             f"The reshape {each.id} was undone and is not done again by itself: `plimsoll reshape` does it."
             for each in self.receipts
         )
+
+    def owned(self) -> Owned:
+        return reduce(or_, (receipt.owned() for receipt in self.receipts), Owned())
 
     def moves(self, description: Description) -> tuple[Move, ...]:
         """The driver's moves without those of units that are withheld."""

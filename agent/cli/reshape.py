@@ -45,7 +45,7 @@ def add_reshape_command(
 def reshape(args: Namespace) -> ExitCode:
     if args.dry_run:
         answer = _previewed(args)
-        Output(args.output).show(answer, lambda style: _preview_lines(answer, style))
+        Output(args.output).show(answer, lambda style: preview_lines(answer, style))
         if answer["refused"]:
             return ExitCode.REFUSED
         return ExitCode.DRIFT_FOUND if answer["due"] else ExitCode.DONE
@@ -85,7 +85,7 @@ def _settings(args: Namespace) -> Any:
     )
 
 
-def _preview_lines(answer: Json, style: Style) -> Iterator[str]:
+def preview_lines(answer: Json, style: Style) -> Iterator[str]:
     if answer["refused"]:
         yield f"refused: {plain(answer['refused'])}"
     elif not answer["due"]:
@@ -96,6 +96,9 @@ def _preview_lines(answer: Json, style: Style) -> Iterator[str]:
             yield from tree_lines(answer[title]["resource_providers"], style)
         yield style.paint("bold", "moves:")
         yield from _move_lines(answer["moves"])
+    if answer["parked"]:
+        yield style.paint("bold", "parked:")
+        yield from map(plain, answer["parked"])
     if answer["receipts"]:
         yield style.paint("bold", "receipts:")
         yield from _receipt_lines(answer["receipts"])

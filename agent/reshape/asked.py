@@ -34,8 +34,9 @@ class Report(Protocol):
 class Preview:
     """What a reshape would do: the trees `before` and `after` it, and what is used in each.
 
-    `refused` says why it would not be done; `relocations` is empty then. `receipts` are those of the reshapes
-    that were done, `undone` the ids of those that are withheld now.
+    `refused` says why it would not be done; `relocations` is empty then. `parked` names what would stay where
+    it is, a sentence for each consumer. `receipts` are those of the reshapes that were done, `undone` the ids
+    of those that are withheld now.
     """
 
     before: ProviderTree
@@ -47,6 +48,7 @@ class Preview:
     refused: str | None
     receipts: tuple[Receipt, ...]
     undone: tuple[str, ...]
+    parked: tuple[str, ...] = ()
 
 
 def preview(
@@ -83,6 +85,7 @@ def preview(
         refused,
         withholding.receipts(),
         withholding.ids(),
+        goal.parked,
     )
 
 

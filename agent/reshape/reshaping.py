@@ -74,7 +74,7 @@ class Exact:
 @dataclass(frozen=True, slots=True)
 class Goal:
     """`tree` is what the pass shall reach, with what is withheld as it was; `owned` what is ours in it;
-    `told` are sentences on what is withheld, and on what is parked.
+    `told` are sentences on what is withheld, `parked` on what is parked.
 
     `moves` are due by the driver's word, `back` by an operator's, who undid the receipt `undoes`.
     """
@@ -85,6 +85,7 @@ class Goal:
     back: tuple[Move, ...] = ()
     undoes: str | None = None
     told: tuple[str, ...] = ()
+    parked: tuple[str, ...] = ()
 
     @property
     def due(self) -> tuple[Move, ...]:
@@ -149,9 +150,7 @@ class Reshaping:
         described = {each.name: each.inventories for each in description.providers}
         tree = without_sources(resolved.tree, described, description.moves)
         tree = kept.restored(tree, current, description)
-        owned = resolved.owned
-        for receipt in kept.receipts:
-            owned |= receipt.owned()
+        owned = resolved.owned | kept.owned()
         moves, back = kept.moves(description), kept.back()
         held = self._held_on_sources((*moves, *back), current, tree)
         parking = parked(moves, described, current, tree, held)
@@ -162,7 +161,8 @@ class Reshaping:
             due_moves(parking.moves, current, parking.tree, held),
             back,
             kept.undone_by(back),
-            (*kept.told(), *parking.told),
+            kept.told(),
+            parking.told,
         )
 
     def _held_on_sources(

@@ -10,6 +10,9 @@ from placements import Placement
 from reshapekit import HOST, ROOT, World, host, provider, uuid_of
 from trackerkit import request
 
+from agent.api.views import preview_view
+from agent.cli.reshape import preview_lines
+from agent.cli.terminal import Style
 from agent.driver import Move
 from agent.errors import DoesNotFit
 
@@ -129,5 +132,12 @@ def test_a_preview_shows_what_is_parked(world: World) -> None:
     world.driver.description = type(world.driver.description)(ONE_LEFT, (to_gpu(0, a=1), gone(b=1)))
     preview = world.reporter.preview_reshape()
     assert preview.refused is None
+    (sentence,) = preview.parked
+    assert uuid_of("b") in sentence and "parked, nobody else gets it" in sentence
+    lines = list(preview_lines(preview_view(preview), Style()))
+    assert lines[lines.index("parked:") + 1] == sentence
     assert [each.consumer for each in preview.relocations] == [uuid_of("a")]
     assert preview.after[ROOT].inventories["VGPU"].total == preview.used_after[ROOT]["VGPU"] == 1
+    world.again()
+    done = world.reporter.preview_reshape()
+    assert (done.moves, done.parked) == ((), (sentence,)), "done, it is told still"
