@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from placements import Placement
+from placements import Placement, section_of
 
 from agent.audit.auditing import Auditor
 from agent.backoff import Backoff
@@ -85,11 +85,9 @@ def request(**resources: int) -> ClaimRequest:
 
 def told(directory: Path, placement: Placement) -> Settings:
     """Settings for a fake host on that placement."""
-    options = {"kind": placement.kind, **placement.options}
-    lines = ["[placement]", *(f"{name} = {value}" for name, value in options.items())]
-    lines += ["[DEFAULT]", "compute_driver = fake", "host = node1", f"state_path = {directory}"]
+    lines = ["[DEFAULT]", "compute_driver = fake", "host = node1", f"state_path = {directory}"]
     file = directory / "plimsoll.conf"
-    file.write_text("\n".join(lines) + "\n")
+    file.write_text(section_of(placement) + "\n".join(lines) + "\n")
     return load([file])
 
 

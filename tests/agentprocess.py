@@ -1,4 +1,4 @@
-"""The agent as a process, on the fake driver and the embedded placement."""
+"""The agent as a process, on the fake driver and the usual placement."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from cliprocess import DEADLINE_S, ENVIRONMENT, plimsoll
+from placements import section_of, usual_placement
 
 from agent.errors import ExitCode
 
@@ -24,6 +25,7 @@ class Agent:
             "[DEFAULT]\ncompute_driver = fake\nhost = node1\n"
             f"state_path = {directory / 'state'}\n[api]\nsocket = {self.socket}\n"
             + (f"[fake]\nhost_file = {host_file}\n" if host_file else "")
+            + ("" if "[placement]" in more else section_of(usual_placement(directory)))
             + more,
             encoding="utf-8",
         )

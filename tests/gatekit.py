@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentkit import World, opened, told
 from apiclient import serving
-from placements import Embedded
+from placements import Embedded, usual_placement
 
 from agent.api.access import Access
 from agent.driver import Guest, GuestState
@@ -112,7 +112,8 @@ def gated(
 ) -> Iterator[GatedHost]:
     """A host that was looked at once; with a `transport`, on that placement instead of its own."""
     folder.mkdir(exist_ok=True)
-    settings: Settings = told(folder, Embedded(folder))
+    unused = Embedded(folder)
+    settings: Settings = told(folder, unused if transport else usual_placement(folder))
     settings = replace(settings, host=name, driver=replace(settings.driver, host=name))
 
     def wired(own: Transport) -> Transport:

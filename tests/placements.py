@@ -2,7 +2,8 @@
 
 PLIMSOLL_TEST_DATABASE names the real one's database as SQLAlchemy does (postgresql+psycopg2:...); without it,
 that is SQLite in a directory of the test's. PLIMSOLL_TEST_PLACEMENT=openstack runs the tests that know of one
-placement only on the real one.
+placement only on the real one; PLIMSOLL_TEST_ENDPOINT names one that runs already, for processes that
+tests start.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ SERVER = Path(__file__).parent / "integration" / "openstack_placement.py"
 DATABASE = "PLIMSOLL_TEST_DATABASE"
 REMOTE_TOO = "PLIMSOLL_TEST_REMOTE"
 USUAL = "PLIMSOLL_TEST_PLACEMENT"
+ENDPOINT = "PLIMSOLL_TEST_ENDPOINT"
 OPENSTACK = "openstack"
 ENDS_WITHIN_S = 20.0
 
@@ -42,6 +44,19 @@ class Placement(Protocol):
     def anew(self, directory: Path) -> Placement:
         """One of this kind that is empty (again); what it keeps in files is in that directory."""
 
+    def environment(self) -> dict[str, str]:
+        """What makes this the usual placement of a process that a test starts with the same directory."""
+
+
+def section_of(placement: Placement) -> str:
+    """The [placement] section of a configuration file."""
+    options = {"kind": placement.kind, **placement.options}
+    return "".join(["[placement]\n", *(f"{name} = {value}\n" for name, value in options.items())])
+
+
+def _options_at(endpoint: str) -> dict[str, Any]:
+    return {"auth_type": "admin_token", "token": "admin", "endpoint_override": endpoint, "timeout": 10}
+
 
 class Embedded:
     kind = "embedded"
@@ -56,6 +71,27 @@ class Embedded:
     def anew(self, directory: Path) -> Embedded:
         return Embedded(directory)
 
+    def environment(self) -> dict[str, str]:
+        return {}
+
+
+class Running:
+    """An OpenStack Placement that another process started, with what is in it."""
+
+    kind = "remote"
+
+    def __init__(self, endpoint: str) -> None:
+        self.options = _options_at(endpoint)
+
+    def transport(self) -> Transport:
+        return open_transport(self.kind, options=self.options)
+
+    def anew(self, _directory: Path) -> Running:
+        return self
+
+    def environment(self) -> dict[str, str]:
+        return {ENDPOINT: str(self.options["endpoint_override"])}
+
 
 class OpenStack:
     """The real thing as a process; it can be pulled down and up again at the same address."""
@@ -66,12 +102,7 @@ class OpenStack:
         self._database = database
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.options: dict[str, Any] = {
-            "auth_type": "admin_token",
-            "token": "admin",
-            "endpoint_override": f"http://127.0.0.1:{self.port}",
-            "timeout": 10,
-        }
+        self.options = _options_at(f"http://127.0.0.1:{self.port}")
         self._process: subprocess.Popen[str] | None = None
         self.up()
 
@@ -91,6 +122,9 @@ class OpenStack:
     def anew(self, _directory: Path) -> OpenStack:
         self.empty()
         return self
+
+    def environment(self) -> dict[str, str]:
+        return {ENDPOINT: str(self.options["endpoint_override"])}
 
     def up(self) -> None:
         """Serve again, what is in the database."""
@@ -151,6 +185,8 @@ def usual_placement(directory: Path) -> Placement:
 
     There is one real one for all, so a test may have one directory that it keeps its placement in.
     """
+    if ENDPOINT in os.environ:
+        return Running(os.environ[ENDPOINT])
     if os.environ.get(USUAL) != OPENSTACK:
         return Embedded(directory)
     if not _shared:

@@ -1,14 +1,11 @@
 """`plimsoll audit` as a process against a served host, and the running agent's own audit."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from agentkit import opened, request, told
-from apiclient import serving
 from apihost import SmallHost
 from cliprocess import plimsoll
-from placements import Embedded
+from placements import usual_placement
 
 from agent.audit.finding import DropClaim, Finding, FindingKind
 from agent.errors import ExitCode
@@ -23,17 +20,6 @@ LEAKED = Finding(
     own=True,
     repair=(DropClaim(CONSUMER),),
 )
-
-
-@pytest.fixture
-def host() -> SmallHost:
-    return SmallHost()
-
-
-@pytest.fixture
-def path(host: SmallHost, tmp_path: Path) -> Iterator[Path]:
-    with serving(host, tmp_path / "s", threads=2):
-        yield tmp_path / "s"
 
 
 def test_each_finding_is_shown_and_the_exit_code_tells(host: SmallHost, path: Path) -> None:
@@ -54,7 +40,7 @@ def test_each_finding_is_shown_and_the_exit_code_tells(host: SmallHost, path: Pa
 
 def test_the_agent_finds_and_heals_what_it_leaked(tmp_path: Path) -> None:
     """Scenario 112."""
-    world = opened(told(tmp_path, Embedded(tmp_path)))
+    world = opened(told(tmp_path, usual_placement(tmp_path)))
     try:
         agent: Operations = world.agent
         world.agent.look("the start")

@@ -1,4 +1,5 @@
-"""The same with the real thing: SIGKILL at a boundary of a step, placement and all; then a new process.
+"""The same with the real thing: SIGKILL at a boundary of a step, the embedded placement and all
+(OpenStack Placement runs on, in `./dev test-remote`); then a new process.
 
 A sample of what test_moves_crash.py does at every boundary. `PLIMSOLL_KILLS` names other boundaries, as in
 "1,2,3", or "all": every boundary of every operation, which takes a quarter of an hour (--timeout=0).
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from movekit import World
 from moveoperations import AT_A, OPERATIONS, Operation, again, unclaimed
+from placements import usual_placement
 from trackerkit import fast_directory
 
 TESTS = Path(__file__).parents[1]
@@ -74,7 +76,11 @@ def test_sigkill(name: str, numbers: Iterable[int]) -> None:
         with fast_directory() as directory:
             arguments = [directory, name, str(number), str(TESTS), str(TESTS / "functional")]
             child = subprocess.run(
-                [sys.executable, "-c", CHILD, *arguments], cwd=TESTS.parent, timeout=60, check=False
+                [sys.executable, "-c", CHILD, *arguments],
+                cwd=TESTS.parent,
+                env={**os.environ, **usual_placement(Path(directory)).environment()},
+                timeout=60,
+                check=False,
             )
             assert child.returncode in (-signal.SIGKILL, 0)
             with World(Path(directory)) as world:

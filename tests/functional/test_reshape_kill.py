@@ -1,4 +1,5 @@
-"""The same with the real thing: SIGKILL at a boundary of a reshape, placement and all; then a new process.
+"""The same with the real thing: SIGKILL at a boundary of a reshape, the embedded
+placement and all (OpenStack Placement runs on, in `./dev test-remote`); then a new process.
 
 A sample of what test_reshape_pass.py and test_reshape_undo.py do at every boundary. `PLIMSOLL_KILLS` names
 other boundaries, as in "1,2,3", or "all": every boundary of each, which takes some minutes (--timeout=0).
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from placements import Embedded
+from placements import usual_placement
 from reshapekit import HOST, World, host, provider, uuid_of
 from trackerkit import fast_directory, request
 
@@ -37,7 +38,8 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[4:]
-from test_reshape_kill import does, opened, prepare
+from reshapekit import World
+from test_reshape_kill import does, prepare
 
 left = int(sys.argv[3])
 
@@ -47,17 +49,13 @@ def kill(_):
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-world = opened(Path(sys.argv[1]))
+world = World(Path(sys.argv[1]))
 prepare(world, sys.argv[2])
 with world.taps(kill):
     does(world, sys.argv[2])
 world.close()
 """
 SAMPLE = {"there": (20, 26, 33, 34, 36), "back": (30, 54), "undo": (4, 33)}
-
-
-def opened(directory: Path) -> World:
-    return World(directory, Embedded(directory))
 
 
 def prepare(world: World, operation: str) -> None:
@@ -93,10 +91,14 @@ def test_sigkill(operation: str, numbers: Iterable[int]) -> None:
         with fast_directory() as directory:
             arguments = [directory, operation, str(number), str(TESTS), str(TESTS / "functional")]
             child = subprocess.run(
-                [sys.executable, "-c", CHILD, *arguments], cwd=TESTS.parent, timeout=60, check=False
+                [sys.executable, "-c", CHILD, *arguments],
+                cwd=TESTS.parent,
+                env={**os.environ, **usual_placement(Path(directory)).environment()},
+                timeout=60,
+                check=False,
             )
             assert child.returncode in (-signal.SIGKILL, 0)
-            with opened(Path(directory)) as world:
+            with World(Path(directory)) as world:
                 all_or_nothing(world, operation)
                 does(world, operation)
                 done_once(world, operation)
