@@ -35,7 +35,8 @@ from agent.errors import (
     UnknownConsumer,
 )
 from agent.journal import Journal
-from agent.moves.mover import MoveHandle, Mover
+from agent.moves.handle import MoveHandle
+from agent.moves.mover import Mover
 from agent.moves.table import Move, MoveKind, Role
 from agent.placement.client import PlacementClient
 from agent.reshape.receipt import Receipt
@@ -238,7 +239,7 @@ class ResourceTracker:
         with tracker.move(request, MoveKind.COLD_MIGRATE, migration):  # reverted if the block raises
             copy_the_guest()
         """
-        return MoveHandle(self._mover, self._mover.begin(kind, migration, request))
+        return MoveHandle(self._mover.begin(kind, migration, request), self._mover.revert)
 
     def moves(self) -> Mapping[str, Move]:
         """{migration: move}, those that ended lately too."""

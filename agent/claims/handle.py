@@ -2,21 +2,25 @@
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
 from agent.claims.claim import Claim
 from agent.errors import PlimsollError, UnknownConsumer
 
 
-class ClaimHandle:
-    """A granted claim. As a context manager it releases the claim if the block raises, and else keeps it."""
+class UndoneOnError:
+    """A context manager that undoes what it stands for if its block raises, and else keeps it.
 
-    __slots__ = ("_release", "claim")
+    What cannot be undone just then is said in a note of the block's own error: `left` is its first half.
+    """
 
-    def __init__(self, claim: Claim, release: Callable[[str], object]) -> None:
-        self._release = release
-        self.claim = claim
+    __slots__ = ("_left", "_undo")
 
-    def __enter__(self) -> "ClaimHandle":
+    def __init__(self, undo: Callable[[], object], left: str) -> None:
+        self._undo = undo
+        self._left = left
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -25,8 +29,18 @@ class ClaimHandle:
         if error is None:
             return
         try:
-            self._release(self.claim.consumer)
+            self._undo()
         except UnknownConsumer:
-            return  # somebody released it inside the block
-        except PlimsollError as unreleased:
-            error.add_note(f"Its claim was not released: {unreleased.message}")
+            return  # somebody undid it inside the block
+        except PlimsollError as still_there:
+            error.add_note(f"{self._left}: {still_there.message}")
+
+
+class ClaimHandle(UndoneOnError):
+    """A granted claim. As a context manager it releases the claim if the block raises, and else keeps it."""
+
+    __slots__ = ("claim",)
+
+    def __init__(self, claim: Claim, release: Callable[[str], object]) -> None:
+        super().__init__(lambda: release(claim.consumer), "Its claim was not released")
+        self.claim = claim

@@ -6,7 +6,6 @@ for is journaled, and done later.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 
 from agent import log
 from agent.claims.claim import Claim
@@ -17,7 +16,6 @@ from agent.errors import (
     ClaimConflict,
     PlacementError,
     PlacementUnavailable,
-    PlimsollError,
     Refused,
     UnknownConsumer,
     UsageError,
@@ -269,28 +267,3 @@ def _ended_as(move: Move, end: MoveState) -> Move:
             migration=move.migration,
         )
     return move
-
-
-class MoveHandle:
-    """A move that has begun. As a context manager it reverts the move if the block raises, else keeps it."""
-
-    __slots__ = ("_mover", "move")
-
-    def __init__(self, mover: Mover, move: Move) -> None:
-        self._mover = mover
-        self.move = move
-
-    def __enter__(self) -> "MoveHandle":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            return
-        try:
-            self._mover.revert(self.move.migration)
-        except UnknownConsumer:
-            return
-        except PlimsollError as unreverted:
-            error.add_note(f"Its move was not reverted: {unreverted.message}")
