@@ -26,11 +26,11 @@ from agent.naming import (
     TYPES,
     custom_class,
     custom_traits,
-    hexadecimal_id,
     pci_class,
     product_trait,
     vendor_trait,
 )
+from agent.novajson import flag_of, id_of, known_object, text_of
 from agent.tree import ProviderTree
 
 SHOWN_MAX = 200
@@ -41,16 +41,6 @@ _KEYS = (
 )
 _NAME = re.compile(r"[^\s:,]{1,255}")
 _MODEL_CLASS = re.compile(pci_class("[0-9A-F]{4}", "[0-9A-F]{4}"), re.ASCII)
-_WORDS = {
-    "yes": True,
-    "true": True,
-    "on": True,
-    "1": True,
-    "no": False,
-    "false": False,
-    "off": False,
-    "0": False,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,63 +102,32 @@ def parse_aliases(texts: Iterable[str]) -> Aliases:
 
 
 def _alias(data: object) -> Alias:
-    if not isinstance(data, dict):
-        raise ValueError("an object was expected")
-    unknown = sorted(data.keys() - set(_KEYS))
-    if unknown:
-        raise ValueError(f"{unknown[0]!r} is not known; there are {', '.join(sorted(_KEYS))}")
-    name = _text(data, "name")
+    given = known_object(data, _KEYS)
+    name = text_of(given, "name")
     if name is None or not _NAME.fullmatch(name):
         raise ValueError("it needs a name without blanks, colons and commas, by which a flavor asks for it")
-    _choice(data, "capability_type", ("pci",))
-    given = _text(data, "resource_class")
+    _choice(given, "capability_type", ("pci",))
+    resource_class = text_of(given, "resource_class")
     alias = Alias(
         name,
-        vendor_id=_id(data, "vendor_id"),
-        product_id=_id(data, "product_id"),
-        device_type=_choice(data, "device_type", tuple(TYPES)),
-        numa_policy=_choice(data, "numa_policy", NUMA_POLICIES),
-        resource_class=None if given is None else custom_class(given),
-        traits=custom_traits((_text(data, "traits") or "").split(",")),
-        live_migratable=_flag(data, "live_migratable"),
+        vendor_id=id_of(given, "vendor_id"),
+        product_id=id_of(given, "product_id"),
+        device_type=_choice(given, "device_type", tuple(TYPES)),
+        numa_policy=_choice(given, "numa_policy", NUMA_POLICIES),
+        resource_class=None if resource_class is None else custom_class(resource_class),
+        traits=custom_traits((text_of(given, "traits") or "").split(",")),
+        live_migratable=flag_of(given, "live_migratable"),
     )
     if alias.resource_class is None and (alias.vendor_id is None or alias.product_id is None):
         raise ValueError("it says of no device what it is: give vendor_id and product_id, or resource_class")
     return alias
 
 
-def _text(data: Mapping[str, Any], key: str) -> str | None:
-    value = data.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{key} must be text, not {value!r}")
-    return value.strip()
-
-
-def _id(data: Mapping[str, Any], key: str) -> str | None:
-    text = _text(data, key)
-    try:
-        return None if text is None else hexadecimal_id(text)
-    except ValueError as error:
-        raise ValueError(f"{key} {error}") from error
-
-
 def _choice(data: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str | None:
-    text = _text(data, key)
+    text = text_of(data, key)
     if text is not None and text not in choices:
         raise ValueError(f"{key} is one of {', '.join(choices)}, not {text!r}")
     return text
-
-
-def _flag(data: Mapping[str, Any], key: str) -> bool | None:
-    value = data.get(key)
-    if value is None or isinstance(value, bool):
-        return value
-    found = _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
-    if found is None:
-        raise ValueError(f"{key} is true or false, not {value!r}")
-    return found
 
 
 def with_devices(

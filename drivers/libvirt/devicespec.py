@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.errors import SettingsError
-from agent.naming import LIVE_MIGRATABLE, ONE_TIME_USE, custom_class, custom_traits, hexadecimal_id
+from agent.naming import LIVE_MIGRATABLE, ONE_TIME_USE, custom_class, custom_traits
+from agent.novajson import flag_of, id_of, known_object, text_of
 from drivers.libvirt.cards import Card
 from drivers.libvirt.nodedevs import PciDevice
 
@@ -18,16 +19,6 @@ _FLAGS = ("one_time_use", "live_migratable", "managed", "trusted")
 _KEYS = {
     *("vendor_id", "product_id", "address", "devname", "physical_network", "resource_class", "traits"),
     *_FLAGS,
-}
-_WORDS = {
-    "yes": True,
-    "true": True,
-    "on": True,
-    "1": True,
-    "no": False,
-    "false": False,
-    "off": False,
-    "0": False,
 }
 _PARTS = {"domain": "[0-9a-f]{4,8}", "bus": "[0-9a-f]{2}", "slot": "[0-9a-f]{2}", "function": "[0-7]"}
 _GLOB = re.compile(
@@ -86,58 +77,34 @@ def parse_device_specs(texts: tuple[str, ...]) -> tuple[DeviceSpec, ...]:
 
 
 def _spec(data: object) -> DeviceSpec:
-    if not isinstance(data, dict):
-        raise ValueError("an object was expected")
-    unknown = sorted(data.keys() - _KEYS)
-    if unknown:
-        raise ValueError(f"{unknown[0]!r} is not known; there are {', '.join(sorted(_KEYS))}")
-    if "devname" in data and "address" in data:
+    given = known_object(data, _KEYS)
+    if "devname" in given and "address" in given:
         raise ValueError("devname and address say the same twice, leave one out")
-    if not {"vendor_id", "product_id", "devname", "address"} & data.keys():
+    if not {"vendor_id", "product_id", "devname", "address"} & given.keys():
         raise ValueError("it names no device: give vendor_id, product_id, address or devname")
-    resource_class = _text(data, "resource_class")
-    flags = {key: _flag(data[key], key) for key in _FLAGS if key in data}
-    one_time_use, network = flags.get("one_time_use", False), _text(data, "physical_network")
+    resource_class = text_of(given, "resource_class")
+    # `managed` and `trusted` say nothing of what there is, but are checked all the same.
+    flags = {key: flag_of(given, key) for key in _FLAGS}
+    one_time_use, network = bool(flags["one_time_use"]), text_of(given, "physical_network")
     if one_time_use and network is not None:
         raise ValueError(
             "one_time_use goes with devices that are asked for by alias, not with a physical_network"
         )
-    meant = {LIVE_MIGRATABLE: flags.get("live_migratable", False), ONE_TIME_USE: one_time_use}
+    meant = {LIVE_MIGRATABLE: flags["live_migratable"], ONE_TIME_USE: one_time_use}
     return DeviceSpec(
-        vendor_id=_hexadecimal(data, "vendor_id"),
-        product_id=_hexadecimal(data, "product_id"),
-        address=_address(data.get("address")),
-        interface=_text(data, "devname"),
+        vendor_id=_id_or_any(given, "vendor_id"),
+        product_id=_id_or_any(given, "product_id"),
+        address=_address(given.get("address")),
+        interface=text_of(given, "devname"),
         physical_network=network,
         resource_class=None if resource_class is None else custom_class(resource_class),
-        traits=_traits(data.get("traits", "")) | {trait for trait, yes in meant.items() if yes},
+        traits=_traits(given.get("traits", "")) | {trait for trait, yes in meant.items() if yes},
         one_time_use=one_time_use,
     )
 
 
-def _flag(value: object, key: str) -> bool:
-    """As nova's configuration writes it: text. `managed` and `trusted` say nothing of what there is."""
-    found = value if isinstance(value, bool) else _WORDS.get(str(value).strip().lower())
-    if not isinstance(found, bool) or not isinstance(value, bool | str):
-        raise ValueError(f"{key} must be true or false, not {value!r}")
-    return found
-
-
-def _text(data: Mapping[str, Any], key: str) -> str | None:
-    value = data.get(key)
-    if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise ValueError(f"{key} must be text")
-    return None if value is None else value.strip()
-
-
-def _hexadecimal(data: Mapping[str, Any], key: str) -> str | None:
-    text = _text(data, key)
-    if text is None or text == "*":
-        return None
-    try:
-        return hexadecimal_id(text)
-    except ValueError as error:
-        raise ValueError(f"{key} {error}") from error
+def _id_or_any(data: Mapping[str, Any], key: str) -> str | None:
+    return None if text_of(data, key) == "*" else id_of(data, key)
 
 
 def _address(value: object) -> str | None:

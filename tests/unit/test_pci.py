@@ -83,7 +83,7 @@ def test_an_alias_as_operators_write_it_for_nova() -> None:
         ('{"name": "a", "resource_class": "X", "numa_policy": "strict"}', "numa_policy is one of required, "),
         (
             '{"name": "a", "resource_class": "X", "live_migratable": "maybe"}',
-            "live_migratable is true or fal",
+            "live_migratable must be true or fal",
         ),
         ('{"name": "a", "resource_class": "X", "capability_type": "usb"}', "capability_type is one of pci"),
     ],
