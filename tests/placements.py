@@ -29,6 +29,7 @@ REMOTE_TOO = "PLIMSOLL_TEST_REMOTE"
 USUAL = "PLIMSOLL_TEST_PLACEMENT"
 ENDPOINT = "PLIMSOLL_TEST_ENDPOINT"
 OPENSTACK = "openstack"
+NEWEST = "1.39"
 ENDS_WITHIN_S = 20.0
 
 
@@ -153,6 +154,15 @@ class OpenStack:
 
     def open_door(self) -> None:
         self._order("open")
+
+    @contextmanager
+    def aged(self, newest: str) -> Iterator[None]:
+        """It knows no later microversion."""
+        self._order(f"speak {newest}")
+        try:
+            yield
+        finally:
+            self._order(f"speak {NEWEST}")
 
     @contextmanager
     def hanging(self) -> Iterator[None]:

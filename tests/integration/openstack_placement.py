@@ -1,11 +1,14 @@
 """A real OpenStack Placement over HTTP: `python openstack_placement.py DATABASE_URL PORT`.
 
 Prints "serving" once it does. A line on its standard input is an order, which it repeats once it is carried
-out: "empty" to forget everything, "close" and "open" for its door. It ends with its standard input. The token
-"admin" may do all, as Keystone's roles say it.
+out: "empty" to forget everything, "close" and "open" for its door, "speak 1.N" to know no later microversion
+(PLIMSOLL_TEST_MICROVERSION: from the start). It ends with its standard input. The token "admin" may do all,
+as Keystone's roles say it.
 """
 
+import json
 import logging
+import os
 import sys
 import threading
 from typing import Any
@@ -18,6 +21,9 @@ from placement.db.sqlalchemy import models
 from sqlalchemy import text
 
 THREADS = 8
+NEWEST = "1.39"
+UNKNOWN = "placement 1.99"
+MICROVERSION = "PLIMSOLL_TEST_MICROVERSION"
 CUSTOM_ROWS = "DELETE FROM {} WHERE substr(name, 1, 7) = 'CUSTOM_'"
 
 
@@ -49,11 +55,13 @@ class Door:
 def main() -> None:
     database, port = sys.argv[1], int(sys.argv[2])
     logging.getLogger("placement").setLevel(logging.CRITICAL)
-    door = Door(port, threads_for(database), application(database))
-    orders = {"empty": empty, "close": door.close, "open": door.open}
+    aged = Aged(application(database), os.environ.get(MICROVERSION, NEWEST))
+    door = Door(port, threads_for(database), aged)
+    orders = {"empty": empty, "close": door.close, "open": door.open, "speak": aged.speak}
     print("serving", flush=True)
     for line in sys.stdin:
-        orders[line.strip()]()
+        order, *words = line.split()
+        orders[order](*words)
         print(line.strip(), flush=True)
     door.close()
 
@@ -73,6 +81,33 @@ def application(database: str) -> Any:
     db_api.configure(config)
     models.BASE.metadata.create_all(db_api.get_placement_engine())
     return with_roles(deploy.loadapp(config))
+
+
+class Aged:
+    """The service as it was when `newest` was its newest microversion: it refuses later ones."""
+
+    def __init__(self, inner: Any, newest: str) -> None:
+        self._inner = inner
+        self.speak(newest)
+
+    def speak(self, newest: str) -> None:
+        self._newest = newest
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        asked = environ.get("HTTP_OPENSTACK_API_VERSION", "")
+        if "." in asked and _minor(asked) > _minor(self._newest):
+            environ["HTTP_OPENSTACK_API_VERSION"] = UNKNOWN
+        if environ["PATH_INFO"] not in ("", "/") or self._newest == NEWEST:
+            return self._inner(environ, start_response)
+        said = json.loads(b"".join(self._inner(environ, lambda *_: None)))
+        said["versions"][0]["max_version"] = self._newest
+        body = json.dumps(said).encode()
+        start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+        return [body]
+
+
+def _minor(version: str) -> int:
+    return int(version.rpartition(".")[2])
 
 
 def with_roles(inner: Any) -> Any:
