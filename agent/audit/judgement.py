@@ -209,13 +209,19 @@ def _unowned(truths: Truths, held: Holding, found: Parts, evidence: Mapping[str,
 
 def _may_be_moving(truths: Truths, here: Allocations) -> bool:
     """Whether a claim that lost its place here may have handed it to this consumer."""
-    mine = {(uuid, name) for uuid, amounts in here.items() for name in amounts}
+    linked = moving(truths)
     return any(
-        claim.state is ClaimState.CLAIMED
-        and not truths.holds_here(claim.consumer)
-        and any((uuid, name) in mine for uuid, amounts in claim.allocations.items() for name in amounts)
+        _may_have_handed(truths, claim, here, in_a_move=claim.consumer in linked)
         for claim in truths.claims.values()
+        if not truths.holds_here(claim.consumer)
     )
+
+
+def _may_have_handed(truths: Truths, claim: Claim, here: Allocations, *, in_a_move: bool) -> bool:
+    """A claim in doubt, or that shall go, may have moved, too: then the other holds just what it chose."""
+    if claim.state is not ClaimState.CLAIMED:
+        return not in_a_move and truths.own(claim.allocations) == here
+    return any(name in amounts for uuid, amounts in claim.allocations.items() for name in here.get(uuid, ()))
 
 
 def _unclaimed(truths: Truths, guest: Guest, evidence: Mapping[str, Any]) -> Finding:
