@@ -51,11 +51,7 @@ def export(args: Namespace) -> ExitCode:
     from agent.files import write_atomically
     from agent.placement.document import to_document, to_text
 
-    content, _ = _read(args)
-    if args.root:
-        from agent.placement.parting import part
-
-        content = part(content, args.root)
+    content = _read_part(args) if args.root else _read(args)[0]
     if args.file == STANDARD_STREAM:
         Output(args.output).show(to_document(content), lambda _: [to_text(content).removesuffix("\n")])
         return ExitCode.DONE
@@ -72,12 +68,12 @@ def import_(args: Namespace) -> ExitCode:
     from agent.placement.content import differences, strangers
     from agent.placement.document import from_text
     from agent.placement.importing import UNTYPED_MICROVERSION, apply_import, plan_import
-    from agent.placement.reading import ContentClient, read_service
+    from agent.placement.reading import ContentClient, read_place
 
     wanted = from_text(_text(args.file))
     with _transport(args) as transport:
         client = ContentClient(transport)
-        found, evidence = read_service(client)
+        found, evidence = read_place(client, wanted)
         if not client.knows_types():
             wanted = wanted.without_types()
         plan = plan_import(wanted, found, evidence.names, overwrite=args.overwrite)
@@ -86,7 +82,7 @@ def import_(args: Namespace) -> ExitCode:
             Output(args.output).show(plan.to_json(), lambda _: lines)
             return ExitCode.DONE if plan.empty else ExitCode.DRIFT_FOUND
         apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
-        again, _ = read_service(client)
+        again, _ = read_place(client, wanted)
     left = differences(wanted, again)
     others = strangers(wanted, again)
     answer = {
@@ -116,12 +112,12 @@ def _imported(answer: Json, left: list[str]) -> Iterator[str]:
 def remove(args: Namespace) -> ExitCode:
     from agent.placement.document import from_text
     from agent.placement.parting import apply_removal, plan_removal
-    from agent.placement.reading import ContentClient, read_service
+    from agent.placement.reading import ContentClient, read_place
 
     unwanted = from_text(_text(args.file))
     with _transport(args) as transport:
         client = ContentClient(transport)
-        plan = plan_removal(unwanted, read_service(client)[0])
+        plan = plan_removal(unwanted, read_place(client, unwanted)[0])
         if not args.dry_run:
             apply_removal(client, plan)
     answer = {
@@ -195,6 +191,16 @@ def _read(args: Namespace, *, with_usages: bool = False) -> "tuple[Content, Evid
         return read_state_dir(args.state_dir)
     with _transport(args) as transport:
         return read_service(ContentClient(transport), with_usages=with_usages)
+
+
+def _read_part(args: Namespace) -> "Content":
+    from agent.placement.parting import part
+    from agent.placement.reading import ContentClient, read_state_dir, read_trees
+
+    if args.state_dir and not (args.url or args.config_file):
+        return part(read_state_dir(args.state_dir)[0], args.root)
+    with _transport(args) as transport:
+        return part(read_trees(ContentClient(transport), args.root), args.root)
 
 
 @contextmanager

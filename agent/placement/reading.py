@@ -1,10 +1,15 @@
-"""Reads all that a placement service holds: over its API, or from the state directory of an embedded core."""
+"""Reads what a placement service holds, all or a part: over its API, or from an embedded core's directory.
+
+What is read of a part is independent of how much else the service holds, and of who writes there.
+"""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlencode
+from uuid import UUID
 
 from agent.errors import PlacementConflict, PlacementError, StateError, UsageError
 from agent.placement.answers import part
@@ -25,9 +30,10 @@ _Result = TypeVar("_Result")
 class ContentClient(PlacementClient):
     """A placement client that can also list everything."""
 
-    def provider_roots(self) -> tuple[list[Provider], dict[str, str]]:
-        """All providers, without their contents, and {provider: root}."""
-        said = self._list("/resource_providers", "resource_providers")
+    def provider_roots(self, in_tree: str | None = None) -> tuple[list[Provider], dict[str, str]]:
+        """All providers, or those of one's tree, without their contents, and {provider: root}."""
+        query = "" if in_tree is None else f"?{urlencode({'in_tree': in_tree})}"
+        said = self._list(f"/resource_providers{query}", "resource_providers")
         providers = [
             Provider(each["uuid"], each["name"], each["parent_provider_uuid"], generation=each["generation"])
             for each in said
@@ -55,10 +61,73 @@ def read_service(client: ContentClient, *, with_usages: bool = False) -> tuple[C
     Providers that were written to meanwhile are read again, ROUNDS_MAX times at most; then PlacementConflict.
     Placement does not tell every release, so nobody should write while this reads.
     """
+    return _read(client, client.provider_roots, with_usages=with_usages)
+
+
+def read_trees(client: ContentClient, named: Iterable[str]) -> Content:
+    """The trees of the providers with those names or uuids, and who holds something there, over the API.
+
+    Of other providers that those hold something on, the trees come without contents. Names that are not there
+    are left out. Raises as `read_service` does.
+    """
+    found = [client.find_provider(name=each) or _by_uuid(client, each) for each in named]
+    uuids = [each.uuid for each in found if each is not None]
+    content, _ = _read(client, lambda: _trees(client, uuids))
+    elsewhere = {uuid for each in content.consumers.values() for uuid in each.allocations}
+    return _with_bare(content, _trees(client, sorted(elsewhere - content.providers.keys()))[0])
+
+
+def read_place(client: ContentClient, wanted: Content) -> tuple[Content, Evidence]:
+    """What the service holds in the place of `wanted`: the trees of its providers, whoever holds something
+    there, its consumers, and, without contents, the trees of others that have names of its providers.
+
+    Three requests for a provider that is not there, four or five for one that is, and one for a consumer.
+    Raises as `read_service` does.
+    """
+    content, evidence = _read(
+        client, lambda: _trees(client, wanted.providers), consumers=wanted.consumers.keys()
+    )
+    missing = [each.name for each in wanted.providers.values() if each.uuid not in content.providers]
+    named = [each.uuid for each in _each(lambda name: client.find_provider(name=name), missing) if each]
+    return _with_bare(content, _trees(client, named)[0]), evidence
+
+
+def _by_uuid(client: ContentClient, named: str) -> Provider | None:
+    try:
+        return client.find_provider(uuid=str(UUID(named)))
+    except ValueError:
+        return None
+
+
+def _trees(client: ContentClient, uuids: Iterable[str]) -> tuple[list[Provider], dict[str, str]]:
+    """The providers of the trees that these are in, each once, and {provider: root}."""
+    providers: dict[str, Provider] = {}
+    roots: dict[str, str] = {}
+    for uuid in uuids:
+        if uuid not in providers:
+            listed, rooted = client.provider_roots(in_tree=uuid)
+            providers |= {each.uuid: each for each in listed}
+            roots |= rooted
+    return list(providers.values()), roots
+
+
+def _with_bare(content: Content, bare: Iterable[Provider]) -> Content:
+    others = {each.uuid: each for each in bare}
+    return replace(content, providers={**others, **content.providers})
+
+
+def _read(
+    client: ContentClient,
+    listing: Callable[[], tuple[list[Provider], dict[str, str]]],
+    *,
+    consumers: Iterable[str] = (),
+    with_usages: bool = False,
+) -> tuple[Content, Evidence]:
+    """The providers that are listed, who holds something on them, and these consumers."""
     known: dict[str, Provider] = {}
     for _ in range(ROUNDS_MAX):
         try:
-            listed, roots = client.provider_roots()
+            listed, roots = listing()
             known = {each.uuid: each for each in _each(_refresher(client, known), listed)}
             held = dict(_each(lambda each: (each.uuid, client.consumers_on(each.uuid)), listed))
             usages = dict(
@@ -68,11 +137,11 @@ def read_service(client: ContentClient, *, with_usages: bool = False) -> tuple[C
             if error.status != NOT_FOUND:
                 raise
             continue  # a provider was deleted meanwhile
-        uuids = sorted({consumer for consumers in held.values() for consumer in consumers})
-        consumers = [each for each in _each(_consumer_reader(client), uuids) if each.allocations]
-        if _generations(client.provider_roots()[0]) == _generations(known.values()):
+        uuids = sorted({*consumers, *(consumer for some in held.values() for consumer in some)})
+        found = [each for each in _each(_consumer_reader(client), uuids) if each.allocations]
+        if _generations(listing()[0]) == _generations(known.values()):
             traits, classes = client.trait_names(), client.resource_class_names()
-            content = Content.of(known.values(), consumers, _custom(traits), _custom(classes))
+            content = Content.of(known.values(), found, _custom(traits), _custom(classes))
             return content, Evidence(roots, usages, held, frozenset((*traits, *classes)))
     raise PlacementConflict(
         f"Placement was written to while it was being read, {ROUNDS_MAX} times: stop what writes to it "
