@@ -19,6 +19,7 @@ LAB = "PLIMSOLL_LAB"
 KEEP = "PLIMSOLL_LAB_KEEP"
 """If not empty: the agent that is on the node is tested, not installed anew; "state": with what is there."""
 PACKAGE = "PLIMSOLL_DEB"
+OLDER_PACKAGE = "PLIMSOLL_DEB_BEFORE"
 TRANSCRIPT = "PLIMSOLL_LAB_TRANSCRIPT"
 ROOT = Path(__file__).parents[2]
 TEST_TIMEOUT_S = 1200
@@ -76,6 +77,30 @@ def prepare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Prepare:
         return nodes
 
     return prepared
+
+
+@pytest.fixture(scope="module")
+def bare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Node:
+    """A node that has nothing but libvirt, with the package in /root, and the older one in /root/older."""
+    (node,) = lab.nodes(1)
+    lab.prepared.discard(node.number)
+    node.run("labdev reset; systemctl start libvirtd", note=False)
+    node.run(
+        "systemctl disable --now plimsoll-agent 2>/dev/null; "
+        "test ! -e /etc/libvirt/hooks/qemu.d/50-plimsoll || plimsoll gate disable; "
+        "dpkg --purge plimsoll 2>&1; rm -rf /opt/plimsoll /usr/bin/plimsoll /etc/systemd/system/plimsoll* "
+        "/var/lib/plimsoll /etc/plimsoll /root/older; systemctl daemon-reload",
+        note=False,
+        ends=(0, 1),
+    )
+    folder = tmp_path_factory.mktemp("package")
+    shutil.copy(os.environ[PACKAGE], folder)
+    if os.environ.get(OLDER_PACKAGE):
+        (folder / "older").mkdir()
+        shutil.copy(os.environ[OLDER_PACKAGE], folder / "older")
+    node.push(folder, "/root/package")
+    node.run("rm -f /root/plimsoll_*.deb; mv /root/package/* /root/; apt-get update -qq", note=False)
+    return node
 
 
 def _installer(folder: Path) -> Callable[[Node], None]:

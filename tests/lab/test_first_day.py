@@ -2,12 +2,10 @@
 
 import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from labnode import Lab, Node
+from labnode import Node
 
 PACKAGE = "PLIMSOLL_DEB"
 PAGE = Path(__file__).parents[2] / "docs" / "first-day.md"
@@ -29,27 +27,6 @@ def commands(page: str) -> list[list[str]]:
 def held(node: Node, consumer: str) -> bool:
     instances = node.json("plimsoll -o json instances")["instances"]
     return any(each["uuid"] == consumer and each["claim"] for each in instances)
-
-
-@pytest.fixture(scope="module")
-def bare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node without the agent, with the package in /root; what was there before is put away."""
-    (node,) = lab.nodes(1)
-    lab.prepared.discard(node.number)
-    node.run("labdev reset; systemctl start libvirtd", note=False)
-    node.run(
-        "systemctl disable --now plimsoll-agent 2>/dev/null; "
-        "test ! -e /etc/libvirt/hooks/qemu.d/50-plimsoll || plimsoll gate disable; "
-        "dpkg --purge plimsoll 2>&1; rm -rf /opt/plimsoll /usr/bin/plimsoll /etc/systemd/system/plimsoll* "
-        "/var/lib/plimsoll /etc/plimsoll; systemctl daemon-reload",
-        note=False,
-        ends=(0, 1),
-    )
-    folder = tmp_path_factory.mktemp("package")
-    shutil.copy(os.environ[PACKAGE], folder)
-    node.push(folder, "/root/package")
-    node.run("rm -f /root/plimsoll_*.deb; mv /root/package/*.deb /root/; apt-get update -qq", note=False)
-    yield node
 
 
 def test_the_page_has_few_commands() -> None:
@@ -77,17 +54,16 @@ def test_from_nothing_to_a_gated_hypervisor(bare: Node) -> None:
     bare.wait("a transient guest's claim goes with it", lambda: not held(bare, LATER))
 
 
-def test_an_upgrade_in_place_keeps_claims(bare: Node) -> None:
-    bare.title("The package again, in place")
-    before = bare.json("plimsoll -o json status")
-    bare.run(
-        "DEBIAN_FRONTEND=noninteractive apt-get install -qy --reinstall /root/plimsoll_*.deb 2>&1 | tail -n 2"
-    )
+def test_the_proposed_configuration_is_read(bare: Node) -> None:
+    bare.title("A configuration for what this host has")
+    bare.run("plimsoll init --yes && systemctl restart plimsoll-agent")
     bare.ready()
-    after = bare.json("plimsoll -o json status")
-    assert after["uuid"] == before["uuid"] and after["pid"] != before["pid"]
+    assert bare.run("stat -c '%U:%G %a' /etc/plimsoll /etc/plimsoll/plimsoll.conf").splitlines() == [
+        "root:plimsoll 750",
+        "root:plimsoll 640",
+    ]
+    bare.run("plimsoll config show | grep plimsoll.conf")
     assert held(bare, BEFORE)
-    assert "enabled" in bare.run("plimsoll gate status")
 
 
 def test_the_agent_is_shut_in(bare: Node) -> None:
