@@ -35,7 +35,8 @@ NOT_ON_BOTH = {
 def on_openstack_too() -> set[str]:
     """What `./dev test-remote` runs with PLIMSOLL_TEST_PLACEMENT=openstack."""
     function = (CHECKOUT / "dev").read_text().partition("test_remote() {")[2].partition("\n}\n")[0]
-    return set(re.findall(r"tests/functional/(test_\w+\.py)", function))
+    told = re.findall(r"tests/functional/(test_[\w*]+\.py)", function)
+    return {found.name for each in told for found in FUNCTIONAL.glob(each)}
 
 
 def test_each_file_runs_on_both_or_has_a_reason() -> None:
@@ -43,5 +44,4 @@ def test_each_file_runs_on_both_or_has_a_reason() -> None:
     by_fixture = {name for name in files if FIXTURE.search((FUNCTIONAL / name).read_text())}
     on_both = by_fixture | on_openstack_too()
     assert files - on_both == NOT_ON_BOTH.keys() - by_fixture
-    assert on_openstack_too() <= files
     assert not on_both & NOT_ON_BOTH.keys()
