@@ -120,10 +120,11 @@ class UsedUnit:
 class UsedMemory:
     """Memory that a guest has on one NUMA cell of the host; `page_kib` None: in pages of no size it asked.
 
-    `guest_cell` is the guest's own cell that all of it is of, None where that is not told.
+    `cell` None: in large pages of any cells. `guest_cell` is the guest's own cell that all of it is of, None
+    where that is not told.
     """
 
-    cell: int
+    cell: int | None
     memory_mb: int
     page_kib: int | None = None
     guest_cell: int | None = None
@@ -134,7 +135,7 @@ class Guest:
     """A domain, running or only defined, and what it uses.
 
     `resources` {class: amount}: VCPU or PCPU, MEMORY_MB (MiB), DISK_GB (GiB, rounded up), and devices.
-    `memory` is what of its memory must be on certain cells, empty if it may be anywhere.
+    `memory` is what of its memory must be on certain cells or in large pages, empty if it may be anywhere.
     `problem` is a sentence on what of it could not be read; then `resources` and `units` are what was last
     known, if anything, and prove nothing. Such a guest is there all the same: to leave it out would say that
     it is gone.

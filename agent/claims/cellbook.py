@@ -26,6 +26,7 @@ class CellBook:
         self._owners: dict[int, str] = {}
         self._in_guests: dict[int, str] = {}
         self._guests: dict[str, Guest] = {}
+        self._coming: dict[str, Guest] = {}
 
     def refresh(self, host: HostCells) -> None:
         self.host = host
@@ -60,7 +61,15 @@ class CellBook:
             for used in guest.units
             if used.resource_class == CPUS and used.unit.isdecimal()
         }
-        self._guests = {guest.uuid: guest for guest in seen if guest.memory and guest.state not in _ABSENT}
+        here = {guest.uuid: guest for guest in seen if guest.state not in _ABSENT}
+        self._guests = {uuid: guest for uuid, guest in here.items() if guest.memory}
+        self._coming = {uuid: guest for uuid, guest in self._coming.items() if uuid not in here}
+
+    def expect(self, consumer: str, guest: Guest | None) -> None:
+        """Its guest is about to come: its memory counts until `saw` is told of it. None: it does not come."""
+        self._coming.pop(consumer, None)
+        if guest is not None:
+            self._coming[consumer] = guest
 
     def stock(self, consumer: str, moving: Mapping[str, str], *, keeps: bool = False) -> CellStock:
         """What is left for the consumer; `keeps`: besides what it has already, which goes to a migration.
@@ -73,15 +82,21 @@ class CellBook:
         if own is not None and own.cells:
             use.subtract(use_of(own.cells, self.host.small_page_kib))
         holder = None if keeps else consumer
-        counted = [guest for guest in self._guests.values() if self._counts(guest, holder, moving)]
-        use.update(use_of_guests(counted, self.host.small_page_kib))
+        guests = {**self._guests, **self._coming}
+        counted = [guest for guest in guests.values() if self._counts(guest, holder, moving)]
+        use.update(use_of_guests(counted, self.host, use))
         mine = frozenset(cpu for cpu, who in self._in_guests.items() if who == holder)
         busy = frozenset(
             cpu for held in (self._owners, self._in_guests) for cpu, who in held.items() if who != holder
         )
         memory = self._guests[consumer].memory if consumer in self._guests else ()
-        on = {used.cell for used in memory} | {cell.id for cell in self.host.cells if cell.dedicated & mine}
-        at = {used.guest_cell: used.cell for used in memory if used.guest_cell is not None}
+        at = {
+            used.guest_cell: used.cell
+            for used in memory
+            if used.guest_cell is not None and used.cell is not None
+        }
+        on = {used.cell for used in memory if used.cell is not None}
+        on |= {cell.id for cell in self.host.cells if cell.dedicated & mine}
         return CellStock(self.host, use, busy, mine, frozenset(on), {} if keeps else at)
 
     def _counts(self, guest: Guest, holder: str | None, moving: Mapping[str, str]) -> bool:

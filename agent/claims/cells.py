@@ -165,26 +165,56 @@ def use_of(cells: Iterable[PlacedCell], small_page_kib: int = SMALL_PAGE_KIB) ->
     used: Counter[tuple[int, str]] = Counter()
     for cell in cells:
         used[cell.host_cell, "vcpus"] += len(cell.floating)
-        _count_memory(used, cell.host_cell, cell.memory_mb, cell.page_kib, small_page_kib)
+        what, amount = amount_of(cell.memory_mb, cell.page_kib, small_page_kib)
+        used[cell.host_cell, what] += amount
     return used
 
 
-def use_of_guests(guests: Iterable[Guest], small_page_kib: int = SMALL_PAGE_KIB) -> Counter[tuple[int, str]]:
-    """What guests use of cells as far as the driver tells."""
+def use_of_guests(guests: Iterable[Guest], host: HostCells, beside: CellUse) -> Counter[tuple[int, str]]:
+    """What guests use of cells as far as the driver tells.
+
+    Large pages of any cells count evenly on those that have them left, beside what is in use already.
+    """
     used: Counter[tuple[int, str]] = Counter()
+    anywhere: Counter[str] = Counter()
     for guest in guests:
         for memory in guest.memory:
-            _count_memory(used, memory.cell, memory.memory_mb, memory.page_kib, small_page_kib)
+            what, amount = amount_of(memory.memory_mb, memory.page_kib, host.small_page_kib)
+            if memory.cell is not None:
+                used[memory.cell, what] += amount
+            else:
+                anywhere[what] += amount
+    for what, amount in anywhere.items():
+        used.update(_spread(what, amount, host, used + Counter(beside)))
     return used
 
 
-def _count_memory(
-    used: Counter[tuple[int, str]], cell: int, memory_mb: int, page_kib: int | None, small_page_kib: int
-) -> None:
+def _spread(what: str, amount: int, host: HostCells, used: CellUse) -> dict[tuple[int, str], int]:
+    """Evenly over the cells, to none more than it has left; what no cell has is nowhere."""
+    left = {
+        cell.id: count - used.get((cell.id, what), 0)
+        for cell in host.cells
+        for size, count in cell.pages.items()
+        if what == pages_of(size)
+    }
+    found: dict[tuple[int, str], int] = {}
+    fullest_first = sorted(left, key=lambda cell: (left[cell], cell))
+    for among, cell in zip(range(len(left), 0, -1), fullest_first, strict=True):
+        found[cell, what] = max(0, min(-(-amount // among), left[cell]))
+        amount -= found[cell, what]
+    return found
+
+
+def pages_of(size_kib: int) -> str:
+    """What a `CellUse` calls pages of that size."""
+    return f"pages:{size_kib}"
+
+
+def amount_of(memory_mb: int, page_kib: int | None, small_page_kib: int) -> tuple[str, int]:
+    """As what, and how much of it, memory counts in a `CellUse`."""
     if page_kib is None or page_kib in (SMALL_PAGE_KIB, small_page_kib):
-        used[cell, "memory_mb"] += memory_mb
-    else:
-        used[cell, f"pages:{page_kib}"] += -(-memory_mb * KIB_PER_MIB // page_kib)
+        return "memory_mb", memory_mb
+    return pages_of(page_kib), -(-memory_mb * KIB_PER_MIB // page_kib)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +261,7 @@ class CellStock:
             shared_cpus=len(cell.shared),
             memory_mb=max(0, memory_mb),
             pages={
-                size: max(0, count - self.use.get((cell.id, f"pages:{size}"), 0))
+                size: max(0, count - self.use.get((cell.id, pages_of(size)), 0))
                 for size, count in cell.pages.items()
             },
             favoured=self.favoured,

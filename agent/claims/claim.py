@@ -43,7 +43,7 @@ class Step(StrEnum):
     KEEP = "keep"
     """The consumer lives on another host, and its part of this one may be a migration's: nothing is freed."""
     FOUND = "found"
-    """Its guest holds other units than those that were to be made for it: they are the claim's now."""
+    """Its guest holds what was not known when it was claimed (units, disks): that is the claim's now."""
     LEFT = "left"
     """The consumer lives on another host, and nobody holds its part of this one any more."""
 

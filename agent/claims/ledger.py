@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from agent.claims.cellbook import CellBook
 from agent.claims.cells import HostCells
-from agent.claims.claim import Allocations, Claim, ClaimState, Explanation, Units
+from agent.claims.claim import Allocations, Claim, ClaimState, Explanation, Shortfall, Units
 from agent.claims.exclusion import room
 from agent.claims.fit import Amounts, FreeUnits, Host, cover, fit
-from agent.claims.fit_search import Makings
+from agent.claims.fit_search import Makings, Stock
+from agent.claims.lacking import lacking
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState
 from agent.tree import ProviderTree
@@ -129,6 +130,10 @@ class Ledger:
             for used in guest.units
         }
 
+    def expect(self, consumer: str, guest: Guest | None) -> None:
+        """Its guest is about to come, so its memory counts until it is seen; None: it does not come."""
+        self._cells.expect(consumer, guest)
+
     def name(self, consumer: str, units: Units | None) -> None:
         """From now on the consumer gets just these units of their classes, and no others; None: as all do."""
         if units is None:
@@ -233,6 +238,13 @@ class Ledger:
         own = self._own(consumer).get(uuid, {}).get(name, 0)
         used = self._used.get(uuid, {}).get(name, 0) - own
         return max(0, inventory.capacity - used) if inventory else 0
+
+    def lacks(self, guest: Guest) -> tuple[Shortfall, ...]:
+        """What is not there of the memory that the guest must have on certain cells, or in large pages."""
+        own = self._own(guest.uuid)
+        stock = Stock(self.host, self._without(own) if own else self._used, {})
+        cells = self._cells.stock(guest.uuid, self.moving())
+        return lacking(guest, self.claims.get(guest.uuid), cells, stock)
 
     def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Explanation:
         """Where the request of a moving instance fits, while what it has on this host goes to the migration.

@@ -1,13 +1,11 @@
 """The gate's decisions: whether a guest may start here or come in, and what becomes of its claim afterwards.
 
-libvirt waits for the answer with the domain locked, so nothing is asked of the hypervisor. A claim that the
-gate made lives as long as its guest is on this host, running or defined. A guest that comes in by a live
-migration is a move, which this host, the destination, begins, and ends by what it then sees of the guest: the
-hook of the source has nothing to say in it.
+libvirt waits for the answer with the domain locked, so nothing is asked of the hypervisor. A guest that comes
+in by a live migration is a move, which this host, the destination, begins: the hook of the source has nothing
+to say in it. What becomes of all that afterwards is in `agent.gate.ending`.
 Source: https://libvirt.org/hooks.html#etc-libvirt-hooks-qemu
 """
 
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,30 +16,25 @@ from uuid import uuid4
 from agent import log
 from agent.claims.claim import Claim, ClaimState, Shortfall
 from agent.claims.refusal import amounts, called, does_not_fit
-from agent.driver import Guest, GuestState
+from agent.driver import Guest
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
     DoesNotFit,
     DriverDataError,
-    PlacementError,
     PlacementUnavailable,
+    PlimsollError,
     Refused,
     UsageError,
 )
-from agent.gate.wanted import GATE_USER, Wanted, covers, is_gates, wanted
+from agent.gate.ending import ABSENT, Ending
+from agent.gate.wanted import Wanted, covers, is_gates, wanted
 from agent.moves.ownership import parts
-from agent.moves.table import Move, MoveKind, MoveState, Role
+from agent.moves.table import MoveKind, MoveState
 from agent.placement.client import PlacementClient
 from agent.tracker import ResourceTracker
 
 LOG = log.get(__name__)
-
-GRACE_S = 60.0
-"""A guest that is not seen so long after it was let in has not come."""
-
-_ARRIVED = frozenset({GuestState.RUNNING, GuestState.SUSPENDED})
-_ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 
 
 class Outcome(StrEnum):
@@ -92,10 +85,8 @@ class Gate:
         self._client = client
         self._guest_of = guest_of
         self._devices = devices
-        self._clock = clock
         self._new_uuid = new_uuid
-        self._lock = threading.Lock()
-        self._left: dict[str, float] = {}
+        self._ending = Ending(tracker, client, clock)
 
     def decide(self, asked: Asked) -> Verdict:
         """Raises Refused where the guest may not start; UsageError for XML that makes no sense;
@@ -123,7 +114,7 @@ class Gate:
         claims = self._tracker.claims()
         found: list[tuple[Guest, Verdict | Refused]] = []
         for guest in guests:
-            if guest.state in _ABSENT or guest.uuid in claims or guest.problem is not None:
+            if guest.state in ABSENT or guest.uuid in claims or guest.problem is not None:
                 continue
             try:
                 found.append((guest, self._enter(guest)))
@@ -136,18 +127,37 @@ class Gate:
     # A guest starts
 
     def _enter(self, guest: Guest) -> Verdict:
-        with self._lock:
-            self._left.pop(guest.uuid, None)
+        self._ending.comes(guest)
         asked = self._wanted(guest)
-        present = self._tracker.get(guest.uuid)
-        if present is None or present.state is not ClaimState.CLAIMED:
-            return self._claim(asked)
-        self._check_still_here(present)
-        if covers(present, asked) and (present.request == asked.request or not is_gates(present)):
-            return _verdict(Outcome.HELD, present)
-        if not is_gates(present):
-            raise _other_claim(present, asked)
-        return self._claim_anew(present, asked)
+        with self._expecting(guest, asked):
+            present = self._tracker.get(guest.uuid)
+            if present is None or present.state is not ClaimState.CLAIMED:
+                return self._claim(asked)
+            self._check_still_here(present)
+            if covers(present, asked) and (present.request == asked.request or not is_gates(present)):
+                return _verdict(Outcome.HELD, present)
+            if not is_gates(present):
+                raise _other_claim(present, asked)
+            return self._claim_anew(present, asked)
+
+    @contextmanager
+    def _expecting(self, guest: Guest, asked: Wanted) -> Iterator[None]:
+        """Its pages, and its memory on cells, are its own from now on, unless the block raises.
+
+        No provider has those. Raises DoesNotFit.
+        """
+        with self._tracker.register.lock:
+            ledger = self._tracker.register.ledger
+            lacks = ledger.lacks(guest)
+            if lacks:
+                raise does_not_fit(asked.request, lacks)
+            ledger.expect(guest.uuid, guest)
+        try:
+            yield
+        except PlimsollError:
+            with self._tracker.register.lock:
+                ledger.expect(guest.uuid, None)
+            raise
 
     def _check_still_here(self, present: Claim) -> None:
         """Raises ClaimConflict where the guest has moved away and this host did not hear of it yet: it may be
@@ -231,8 +241,7 @@ class Gate:
 
     def _come_in(self, guest: Guest) -> Verdict:
         """As a move where the instance holds something elsewhere; else it starts here as any other does."""
-        with self._lock:
-            self._left.pop(guest.uuid, None)
+        self._ending.comes(guest)
         self._end_before(guest.uuid)
         if self._tracker.get(guest.uuid) is not None:
             return self._enter(guest)
@@ -243,7 +252,7 @@ class Gate:
         if not parts(held.allocations, host.is_own, shared.__contains__).elsewhere:
             return self._enter(guest)
         asked = self._wanted(guest)
-        with self._naming(asked):
+        with self._expecting(guest, asked), self._naming(asked):
             move = self._tracker.move(asked.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
         return Verdict(
             Outcome.MOVING, guest.uuid, f"{called(asked.request)} comes in by migration {move.migration}"
@@ -262,83 +271,17 @@ class Gate:
     # A guest goes
 
     def _leave(self, guest: Guest) -> Verdict:
-        self._tracker.gone(guest.uuid)
-        with self._lock:
-            self._left[guest.uuid] = self._clock()
+        self._ending.went(guest)
         return Verdict(Outcome.NOTED, guest.uuid, f"{guest.name} ({guest.uuid}) has gone")
 
     def settle(self, guests: Collection[Guest], at: float) -> None:
-        """After a look at the host that began `at` (seconds since the epoch): end what is over.
-
-        Raises PlacementUnavailable, StateError; other refusals are logged, and tried again at the next look.
-        """
-        here = {guest.uuid: guest for guest in guests}
-        with self._lock:
-            left = {uuid for uuid, when in self._left.items() if when < at}
-        moves = [move for move in self._tracker.moves().values() if not move.ended]
-        if self._freed(moves, here) or left:
-            self._tried("moves are not followed", self._tracker.follow_moves)
-        for move in moves:
-            self._settle_arrival(move, here.get(move.instance), move.since + GRACE_S < at, left)
-        moving = {each for move in moves for each in (move.instance, move.migration)}
-        for claim in self._tracker.claims().values():
-            over = claim.consumer in left or claim.since + GRACE_S < at
-            ours = is_gates(claim) and claim.state is ClaimState.CLAIMED and claim.consumer not in moving
-            if ours and over and claim.consumer not in here:
-                self._release(claim)
-        with self._lock:
-            for uuid in left:
-                self._left.pop(uuid, None)
-
-    def _settle_arrival(self, move: Move, guest: Guest | None, late: bool, left: Collection[str]) -> None:
-        if move.role is not Role.DESTINATION or move.state is not MoveState.BEGUN or not _is_gates(move):
-            return
-        mover, migration = self._tracker.mover, move.migration
-        if guest is not None and (guest.state in _ARRIVED or (guest.state is GuestState.PAUSED and late)):
-            self._tried(f"migration {migration} is not confirmed", lambda: mover.confirm(migration))
-        elif (guest is None or guest.state in _ABSENT) and (late or move.instance in left):
-            self._tracker.gone(move.instance)
-            self._tried(f"migration {migration} is not reverted", lambda: mover.revert(migration))
-
-    def _freed(self, moves: Collection[Move], here: Mapping[str, Guest]) -> bool:
-        """Whether guests of the gate have moved away: a definition that stays behind holds nothing."""
-        found = False
-        for move in moves:
-            if move.role is Role.SOURCE and move.old.request.user_id == GATE_USER:
-                guest = here.get(move.instance)
-                if guest is None or guest.state in _ABSENT:
-                    self._tracker.gone(move.instance)
-                    found = True
-        if found:
-            self._tracker.deliver()
-        return found
-
-    def _release(self, claim: Claim) -> None:
-        if self._tried(f"{claim.consumer} is not released", lambda: self._tracker.release(claim.consumer)):
-            LOG.info(
-                "Released %s: it is on this host no more.",
-                called(claim.request),
-                fields={"consumer": claim.consumer},
-            )
-
-    def _tried(self, what: str, action: Callable[[], object]) -> bool:
-        try:
-            action()
-        except PlacementUnavailable:
-            raise
-        except (PlacementError, Refused) as error:
-            LOG.warning("The gate: %s: %s", what, error.message)
-            return False
-        return True
+        """See `Ending.settle`."""
+        self._ending.settle(guests, at)
 
 
 def _verdict(outcome: Outcome, claim: Claim) -> Verdict:
     told = amounts(claim.request.resources)
     return Verdict(outcome, claim.consumer, f"{called(claim.request)} holds {told}")
-
-
-def _is_gates(move: Move) -> bool:
-    return move.new is not None and move.new.request.user_id == GATE_USER
 
 
 def _other_claim(present: Claim, asked: Wanted) -> ClaimConflict:

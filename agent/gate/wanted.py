@@ -1,13 +1,14 @@
 """What a guest that is about to start asks for: its amounts, and the very units that it names. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.claims.claim import Claim, Units
 from agent.claims.fit import Host
 from agent.claims.request_types import ClaimRequest, RequestGroup
 from agent.driver import Guest, UsedUnit
 
+DISK = "DISK_GB"
 GATE_USER = "plimsoll-gate"
 """The user that the gate's claims are of; those of others it never releases."""
 
@@ -53,6 +54,16 @@ def wanted(guest: Guest, host: Host, devices: Mapping[str, str]) -> Wanted:
         user_id=GATE_USER,
     )
     return Wanted(request, named, tuple(unmanaged))
+
+
+def with_disk(request: ClaimRequest, guest: Guest) -> ClaimRequest:
+    """The request with the DISK_GB of its guest, where it has none yet."""
+    amount = guest.resources.get(DISK, 0)
+    if not amount or DISK in request.resources:
+        return request
+    rest = next((group for group in request.groups if not group.suffix), RequestGroup())
+    others = tuple(group for group in request.groups if group.suffix)
+    return replace(request, groups=(replace(rest, resources={**rest.resources, DISK: amount}), *others))
 
 
 def covers(claim: Claim, asked: Wanted) -> bool:

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
-from drivers.libvirt.guestmemory import cpu_set, memory_nodes, used_memory
+from drivers.libvirt.guestmemory import USUAL_KIB, cpu_set, memory_nodes, used_memory
 from drivers.libvirt.xmldata import number, parse_xml, pci_address, size_bytes, text_of, uuid_of
 
 VCPUS_MAX = 65536
@@ -53,8 +53,11 @@ class Domain:
     memory: tuple[UsedMemory, ...] = ()
 
 
-def parse_domain(text: str, what: str = "a domain") -> Domain:
-    """`what` names the domain in errors. Raises DriverDataError."""
+def parse_domain(text: str, what: str = "a domain", usual_page_kib: int = USUAL_KIB) -> Domain:
+    """`what` names the domain in errors; `usual_page_kib` is the size of large pages that have none.
+
+    Raises DriverDataError.
+    """
     root = parse_xml(text, what, "domain")
     memory = root.find("memory")
     if memory is None:
@@ -75,7 +78,7 @@ def parse_domain(text: str, what: str = "a domain") -> Domain:
         pci_devices=_once(_addresses(root, "devices/hostdev[@type='pci']", what)),
         interfaces=_once(_addresses(root, "devices/interface[@type='hostdev']", what)),
         memory_nodes=memory_nodes(root, what),
-        memory=tuple(used_memory(root, what)),
+        memory=tuple(used_memory(root, what, usual_page_kib)),
     )
 
 

@@ -25,6 +25,7 @@ from drivers.libvirt.model import Model, ModelSettings, make_model
 from drivers.libvirt.moves import Tenant
 from drivers.libvirt.options import OPTIONS, LibvirtOptions
 from drivers.libvirt.suggest import suggestions
+from drivers.libvirt.sysfs import usual_page_kib
 
 if TYPE_CHECKING:
     from drivers.libvirt.connection import Connection
@@ -85,7 +86,7 @@ class LibvirtDriver(Driver):
             model, parts = self._model, self._parts
         if model is None or parts is None:
             raise DriverUnavailable("the devices of this host were not read yet")
-        domain = parse_domain(xml)
+        domain = parse_domain(xml, usual_page_kib=usual_page_kib())
         disk_gb = parts[1].disk_gb(domain)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
         guest = guest_of(domain, GuestState.STARTING, (disk_gb or 0) * BYTES_PER_GIB, dedicated)

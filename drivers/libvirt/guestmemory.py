@@ -15,6 +15,7 @@ from drivers.libvirt.xmldata import number, size_bytes
 
 BYTES_PER_MIB = 2**20
 CELLS_MAX = 1024
+USUAL_KIB = 2048
 
 
 def memory_nodes(root: Element, what: str) -> frozenset[int]:
@@ -22,11 +23,13 @@ def memory_nodes(root: Element, what: str) -> frozenset[int]:
     return _nodes(root.find("numatune/memory"), what)
 
 
-def used_memory(root: Element, what: str) -> Iterator[UsedMemory]:
+def used_memory(root: Element, what: str, usual_kib: int = USUAL_KIB) -> Iterator[UsedMemory]:
     """The memory of each guest cell; of a domain without any, all of it.
 
+    `usual_kib` is the size of large pages of which the domain says none.
+
     Memory that may be on several nodes is counted evenly on them, since nobody says where it came to be;
-    memory that may be anywhere is left out.
+    memory that may be anywhere is left out, unless it is in large pages: those are of some node.
     """
     everywhere = memory_nodes(root, what)
     own = {
@@ -36,7 +39,9 @@ def used_memory(root: Element, what: str) -> Iterator[UsedMemory]:
     for cell, memory_mb in _guest_cells(root, what):
         nodes = sorted(own.get(cell, everywhere))
         whole = cell if len(nodes) == 1 else None
-        page_kib = _page_kib(root, cell, what)
+        page_kib = _page_kib(root, cell, what, usual_kib)
+        if not nodes and page_kib is not None:
+            yield UsedMemory(None, memory_mb, page_kib)
         for node, share_mb in zip(nodes, shares(memory_mb, max(1, len(nodes))), strict=False):
             yield UsedMemory(node, share_mb, page_kib, whole)
 
@@ -54,14 +59,15 @@ def _guest_cells(root: Element, what: str) -> Iterator[tuple[int, int]]:
         yield 0, -(-size_bytes(memory, f"{what}: <memory>") // BYTES_PER_MIB)
 
 
-def _page_kib(root: Element, cell: int, what: str) -> int | None:
+def _page_kib(root: Element, cell: int, what: str, usual_kib: int) -> int | None:
     """The size of a guest cell's pages in KiB, None where the domain asks for none."""
+    asked = root.find("memoryBacking/hugepages")
     pages = root.findall("memoryBacking/hugepages/page")
     named = [page for page in pages if cell in cpu_set(page, what, "nodeset")]
     common = [page for page in pages if page.get("nodeset") is None]
     for page in (*named, *common):
         return size_bytes_of_page(page, what) // 2**10
-    return None
+    return usual_kib if asked is not None and not pages else None
 
 
 def _nodes(element: Element | None, what: str) -> frozenset[int]:

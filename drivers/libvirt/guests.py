@@ -10,6 +10,7 @@ from agent.driver import Guest, GuestState
 from agent.errors import DriverDataError
 from drivers.libvirt.connection import Session
 from drivers.libvirt.domains import Disk, Domain, guest_of, parse_domain
+from drivers.libvirt.sysfs import usual_page_kib
 
 LOG = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def read_guest(
         session.beat()
         state = _state(*domain.state())
         session.beat()
-        parsed = parse_domain(domain.XMLDesc(), f"domain {name} ({uuid})")
+        parsed = parse_domain(domain.XMLDesc(), f"domain {name} ({uuid})", usual_page_kib())
         size, problem = _disk_bytes(session, domain, parsed.disks)
         guest = replace(guest_of(parsed, state, size, dedicated), uuid=uuid, problem=problem)
         if problem is not None and known is not None and "DISK_GB" in known.guest.resources:

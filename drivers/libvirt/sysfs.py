@@ -1,14 +1,16 @@
-"""What only sysfs says of devices: how many mediated devices of a type fit on a card, and which type a
-virtual function of a vendor's own VFIO driver has.
+"""What only the kernel says: how many mediated devices of a type fit on a card, which type a virtual
+function of a vendor's own VFIO driver has, how large a large page is.
 
-Source: https://docs.kernel.org/driver-api/vfio-mediated-device.html
+Source: https://docs.kernel.org/driver-api/vfio-mediated-device.html and admin-guide/mm/hugetlbpage.html
 """
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from agent.errors import DriverDataError
+from drivers.libvirt.guestmemory import USUAL_KIB
 
 SIZE_MAX = 65536
 _SAFE = re.compile(r"[A-Za-z0-9_.:-]*[A-Za-z0-9_-]", re.ASCII)
@@ -18,6 +20,19 @@ _TYPE = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 NO_TYPE = "0"
 """What a virtual function says that has no type: a guest cannot open it."""
+
+MEMINFO = Path("/proc/meminfo")
+_USUAL = re.compile(r"^Hugepagesize: +([0-9]{1,12}) kB$", re.ASCII | re.MULTILINE)
+
+
+@cache
+def usual_page_kib(path: Path = MEMINFO) -> int:
+    """The size in KiB of this host's large pages where a domain names none; the kernel's from the boot on."""
+    try:
+        found = _USUAL.search(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        found = None
+    return int(found[1]) if found else USUAL_KIB
 
 
 class Sysfs:

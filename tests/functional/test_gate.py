@@ -20,8 +20,7 @@ from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import UsageError
-from agent.gate import gate as gate_module
-from agent.gate import install
+from agent.gate import ending, install
 from agent.gate.wanted import GATE_USER
 from agent.moves.table import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations
@@ -102,7 +101,7 @@ def test_a_defined_guest_keeps_its_claim_until_it_is_undefined(
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     host.starts(vm, domain(vm.uuid))
     host.ends(vm, domain(vm.uuid), defined=True)
-    monkeypatch.setattr(gate_module, "GRACE_S", 0.0)
+    monkeypatch.setattr(ending, "GRACE_S", 0.0)
     host.world.agent.look("its interval")
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     host.driver.remove_guest(vm.uuid)
@@ -115,7 +114,7 @@ def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch
     host.allowed("prepare", "begin", domain(uuid))
     host.world.agent.look("its interval")
     assert claim_of(host, uuid) is ClaimState.CLAIMED
-    monkeypatch.setattr(gate_module, "GRACE_S", 0.0)
+    monkeypatch.setattr(ending, "GRACE_S", 0.0)
     host.world.agent.look("its interval, later")
     assert claim_of(host, uuid) is None
 
@@ -414,7 +413,7 @@ def test_a_migration_that_never_came_is_reverted_after_a_while(
     other.allowed("migrate", "begin", domain(vm.uuid))
     other.world.agent.look("its interval")
     assert other.held(vm.uuid) != {}
-    monkeypatch.setattr(gate_module, "GRACE_S", 0.0)
+    monkeypatch.setattr(ending, "GRACE_S", 0.0)
     other.world.agent.look("its interval, later")
     assert other.held(vm.uuid) == {}
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}

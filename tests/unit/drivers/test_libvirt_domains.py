@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -10,6 +11,7 @@ from libvirt_node import DATA, domain, domain_uuid
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
 from drivers.libvirt.domains import Disk, Domain, guest_of, parse_domain
+from drivers.libvirt.sysfs import usual_page_kib
 
 DEDICATED = frozenset({4, 5, 6, 7})
 
@@ -265,8 +267,19 @@ TWO_CELLS = (
 
 def test_memory_that_may_be_anywhere_is_on_no_node() -> None:
     wish = "<numatune><memory mode='preferred' nodeset='1'/></numatune>"
-    for elements in ("", wish, HUGE.format("<page size='2' unit='MiB'/>")):
+    for elements in ("", wish):
         assert with_memory(elements) == ()
+
+
+def test_large_pages_are_of_some_node_wherever_they_may_be() -> None:
+    pages = HUGE.format("<page size='1' unit='GiB'/>")
+    assert with_memory(pages) == (UsedMemory(None, 512, 1048576),)
+    assert with_memory(HUGE.format("")) == (UsedMemory(None, 512, 2048),)
+    usual = domain(1).replace("</domain>", HUGE.format("") + "</domain>")
+    assert parse_domain(usual, usual_page_kib=65536).memory == (UsedMemory(None, 512, 65536),)
+    assert with_memory(STRICT.format(1), HUGE.format("")) == (UsedMemory(1, 512, 2048, 0),)
+    second = HUGE.format("<page size='2' unit='MiB' nodeset='1'/>")
+    assert with_memory(TWO_CELLS, second) == (UsedMemory(None, 2048, 2048),)
 
 
 def test_memory_is_on_the_nodes_that_it_must_be_on_in_pages_of_its_size() -> None:
@@ -303,3 +316,10 @@ def test_the_memory_of_each_guest_cell() -> None:
 def test_memory_that_makes_no_sense_is_told(element: str) -> None:
     with pytest.raises(DriverDataError):
         with_memory(element)
+
+
+def test_the_kernel_says_how_large_a_page_is_of_which_a_domain_says_nothing(tmp_path: Path) -> None:
+    told = tmp_path / "meminfo"
+    told.write_text("HugePages_Free:        0\nHugepagesize:    1048576 kB\nHugetlb: 0 kB\n")
+    assert usual_page_kib(told) == 1048576
+    assert usual_page_kib(tmp_path / "none") == 2048

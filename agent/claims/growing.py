@@ -1,0 +1,60 @@
+"""A claim gets what of its guest was not known when it was made: in one write, and nothing is let go."""
+
+from dataclasses import replace
+
+from agent.claims.claim import Allocations, Claim, ClaimState, Step
+from agent.claims.refusal import called, does_not_fit
+from agent.claims.register import Register
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.errors import ClaimConflict, PlacementError
+from agent.placement.client import PlacementClient
+
+
+def grow(register: Register, client: PlacementClient, request: ClaimRequest) -> Claim:
+    """The claim of the request's consumer, with what the request has beyond it. The caller has its turn.
+
+    It is in the journal before it is written, and what was not written, or not for certain, is taken out
+    again: the next attempt finds what placement holds. Raises DoesNotFit, ClaimConflict, PlacementError,
+    StateError.
+    """
+    consumer = request.consumer
+    held = client.allocations_of(consumer)
+    with register.lock:
+        before = register.ledger.claims.get(consumer)
+        if before is None or before.state is not ClaimState.CLAIMED or register.move_of(consumer) is not None:
+            raise ClaimConflict(f"{called(request)} is not claimed, or moves: its claim stays as it is.")
+        after = _grown(register, before, request)
+        if held.allocations not in (before.allocations, after.allocations):
+            raise ClaimConflict(
+                f"Placement holds something else for {called(request)} than its claim: mend that first "
+                "(plimsoll audit).",
+                consumer=consumer,
+            )
+        written = register.move(Step.FOUND, consumer, after)
+    register.settle(written, consumer, before)
+    try:
+        client.write_allocations(replace(held, allocations=after.allocations))
+    except PlacementError:
+        register.move_durably(Step.FOUND, consumer, before)
+        raise
+    return after
+
+
+def _grown(register: Register, before: Claim, request: ClaimRequest) -> Claim:
+    """With the register's lock held. Raises DoesNotFit."""
+    has = before.request.resources
+    more = {name: amount - has.get(name, 0) for name, amount in request.resources.items()}
+    missing = {name: amount for name, amount in more.items() if amount > 0}
+    found = register.ledger.fit(ClaimRequest(request.consumer, (RequestGroup("", missing),)))
+    if not found.fits:
+        raise does_not_fit(request, found.shortfalls)
+    return replace(before, request=request, allocations=_together(before.allocations, found.allocations))
+
+
+def _together(first: Allocations, second: Allocations) -> Allocations:
+    found = {uuid: dict(amounts) for uuid, amounts in first.items()}
+    for uuid, amounts in second.items():
+        here = found.setdefault(uuid, {})
+        for name, amount in amounts.items():
+            here[name] = here.get(name, 0) + amount
+    return found
