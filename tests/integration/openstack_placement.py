@@ -14,6 +14,7 @@ import threading
 from typing import Any
 
 from cheroot.wsgi import Server
+from jsonschema.validators import validator_for
 from oslo_config import cfg
 from oslo_log import log
 from placement import conf, db_api, deploy
@@ -55,6 +56,7 @@ class Door:
 def main() -> None:
     database, port = sys.argv[1], int(sys.argv[2])
     logging.getLogger("placement").setLevel(logging.CRITICAL)
+    check_schemas_once()
     aged = Aged(application(database), os.environ.get(MICROVERSION, NEWEST))
     door = Door(port, threads_for(database), aged)
     orders = {"empty": empty, "close": door.close, "open": door.open, "speak": aged.speak}
@@ -64,6 +66,19 @@ def main() -> None:
         orders[order](*words)
         print(line.strip(), flush=True)
     door.close()
+
+
+def check_schemas_once() -> None:
+    """Placement has its own schema checked with every body, which is a fifth of what a write costs."""
+    validator = validator_for({})
+    check, checked = validator.check_schema, {}
+
+    def once(schema: Any) -> None:
+        if id(schema) not in checked:
+            check(schema)
+            checked[id(schema)] = schema  # kept, so that no other gets its id
+
+    validator.check_schema = once
 
 
 def threads_for(database: str) -> int:
