@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 from pathlib import Path
 
 FILE_MODE = 0o600
@@ -27,6 +28,20 @@ def make_directory(path: Path) -> None:
         make_directory(path.parent)
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         sync_directory(path.parent)
+
+
+def owner_beside_root(path: Path) -> str | None:
+    """Where this process is root and the directory another user's: that one's name, or uid if it has none.
+
+    :raises OSError: it could not be looked at
+    """
+    uid = path.stat().st_uid
+    if os.geteuid() != 0 or uid == 0:
+        return None
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def make_file(path: Path) -> None:

@@ -5,6 +5,7 @@
     ├─ DatabaseBusy        another program holds an SQLite lock on it for too long
     ├─ DatabaseDamaged     the file is not a sound database
     ├─ DatabaseForeign     a sound database, of another application
+    ├─ DatabaseOfAnother   root would write into another user's directory
     ├─ DatabaseNewer       written by a newer version
     ├─ DatabaseUnwritable  the disk refused a write or a sync
     │  └─ DiskFull         ... because no space is left
@@ -61,6 +62,15 @@ class DatabaseForeign(DatabaseError):
             path,
             f"{path} belongs to another application (application_id {found:#x}, expected {wanted:#x}); "
             "it was left as it is. Point the state directory elsewhere.",
+        )
+
+
+class DatabaseOfAnother(DatabaseError):
+    def __init__(self, path: Path, owner: str) -> None:
+        super().__init__(
+            path,
+            f"{path.parent} is {owner}'s, who could not read what root writes there; nothing was changed. "
+            f"Run this as that user: runuser -u {owner} -- plimsoll ...",
         )
 
 

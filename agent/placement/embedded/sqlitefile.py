@@ -29,6 +29,7 @@ from agent.placement.embedded.durablefiles import (
     LockHeld,
     make_directory,
     make_file,
+    owner_beside_root,
     sync_directory,
     sync_file,
     take_lock,
@@ -48,6 +49,7 @@ from agent.placement.embedded.sqliteerrors import (
     DatabaseForeign,
     DatabaseLocked,
     DatabaseNewer,
+    DatabaseOfAnother,
     DatabaseTimeout,
     DatabaseUnwritable,
     DiskFull,
@@ -95,10 +97,14 @@ class SqliteFile:
 
         :raises DatabaseLocked: another process owns the file
         :raises DatabaseDamaged, DatabaseForeign, DatabaseNewer: not a file to work on; it is left as it is
+        :raises DatabaseOfAnother: root may not, where the directory is another user's
         :raises DatabaseUnwritable: the directory or the disk refused
         """
         try:
             make_directory(path.parent)
+            owner = owner_beside_root(path.parent)
+            if owner is not None:
+                raise DatabaseOfAnother(path, owner)
             descriptor = take_lock(path.with_name(path.name + ".lock"))
         except LockHeld as held:
             raise DatabaseLocked(path, held.pid) from None

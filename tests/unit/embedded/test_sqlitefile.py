@@ -21,6 +21,7 @@ from agent.placement.embedded.sqliteerrors import (
     DatabaseForeign,
     DatabaseLocked,
     DatabaseNewer,
+    DatabaseOfAnother,
     DatabaseTimeout,
     DiskFull,
 )
@@ -156,6 +157,15 @@ def test_another_applications_file_is_refused(path: Path) -> None:
     with pytest.raises(DatabaseForeign):
         opened(path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write into another user's directory")
+def test_root_leaves_nothing_in_a_directory_of_another_user(path: Path) -> None:
+    """The agent could not read it: its identity, its journal, its placement."""
+    os.chown(path.parent, 65534, 65534)
+    with pytest.raises(DatabaseOfAnother, match=r"nobody's.*runuser -u nobody -- plimsoll"):
+        opened(path)
+    assert list(path.parent.iterdir()) == []
 
 
 def test_a_newer_schema_is_refused(path: Path) -> None:
