@@ -51,6 +51,11 @@ def cell_provider_name(host: str, cell: int) -> str:
     return f"{host}_numa{cell}"
 
 
+def cell_device(cell: int | str) -> str:
+    """`DescribedProvider.device` of a cell."""
+    return f"numa:{cell}"
+
+
 def _cell_providers(
     name: str,
     cells: tuple[Cell, ...],
@@ -71,7 +76,7 @@ def _cell_providers(
                 **memory_inventory(cell.memory_mb, reserved_mb[index], settings),
             },
             traits=frozenset({"HW_NUMA_ROOT"}),
-            device=f"numa:{cell.id}",
+            device=cell_device(cell.id),
             units=cpu_units(own_dedicated),
             cell=cell.id,
         )

@@ -1,19 +1,22 @@
-"""The classes that a card's units have had: who renames one in the configuration has the allocations follow.
-Pure.
+"""What a device was before, which nobody else knows: who renames a class in the configuration, or divides the
+host into other NUMA cells, has the allocations follow. Pure.
 
-The configuration says only how things are called now. So what was described once is remembered, by device.
+The configuration, and the host, say only how things are now. So what was described once is remembered.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from agent.driver import DescribedProvider
+from drivers.hosttree import cell_device
 
 CLASSES_MAX = 16
 USUAL = "VGPU"
 """What nova calls mediated devices unless it is told otherwise."""
 
 Classes = Mapping[str, tuple[str, ...]]
-"""{DescribedProvider.device: the classes of its exact units, the one described last at the end}"""
+"""{DescribedProvider.device: the classes of its exact units, the one described last at the end; of a NUMA
+cell, once there were others than now: the cells that there ever were}
+"""
 
 
 def classes_described(
@@ -32,6 +35,32 @@ def classes_described(
         before = dict.fromkeys(name for name in (*usual, *found.get(provider.device, ())) if name not in now)
         found[provider.device] = (*before, *now)[-CLASSES_MAX:]
     return found
+
+
+def cells_described(known: Classes, providers: Iterable[DescribedProvider]) -> Classes:
+    """`known` with the cells among these providers; they are others than before, or the same."""
+    now = {each.device for each in providers if _cells([each.device])}
+    before = {device for device in known if _cells([device])}
+    if not now or now == before:
+        return known
+    every = tuple(sorted(now | before)) if before else ()
+    return {**known, **dict.fromkeys(sorted(now | before), every)}
+
+
+def cells_before(cell: int, known: Classes) -> tuple[int, ...]:
+    """The cells that this one's CPUs and memory may have been counted in."""
+    return tuple(each for each in _cells(known.get(cell_device(cell), ())) if each != cell)
+
+
+def cells_gone(known: Classes, there: Collection[int]) -> tuple[int, ...]:
+    """The cells that were described once and are not among those that are `there`."""
+    return tuple(cell for cell in _cells(known) if cell not in there)
+
+
+def _cells(devices: Iterable[str]) -> list[int]:
+    prefix = cell_device("")
+    numbers = (device.removeprefix(prefix) for device in devices if device.startswith(prefix))
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def renamed(provider: DescribedProvider, known: Classes) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from drivers.hosttree import cell_provider_name, host_providers
 from drivers.libvirt.cards import Remembered
 from drivers.libvirt.devices import DeviceFacts, DeviceSettings, describe_cards
 from drivers.libvirt.domains import Domain
-from drivers.libvirt.former import Classes, classes_described
+from drivers.libvirt.former import Classes, cells_described, classes_described
 from drivers.libvirt.holding import Place, missing_units, remember, unit_places, with_places
 from drivers.libvirt.host import HostFacts, describe_host, describe_topology, host_cells
 from drivers.libvirt.moves import Tenant, moves_of
@@ -67,7 +67,7 @@ def make_model(
     places = unit_places(providers, devices, settings.devices, missing)
     tenants = [Tenant(with_places(each.guest, places), each.domain) for each in domains]
     divided = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}
-    classes = classes_described(classes or {}, cards, divided)
+    classes = cells_described(classes_described(classes or {}, cards, divided), own)
     moves = moves_of(providers, _cell_totals(cells, settings), tenants, cells, classes)
     complete = all(each.domain is not None for each in domains)
     return Model(

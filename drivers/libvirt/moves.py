@@ -1,18 +1,19 @@
 """What moved between providers, whichever way the host was reported before. Pure.
 
 The driver does not know what placement has. So it always says where each inventory would have been in the
-models that a host may come from: everything on the root, or CPUs and memory under cells; CPUs shared or
-dedicated; devices under the class that they had before, mediated ones under nova's usual one. An instruction
-whose source has nothing is no work.
+models that a host may come from: everything on the root, or CPUs and memory under cells, which may have been
+others; CPUs shared or dedicated; devices under the class that they had before, mediated ones under nova's
+usual one. An instruction whose source has nothing is no work.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.driver import Cell, DescribedProvider, Guest, Move
 from drivers.hosttree import cell_provider_name
 from drivers.libvirt.domains import Domain
-from drivers.libvirt.former import USUAL, Classes, renamed
+from drivers.libvirt.former import USUAL, Classes, cells_before, cells_gone, renamed
 
 _HOST_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
 _COUNTED_FLAT = (USUAL, "SRIOV_NET_VF")
@@ -37,14 +38,14 @@ def moves_of(
     classes: Classes,
 ) -> tuple[Move, ...]:
     """`providers` as described, the host first; `cell_totals` {cell: {class: amount}} what the cells have,
-    whether they are reported or not; `classes` are those that the units of devices have had.
+    whether they are reported or not; `classes` is what devices were before.
     """
     root = providers[0].name
     told = [tenant for tenant in tenants if tenant.guest.problem is None]
     return (
         *_of_devices(root, providers, told, classes),
         *_of_nothing(root, providers, told),
-        *_of_cells(providers, cell_totals, told, cells),
+        *_of_cells(providers, cell_totals, _shares_by_cell(told, cells), classes),
         *_of_cpus(providers, told),
     )
 
@@ -92,21 +93,28 @@ def _device_users(told: Iterable[Tenant]) -> dict[str, dict[str, dict[str, int]]
 def _of_cells(
     providers: Sequence[DescribedProvider],
     cell_totals: Mapping[int, Mapping[str, int]],
-    told: Sequence[Tenant],
-    cells: Sequence[Cell],
+    shares: Mapping[int, Shares],
+    classes: Classes,
 ) -> Iterator[Move]:
-    """From the root to its cells where those are reported, else from cells that were to the root."""
+    """From the root, and from the cells that a boot of the host made others of, to its cells where those are
+    reported; else from cells that were to the root.
+    """
     root = providers[0].name
     names = {provider.name for provider in providers}
-    shares = _shares_by_cell(told, cells)
+    whole: Counter[str] = Counter()
     for cell_id, totals in cell_totals.items():
         name = cell_provider_name(root, cell_id)
         if not totals:
             continue
         if name in names:
-            yield Move(root, totals, name, shares.get(cell_id, {}))
+            former = [cell_provider_name(root, each) for each in cells_before(cell_id, classes)]
+            yield from (Move(source, totals, name, shares.get(cell_id, {})) for source in (root, *former))
         else:
+            whole.update(totals)
             yield Move(name, totals, root)
+    if whole:
+        gone = (cell_provider_name(root, each) for each in cells_gone(classes, cell_totals))
+        yield from (Move(source, dict(whole), root) for source in gone)
 
 
 def _shares_by_cell(told: Iterable[Tenant], cells: Sequence[Cell]) -> dict[int, dict[str, dict[str, int]]]:

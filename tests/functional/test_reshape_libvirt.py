@@ -26,11 +26,14 @@ from agent.driver import (
     HostSettings,
     Topology,
 )
+from agent.errors import DoesNotFit
 from agent.placement.client import ConsumerAllocations
 from agent.tree import Inventory, Provider
+from drivers.libvirt.cards import Card
 from drivers.libvirt.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.devicespec import MdevSpec, parse_device_specs
 from drivers.libvirt.domains import guest_of, parse_domain
+from drivers.libvirt.host import HostFacts
 from drivers.libvirt.model import Model, ModelSettings, make_model
 from drivers.libvirt.moves import Tenant
 
@@ -61,6 +64,7 @@ class Recorded(Driver):
     """The libvirt driver's model without libvirt: a recorded host, with these domains. It remembers."""
 
     def __init__(self, xml: tuple[str, ...] = ()) -> None:
+        self.host = RECORDED
         self.facts = FACTS["domains"]
         self.xml = xml
         self.states: dict[str, GuestState] = {}
@@ -76,7 +80,7 @@ class Recorded(Driver):
         parsed = [parse_domain(text) for text in self.xml]
         states = [self.states.get(each.uuid, GuestState.RUNNING) for each in parsed]
         self.memory = make_model(
-            RECORDED,
+            self.host,
             self.facts,
             [
                 Tenant(guest_of(each, state, 0, dedicated), each)
@@ -350,6 +354,96 @@ def test_a_device_moved_to_another_cell_and_back(stage: Stage) -> None:
         tree = stage.world.tree()
         assert tree[stage.world.uuid(A100)].parent == stage.world.uuid(expected)
         assert (stage.state(), stage.claim(A)) == (before, claim)
+
+
+def divided(cells: int) -> HostFacts:
+    """The recorded host, which has two cells of two CPUs, as its firmware may divide it as well."""
+    capabilities = RECORDED.capabilities
+    first, second = capabilities.cells
+    if cells == 1:
+        whole = replace(
+            first,
+            cpus=first.cpus | second.cpus,
+            memory_mb=first.memory_mb + second.memory_mb,
+            siblings=(*first.siblings, *second.siblings),
+        )
+        return replace(RECORDED, capabilities=replace(capabilities, cells=(whole,)))
+    quarters = tuple(
+        replace(cell, id=cpu, cpus=frozenset({cpu}), memory_mb=cell.memory_mb // 2, siblings=())
+        for cell in (first, second)
+        for cpu in sorted(cell.cpus)
+    )
+    return replace(RECORDED, capabilities=replace(capabilities, cells=quarters))
+
+
+def test_a_host_that_is_divided_into_other_cells(stage: Stage) -> None:
+    """By its firmware, over a boot: what is held goes where its guest is, and nothing is offered twice."""
+    stage.driver.xml = (domain(1, vcpus=2, inside=PINNED, devices=hostdev(ON_A100)), domain(2))
+    stage.show(host=DEDICATED, report_numa=True)
+    stage.adopt(A, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}})
+    stage.adopt(B, {CELL0: {"VCPU": 1, "MEMORY_MB": 512}})
+    before = stage.state()
+    sums = whole(stage)
+    cell2, cell3 = f"{HOST}_numa2", f"{HOST}_numa3"
+    for cells, expected in (
+        (1, {CELL0: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}),
+        (2, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}),
+        (4, {CELL1: {"MEMORY_MB": 512}, cell2: {"PCPU": 1}, cell3: {"PCPU": 1}, A100: {"VGPU": 1}}),
+        (2, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}),
+    ):
+        stage.driver.host = RECORDED if cells == 2 else divided(cells)
+        stage.show()
+        assert stage.world.placed(A) == expected
+        assert stage.world.placed(B) == {CELL0: {"VCPU": 1, "MEMORY_MB": 512}}
+        assert whole(stage) == sums
+        assert sum(name.startswith(f"{HOST}_numa") for name in stage.world.totals()) == cells
+    assert stage.state() == before
+    stage.driver.host = divided(1)
+    stage.show(report_numa=False)
+    assert stage.world.placed(A) == {HOST: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}
+    assert whole(stage) == sums
+    stage.undone_and_done_again()
+
+
+def whole(stage: Stage) -> dict[str, int]:
+    """{class: what the host offers of it in all}, of CPUs and memory."""
+    names = ("VCPU", "PCPU", "MEMORY_MB")
+    return {name: sum(each.get(name, 0) for each in stage.world.totals().values()) for name in names}
+
+
+def at(address: str, card: Card, *, with_mdevs: bool) -> Card:
+    """The same card in another slot."""
+    device = replace(card.device, address=address, name=f"pci_{address}")
+    mdevs = tuple(replace(mdev, parent=device.name) for mdev in card.mdevs) if with_mdevs else ()
+    return replace(card, device=device, mdevs=mdevs)
+
+
+@pytest.mark.parametrize("with_mdevs", [False, True])
+def test_a_card_in_another_slot_is_another_card_until_it_is_back(with_mdevs: bool, stage: Stage) -> None:
+    """What is held of the one that was there stays, nobody else gets it, and that is told."""
+    stage.driver.xml = (domain(1, devices=hostdev(ON_M60)),)
+    stage.show()
+    claim, before = stage.adopt(A, {M60: {"VGPU": 1}}), stage.state()
+    recorded = FACTS["domains"]
+    moved = tuple(
+        at("0000:45:00.0", card, with_mdevs=with_mdevs) if card.device.address == "0000:42:00.0" else card
+        for card in recorded.cards
+    )
+    stage.show(facts=replace(recorded, cards=moved))
+    assert (stage.world.placed(A), stage.claim(A)) == ({M60: {"VGPU": 1}}, claim)
+    old = stage.world.tree()[stage.world.uuid(M60)].inventories["VGPU"]
+    assert old.capacity == 1, "what is held, no more"
+    (problem,) = stage.world.again().problems
+    assert f"has no VGPU on provider {M60} any more, but {A} still holds some" in problem
+    stage.world.tracker.claim(request(B, VGPU=14))
+    ((there, units),) = stage.units(B).items()
+    assert there == f"{HOST}_pci_0000:45:00.0" and ON_M60 not in units["VGPU"]
+    with pytest.raises(DoesNotFit):
+        stage.world.tracker.claim(request(C, VGPU=5))
+    stage.world.tracker.release(B)
+    stage.show(facts=recorded)
+    assert (stage.state(), stage.claim(A)) == (before, claim)
+    assert stage.world.again().problems == ()
 
 
 def test_a_unit_whose_card_is_gone_is_parked_and_a_type_not_enabled_keeps_what_is_in_use(

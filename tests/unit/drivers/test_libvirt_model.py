@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from libvirt_model import FACTS, HOST, HOSTDEV, INTERFACE
 from libvirt_node import domain, domain_uuid
 
-from agent.driver import GuestState, HostSettings, Move
+from agent.driver import DescribedProvider, GuestState, HostSettings, Move
 from drivers.libvirt.cards import Remembered
 from drivers.libvirt.devices import DeviceSettings
 from drivers.libvirt.devicespec import MdevSpec, parse_device_specs
 from drivers.libvirt.domains import guest_of, parse_domain
+from drivers.libvirt.former import Classes, cells_before, cells_described, cells_gone
 from drivers.libvirt.lost import lost_mdevs, mdev_xml
 from drivers.libvirt.model import Model, ModelSettings, make_model
 from drivers.libvirt.moves import Tenant
@@ -76,6 +77,24 @@ def test_moves_between_the_host_and_its_cells() -> None:
             if cell.id == 1
             else {}
         ), "what floats is not said to be anywhere"
+
+
+def test_cells_are_remembered_once_there_are_others() -> None:
+    """So that what was counted in those that are gone, or in larger ones, comes to those that there are."""
+
+    def seen(known: Classes, *cells: int) -> Classes:
+        described = [DescribedProvider(f"x{cell}", "node1", device=f"numa:{cell}") for cell in cells]
+        return cells_described(known, [DescribedProvider("node1"), *described])
+
+    two = seen({"pci:x": ("VGPU",)}, 0, 1)
+    assert [cells_before(cell, two) for cell in (0, 1)] == [(), ()]
+    assert seen(two, 0, 1) is seen(two) is two, "the same, or not reported: nothing new"
+    one = seen(two, 0)
+    assert (cells_before(0, one), cells_gone(one, {0})) == ((1,), (1,))
+    assert seen(one, 0) == one
+    many = seen(one, *range(12))
+    assert cells_before(0, many) == tuple(range(1, 12)), "in the order of their numbers"
+    assert (many["pci:x"], cells_gone(many, range(12))) == (("VGPU",), ())
 
 
 def test_a_guest_of_both_cells_has_its_dedicated_cpus_where_they_are() -> None:
