@@ -24,6 +24,7 @@ NIC, NIC_1, M60, T4, A100 = (
 )
 VM = "a0000000-0000-4000-8000-00000000000{}".format
 VGPU, VGPU_1 = "11111111-1111-4111-8111-111111111111", "33333333-3333-4333-8333-333333333333"
+AUTOSTARTED, DEFINED = "44444444-4444-4444-8444-444444444444", "66666666-6666-4666-8666-666666666666"
 ON_ROOT = ({"hv1": {"VCPU": 1, "MEMORY_MB": 48, "VGPU": 1}}, {"hv1": {"VCPU": 1, "MEMORY_MB": 64, "VGPU": 1}})
 ON_CARDS = (
     {"hv1": {"VCPU": 1, "MEMORY_MB": 48}, M60: {"VGPU": 1}},
@@ -201,12 +202,20 @@ def test_cells_and_back_by_configuration(node: Node) -> None:
 
 
 def test_the_host_reboots(node: Node) -> None:
-    """Transient mediated devices and virtual functions are gone with the host; domains name some of them
-    still, and those of the second network card are claimed for a guest that is nowhere yet.
+    """Transient mediated devices and virtual functions are gone with the host, defined ones that do not start
+    with it are inactive; domains name some of them still, and the functions of the second network card are
+    claimed for a guest that is nowhere yet.
     """
     node.title("The host reboots")
     for vm in ("vm-m60", "vm-a100"):
         node.run(f"virsh dumpxml {vm} --migratable >/root/{vm}.xml && virsh define /root/{vm}.xml")
+    for uuid in (AUTOSTARTED, DEFINED):
+        node.run(f"labdev define 0000:82:00.0 nvidia-11 {uuid}")
+    name = f"$(virsh nodedev-list mdev | grep {DEFINED.replace('-', '_')})"
+    node.run(f"virsh nodedev-autostart {name} --disable")
+    node.run(f"labvm define vm-kept uuid={VM(5)} mdev={AUTOSTARTED} mdev={DEFINED}")
+    kept = [("VGPU", uuid, "pci:0000:82:00.0") for uuid in (AUTOSTARTED, DEFINED)]
+    node.wait("it is known whose they are", lambda: node.units().get("vm-kept") == kept)
     node.run(f"plimsoll claim {VM(4)} --name later --group 1:SRIOV_NET_VF=4")
     before = [node.held(VM(number)) for number in range(1, 5)]
     assert before[3] == {NIC_1: {"SRIOV_NET_VF": 4}}
@@ -217,7 +226,9 @@ def test_the_host_reboots(node: Node) -> None:
     node.run("plimsoll status; plimsoll tree; plimsoll instances; labdev roles")
     assert node.json("plimsoll -o json status")["claims"] == {"open": True, "reason": None, "count": claims}
     assert [node.held(VM(number), note=False) for number in range(1, 5)] == before
-    node.wait("the M60's device is made again", lambda: VGPU in node.ask("ls /sys/bus/mdev/devices"))
+    for uuid in (VGPU, AUTOSTARTED, DEFINED):
+        node.wait(f"{uuid} is there again", lambda uuid=uuid: uuid in node.ask("ls /sys/bus/mdev/devices"))
+    assert node.units()["vm-kept"] == kept
     assert node.devices()[A100] == {"VGPU": 1}, "what a domain names, no more"
     assert node.devices()[NIC] == {"SRIOV_NET_VF": 1}
     assert node.capacity(NIC_1) == {"SRIOV_NET_VF": 4}, "what is claimed"
@@ -231,7 +242,8 @@ def test_what_the_reboot_took_comes_back(node: Node) -> None:
     node.wait("the other device, too", lambda: VGPU_1 in node.ask("ls /sys/bus/mdev/devices"))
     node.wait("all of it", lambda: node.devices() == {**WITH_VFS, NIC_1: {"SRIOV_NET_VF": 4}})
     node.ready()
-    node.run(f"journalctl -u {UNIT} -b -o cat | grep 'made mediated'")
+    made = node.run(f"journalctl -u {UNIT} -b -o cat | grep 'made mediated'")
+    assert all(uuid in made for uuid in (VGPU, VGPU_1, DEFINED)), "autostart is the host's affair"
     node.run("virsh start vm-m60; virsh start vm-a100; virsh start vm-vf")
     node.run("plimsoll tree; plimsoll instances")
     assert (node.usages(NIC), node.usages(NIC_1)) == ({"SRIOV_NET_VF": 1}, {"SRIOV_NET_VF": 4})
