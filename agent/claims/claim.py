@@ -1,6 +1,6 @@
 """What a claim is once it was chosen: values that the tracker keeps and the journal writes. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -89,6 +89,14 @@ class Claim:
     adopted: bool = False
     cells: tuple[PlacedCell, ...] = ()
     makings: Makings = field(default_factory=dict)
+
+    @property
+    def exact(self) -> Iterator[tuple[str, str, str]]:
+        """(provider uuid, class, unit) of each of its units."""
+        for uuid, classes in self.units.items():
+            for name, units in classes.items():
+                for unit in units:
+                    yield uuid, name, unit
 
 
 @dataclass(frozen=True, slots=True)

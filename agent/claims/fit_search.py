@@ -38,7 +38,8 @@ Makings = Mapping[str, Mapping[str, Mapping[str, Mapping[str, str]]]]
 class Host:
     """The providers that can serve this host: those of its tree, and the sharing ones of its aggregates.
 
-    `providers` and `by_class` are in the order of choice. Made once for each tree.
+    `providers` and `by_class` are in the order of choice. Made once for each tree. `bound` {group's suffix:
+    uuid of the one provider that may serve it}.
     """
 
     tree: ProviderTree
@@ -46,6 +47,7 @@ class Host:
     providers: tuple[Provider, ...]
     by_class: Mapping[str, tuple[Provider, ...]]
     ways: WaysOf = field(default_factory=dict)
+    bound: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "Host":
@@ -129,6 +131,8 @@ class Stock:
             reason = self._short(provider, name, amount)
             if reason:
                 yield name, reason
+        if self.host.bound.get(group.suffix, provider.uuid) != provider.uuid:
+            yield first, "the guest is bound to another one"
         barred = group.forbidden & provider.traits
         if barred:
             yield first, f"has the forbidden trait {', '.join(sorted(barred))}"

@@ -42,6 +42,7 @@ class Ledger:
         self._in_guests: dict[tuple[str, str], str] = {}
         self._in_use: dict[tuple[str, str], str] = {}
         self._named: dict[str, Units] = {}
+        self._bound: dict[str, Mapping[str, str]] = {}
         self._vacated: dict[str, frozenset[str]] = {}
         self._cells = CellBook()
         self.to_make: Makings = {}
@@ -134,12 +135,16 @@ class Ledger:
         """Its guest is about to come, so its memory counts until it is seen; None: it does not come."""
         self._cells.expect(consumer, guest)
 
-    def name(self, consumer: str, units: Units | None) -> None:
-        """From now on the consumer gets just these units of their classes, and no others; None: as all do."""
-        if units is None:
-            self._named.pop(consumer, None)
-        else:
+    def name(self, consumer: str, units: Units | None, bound: Mapping[str, str] | None = None) -> None:
+        """From now on the consumer gets just these units of their classes, and no others; None: as all do.
+
+        `bound`: see `Host`.
+        """
+        self._named.pop(consumer, None)
+        self._bound.pop(consumer, None)
+        if units is not None:
             self._named[consumer] = units
+            self._bound[consumer] = bound or {}
 
     def owner(self, uuid: str, resource_class: str, unit: str) -> str | None:
         """The consumer that claimed the unit, or whose guest uses it now."""
@@ -192,7 +197,7 @@ class Ledger:
         self.claims[claim.consumer] = claim
         self._cells.put(claim)
         self._count(claim.allocations, 1)
-        for key in _units_of(claim):
+        for key in claim.exact:
             self._taken[key] = claim.consumer
 
     def drop(self, consumer: str) -> None:
@@ -209,7 +214,7 @@ class Ledger:
         if claim is not None:
             self._cells.drop(consumer)
             self._count(claim.allocations, -1)
-            for key in _units_of(claim):
+            for key in claim.exact:
                 if self._taken.get(key) == consumer:
                     del self._taken[key]
         return claim
@@ -222,7 +227,7 @@ class Ledger:
         used = self._without(own) if own else self._used
         units = self._free_units(request.resources, request.consumer)
         cells = self._cells.stock(request.consumer, self.moving())
-        return self._with_makings(fit(request, self.host, used, units, cells))
+        return self._with_makings(fit(request, self._host_for(request.consumer), used, units, cells))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Explanation:
         """Whether what the consumer holds covers its request; `exact`: its units must be free, too."""
@@ -259,12 +264,13 @@ class Ledger:
         units = self._free_units(request.resources, migration if here else request.consumer)
         cells = self._cells.stock(request.consumer, self.moving(), keeps=here)
         used = self._without(aside) if aside else self._used
+        host = self._host_for(request.consumer)
         if shared:
             classes = {name for uuid in shared for name in held[uuid]}
-            found = fit(request, self.host.without(classes), used, units, cells)
+            found = fit(request, host.without(classes), used, units, cells)
             if found.fits:
                 return self._with_makings(found)
-        return self._with_makings(fit(request, self.host, used, units, cells))
+        return self._with_makings(fit(request, host, used, units, cells))
 
     def who_holds(self, allocations: Allocations) -> tuple[str, ...]:
         """The consumers without a claim that hold just that of this host's own tree."""
@@ -301,6 +307,10 @@ class Ledger:
             if unit in makings
         }
         return replace(found, makings=makings) if makings else found
+
+    def _host_for(self, consumer: str) -> Host:
+        bound = self._bound.get(consumer)
+        return replace(self.host, bound=bound) if bound else self.host
 
     def _own(self, consumer: str) -> Allocations:
         claim = self.claims.get(consumer)
@@ -383,12 +393,3 @@ class Ledger:
             used = self._used.setdefault(uuid, {})
             for name, amount in amounts.items():
                 used[name] = used.get(name, 0) + sign * amount
-
-
-def _units_of(claim: Claim) -> Iterable[tuple[str, str, str]]:
-    return (
-        (uuid, name, unit)
-        for uuid, classes in claim.units.items()
-        for name, units in classes.items()
-        for unit in units
-    )

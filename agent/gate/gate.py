@@ -177,10 +177,11 @@ class Gate:
 
     def _wanted(self, guest: Guest) -> Wanted:
         with self._tracker.register.lock:
-            host = self._tracker.register.ledger.host
+            host, cells = self._tracker.register.ledger.host, self._tracker.register.ledger.cells
         if host.root is None:
             raise ClaimsClosed("Claims are closed: this host has not been seen whole yet.")
-        asked = wanted(guest, host, {device: uuid for uuid, device in self._devices().items()})
+        devices = {device: uuid for uuid, device in self._devices().items()}
+        asked = wanted(guest, host, devices, {cell.id: cell.provider for cell in cells.cells})
         for unit in asked.unmanaged:
             if unit.device.startswith("mdev:"):
                 raise DoesNotFit(
@@ -230,7 +231,7 @@ class Gate:
             ]
             if shortfalls:
                 raise does_not_fit(asked.request, shortfalls)
-            ledger.name(consumer, asked.named)
+            ledger.name(consumer, asked.named, asked.bound)
         try:
             yield
         finally:

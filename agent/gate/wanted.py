@@ -1,7 +1,7 @@
 """What a guest that is about to start asks for: its amounts, and the very units that it names. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Claim, Units
 from agent.claims.fit import Host
@@ -9,23 +9,31 @@ from agent.claims.request_types import ClaimRequest, RequestGroup
 from agent.driver import Guest, UsedUnit
 
 DISK = "DISK_GB"
+MEMORY = "MEMORY_MB"
 GATE_USER = "plimsoll-gate"
 """The user that the gate's claims are of; those of others it never releases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`named` are the units that must be the claim's, `unmanaged` those that no provider of this host has."""
+    """`named` are the units that must be the claim's, `unmanaged` those that no provider of this host has.
+
+    `memory` {provider uuid: MiB} is where its MEMORY_MB must be, empty: anywhere; `bound` {suffix: provider
+    uuid} are the groups of both.
+    """
 
     request: ClaimRequest
     named: Units
     unmanaged: tuple[UsedUnit, ...] = ()
+    memory: Mapping[str, int] = field(default_factory=dict)
+    bound: Mapping[str, str] = field(default_factory=dict)
 
 
-def wanted(guest: Guest, host: Host, devices: Mapping[str, str]) -> Wanted:
-    """`devices` is {device: provider uuid}.
+def wanted(guest: Guest, host: Host, devices: Mapping[str, str], cells: Mapping[int, str]) -> Wanted:
+    """`devices` is {device: provider uuid}, `cells` {cell: uuid of the provider that has its memory}.
 
-    Each named unit comes from its own provider, in a group of its own; the rest is the host's choice.
+    Each named unit comes from its own provider, in a group of its own, and with it the memory that must be
+    on that cell; the rest is the host's choice.
     """
     rest = {name: amount for name, amount in guest.resources.items() if amount > 0}
     named: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -39,21 +47,39 @@ def wanted(guest: Guest, host: Host, devices: Mapping[str, str]) -> Wanted:
         exact = named.setdefault(provider.uuid, {})
         exact[name] = (*exact.get(name, ()), used.unit)
         rest[name] = rest.get(name, 1) - 1
-    groups = [
-        RequestGroup(f"_{number}", {name: len(units) for name, units in sorted(named[uuid].items())})
-        for number, uuid in enumerate(sorted(named), start=1)
-    ]
+    memory = _memory(guest, host, cells)
+    if memory:
+        rest.pop(MEMORY)
+    amounts = {
+        uuid: {name: len(units) for name, units in sorted(exact.items())} for uuid, exact in named.items()
+    }
+    for uuid, memory_mb in memory.items():
+        amounts.setdefault(uuid, {})[MEMORY] = memory_mb
+    bound = {f"_{number}": uuid for number, uuid in enumerate(sorted(amounts), start=1)}
+    groups = [RequestGroup(suffix, amounts[uuid]) for suffix, uuid in bound.items()]
     left = {name: amount for name, amount in sorted(rest.items()) if amount > 0}
     if left:
         groups.insert(0, RequestGroup("", left))
     request = ClaimRequest(
         guest.uuid,
         tuple(groups),
-        group_policy="none" if len(named) > 1 else None,
+        group_policy="none" if len(amounts) > 1 else None,
         name=guest.name,
         user_id=GATE_USER,
     )
-    return Wanted(request, named, tuple(unmanaged))
+    return Wanted(request, named, tuple(unmanaged), memory, bound)
+
+
+def _memory(guest: Guest, host: Host, cells: Mapping[int, str]) -> dict[str, int]:
+    """{provider uuid: MiB} where cells are reported, and all of its memory is bound, each part to one."""
+    found: dict[str, int] = {}
+    for each in guest.memory:
+        provider = host.tree.get(cells.get(each.cell, "")) if each.cell is not None else None
+        reported = provider is not None and provider.parent is not None and MEMORY in provider.inventories
+        if not reported or provider is None or each.guest_cell is None:
+            return {}
+        found[provider.uuid] = found.get(provider.uuid, 0) + each.memory_mb
+    return found if sum(found.values()) == guest.resources.get(MEMORY) else {}
 
 
 def with_disk(request: ClaimRequest, guest: Guest) -> ClaimRequest:
@@ -67,9 +93,16 @@ def with_disk(request: ClaimRequest, guest: Guest) -> ClaimRequest:
 
 
 def covers(claim: Claim, asked: Wanted) -> bool:
-    """Whether the claim has all that is wanted, and the named units where it has exact ones."""
+    """Whether the claim has all that is wanted, and the named units where it has exact ones.
+
+    One of the gate's own must have the memory where it must be; of another one that is its maker's affair.
+    """
     has = claim.request.resources
     if any(amount > has.get(name, 0) for name, amount in asked.request.resources.items()):
+        return False
+    if is_gates(claim) and any(
+        amount > claim.allocations.get(uuid, {}).get(MEMORY, 0) for uuid, amount in asked.memory.items()
+    ):
         return False
     for uuid, classes in asked.named.items():
         for name, units in classes.items():

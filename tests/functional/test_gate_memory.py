@@ -219,3 +219,48 @@ def test_a_claim_made_by_hand_does_not_grow(host: GatedHost) -> None:
     )
     host.world.agent.look("it runs")
     assert host.held(asked.consumer) == {"node1": {"VCPU": 1, "MEMORY_MB": 1024}}
+
+
+# Cells that are providers
+
+
+def test_memory_on_a_cell_is_claimed_of_the_provider_of_that_cell(host: GatedHost) -> None:
+    host.driver.change(report_numa=True)
+    host.world.agent.look("cells are reported")
+    for number in (1, 0):
+        uuid = str(uuid4())
+        starts(host, domain(uuid, inside=STRICT.format(number)), uuid, UsedMemory(number, 1024, None, 0))
+        held = host.held(uuid)
+        assert held[f"node1_numa{number}"]["MEMORY_MB"] == 1024
+        assert sum(amounts.get("MEMORY_MB", 0) for amounts in held.values()) == 1024
+
+
+def test_a_guest_with_cells_of_its_own_has_its_memory_where_they_are(host: GatedHost) -> None:
+    host.driver.change(report_numa=True)
+    host.world.agent.look("cells are reported")
+    uuid = str(uuid4())
+    guest_cells = "".join(
+        f"<cell id='{number}' cpus='{number}' memory='{1024 * (number + 1)}' unit='MiB'/>"
+        for number in range(2)
+    )
+    inside = (
+        f"<cpu><numa>{guest_cells}</numa></cpu><numatune><memory mode='strict' nodeset='0-1'/>"
+        "<memnode cellid='0' mode='strict' nodeset='1'/><memnode cellid='1' mode='strict' nodeset='0'/>"
+        "</numatune>"
+    )
+    host.allowed("prepare", "begin", domain(uuid, memory_mb=3072, inside=inside))
+    assert {name: amounts.get("MEMORY_MB") for name, amounts in host.held(uuid).items()} == {
+        "node1_numa0": 2048,
+        "node1_numa1": 1024,
+    }
+
+
+def test_a_domain_that_is_bound_to_another_cell_is_claimed_there(host: GatedHost) -> None:
+    host.driver.change(report_numa=True)
+    host.world.agent.look("cells are reported")
+    vm = Guest(str(uuid4()), "vm", GuestState.RUNNING, {"VCPU": 2, "MEMORY_MB": 1024})
+    for number in (0, 1):
+        xml = domain(vm.uuid, inside=STRICT.format(number))
+        host.starts(vm, xml)
+        assert host.held(vm.uuid)[f"node1_numa{number}"]["MEMORY_MB"] == 1024
+        host.ends(vm, xml, defined=True)
