@@ -51,7 +51,7 @@ def init(args: Namespace) -> ExitCode:
         print("nothing was written", file=sys.stderr)
         return ExitCode.DONE
     _write(path, text)
-    print(f"written: {path}; next: systemctl enable --now plimsoll-agent && plimsoll status", file=sys.stderr)
+    print(f"written: {path}; next: systemctl restart plimsoll-agent && plimsoll status", file=sys.stderr)
     return ExitCode.DONE
 
 
