@@ -42,15 +42,19 @@ PORTS_EACH = 10
 
 
 class Hypervisor:
-    """Start it once the hook is in place: libvirtd looks for hooks when it starts."""
+    """Start it once the hook is in place: libvirtd looks for hooks when it starts.
 
-    def __init__(self, name: str, port: int) -> None:
+    What it found out about QEMU, which takes it seconds, is kept in `cache`, for others to start with.
+    """
+
+    def __init__(self, name: str, port: int, cache: Path) -> None:
         self._programs = find_programs("libvirtd", "virtlogd", "qemu-system-x86_64", "unshare", "mount")
         self.name = name
         self.port = port
         self.directory = Path(tempfile.mkdtemp(prefix=f"plimsoll-{name}-", dir="/tmp"))
-        for place in PLACES:
+        for place in PLACES.keys() - {"cache"}:
             (self.directory / place).mkdir(mode=0o755)
+        (self.directory / "cache").symlink_to(cache)
         self.hooks = self.directory / "etc" / "hooks" / "qemu.d"
         self.hooks.mkdir(parents=True)
         etc = self.directory / "etc"

@@ -25,8 +25,8 @@ VM = "a0000000-0000-4000-8000-00000000000{}".format
 class Node:
     """A hypervisor, its agent, and the hook between them, which writes down how it was called."""
 
-    def __init__(self, name: str, folder: Path, port: int, placement: dict[str, Any]) -> None:
-        self.hypervisor = Hypervisor(name, port)
+    def __init__(self, name: str, folder: Path, port: int, cache: Path, placement: dict[str, Any]) -> None:
+        self.hypervisor = Hypervisor(name, port, cache)
         folder.mkdir()
         self.calls = folder / "calls"
         config = folder / "gate.conf"
@@ -67,8 +67,14 @@ class Node:
         return [(each["role"], each["state"]) for each in self.agent.client.get("/v1/moves")["moves"]]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the first of all the libvirtds finds out about QEMU."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+def nodes(tmp_path: Path, cache: Path) -> Iterator[tuple[Node, Node]]:
     with ExitStack() as stack:
         with socket.create_server(("127.0.0.1", 0)) as free:
             door = f"127.0.0.1:{free.getsockname()[1]}"
@@ -84,7 +90,7 @@ def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
         found = []
         try:
             for number, placement in enumerate(placements):
-                node = Node(f"hv{number}", tmp_path / f"hv{number}", 49300 + 20 * number, placement)
+                node = Node(f"hv{number}", tmp_path / f"hv{number}", 49300 + 20 * number, cache, placement)
                 stack.callback(node.close)
                 node.start()
                 found.append(node)
