@@ -64,8 +64,9 @@ def test_a_canary_is_in_no_output_log_or_bundle(tmp_path: Path) -> None:
 
 
 def test_without_an_agent_it_says_so_inside(tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle.tar.gz"
-    done = plimsoll(tmp_path / "none", "support-bundle", "--to", str(bundle))
+    bundle, config = tmp_path / "bundle.tar.gz", tmp_path / "plimsoll.conf"
+    config.write_text("[DEFAULT]\ncompute_driver = fake\n")
+    done = plimsoll(tmp_path / "none", "support-bundle", "--to", str(bundle), "--config-file", str(config))
     assert done.returncode == ExitCode.DONE, done.stderr
     assert json.loads(contents(bundle)["status.json"])["error"]["code"] == "plimsoll.daemon.unreachable"
 
