@@ -112,6 +112,7 @@ def main() -> None:
         fleet.each(lambda world: world.agent.verify(), "verification, nothing new")
         fleet.each(fleet.claim, f"{CLAIMS} claims")
         fleet.each(lambda world: world.agent.verify(), "verification after claims")
+        fleet.each(lambda world: world.agent.audit_job(), f"audit, nothing new, {CLAIMS} consumers")
         fleet.each(grow, "one inventory changed")
         fleet.restart()
         fleet.each(lambda world: world.agent.look("the start"), "restart, and one inventory changed")

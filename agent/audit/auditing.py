@@ -37,7 +37,7 @@ LOG = log.get(__name__)
 
 Key = tuple[Any, ...]
 
-IN_TURN = 16
+IN_TURN = 4
 """How many of those with nothing conspicuous an audit on its schedule reads in full."""
 
 

@@ -98,6 +98,25 @@ def test_a_verification_with_nothing_new_is_one(host: Counted) -> None:
         assert host.taken() == ["GET /resource_providers"]
 
 
+def test_an_audit_on_its_schedule_reads_who_is_on_each_provider_and_four_consumers(host: Counted) -> None:
+    """Placement raises no generation for an allocation that is deleted: who is there has to be read."""
+    for _ in range(6):
+        host.agent.claim(request(VCPU=1))
+    host.agent.verify()
+    providers = {each.uuid for each in host.agent.tree()[0]}
+    seen = []
+    for _ in range(3):
+        host.taken()
+        host.agent.audit_job()
+        first, *calls = host.taken()
+        assert first == "GET /resource_providers"
+        on = {f"GET /resource_providers/{uuid}/allocations" for uuid in providers}
+        assert set(calls[: len(on)]) == on
+        seen.append(calls[len(on) :])
+    assert [len(each) for each in seen] == [4, 2, 4]
+    assert len({*seen[0], *seen[1]}) == 6
+
+
 def test_one_inventory_changed_is_one(host: Counted) -> None:
     """Scenario 20."""
     host.world.driver.change(disk_gb=4321)
