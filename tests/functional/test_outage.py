@@ -223,9 +223,17 @@ def each_of(*operations: Operation) -> pytest.MarkDecorator:
 
 
 @BOTH
-@each_of(start, claim, adopt, release, grow, shrink, verify)
+@each_of(start, claim)
 def test_pulled_at_each_step(placement: Placement, operation: Operation, after: bool) -> None:
     pull_at_each_step(placement, operation, after)
+
+
+@BOTH
+@each_of(adopt, release, grow, shrink, verify)
+def test_pulled_at_each_step_of_what_else_an_agent_does(
+    any_placement: Placement, operation: Operation, after: bool
+) -> None:
+    pull_at_each_step(any_placement, operation, after)
 
 
 @BOTH

@@ -22,7 +22,7 @@ from agent.moves.table import MoveKind, MoveState
 
 REQUESTS_MAX = 40
 MIGRATION = uuid_of("the resize")
-ALWAYS = ("begin cold_migrate", "confirm cold_migrate", "revert cold_migrate", "release in cold_migrate")
+ALWAYS = ("begin cold_migrate", "confirm cold_migrate")
 """The others take minutes on OpenStack Placement; `./dev test-remote` runs them."""
 
 
