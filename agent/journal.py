@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent import journalsql as sql
+from agent.asker import asker
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.claimjson import (
     cells_to_json,
@@ -64,12 +65,17 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One step in the life of a consumer, "" for the host; `at` is seconds since the epoch, UTC."""
+    """One step in the life of a consumer, "" for the host; `at` is seconds since the epoch, UTC.
+
+    `uid` and `pid` are of the process that asked for it over the local API, None: nobody did.
+    """
 
     at: float
     consumer: str
     event: str
     detail: str
+    uid: int | None = None
+    pid: int | None = None
 
 
 class Journal:
@@ -241,12 +247,7 @@ class Journal:
 
     def history(self, consumer: str | None = None, limit: int = 100, since: float = 0.0) -> tuple[Event, ...]:
         """The latest events, of all consumers or of one, the newest first; `since` as `Event.at`."""
-        rows = self._read(
-            "SELECT at, consumer, event, detail FROM history WHERE at >= ? AND consumer = ifnull(?, consumer)"
-            " ORDER BY id DESC LIMIT ?",
-            (since, consumer, limit),
-        )
-        return tuple(Event(*row) for row in rows)
+        return tuple(Event(*row) for row in self._read(sql.HISTORY, (since, consumer, limit)))
 
     # Facts
 
@@ -300,12 +301,13 @@ class Journal:
         *,
         releases: bool = False,
     ) -> Written:
-        now = self._clock()
+        now, who = self._clock(), asker()
+        by = (who.uid, who.pid) if who else (None, None)
 
         def job(transaction: Transaction) -> None:
             change(transaction)
             if note is not None:
-                transaction.execute(sql.NOTE, (now, *note))
+                transaction.execute(sql.NOTE, (now, *note, *by))
                 self._noted += 1
                 if self._noted % HISTORY_SLACK == 0:
                     transaction.execute(sql.FORGET_OLD, (HISTORY_MAX,))

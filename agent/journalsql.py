@@ -42,6 +42,10 @@ MIGRATIONS = (
     """
     ALTER TABLE claims ADD COLUMN makings TEXT NOT NULL DEFAULT '{}';  -- {unit that was not there: making}
     """,
+    """
+    ALTER TABLE history ADD COLUMN uid INTEGER;  -- who asked for it; null: the agent did it by itself
+    ALTER TABLE history ADD COLUMN pid INTEGER;
+    """,
 )
 
 PUT_CLAIM = """
@@ -64,5 +68,9 @@ FORGET_RESHAPES = """
         (SELECT id FROM reshapes WHERE done = 1 ORDER BY at DESC, id DESC LIMIT ?)
 """
 SET_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
-NOTE = "INSERT INTO history (at, consumer, event, detail) VALUES (?, ?, ?, ?)"
+NOTE = "INSERT INTO history (at, consumer, event, detail, uid, pid) VALUES (?, ?, ?, ?, ?, ?)"
+HISTORY = """
+    SELECT at, consumer, event, detail, uid, pid FROM history
+    WHERE at >= ? AND consumer = ifnull(?, consumer) ORDER BY id DESC LIMIT ?
+"""
 FORGET_OLD = "DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - ?"

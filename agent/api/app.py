@@ -12,6 +12,7 @@ from werkzeug.wrappers import Request, Response
 from agent import log
 from agent.api.access import Access, Role
 from agent.api.handlers import ROUTES, Answer, Call, Caller, Route
+from agent.asker import asked_by
 from agent.errors import Forbidden, PlimsollError, UsageError
 from agent.operations import Operations
 
@@ -120,7 +121,8 @@ class Api:
         if not route.has_body:
             _refuse_body(request)
         body = _json(request) if route.has_body else None
-        return route.handle(Call(self._operations, caller, path, query, body))
+        with asked_by(caller.uid, caller.pid):
+            return _handled(route, Call(self._operations, caller, path, query, body), request)
 
     def _route(self, request: Request) -> tuple[Route, Mapping[str, str]]:
         try:
@@ -134,6 +136,24 @@ class Api:
                 f"There is nothing at {request.path}; GET /v1/openapi.json says what there is"
             ) from None
         return route, path
+
+
+def _handled(route: Route, call: Call, request: Request) -> Answer:
+    """What fails may have changed something all the same, so the log has who asked for it, too."""
+    try:
+        return route.handle(call)
+    except PlimsollError as error:
+        if route.method != "GET":
+            LOG.info(
+                "%s %s, asked for by uid %d (pid %d): %s",
+                request.method,
+                request.path,
+                call.caller.uid,
+                call.caller.pid,
+                error.message,
+                fields={"code": error.code, "uid": call.caller.uid, "pid": call.caller.pid},
+            )
+        raise
 
 
 def _caller(request: Request) -> Caller:

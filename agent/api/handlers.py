@@ -23,6 +23,7 @@ from agent.api.views import (
 from agent.claims.claim import Claim
 from agent.claims.request import parse_claim
 from agent.errors import UnknownConsumer, UsageError
+from agent.gate.gate import Verdict
 from agent.jsonread import read_object, read_text
 from agent.moves.table import Move
 from agent.operations import Operations
@@ -200,7 +201,11 @@ def ask_gate(call: Call) -> Answer:
 
 def claim_running(call: Call) -> Answer:
     read_object(call.body, "", ())
-    return Answer(200, gate.running_view(call.operations.claim_running()))
+    found = call.operations.claim_running()
+    for guest, outcome in found:
+        if isinstance(outcome, Verdict):
+            _record("gate", guest.uuid, call.caller, outcome.outcome)
+    return Answer(200, gate.running_view(found))
 
 
 def audit(call: Call) -> Answer:

@@ -67,6 +67,8 @@ def _event(event: Event, name: str) -> Json:
         "name": name,
         "event": event.event,
         "detail": event.detail,
+        "uid": event.uid,
+        "pid": event.pid,
     }
 
 

@@ -73,18 +73,28 @@ def explain(args: Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-def event_lines(events: Sequence[Json]) -> Iterator[str]:
+def event_lines(events: Sequence[Json], *, askers: bool = True) -> Iterator[str]:
+    """`askers` False leaves out who asked, where there is little room."""
     if not events:
         yield "nothing happened"
         return
-    rows = [(moment(each["at"]), each["event"], _who(each), each["detail"] or "-") for each in events]
-    yield from table(("WHEN", "WHAT", "WHO", "WHY"), rows)
+    headings = ["WHEN", "WHAT", "WHO", "WHY"]
+    rows = [[moment(each["at"]), each["event"], _who(each), each["detail"] or "-"] for each in events]
+    if askers:
+        headings.insert(3, "ASKED BY")
+        for row, each in zip(rows, events, strict=True):
+            row.insert(3, _asker(each))
+    yield from table(headings, rows)
 
 
 def _who(event: Json) -> str:
     if not event["consumer"]:
         return "-"
     return f"{event['consumer']} ({event['name']})" if event["name"] else event["consumer"]
+
+
+def _asker(event: Json) -> str:
+    return "-" if event["uid"] is None else f"uid {event['uid']} (pid {event['pid']})"
 
 
 def _explained(found: Sequence[Json], style: Style) -> Iterator[str]:

@@ -96,7 +96,7 @@ def frame(seen: Json, events: Sequence[Json], style: Style) -> Iterator[str]:
     migrations = {each["migration"] for each in seen["moves"]}
     yield from _instances([each for each in seen["instances"] if each["uuid"] not in migrations])
     yield ""
-    yield from event_lines(events[::-1])
+    yield from event_lines(events[::-1], askers=False)
 
 
 def fit(lines: Sequence[str], columns: int, rows: int) -> list[str]:

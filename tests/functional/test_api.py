@@ -242,6 +242,15 @@ def test_every_change_is_logged_with_uid_and_pid(path: Path, caplog: pytest.LogC
     ]
 
 
+def test_who_asked_for_what_failed_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "agent.api")
+    reply = ask(path, "DELETE", f"/v1/claims/{CONSUMER}")
+    (record,) = caplog.records
+    told = f"DELETE /v1/claims/{CONSUMER}, asked for by uid {os.geteuid()} (pid {os.getpid()}): "
+    assert record.getMessage() == told + reply.body["error"]["message"]
+    assert record.__dict__["fields"]["code"] == reply.body["error"]["code"]
+
+
 def test_sixteen_clients_get_no_more_than_there_is(path: Path) -> None:
     statuses: list[int] = []
 

@@ -60,7 +60,7 @@ def test_the_history_tells_all_that_was_done(full: tuple[Sight, Path]) -> None:
     """The newest last for people, the newest first for programs."""
     _, path = full
     lines = told(path, "history").splitlines()
-    assert lines[0].split() == ["WHEN", "WHAT", "WHO", "WHY"]
+    assert lines[0].split() == ["WHEN", "WHAT", "WHO", "ASKED", "BY", "WHY"]
     kinds = [each["event"] for each in reversed(events(path))]
     assert kinds[:2] == ["pass", "ready"]
     assert kinds[-2:] == ["move_begin", "move_grant"]

@@ -1,5 +1,6 @@
 """The gate, asked by libvirt's hook as a process: whoever starts a guest, it is claimed for or stays off."""
 
+import logging
 import os
 import shutil
 import socket
@@ -485,15 +486,25 @@ def test_a_move_that_a_control_plane_began_is_its_own(host: GatedHost, other: Ga
 # What runs already
 
 
-def test_guests_that_run_without_a_claim_are_claimed_for_on_request(host: GatedHost) -> None:
+def test_guests_that_run_without_a_claim_are_claimed_for_on_request(
+    host: GatedHost, caplog: pytest.LogCaptureFixture
+) -> None:
     runs, off = guest(str(uuid4())), str(uuid4())
     huge = guest(str(uuid4()), VCPU=1, MEMORY_MB=10**6)
     host.driver.add_guest(runs)
     host.driver.add_guest(huge)
     host.driver.add_guest(Guest(off, "off", GuestState.SHUTOFF, {"VCPU": 1}))
     host.world.agent.look("guests")
+    caplog.set_level(logging.INFO, "agent.api")
     reply = ask(host.socket, "POST", "/v1/gate/running", {})
     check("POST", "/v1/gate/running", reply)
+    asker = f"asked for by uid {os.geteuid()} (pid {os.getpid()})"
+    told = [each.getMessage() for each in caplog.records if each.name == "agent.api"]
+    assert told == [f"gate of {runs.uuid} claimed, {asker}"]
+    history = host.world.journal.history(runs.uuid)
+    assert {(each.event, each.uid, each.pid) for each in history} == {
+        (event, os.geteuid(), os.getpid()) for event in ("begin", "grant")
+    }
     assert [each["consumer"] for each in reply.body["claimed"]] == [runs.uuid]
     assert [each["consumer"] for each in reply.body["refused"]] == [huge.uuid]
     assert set(host.world.agent._tracker.claims()) == {runs.uuid}

@@ -14,12 +14,14 @@ import pytest
 from trackerkit import uuid_of
 
 from agent import journalsql
+from agent.asker import asked_by
 from agent.claims.claim import ClaimState
+from agent.errors import StateError
 from agent.journal import FILE_NAME, Journal
 from agent.moves.table import MoveState, Role
 
 SAMPLES = Path(__file__).parents[1] / "data" / "journal"
-VERSIONS = (1, 2, 3)
+VERSIONS = (1, 2, 3, 5)
 IN_EVERY_ONE = {
     "claimed": ClaimState.CLAIMED,
     "claiming": ClaimState.CLAIMING,
@@ -51,6 +53,7 @@ def test_what_an_earlier_schema_holds_is_read(version: int, tmp_path: Path) -> N
             assert claims[uuid_of(name)].state is state
         assert claims[uuid_of("claimed")].units
         assert journal.devices()
+        assert all((event.uid, event.pid) == (None, None) for event in journal.history())
         assert journal.history()
         assert bool(moves) is (version >= 2)
         assert bool(receipts) is (version >= 3)
@@ -60,11 +63,38 @@ def test_what_an_earlier_schema_holds_is_read(version: int, tmp_path: Path) -> N
             assert moves[uuid_of("migration of reverted")].state is MoveState.REVERTED
             assert uuid_of("migration of moved away") in claims
             assert claims[uuid_of("reverted")].state is ClaimState.CLAIMED
+        if version >= 5:
+            assert [each.page_kib for each in claims[uuid_of("with cells")].cells] == [2048]
+            assert claims[uuid_of("with cells")].makings
         if version >= 3:
             (done,), (intent,) = receipts.values(), journal.reshapes(done=False).values()
             assert journal.withheld() == (done.id,)
             assert intent.relocations == done.relocations != ()
         journal.close()
+
+
+def test_the_earlier_code_refuses_the_present_file_and_takes_the_backup(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Journal.open(tmp_path).close()
+    present = (tmp_path / FILE_NAME).read_bytes()
+    (backup,) = tmp_path.glob(f"{FILE_NAME}.backup-*")
+    monkeypatch.setattr(journalsql, "MIGRATIONS", journalsql.MIGRATIONS[:version])
+    with pytest.raises(StateError, match="newer"):
+        Journal.open(tmp_path)
+    assert (tmp_path / FILE_NAME).read_bytes() == present
+    backup.rename(tmp_path / FILE_NAME)
+    Journal.open(tmp_path).close()
+
+
+def test_who_asked_is_kept(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    with asked_by(1000, 4242):
+        journal.note("", "asked for").wait()
+    journal.note("", "by itself").wait()
+    told = [(event.event, event.uid, event.pid) for event in journal.history()]
+    assert told == [("by itself", None, None), ("asked for", 1000, 4242)]
+    journal.close()
 
 
 def test_the_earlier_file_is_kept_as_a_backup(version: int, tmp_path: Path) -> None:
