@@ -195,9 +195,13 @@ def _told(resource_class: str, traits: frozenset[str], network: str | None) -> s
 
 def provider_name(card: Card, host: str) -> str:
     """Network cards by their interface, which people know them by; everything else by its address."""
-    if card.is_network and card.interface is not None:
-        return f"{host}_net_{card.interface.interface}"
-    return f"{host}_pci_{card.device.address}"
+    interface = card.interface.interface if card.is_network and card.interface is not None else ""
+    return card_name(host, card.device.address, interface)
+
+
+def card_name(host: str, address: str, interface: str) -> str:
+    """`interface` is "" for none."""
+    return f"{host}_net_{interface}" if interface else f"{host}_pci_{address}"
 
 
 def _functions(offer: Offer) -> Iterator[tuple[PciDevice, DeviceSpec | None]]:

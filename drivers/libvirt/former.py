@@ -1,13 +1,16 @@
-"""What a device was before, which nobody else knows: who renames a class in the configuration, or divides the
-host into other NUMA cells, has the allocations follow. Pure.
+"""What a device was before, which nobody else knows: who renames a class in the configuration, or a network
+interface, or divides the host into other NUMA cells, has the allocations follow. Pure.
 
 The configuration, and the host, say only how things are now. So what was described once is remembered.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from agent.driver import DescribedProvider
 from drivers.hosttree import cell_device
+from drivers.libvirt.cards import Card
+from drivers.libvirt.nodedevs import NetDevice
 
 CLASSES_MAX = 16
 USUAL = "VGPU"
@@ -15,7 +18,8 @@ USUAL = "VGPU"
 
 Classes = Mapping[str, tuple[str, ...]]
 """{DescribedProvider.device: the classes of its exact units, the one described last at the end; of a NUMA
-cell, once there were others than now: the cells that there ever were}
+cell, once there were others than now: the cells that there ever were; "net:<a network card's address>": the
+names of its interface, the one it has or had last at the end, "" where it was first seen without one}
 """
 
 
@@ -35,6 +39,39 @@ def classes_described(
         before = dict.fromkeys(name for name in (*usual, *found.get(provider.device, ())) if name not in now)
         found[provider.device] = (*before, *now)[-CLASSES_MAX:]
     return found
+
+
+def interfaces_seen(known: Classes, cards: Iterable[Card]) -> Classes:
+    """`known` with the names that the cards' interfaces have now, at most CLASSES_MAX a card."""
+    found = dict(known)
+    for card in cards:
+        if card.is_network:
+            names = found.get(_interface_of(card.device.address), ())
+            name = card.interface.interface if card.interface is not None else ""
+            if not names or (name and name != names[-1]):
+                before = tuple(each for each in names if each != name)
+                found[_interface_of(card.device.address)] = (*before, name)[-CLASSES_MAX:]
+    return found
+
+
+def with_interfaces(cards: Iterable[Card], known: Classes) -> tuple[Card, ...]:
+    """The cards; one that has no interface now, because a guest has it whole, with the one that it had."""
+    return tuple(_with_interface(card, known.get(_interface_of(card.device.address), ())) for card in cards)
+
+
+def _with_interface(card: Card, names: tuple[str, ...]) -> Card:
+    if card.interface is not None or not card.is_network or not names or not names[-1]:
+        return card
+    return replace(card, interface=NetDevice("", card.device.name, names[-1]))
+
+
+def interfaces_of(address: str, known: Classes) -> tuple[str, ...]:
+    """The names that the card's interface has had."""
+    return known.get(_interface_of(address), ())
+
+
+def _interface_of(address: str) -> str:
+    return f"net:{address}"
 
 
 def cells_described(known: Classes, providers: Iterable[DescribedProvider]) -> Classes:

@@ -1,14 +1,20 @@
 """All that was read of a host, made into what the contract asks for. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettings, Topology
 from drivers.hosttree import cell_provider_name, host_providers
 from drivers.libvirt.cards import Remembered
 from drivers.libvirt.devices import DeviceFacts, DeviceSettings, describe_cards
 from drivers.libvirt.domains import Domain
-from drivers.libvirt.former import Classes, cells_described, classes_described
+from drivers.libvirt.former import (
+    Classes,
+    cells_described,
+    classes_described,
+    interfaces_seen,
+    with_interfaces,
+)
 from drivers.libvirt.holding import Place, missing_units, remember, unit_places, with_places
 from drivers.libvirt.host import HostFacts, describe_host, describe_topology, host_cells
 from drivers.libvirt.moves import Tenant, moves_of
@@ -51,6 +57,8 @@ def make_model(
     """`domains` are guests with their devices as their XML names them, in order; `known` and `classes` see
     `Model`, `boot` is the id of the host's current boot. Raises DriverDataError (CPU sets).
     """
+    classes = interfaces_seen(classes or {}, devices.cards)
+    devices = replace(devices, cards=with_interfaces(devices.cards, classes))
     named = _named(domains)
     missing = missing_units(named, devices, settings.devices, known)
     own = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
@@ -67,7 +75,7 @@ def make_model(
     places = unit_places(providers, devices, settings.devices, missing)
     tenants = [Tenant(with_places(each.guest, places), each.domain) for each in domains]
     divided = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}
-    classes = cells_described(classes_described(classes or {}, cards, divided), own)
+    classes = cells_described(classes_described(classes, cards, divided), own)
     moves = moves_of(providers, _cell_totals(cells, settings), tenants, cells, classes)
     complete = all(each.domain is not None for each in domains)
     return Model(

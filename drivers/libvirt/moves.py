@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from agent.driver import Cell, DescribedProvider, Guest, Move
 from drivers.hosttree import cell_provider_name
+from drivers.libvirt.devices import card_name
 from drivers.libvirt.domains import Domain
-from drivers.libvirt.former import USUAL, Classes, cells_before, cells_gone, renamed
+from drivers.libvirt.former import USUAL, Classes, cells_before, cells_gone, interfaces_of, renamed
 
 _HOST_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
 _COUNTED_FLAT = (USUAL, "SRIOV_NET_VF")
@@ -59,11 +60,19 @@ def _of_devices(
             continue
         totals = {name: inventory.total for name, inventory in provider.inventories.items()}
         shares = users.get(provider.device, {})
-        yield Move(root, totals, provider.name, shares)
+        for source in (root, *_former_names(root, provider, classes)):
+            yield Move(source, totals, provider.name, shares)
         for before, now in renamed(provider, classes):
             was = {who: {before: amounts[now]} for who, amounts in shares.items() if now in amounts}
             for source in (root, provider.name) if before == USUAL else (provider.name,):
                 yield Move(source, {before: totals[now]}, provider.name, was, {before: now})
+
+
+def _former_names(root: str, provider: DescribedProvider, classes: Classes) -> list[str]:
+    """What the card's provider was called while its interface was."""
+    address = provider.device.removeprefix("pci:")
+    names = [card_name(root, address, interface) for interface in interfaces_of(address, classes)]
+    return [name for name in names if name != provider.name]
 
 
 def _of_nothing(root: str, providers: Sequence[DescribedProvider], told: Sequence[Tenant]) -> Iterator[Move]:

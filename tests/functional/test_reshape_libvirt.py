@@ -356,6 +356,50 @@ def test_a_device_moved_to_another_cell_and_back(stage: Stage) -> None:
         assert (stage.state(), stage.claim(A)) == (before, claim)
 
 
+def with_interface(name: str | None, moment: str = "domains") -> DeviceFacts:
+    """The first network card's interface is called so now, or is not there."""
+    facts = FACTS[moment]
+    cards = tuple(
+        replace(card, interface=replace(card.interface, interface=name) if name else None)
+        if card.device.address == "0000:41:00.0" and card.interface is not None
+        else card
+        for card in facts.cards
+    )
+    return replace(facts, cards=cards)
+
+
+def test_a_network_card_that_a_guest_has_whole_is_called_as_before(stage: Stage) -> None:
+    """Its interface is gone while it is with the guest; its provider is named by that."""
+    spec = '{"vendor_id": "8086", "product_id": "10c9", "resource_class": "CUSTOM_NIC"}'
+    whole_card = "<hostdev mode='subsystem' type='pci'><source><address {}/></source></hostdev>"
+    stage.show(facts=FACTS["boot"], devices=DeviceSettings(parse_device_specs((spec,))))
+    address = "domain='0' bus='0x41' slot='0' function='0'"
+    stage.driver.xml = (domain(1, devices=whole_card.format(address)),)
+    stage.show()
+    claim, before = stage.adopt(A, {NIC0: {"CUSTOM_NIC": 1}}), stage.state()
+    assert stage.units(A) == {NIC0: {"CUSTOM_NIC": ("0000:41:00.0",)}}
+    for facts in (with_interface(None, "boot"), FACTS["boot"]):
+        stage.show(facts=facts)
+        assert (stage.state(), stage.claim(A)) == (before, claim)
+        assert stage.world.again().problems == ()
+
+
+@pytest.mark.parametrize("first", ["enp65s0", None])
+def test_a_network_interface_that_is_called_otherwise(first: str | None, stage: Stage) -> None:
+    """Renamed, or seen later than its card: who holds its functions goes along."""
+    called = NIC0 if first else f"{HOST}_pci_0000:41:00.0"
+    stage.driver.xml = (domain(1, devices=interface(VF0)),)
+    stage.show(facts=with_interface(first))
+    stage.adopt(A, {called: {"SRIOV_NET_VF": 1}})
+    stage.show(facts=with_interface("ens1"))
+    assert stage.world.placed(A) == {f"{HOST}_net_ens1": {"SRIOV_NET_VF": 1}}
+    assert stage.units(A) == {f"{HOST}_net_ens1": {"SRIOV_NET_VF": (VF0,)}}
+    assert called not in stage.world.totals()
+    stage.undone_and_done_again()
+    stage.show(facts=with_interface("enp65s0"))
+    assert stage.units(A) == {NIC0: {"SRIOV_NET_VF": (VF0,)}}
+
+
 def divided(cells: int) -> HostFacts:
     """The recorded host, which has two cells of two CPUs, as its firmware may divide it as well."""
     capabilities = RECORDED.capabilities
