@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_random_programs_get_the_same_answers(machine: type[Differential]) -> None:
-    compare(machine, number=1, programs=15)
+    compare(machine, number=1, programs=10)
 
 
 @pytest.mark.parametrize("name", NAMES)

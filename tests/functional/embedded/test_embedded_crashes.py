@@ -39,14 +39,14 @@ RELEASES = {
 
 
 def test_a_sample_of_the_kill_points(tmp_path: Path) -> None:
-    """Every 11th; crash_points.py itself goes through all of them."""
-    found = len(list(kill_points("write", None, 11)))
-    found += len(list(kill_points("open", unclean(tmp_path / "unclean"), 11)))
+    """Every 17th; crash_points.py itself goes through all of them."""
+    found = len(list(kill_points("write", None, 17)))
+    found += len(list(kill_points("open", unclean(tmp_path / "unclean"), 17)))
     assert found >= 15
 
 
 def test_a_sample_of_the_kill_points_of_a_migration(tmp_path: Path) -> None:
-    assert len(list(migration_points(unclean(tmp_path / "unclean"), 5))) >= 5
+    assert len(list(migration_points(unclean(tmp_path / "unclean"), 9))) >= 5
 
 
 def test_every_answer_comes_after_its_sync(tmp_path: Path) -> None:
