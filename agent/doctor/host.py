@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agent import __version__
 from agent.doctor.check import Check, bad, good, warning
+from agent.doctor.rights import at_libvirt
 from agent.driver import Driver
 from agent.errors import DriverError, SettingsError
 from agent.options import driver_class
@@ -68,6 +69,7 @@ def hypervisor(settings: Settings) -> Iterator[Check]:
     finally:
         driver.close()
     if name == "libvirt":
+        yield from at_libvirt(settings)
         yield from _kernel(settings)
 
 

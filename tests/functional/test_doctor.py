@@ -1,5 +1,6 @@
 """`plimsoll doctor` on a host that is well, and on each thing that may be wrong with one."""
 
+import grp
 import json
 import os
 import sqlite3
@@ -9,8 +10,11 @@ import pytest
 from agentprocess import Agent
 from cliprocess import plimsoll
 
+from agent.doctor.check import Check, Verdict
 from agent.doctor.examine import examine
+from agent.doctor.rights import at_libvirt
 from agent.errors import DaemonUnreachable, ExitCode, Forbidden
+from agent.settings import load
 
 HOST = "0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
 
@@ -169,3 +173,23 @@ def test_the_command_ends_with_1_where_something_is_bad(patient: Patient) -> Non
     done = plimsoll(patient.state / "s", "doctor", "--config-file", str(patient.file))
     assert done.returncode == ExitCode.FAILED
     assert "bad      state" in done.stdout and "-> chmod 0700" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_what_the_agents_user_may_not_at_libvirt_is_told_to_root(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody_else = grp.struct_group(("libvirt", "x", 64055, []))
+    monkeypatch.setattr(grp, "getgrnam", lambda _: nobody_else)
+
+    def checks(more: str = "") -> list[Check]:
+        patient.file.write_text(
+            f"[DEFAULT]\ncompute_driver = libvirt\nstate_path = {patient.state}\n{more}", encoding="utf-8"
+        )
+        return list(at_libvirt(load((patient.file,), ())))
+
+    assert [each.verdict for each in checks()] == [Verdict.GOOD], "it is root's"
+    os.chown(patient.state, 65534, 65534)
+    (found,) = checks()
+    assert found.verdict is Verdict.WARNING and "usermod -aG libvirt nobody" in found.remedy
+    assert checks("[libvirt]\nfull_connection = false\n") == [], "it is not asked for"
