@@ -140,8 +140,7 @@ class Reporter:
         self._problems: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
         self._overused: Mapping[str, tuple[str, ...]] = {}
-        self.guests: tuple[Guest, ...] | None = None
-        """What the driver last said, None before it ever answered."""
+        self.guests: tuple[Guest, ...] | None = None  # before the driver has answered
         before, held = seen.load() if seen is not None else (None, {})
         self._tree = before
         self._laying = Laying(root_uuid, provider_config)
@@ -276,6 +275,8 @@ class Reporter:
             current = self._tree  # if somebody wrote since, the write meets a conflict
         else:
             current = self._client.read_tree(self._root, self._tree)
+            if self._tree and not current:
+                self._arrive()  # it went with placement's whole database, and who held what with it
         self._tree, self._in_step = current, False
         description, resolved = self._understood(said, current, used)
         exact = Exact(resolved.units, guests)

@@ -19,6 +19,7 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.condition import State
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateError, UnknownConsumer
+from agent.placement.client import PlacementClient
 from agent.placement.transport import Reply
 from agent.settings import Settings, load
 from drivers.fake import FakeDriver
@@ -166,6 +167,29 @@ def test_hours_without_placement_end_within_one_pass(world: World) -> None:
     tree, usages = world.agent.tree()
     assert tree.roots[0].inventories["DISK_GB"].total == 4000
     assert sum(each.get("VCPU", 0) for each in usages.values()) == 1
+
+
+def test_a_placement_that_is_lost_meanwhile_is_not_offered_what_is_held(world: World) -> None:
+    """A host that is full must not be written anew as if it were empty."""
+    world.agent.look("the start")
+    asked = request(VCPU=2)
+    world.agent.claim(asked)
+    client = PlacementClient(world.wire.inner)
+    tree = world.agent.tree()[0]
+    client.forget_consumer(asked.consumer)
+    for each in tree.bottom_up():
+        client.delete_provider(each.uuid)
+    for _ in range(2):
+        world.agent.verify()
+        assert "no longer knows its providers" in world.agent.status()["reasons"][0]
+        assert client.find_provider(name="node1") is None
+        world.time[0] += world.retries[-1]
+    with pytest.raises(ClaimsClosed, match="no longer knows"):
+        world.agent.claim(request(VCPU=1))
+    assert world.agent.release(asked.consumer)
+    world.retry()
+    assert world.agent.condition.state is State.READY
+    assert client.read_tree(tree.roots[0].uuid) == tree
 
 
 def test_a_restart_finds_the_claims(world: World, settings: Settings) -> None:
