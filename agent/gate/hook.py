@@ -63,7 +63,7 @@ class Config:
             self.socket = value
         elif key == "unanswered" and value in (ALLOW, REFUSE):
             self.unanswered = value
-        elif key == "deadline" and value.replace(".", "", 1).isdigit():
+        elif key == "deadline" and value.replace(".", "", 1).isdecimal():
             self.deadline_s = min(max(float(value), 0.1), DEADLINE_MAX_S)
         else:
             return False

@@ -267,8 +267,9 @@ def test_everything_else_ends_with_0_whatever_happens(
         host.allowed(operation, sub_operation, xml)
     host.configure(f"socket = {host.folder}/nobody\nunanswered = refuse\n")
     host.allowed(operation, sub_operation, domain(str(uuid4())))
-    host.config.write_bytes(b"\xff\xff = nonsense\n")
-    host.allowed(operation, sub_operation, domain(str(uuid4())))
+    for nonsense in (b"\xff\xff = nonsense\n", "deadline = \u00b2\n".encode()):
+        host.config.write_bytes(nonsense)
+        host.allowed(operation, sub_operation, domain(str(uuid4())))
     shutil.rmtree(host.config, ignore_errors=True)
 
 
