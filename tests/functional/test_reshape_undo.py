@@ -133,6 +133,27 @@ def test_an_undo_that_is_refused_changes_nothing(world: World) -> None:
     assert world.again().operations == 0
 
 
+def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(world: World) -> None:
+    """A card grew since, and is full: more is held now than was ever counted where it came from."""
+    receipt = done(world)
+    grown = (host(), provider("gpu0", VGPU=8), provider("gpu1", VGPU=4))
+    world.see(*grown, moves=MOVES)
+    big = world.hold("big", gpu0={"VGPU": 6})
+    before = world.totals(), world.placed(big), world.placed("a")
+    preview = world.reporter.preview_reshape(receipt)
+    assert preview.refused is not None and preview.relocations == ()
+    with pytest.raises(
+        ReshapeRefused, match="would hold 9 VGPU and has room for 8|no single target has room"
+    ):
+        world.ask(receipt)
+    assert (world.totals(), world.placed(big), world.placed("a")) == before
+    assert world.journal.withheld() == () and len(world.journal.reshapes(done=True)) == 1
+    assert world.again().operations == 0
+    world.raw.forget_consumer(big)
+    (undone,) = world.ask(receipt)
+    assert undone.undoes == receipt and world.placed("a") == {HOST: {"VGPU": 1}}
+
+
 def _full(call: str) -> None:
     from agent.errors import PlacementFull
 
