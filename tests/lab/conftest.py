@@ -89,7 +89,8 @@ def bare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Node:
         "systemctl disable --now plimsoll-agent 2>/dev/null; "
         "test ! -e /etc/libvirt/hooks/qemu.d/50-plimsoll || plimsoll gate disable; "
         "dpkg --purge plimsoll 2>&1; rm -rf /opt/plimsoll /usr/bin/plimsoll /etc/systemd/system/plimsoll* "
-        "/var/lib/plimsoll /etc/plimsoll /root/older; systemctl daemon-reload",
+        "/var/lib/plimsoll /etc/plimsoll /root/older; systemctl daemon-reload; "
+        "! id plimsoll 2>/dev/null || userdel plimsoll",
         note=False,
         ends=(0, 1),
     )

@@ -79,6 +79,35 @@ def test_the_agent_is_shut_in(bare: Node) -> None:
     assert re.search(r"Seccomp:\s+2", status) and not re.search(r"Uid:\s+0\b", status)
 
 
+def test_the_remedy_that_the_doctor_tells_helps(bare: Node) -> None:
+    """For what a user who may only read is not told by libvirt."""
+    bare.title("What the agent may not, and the doctor's remedy")
+    lacks = rights(bare)
+    assert lacks["verdict"] == "warning" and not graphics(bare)
+    found = re.search(r"usermod .*? plimsoll-agent", lacks["remedy"])
+    assert found is not None
+    bare.run(found.group())
+    bare.ready()
+    assert rights(bare)["verdict"] == "good"
+    bare.wait("it is reported", lambda: graphics(bare))
+
+
+def rights(node: Node) -> dict[str, str]:
+    node.run("plimsoll doctor")
+    checks = node.json("plimsoll -o json doctor")["checks"]
+    return next(each for each in checks if each["name"] == "rights")
+
+
+def graphics(node: Node) -> list[str]:
+    """The graphics that guests can be given, which libvirt tells those only who may manage it."""
+    return [
+        trait
+        for each in node.providers().values()
+        for trait in each["traits"]
+        if trait.startswith("COMPUTE_GRAPHICS_")
+    ]
+
+
 def test_removed_it_keeps_its_state_and_purged_it_is_gone(bare: Node) -> None:
     bare.title("The package goes")
     bare.run("dpkg --remove plimsoll 2>&1 | tail -n 2")
