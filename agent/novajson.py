@@ -1,4 +1,4 @@
-"""The JSON objects of nova's [pci] options, read key by key: what an operator wrote, or why not.
+"""The JSON objects of nova's [pci] options, read key by key: what an operator wrote, or why not. Pure.
 
 Each raises ValueError with the key and what is wrong with its value; None is a key that is not there.
 """

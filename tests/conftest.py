@@ -62,6 +62,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="./dev test-seeing runs it in Chromium"))
     if os.environ.get(REMOTE_TOO):
         return
+    _keep_first_variants(items)
     for item in items:
         if "remote" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="./dev test-remote runs it on OpenStack Placement"))
+
+
+def _keep_first_variants(items: list[pytest.Item]) -> None:
+    """On the real placement, of what is marked so; the others show the same on the embedded core."""
+    seen = set()
+    for item in items:
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("first_variant") is None:
+            continue
+        if item.callspec.params["placement"] == "openstack":
+            if item.function in seen:
+                item.add_marker(pytest.mark.remote)
+            seen.add(item.function)

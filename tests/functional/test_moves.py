@@ -45,6 +45,7 @@ def claimed(world: World) -> World:
     return world
 
 
+@pytest.mark.first_variant
 @pytest.mark.parametrize("kind", ACROSS)
 def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kind: MoveKind) -> None:
     """Scenarios 43, 61, 74: M holds exactly what I held, the disk in the pool is charged once throughout."""
@@ -65,6 +66,7 @@ def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kin
     claimed.check_settled()
 
 
+@pytest.mark.first_variant
 @pytest.mark.parametrize("kind", ACROSS)
 def test_confirm_frees_the_source(claimed: World, kind: MoveKind) -> None:
     """Scenario 44: M gone, S free, D kept, and the context on both sides closed."""
@@ -83,6 +85,7 @@ def test_confirm_frees_the_source(claimed: World, kind: MoveKind) -> None:
     assert claimed.b.tracker.mover.confirm(MIGRATION) == move
 
 
+@pytest.mark.first_variant
 @pytest.mark.parametrize("noticed", [False, True], ids=["source unaware", "source aware"])
 @pytest.mark.parametrize("kind", ACROSS)
 def test_revert_gives_the_same_devices_back(claimed: World, kind: MoveKind, noticed: bool) -> None:
@@ -574,6 +577,7 @@ def test_a_move_that_a_control_plane_began_is_adopted(claimed: World) -> None:
     claimed.check_settled()
 
 
+@pytest.mark.first_variant
 @pytest.mark.parametrize("disk", [200, 400], ids=["disk once", "disk summed up"])
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 def test_a_doubled_allocation_becomes_the_owned_form(claimed: World, end: str, disk: int) -> None:
