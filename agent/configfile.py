@@ -7,6 +7,7 @@ Source: https://docs.openstack.org/oslo.config/latest/reference/
 
 import difflib
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +176,8 @@ def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sect
         value = None  # "option =" is how a file leaves it unset
     if value is None and option.secret:
         return _credential(group, option)
+    if option.secret:
+        _check_kept(group, option, origin)
     return Configured(_frozen(value), origin, bool(option.secret))
 
 
@@ -205,6 +208,26 @@ def _refuse(group: str, option: Any, origin: str, text: str, why: str) -> NoRetu
         option=option.dest,
         value=shown,
         allowed=allowed(option),
+    )
+
+
+def _check_kept(group: str, option: Any, origin: str) -> None:
+    """A secret is for its owner alone. Raises SettingsError where others may read it."""
+    name = f"{group}.{option.dest}"
+    better = f"better, take it out and hand it over as a credential (LoadCredential={name}:PATH)"
+    if origin.startswith("environment "):
+        why, remedy = "others can see the environment of a service (systemctl show)", better
+    else:
+        mode = stat.S_IMODE(Path(origin).stat().st_mode)
+        if not mode & (stat.S_IRWXG | stat.S_IRWXO):
+            return
+        why = f"others than its owner may open that file (mode {mode:04o})"
+        remedy = f"chmod it to 0600, for the agent's user; {better}"
+    raise SettingsError(
+        f"{origin}: [{group}] {option.dest} is a secret, and {why}: {remedy}.",
+        file=origin,
+        group=group,
+        option=option.dest,
     )
 
 

@@ -172,17 +172,18 @@ _PLACEMENT = (
     cfg.StrOpt(
         "password",
         secret=True,
-        help="The user's password; better LoadCredential=placement.password:PATH in the unit.",
+        help="The user's password, in a file of mode 0600; better LoadCredential=placement.password:PATH in "
+        "the unit.",
     ),
     cfg.StrOpt("user_domain_name", default="Default", help="The domain of the user."),
     cfg.StrOpt("project_name", default="service", help="The project of the user."),
     cfg.StrOpt("project_domain_name", default="Default", help="The domain of the project."),
-    cfg.StrOpt("token", secret=True, help="For auth_type admin_token; better by LoadCredential."),
+    cfg.StrOpt("token", secret=True, help="For auth_type admin_token; as with password."),
     cfg.StrOpt("application_credential_id", help="For auth_type v3applicationcredential."),
     cfg.StrOpt(
         "application_credential_secret",
         secret=True,
-        help="For auth_type v3applicationcredential; better by LoadCredential.",
+        help="For auth_type v3applicationcredential; as with password.",
     ),
 )
 

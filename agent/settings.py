@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 from agent.api.access import Access
 from agent.claims.pci import Aliases, parse_aliases
@@ -281,12 +282,27 @@ def _check_placement(placement: PlacementSettings) -> None:
             group="placement",
             option=missing[0],
         )
+    for name in ("auth_url", "endpoint_override"):
+        if _has_password(getattr(placement, name)):
+            raise SettingsError(
+                f"[placement] {name} has a password in it, which errors would tell: take it out, and use "
+                "username and password.",
+                group="placement",
+                option=name,
+            )
     if bool(placement.certfile) != bool(placement.keyfile):
         raise SettingsError(
             "[placement] certfile and keyfile go together; set both or none.",
             group="placement",
             option="certfile",
         )
+
+
+def _has_password(url: str | None) -> bool:
+    try:
+        return urlsplit(url or "").password is not None
+    except ValueError:
+        return False  # it is no URL: whoever uses it says so
 
 
 def describe(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:

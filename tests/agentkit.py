@@ -87,6 +87,7 @@ def told(directory: Path, placement: Placement) -> Settings:
     """Settings for a fake host on that placement."""
     lines = ["[DEFAULT]", "compute_driver = fake", "host = node1", f"state_path = {directory}"]
     file = directory / "plimsoll.conf"
+    file.touch(mode=0o600)
     file.write_text(section_of(placement) + "\n".join(lines) + "\n")
     return load([file])
 

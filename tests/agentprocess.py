@@ -21,6 +21,7 @@ class Agent:
         self.socket = directory / "s"
         self.file = directory / "plimsoll.conf"
         self._log = directory / "log"
+        self.file.touch(mode=0o600)
         self.file.write_text(
             "[DEFAULT]\ncompute_driver = fake\nhost = node1\n"
             f"state_path = {directory / 'state'}\n[api]\nsocket = {self.socket}\n"
@@ -42,6 +43,12 @@ class Agent:
     def stop(self) -> int:
         self._process.terminate()
         return self._process.wait(DEADLINE_S)
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def log(self) -> str:
+        return self._log.read_text("utf-8")
 
     def kill(self) -> None:
         self._process.kill()

@@ -19,6 +19,7 @@ def nowhere(tmp_path: Path) -> Path:
 
 def written(tmp_path: Path, text: str) -> str:
     path = tmp_path / "plimsoll.conf"
+    path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
     return str(path)
 

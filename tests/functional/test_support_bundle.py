@@ -1,12 +1,18 @@
 """The support bundle holds what helps and none of the secrets; nor does anything else the agent says."""
 
+import http.client
 import json
+import signal
+import socket
 import tarfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agentprocess import Agent
-from cliprocess import one_line, plimsoll
+from agentprocess import PAUSE_S, Agent
+from apiclient import ask
+from cliprocess import DEADLINE_S, one_line, plimsoll
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +20,17 @@ from agent.errors import ExitCode
 from agent.masking import LEAST_CHARS, MASK, mask
 
 CANARY = 'canary-7f3a"\\é-9b1c'
+READS = (
+    "status",
+    "tree",
+    "instances",
+    "plan",
+    "history",
+    "overview",
+    "explain?what=node1",
+    "config",
+    "audit",
+)
 REMOTE = f"""[placement]
 kind = remote
 auth_type = admin_token
@@ -33,34 +50,67 @@ def contents(path: Path) -> dict[str, str]:
         }
 
 
-def test_a_canary_is_in_no_output_log_or_bundle(tmp_path: Path) -> None:
-    agent = Agent(tmp_path, more=REMOTE)
+def test_a_canary_is_in_no_output_log_file_or_bundle(tmp_path: Path) -> None:
+    """In none of what the agent says, wherever it is said; placement is away, so errors name its address."""
+    door = bound_port()
+    agent = Agent(tmp_path, more=f"{REMOTE}[http]\nlisten = 127.0.0.1:{door}\n")
     agent.start()
-    bundle = tmp_path / "bundle.tar.gz"
+    bundle, config = tmp_path / "bundle.tar.gz", ("--config-file", str(agent.file))
     try:
         said = [
             agent(*words)
             for words in (
-                ("status",),
-                ("config", "show"),
-                ("config", "show", "--config-file", str(agent.file), "-o", "yaml"),
-                ("doctor", "--config-file", str(agent.file)),
-                ("placement", "ping", "--config-file", str(agent.file)),
+                ("config", "show", *config, "-o", "yaml"),
+                ("doctor", *config),
+                ("placement", "ping", *config),
                 ("claim", "--resources", "VCPU=1"),
-                ("support-bundle", "--to", str(bundle), "--config-file", str(agent.file)),
+                ("support-bundle", "--to", str(bundle), *config),
             )
         ]
+        told = [ask(agent.socket, "GET", f"/v1/{name}").body for name in READS]
+        texts = [fetched(door, path) for path in ("/", "/metrics", "/healthz", "/readyz")]
+        agent.file.write_text(
+            agent.file.read_text("utf-8").replace("http://", "http://user:canary-7f3a@"), "utf-8"
+        )
+        said.append(agent("config", "validate", *config))
+        agent.signal(signal.SIGHUP)
+        wait_for(lambda: "not reloaded" in agent.log())
     finally:
         agent.stop()
-    texts = [done.stdout + done.stderr for done in said]
-    texts += [(tmp_path / "log").read_text("utf-8"), *contents(bundle).values()]
+    texts += [json.dumps(each, ensure_ascii=False) for each in told]
+    texts += [done.stdout + done.stderr for done in said]
+    texts += [agent.log(), *contents(bundle).values()]
+    texts += [path.read_bytes().decode("utf-8", "replace") for path in (tmp_path / "state").glob("*.db*")]
     for text in texts:
         assert "canary-7f3a" not in text and "-9b1c" not in text
+    assert all(texts) and "Placement" in texts[0] and "plimsoll_" in texts[1]
     assert bundle.stat().st_mode & 0o777 == 0o600
     members = contents(bundle)
     assert json.loads(members["status.json"])["host"] == "node1"
     assert json.loads(members["config.json"])["placement"]["token"]["value"] == MASK
     assert {"doctor.json", "tree.json", "log.txt"} <= members.keys()
+
+
+def fetched(port: int, path: str) -> str:
+    connection = http.client.HTTPConnection("localhost", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def bound_port() -> int:
+    """One that is free just now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(PAUSE_S)
 
 
 def test_without_an_agent_it_says_so_inside(tmp_path: Path) -> None:

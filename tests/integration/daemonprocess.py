@@ -83,6 +83,7 @@ class Daemon:
         lines = []
         for group, values in self.options.items():
             lines += [f"[{group}]", *(f"{name} = {value}" for name, value in values.items())]
+        self.file.touch(mode=0o600)
         self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def launch(self) -> "subprocess.Popen[bytes]":

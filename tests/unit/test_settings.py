@@ -9,6 +9,7 @@ from agent.settings import check_driver, describe, load, reload, sample
 
 
 def written(path: Path, text: str) -> Path:
+    path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -187,6 +188,32 @@ def test_secrets_are_never_shown(file: Path) -> None:
 
 def test_a_bad_line_with_a_secret_is_not_repeated(file: Path) -> None:
     assert "canary" not in refusal(file, "[placement]\npassword canary\n").message
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
+def test_a_secret_that_others_may_read_is_refused(file: Path, mode: int) -> None:
+    written(file, "[DEFAULT]\ncompute_driver = fake\n" + REMOTE)
+    file.chmod(mode)
+    with pytest.raises(SettingsError) as caught:
+        load([file])
+    told = caught.value.message
+    assert str(file) in told and "[placement] password" in told and f"{mode:04o}" in told
+    assert "LoadCredential=placement.password:PATH" in told and "canary" not in told
+
+
+def test_a_secret_in_the_environment_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_PLACEMENT__TOKEN", "canary")
+    with pytest.raises(SettingsError, match="environment OS_PLACEMENT__TOKEN") as caught:
+        load([written(file, "[DEFAULT]\ncompute_driver = fake\n")])
+    assert "canary" not in caught.value.message
+
+
+@pytest.mark.parametrize("option", ["auth_url", "endpoint_override"])
+def test_a_password_in_an_address_is_refused(file: Path, option: str) -> None:
+    addresses = {"auth_url": "http://k", "endpoint_override": "http://p", option: "https://u:canary@h:5000/v3"}
+    lines = "".join(f"{name} = {url}\n" for name, url in addresses.items())
+    told = refusal(file, f"[placement]\nkind = remote\nusername = u\npassword = pw\n{lines}").message
+    assert f"[placement] {option} has a password in it" in told and "canary" not in told
 
 
 def test_a_secret_comes_by_credential(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
