@@ -134,14 +134,15 @@ def _with_claim(truths: Truths, claim: Claim, held: Holding, found: Parts) -> Fi
         return Finding(
             FindingKind.LEAKED_CLAIM, consumer, reason, evidence, own=True, repair=(DropClaim(consumer),)
         )
-    wanted = truths.own(claim.allocations)
     if found.doubled:
         return _doubled(truths, held, found, evidence)
-    if found.here == wanted or not found.here:
+    wanted = {uuid: amounts for uuid, amounts in claim.allocations.items() if amounts}
+    there = {**found.here, **found.shared}
+    if there == wanted or not found.here:
         return None  # as it shall be; or it has moved away, which is for the mover to learn
-    kind = FindingKind.AMOUNTS_DIFFER if found.here.keys() == wanted.keys() else FindingKind.WRONG_PROVIDER
-    write = _with(held, {**wanted, **found.shared})
-    reason = f"Placement holds for {consumer} something else on this host than it claimed."
+    kind = FindingKind.AMOUNTS_DIFFER if there.keys() == wanted.keys() else FindingKind.WRONG_PROVIDER
+    write = _with(held, wanted)
+    reason = f"Placement holds for {consumer} something else than it claimed on this host."
     return Finding(kind, consumer, reason, evidence, repair=(WriteAllocations(write),))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from agent.backoff import pause
-from agent.claims.claim import Claim, ClaimState, Shortfall, Step
+from agent.claims.claim import Allocations, Claim, ClaimState, Shortfall, Step
 from agent.claims.refusal import called, does_not_fit, not_covered
 from agent.claims.register import Register
 from agent.claims.request import ClaimRequest
@@ -21,6 +21,7 @@ from agent.errors import (
     PlimsollError,
     StateError,
 )
+from agent.moves.ownership import owned_form, parts
 from agent.placement.client import ConsumerAllocations, PlacementClient
 
 ATTEMPTS_MAX = 8
@@ -230,10 +231,11 @@ class ClaimAttempt:
             return self._grant(self._leftover)
         with self._register.lock:
             ledger = self._register.ledger
-            found = ledger.cover(self._request, held.allocations, exact=False)
+            mine = self._part_here(held.allocations)
+            found = ledger.cover(self._request, mine, exact=False)
             if not found.fits:
                 raise not_covered(self._request, held.allocations, found.shortfalls, ledger.host.tree)
-            found = ledger.cover(self._request, held.allocations, exact=True)
+            found = ledger.cover(self._request, mine, exact=True)
             if not found.fits:
                 raise does_not_fit(self._request, found.shortfalls)
             before = ledger.claims.get(self._consumer)
@@ -251,6 +253,13 @@ class ClaimAttempt:
             written = self._register.move(Step.ADOPT, self._consumer, claim)
         self._register.settle(written, self._consumer, before)
         return claim
+
+    def _part_here(self, held: Allocations) -> Allocations:
+        """All of it; of a doubled allocation this host's part, and what is shared once. Under the lock."""
+        host = self._register.ledger.host
+        shared = {provider.uuid for provider in host.providers if not host.is_own(provider.uuid)}
+        found = parts(held, host.is_own, shared.__contains__)
+        return owned_form(found, self._request.resources)[0] if found.doubled else held
 
     def _undo(self, error: PlimsollError) -> None:
         with self._register.lock:

@@ -279,12 +279,15 @@ class Ledger:
             consumer for consumer, held in self._others.items() if wanted and self._on_own(held) == wanted
         )
 
-    def may_be_held(self, claim: Claim) -> bool:
-        """Whether a consumer without a claim holds what the claim has here, or may have its exact units."""
-        if self.who_holds(claim.allocations):
-            return True
-        classes = {(uuid, name) for uuid, exact in claim.units.items() for name in exact}
-        return any(name in held.get(uuid, {}) for held in self._others.values() for uuid, name in classes)
+    def who_may_hold(self, claim: Claim) -> tuple[str, ...]:
+        """The consumers without a claim that hold just what the claim has here, or may have its units."""
+        alike = self.who_holds(claim.allocations)
+        exact = {(uuid, name) for uuid, classes in claim.units.items() for name in classes}
+        return tuple(
+            consumer
+            for consumer, held in self._others.items()
+            if consumer in alike or any(name in held.get(uuid, {}) for uuid, name in exact)
+        )
 
     def _on_own(self, allocations: Allocations) -> Allocations:
         return {uuid: amounts for uuid, amounts in allocations.items() if self.host.is_own(uuid)}

@@ -14,7 +14,7 @@ from agent import log
 from agent.claims.claim import Allocations, Claim, ClaimState, Step
 from agent.claims.register import Register
 from agent.errors import ClaimConflict, UnknownConsumer
-from agent.moves.ownership import Holder, pairs, took_over
+from agent.moves.ownership import Holder, may_be_migration, pairs, took_over
 from agent.moves.table import Move, MoveKind, MoveState, MoveStep, Role
 from agent.placement.client import ConsumerAllocations, PlacementClient
 
@@ -161,6 +161,8 @@ class Follower:
         ]
 
     def _took_over(self, claim: Claim, instance: ConsumerAllocations, other: ConsumerAllocations) -> bool:
+        if other.consumer in self._guests():
+            return False  # an instance, whatever its type
         with self._register.lock:
             host = self._register.ledger.host
         return took_over(claim.allocations, holder(instance), holder(other), host.is_own)
@@ -211,11 +213,21 @@ class Follower:
             if not self._lives_elsewhere(held):
                 return False
             self._read_again([(claim, held)])
-            with self._register.lock:
-                if self._register.ledger.may_be_held(claim):
-                    return False
+            if self._may_be_reverted(claim, held):
+                return False
             self._register.move_durably(Step.LEFT, consumer)
             return True
+
+    def _may_be_reverted(self, claim: Claim, instance: ConsumerAllocations) -> bool:
+        """Whether somebody who may be its migration may have what it has here."""
+        with self._register.lock:
+            likely = self._register.ledger.who_may_hold(claim)
+        guests = self._guests()
+        return any(
+            may_be_migration(holder(self._client.allocations_of(each)), holder(instance))
+            for each in likely
+            if each not in guests
+        )
 
     def _lives_elsewhere(self, held: ConsumerAllocations) -> bool:
         return bool(held.allocations) and not self._own(held.allocations)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.claims.claim import Allocations
-from agent.moves.table import Move, MoveKind, MoveStep, Role
+from agent.moves.table import MIGRATION_TYPE, Move, MoveKind, MoveStep, Role
 
 IsOwn = Callable[[str], bool]
 """Whether a provider is in this host's own tree."""
@@ -128,15 +128,21 @@ class Holder:
     consumer_type: str = ""
 
 
+def may_be_migration(candidate: Holder, instance: Holder) -> bool:
+    """By its type, where there are types, and by whose it is: project and user are its instance's."""
+    return candidate.consumer_type in ("", MIGRATION_TYPE, "unknown") and (
+        candidate.project_id,
+        candidate.user_id,
+    ) == (instance.project_id, instance.user_id)
+
+
 def took_over(old: Allocations, instance: Holder, candidate: Holder, is_own: IsOwn) -> bool:
     """Whether the candidate holds just what the instance held here, and the instance lives elsewhere.
 
     All of `old` in this host's tree is the candidate's; of the rest, what is not the candidate's is still the
-    instance's. Project and user are the same; the type says migration, where there are types.
+    instance's.
     """
-    if candidate.consumer_type not in ("", "MIGRATION", "unknown"):
-        return False
-    if (candidate.project_id, candidate.user_id) != (instance.project_id, instance.user_id):
+    if not may_be_migration(candidate, instance):
         return False
     if not instance.allocations or any(is_own(uuid) for uuid in instance.allocations):
         return False

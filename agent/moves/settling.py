@@ -229,7 +229,8 @@ class Settler:
             for uuid, consumers in found.items():
                 self._register.ledger.observe(uuid, consumers)
             likely = self._register.ledger.who_holds(new)
-        others = (self._client.allocations_of(each) for each in likely)
+        guests = self._guests()
+        others = (self._client.allocations_of(each) for each in likely if each not in guests)
         return any(took_over(new, holder(instance), holder(other), is_own) for other in others)
 
     def _lives_here(self, instance: Allocations) -> bool:

@@ -250,6 +250,21 @@ def test_a_pike_control_plane_moves_an_instance_past_both_agents(claimed: World,
     claimed.check()
 
 
+@pytest.mark.parametrize("gone", ["a", "b"])
+def test_the_sum_of_two_disks_does_not_stay_when_one_side_is_gone(claimed: World, gone: str) -> None:
+    """Pike sums up the pool; the side that is released cannot know which part of it is the other's."""
+    claimed.schedule(INSTANCE, **ON_A, **ON_B, pool={"DISK_GB": 400})
+    held = claimed.b.tracker.claim(asks(**SMALL)).claim
+    assert held.allocations[uuid_of("pool")] == {"DISK_GB": 200}
+    claimed.agents["ab".index(gone)].tracker.release(INSTANCE)
+    here, left = (claimed.b, ON_B) if gone == "a" else (claimed.a, ON_A)
+    assert claimed.placed(INSTANCE) == {**left, "pool": {"DISK_GB": 400}}
+    assert kinds(here) == [(FindingKind.AMOUNTS_DIFFER, INSTANCE)]
+    assert heal(here, everything=True).healed == {0}
+    assert claimed.placed_all() == {INSTANCE: {**left, **DISK}}
+    claimed.check_settled()
+
+
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 def test_both_strategies_in_one_fleet(world: World, end: str) -> None:
     """One instance moves by a migration of its own, another one is doubled, at the same time, on the same

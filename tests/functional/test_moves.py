@@ -22,7 +22,7 @@ from agent.errors import (
     UsageError,
 )
 from agent.moves.table import MoveKind, MoveState, Role
-from agent.placement.client import PlacementClient
+from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tracker import ResourceTracker
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
@@ -556,6 +556,21 @@ def test_a_hint_tells_identical_moves_apart(world: World) -> None:
     world.settle()
     assert world.a.tracker.get(INSTANCE) == before[INSTANCE]
     world.check_settled()
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["an instance by its type", "an instance by its guest"])
+def test_who_stays_is_not_taken_for_the_migration_of_one_who_left(claimed: World, typed: bool) -> None:
+    """An instance without a claim holds just the same here: the place of the one who left is free."""
+    raw = claimed.raw if typed else PlacementClient(claimed.a.tap, microversion="1.37")
+    held = {uuid_of(name): amounts for name, amounts in {**ON_A, **DISK}.items()}
+    raw.write_allocations(ConsumerAllocations(OTHER, held))
+    claimed.a.see(*(() if typed else (OTHER,)))
+    claimed.schedule(INSTANCE, **ON_B, **DISK)
+    claimed.settle()
+    assert (dict(claimed.a.tracker.claims()), dict(claimed.a.tracker.moves())) == ({}, {})
+    assert claimed.placed(OTHER) == {**ON_A, **DISK}
+    with pytest.raises(UnknownConsumer):
+        claimed.a.tracker.mover.confirm(OTHER, instance=INSTANCE)
 
 
 # Written by somebody else

@@ -1,4 +1,4 @@
-"""Two hosts, a shared pool, every operation, crashes, outages and restarts in any order.
+"""Two hosts, a shared pool, every operation, both strategies, crashes, outages and restarts in any order.
 
 Nothing is over-committed; every unit has at most one owner; what a consumer holds sums up to what it asked
 for; both sides agree in the end; a refused call changes nothing; repeating a call is harmless.
@@ -8,9 +8,9 @@ for; both sides agree in the end; a refused call changes nothing; repeating a ca
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,18 @@ from movekit import PROVIDERS, Agent, World, asks
 from placements import OpenStack, Placement
 from trackerkit import Crash, fast_directory, uuid_of
 
+from agent.audit.finding import FindingKind
+from agent.claims.claim import Claim, ClaimState
 from agent.errors import (
     ClaimConflict,
     DoesNotFit,
     PlacementError,
+    PlacementFull,
     PlacementUnavailable,
     Refused,
     UnknownConsumer,
 )
-from agent.moves.table import MoveKind, Role
+from agent.moves.table import Move, MoveKind, Role
 
 STEPS = 25
 RUNS = 25 * int(os.environ.get("PLIMSOLL_STEPS", "1"))
@@ -55,6 +58,15 @@ wishes = st.sampled_from(
 faults = st.sampled_from(["none", "none", "before", "after", "write before", "write after"])
 
 
+@dataclass(frozen=True)
+class Doubled:
+    """Between two hosts; `pool` is what the instance held of the pool before."""
+
+    source: str
+    to: str
+    pool: dict[str, int]
+
+
 class Moves(RuleBasedStateMachine):
     """`where`: the placement to run on. Guests follow what the agents say, as far as they say it."""
 
@@ -66,6 +78,10 @@ class Moves(RuleBasedStateMachine):
         self.world = World(Path(self.directory.name), self.where)
         self.meddled = False
         self.auditing = ""
+        self.doubled: dict[str, Doubled] = {}
+        """By a control plane of the old way, which ends it, too; {instance: as it was}."""
+        self.theirs: set[str] = set()
+        """Whatever such a control plane has moved: it may be all alone in knowing of it."""
 
     def teardown(self) -> None:
         with self.directory, self.world as world:
@@ -73,7 +89,12 @@ class Moves(RuleBasedStateMachine):
             for agent in world.agents:
                 agent.see()
                 agent.tracker.open()
+            for number, instance in enumerate(sorted(self.doubled)):
+                self.end_doubled(instance, back=bool(number % 2))
             self.come_to_rest()
+            self.delete_what_no_agent_knows()
+            self.come_to_rest()
+            self.mend_what_was_doubled()
             self.agree()
             self.end_all()
             self.come_to_rest()
@@ -97,6 +118,18 @@ class Moves(RuleBasedStateMachine):
                 mover = agent.tracker.mover
                 with suppress(ClaimConflict):
                     (mover.revert if number % 2 else mover.confirm)(move.migration)
+
+    def delete_what_no_agent_knows(self) -> None:
+        for instance in self.theirs - self.known():
+            if self.world.placed(instance):
+                self.world.schedule(instance)
+
+    def mend_what_was_doubled(self) -> None:
+        """An operator does: one of the two sides may be gone, and the sum of the two disks be left."""
+        for agent in self.world.agents:
+            for finding in agent.auditor.audit(heal_all=True).findings:
+                theirs = finding.kind is FindingKind.AMOUNTS_DIFFER and finding.subject in self.theirs
+                assert finding.own or theirs, finding
 
     def heal(self) -> None:
         for agent in self.world.agents:
@@ -166,6 +199,49 @@ class Moves(RuleBasedStateMachine):
         with suppress(ClaimConflict):
             (agent.tracker.mover.revert if back else agent.tracker.mover.confirm)(migration)
         assert self.world.state() == before
+
+    @rule(number=st.integers(0, 7), summed=st.booleans(), told=st.booleans())
+    def double(self, number: int, summed: bool, told: bool) -> None:
+        """The way before migrations owned anything, and today's evacuation: the instance holds source and
+        destination at once, its disk once or summed up; `told`: the destination's agent claims, too."""
+        likely = self.settled_claims()
+        if not likely:
+            return
+        source, claim = likely[number % len(likely)]
+        to = self.world.b if source is self.world.a else self.world.a
+        held = self.world.placed(claim.consumer)
+        twin = {name.replace(source.name, to.name, 1): each for name, each in held.items() if name != "pool"}
+        pool = {name: amount * (2 if summed else 1) for name, amount in held.get("pool", {}).items()}
+        try:
+            self.world.schedule(claim.consumer, **held | twin | ({"pool": pool} if pool else {}))
+        except PlacementFull:
+            return
+        self.doubled[claim.consumer] = Doubled(source.name, to.name, held.get("pool", {}))
+        self.theirs.add(claim.consumer)
+        if told:
+            self.ask(to, lambda: to.tracker.claim(claim.request))
+
+    def settled_claims(self) -> list[tuple[Agent, Claim]]:
+        """Of instances that are not moving, held in placement just as they were claimed."""
+        return [
+            (agent, claim)
+            for agent in self.world.agents
+            for consumer, claim in sorted(agent.tracker.claims().items())
+            if claim.state is ClaimState.CLAIMED
+            and not any(consumer in (m.instance, m.migration) for m in moves_of(agent) if not m.ended)
+            and self.world.placed(consumer) == _named(claim.allocations)
+        ]
+
+    @rule(instance=instances, back=st.booleans())
+    def end_doubled(self, instance: str, back: bool) -> None:
+        """What is doubled still is reduced to one of the two."""
+        was = self.doubled.pop(instance, None)
+        held = self.world.placed(instance)
+        if was is None or not all(any(n.startswith(side) for n in held) for side in (was.source, was.to)):
+            return
+        kept = was.source if back else was.to
+        left = {name: each for name, each in held.items() if name.startswith(kept)}
+        self.world.schedule(instance, **left | ({"pool": was.pool} if was.pool else {}))
 
     @rule(side=sides)
     def look(self, side: str) -> None:
@@ -273,15 +349,17 @@ class Moves(RuleBasedStateMachine):
     @invariant()
     def the_whole_is_the_sum_of_what_was_asked(self) -> None:
         """Whatever placement holds belongs to a claim or a move that some agent knows, or soon forgets."""
-        known = {
+        assert set(self.world.placed_all()) <= self.known() | self.theirs
+
+    def known(self) -> set[str]:
+        return {
             consumer
             for agent in self.world.agents
             for consumer in (
                 *agent.tracker.claims(),
-                *(each for m in agent.tracker.moves().values() for each in (m.instance, m.migration)),
+                *(each for m in moves_of(agent) for each in (m.instance, m.migration)),
             )
         }
-        assert set(self.world.placed_all()) <= known
 
     def agree(self) -> None:
         """Each consumer holds in placement what one agent's claim says, and nothing else.
@@ -302,6 +380,10 @@ class Moves(RuleBasedStateMachine):
         }
         for consumer in everything:
             assert consumer in held or consumer in going_on, (consumer, everything[consumer])
+
+
+def moves_of(agent: Agent) -> Collection[Move]:
+    return agent.tracker.moves().values()
 
 
 def _named(allocations: Any) -> dict[str, dict[str, int]]:
