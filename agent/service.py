@@ -11,35 +11,25 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from agent import log, settings
 from agent.api.server import ApiServer
-from agent.audit.auditing import Auditor
-from agent.condition import Condition, State
+from agent.assembly import assemble
+from agent.condition import State
 from agent.driver import Driver
 from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
-from agent.gate.gate import Gate
-from agent.home import arrive, place
-from agent.host import HostAgent
-from agent.identity import NAME_FILE, establish
+from agent.identity import NAME_FILE, Identity, establish
 from agent.jobs import Jobs
 from agent.journal import Journal
 from agent.notify import Notifier
 from agent.options import driver_class
-from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
-from agent.report import Reporter
-from agent.reshape.reshaping import Reshaping
 from agent.seeing.listener import HttpListener
-from agent.seeing.metered import MeteredTransport
 from agent.seeing.meters import Meters
 from agent.seeing.observer import Observer
-from agent.seen import Seen
 from agent.settings import Settings
-from agent.tracker import ResourceTracker
 
 LOG = log.get(__name__)
 
@@ -129,62 +119,41 @@ class Service:
         _prepare(told.state_path)
         journal = Journal.open(told.state_path)
         self._stack.callback(journal.close)
-        directories = dict.fromkeys(file.parent for file in told.files)
-        known = (told.state_path / NAME_FILE).exists()
-        identity = establish(told.state_path, told.host, journal.host_uuid(), directories)
-        if journal.host_uuid() is None:
-            if known:
-                LOG.warning(
-                    "This host was here before, but the agent's journal is new: what was claimed until now "
-                    "counts as somebody else's. `plimsoll audit` lists it; a backup of agent.db has it."
-                )
-            journal.remember_host(identity.uuid)
+        self._put_together(journal, _identity(told, journal))
+        self._plan_jobs()
+        self._notifier.extend_timeout(START_EXTENSION_S)
+        self._notifier.status("looking at the host for the first time")
+        self._agent.look("the start")
+        self._agent.alive()  # the loop begins
+        self._open()
+
+    def _put_together(self, journal: Journal, identity: Identity) -> None:
+        told = self._settings
         driver = driver_class(told.compute_driver).create(told.driver)
         meters = Meters()
         journal.measure(meters.commit_seconds.observe)
         transport = open_transport(
             told.placement.kind, state_dir=told.state_path, options=asdict(told.placement)
         )
-        client = PlacementClient(MeteredTransport(transport, meters))
-        self._stack.callback(client.close)
-        tracker = ResourceTracker(journal, client)
+        self._stack.callback(transport.close)
         self._observer = Observer(meters, journal.note)
-        here = place(told.placement)
-        reporter = Reporter(
-            driver,
-            client,
-            tracker,
-            journal,
-            identity.uuid,
-            reshaping=Reshaping(client, tracker, journal, identity.uuid),
-            arrive=lambda: arrive(told.state_path, client, here, tracker.claims().values()),
-            seen=Seen(told.state_path, here),
-            provider_config=told.provider_config,
-        )
-        self._stack.callback(reporter.close)
-        self._agent = HostAgent(
+        self._agent, reporter = assemble(
             told,
             identity,
-            reporter,
-            tracker,
-            client,
-            Condition(self._changed),
+            journal,
+            driver,
+            transport,
+            self._observer,
+            turned=self._changed,
             wake=self._retry,
-            prove=partial(journal.remember_host, identity.uuid),
-            gate=Gate(tracker, client, reporter.guest_of, journal.devices),
-            auditor=Auditor(
-                tracker, client, identity.uuid, reporter.guests_now, journal.devices, lambda: reporter.tree
-            ),
-            observer=self._observer,
         )
+        self._stack.callback(reporter.close)
         self._watch(driver)
-        self._plan_jobs()
-        self._notifier.extend_timeout(START_EXTENSION_S)
-        self._notifier.status("looking at the host for the first time")
-        self._agent.look("the start")
-        self._agent.alive()  # the loop begins
-        server = ApiServer(self._agent, told.api.access, told.api.socket)
-        listener = HttpListener(self._agent.seeing, told.http.listen)
+
+    def _open(self) -> None:
+        """Answer whoever asks, and run the jobs."""
+        server = ApiServer(self._agent, self._settings.api.access, self._settings.api.socket)
+        listener = HttpListener(self._agent.seeing, self._settings.http.listen)
         listener.start()
         self._stack.callback(listener.stop)
         server.start()
@@ -281,6 +250,21 @@ class Service:
         LOG.info("Reloaded: %s.", ", ".join(found.changed) or "nothing changed")
         if found.restart:
             LOG.warning("Only a restart changes %s.", ", ".join(found.restart))
+
+
+def _identity(told: Settings, journal: Journal) -> Identity:
+    """Who this host is, which the journal knows from now on, too. Raises IdentityError, StateError."""
+    known = (told.state_path / NAME_FILE).exists()
+    directories = dict.fromkeys(file.parent for file in told.files)
+    identity = establish(told.state_path, told.host, journal.host_uuid(), directories)
+    if journal.host_uuid() is None:
+        if known:
+            LOG.warning(
+                "This host was here before, but the agent's journal is new: what was claimed until now "
+                "counts as somebody else's. `plimsoll audit` lists it; a backup of agent.db has it."
+            )
+        journal.remember_host(identity.uuid)
+    return identity
 
 
 def _prepare(state_path: Path) -> None:

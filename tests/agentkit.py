@@ -8,27 +8,18 @@ from uuid import uuid4
 
 from placements import Placement, section_of
 
-from agent.audit.auditing import Auditor
+from agent.assembly import assemble
 from agent.backoff import Backoff
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.condition import Condition
 from agent.errors import PlacementUnavailable
-from agent.gate.gate import Gate
-from agent.home import arrive, place
 from agent.host import HostAgent
 from agent.identity import establish
 from agent.journal import Journal
-from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
-from agent.report import Reporter
-from agent.reshape.reshaping import Reshaping
-from agent.seeing.metered import MeteredTransport
 from agent.seeing.meters import Meters
 from agent.seeing.observer import Observer
-from agent.seen import Seen
 from agent.settings import Settings, load
-from agent.tracker import ResourceTracker
 from drivers.fake import FakeDriver
 
 
@@ -103,37 +94,18 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
     meters = Meters()
     journal.measure(meters.commit_seconds.observe)
     observer = Observer(meters, journal.note)
-    client = PlacementClient(MeteredTransport(wire, meters))
-    tracker = ResourceTracker(journal, client)
     driver = FakeDriver.create(settings.driver)
-    here = place(told)
-    reporter = Reporter(
-        driver,
-        client,
-        tracker,
-        journal,
-        identity.uuid,
-        reshaping=Reshaping(client, tracker, journal, identity.uuid),
-        arrive=lambda: arrive(settings.state_path, client, here, tracker.claims().values()),
-        seen=Seen(settings.state_path, here),
-    )
     retries: list[float] = []
     now = [0.0]
-    condition = Condition(observer.turned)
-    agent = HostAgent(
+    agent, _ = assemble(
         settings,
         identity,
-        reporter,
-        tracker,
-        client,
-        condition,
+        journal,
+        driver,
+        wire,
+        observer,
+        turned=observer.turned,
         wake=retries.append,
-        prove=lambda: journal.remember_host(identity.uuid),
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
-        gate=Gate(tracker, client, reporter.guest_of, journal.devices),
-        auditor=Auditor(
-            tracker, client, identity.uuid, reporter.guests_now, journal.devices, lambda: reporter.tree
-        ),
-        observer=observer,
     )
     return World(agent, driver, wire, journal, retries, now)
