@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from placements import REMOTE_TOO, Embedded, OpenStack, Placement
 from trackerkit import fast_directory
+
+# How long an example takes says how busy the machine is; the tests have time limits of their own.
+settings.register_profile("plimsoll", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("plimsoll")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's jobs in the background ignore Ctrl-C, and so would the commands that tests start.
