@@ -5,6 +5,7 @@ python docs/build.py --pages    write docs/configuration.md anew, after an optio
 """
 
 import argparse
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,13 @@ def sphinx(builder: str, out: Path) -> None:
     subprocess.run([*command, "-d", str(out.parent / ".doctrees"), str(DOCS), str(out)], check=True)
 
 
+def left_aligned(folder: Path) -> None:
+    """Man pages whose tables have narrow columns: to stretch their lines is ugly, and troff warns of it."""
+    for page in folder.iterdir():
+        text = page.read_text("utf-8")
+        page.write_text(re.sub(r"^(\.TH .*)$", r"\1\n.ad l", text, count=1, flags=re.MULTILINE), "utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, nargs="?", metavar="OUT")
@@ -86,6 +94,7 @@ def main() -> int:
     completions(args.out / "completion")
     sphinx("html", args.out / "html")
     sphinx("man", args.out / "man")
+    left_aligned(args.out / "man")
     print(f"built: {args.out}/html/index.html, {args.out}/man, {args.out}/completion")
     return 0
 

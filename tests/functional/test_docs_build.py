@@ -2,6 +2,8 @@
 
 import importlib
 import pkgutil
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,5 +46,26 @@ def test_the_guide_the_man_pages_and_the_completions_build_without_a_warning(tmp
     assert "https://" not in html.replace("https://www.sphinx-doc.org", "").replace("https://alabaster", "")
     assert ".TH" in (tmp_path / "man" / "plimsoll.1").read_text("utf-8")
     assert "VCPU" in (tmp_path / "man" / "plimsoll.conf.5").read_text("utf-8")
-    syntax = subprocess.run(["bash", "-n", str(tmp_path / "completion" / "plimsoll")], check=False)
-    assert syntax.returncode == 0
+    for page in (tmp_path / "man").iterdir():
+        assert warnings(page) == ""
+    assert completed(tmp_path / "completion" / "plimsoll", "move", "") == "begin confirm revert show list"
+    assert completed(tmp_path / "completion" / "plimsoll", "history", "--si") == "--since"
+
+
+def warnings(page: Path) -> str:
+    """What `man` says of a page, nothing where there is no `man`."""
+    if shutil.which("man") is None:
+        return ""
+    command = ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(page)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
+
+
+def completed(script: Path, *words: str) -> str:
+    """What bash offers after `plimsoll WORDS`."""
+    spelt = " ".join(map(shlex.quote, ("plimsoll", *words)))
+    asked = (
+        f"source {script}; COMP_WORDS=({spelt}); COMP_CWORD={len(words)}; "
+        f'_shtab_plimsoll plimsoll {shlex.quote(words[-1])} x; echo "${{COMPREPLY[*]}}"'
+    )
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=20, check=True)
+    return done.stdout.strip()
