@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 COMMAND_TIMEOUT_S = 900
 UP_TIMEOUT_S = 600
+UP_TRIES = 2
 REBOOT_TIMEOUT_S = 400
 UNIT = "plimsoll-agent"
 NODES_MAX = 2
@@ -139,12 +140,24 @@ class Lab:
     def nodes(self, count: int, vf_mode: str = "mdev") -> "list[Node]":
         """That many nodes that answer, and no more; those that run already are taken as they are."""
         if self.running() != (count, vf_mode):
-            self.down()
-            up = self.call(
-                "up", str(count), timeout_s=UP_TIMEOUT_S, environment={"AGENT_LAB_VF_MODE": vf_mode}
-            )
-            assert up.returncode == 0, up.stdout + up.stderr
+            self._up(count, vf_mode)
         return [Node(self, number) for number in range(1, count + 1)]
+
+    def _up(self, count: int, vf_mode: str) -> None:
+        """An emulated kernel may panic at its start, seen on a busy machine: then once more, from nothing."""
+        for _ in range(UP_TRIES):
+            self.down()
+            try:
+                up = self.call(
+                    "up", str(count), timeout_s=UP_TIMEOUT_S, environment={"AGENT_LAB_VF_MODE": vf_mode}
+                )
+            except subprocess.TimeoutExpired:
+                problem = f"not up within {UP_TIMEOUT_S} s"
+                continue
+            if up.returncode == 0:
+                return
+            problem = up.stdout + up.stderr
+        raise AssertionError(problem)
 
     def down(self) -> None:
         self.prepared.clear()
