@@ -31,13 +31,14 @@ from agent.moves.table import Move, MoveKind
 from agent.operations import Usages
 from agent.placement.client import PlacementClient
 from agent.plan import Plan
-from agent.report import PassReport, Reporter
+from agent.report import Reporter
 from agent.reshape.asked import Preview, ask
 from agent.reshape.receipt import Receipt
 from agent.seeing.health import PASS_STUCK_S
 from agent.seeing.observer import Observer
 from agent.seeing.seeing import HostSeeing, Seeing
 from agent.settings import Settings, describe
+from agent.telling import PassReport
 from agent.tracker import ResourceTracker
 from agent.tree import ProviderTree
 

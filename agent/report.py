@@ -9,7 +9,7 @@ a plan may stop, and the next one goes on from there; nothing is wiped because s
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Protocol
 
@@ -40,7 +40,7 @@ from agent.reshape.stage import staged
 from agent.resolve import Owned, Resolved, recognised, resolve
 from agent.seen import Seen
 from agent.sharing import Sharing
-from agent.telling import sentence_of
+from agent.telling import PassReport, sentence_of
 from agent.tree import ProviderTree
 
 ATTEMPTS_MAX = 3
@@ -75,25 +75,6 @@ class Tracker(Protocol):
     def vacated(self) -> Vacated: ...
 
     def in_use(self) -> Amounts: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PassReport:
-    """What one pass did and why, in one sentence. `at` is seconds since 1970; `error` says why it failed.
-
-    `problems` are sentences on what the driver reported and was left out, and on what is in use too much.
-    """
-
-    sentence: str
-    at: float
-    duration_ms: float
-    providers: int = 0
-    changed: int = 0
-    operations: int = 0
-    problems: tuple[str, ...] = ()
-    error: PlimsollError | None = None
-    pending: ReshapeRefused | None = None
-    """Why a reshape that is due was not done; all else was."""
 
 
 class Reporter:
@@ -264,19 +245,12 @@ class Reporter:
         if guests != self.guests:
             self._tracker.saw(guests)
             self.guests = guests
-        used, seen = self._tracker.in_use(), (self._description, self._topology)
-        if self._in_step and not reread and (said, topology) == seen and not self._use.changed(used):
+        used = self._tracker.in_use()
+        nothing_new = (said, topology) == (self._description, self._topology) and not self._use.changed(used)
+        if nothing_new and self._in_step and not reread:
             return None
         self._topology = topology
-        if not self._arrived:
-            self._arrive()
-            self._arrived = True
-        if self._in_step and not reread and self._tree is not None:
-            current = self._tree  # if somebody wrote since, the write meets a conflict
-        else:
-            current = self._client.read_tree(self._root, self._tree)
-            if self._tree and not current:
-                self._arrive()  # it went with placement's whole database, and who held what with it
+        current = self._current(reread)
         self._tree, self._in_step = current, False
         description, resolved = self._understood(said, current, used)
         exact = Exact(resolved.units, guests)
@@ -305,6 +279,18 @@ class Reporter:
             *chain.from_iterable(self._overused.values()),
         )
         return Plan(tuple(written))
+
+    def _current(self, reread: bool) -> ProviderTree:
+        """Placement's tree to plan from: read, unless it is known and nobody seems to have written since."""
+        if not self._arrived:
+            self._arrive()
+            self._arrived = True
+        if self._in_step and not reread and self._tree is not None:
+            return self._tree  # if somebody wrote since, the write meets a conflict
+        current = self._client.read_tree(self._root, self._tree)
+        if self._tree and not current:
+            self._arrive()  # it went with placement's whole database, and who held what with it
+        return current
 
     def _understood(
         self, said: Description, current: ProviderTree, used: Amounts

@@ -23,10 +23,11 @@ from agent.driver import (
 )
 from agent.journal import Journal, Written
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.report import PassReport, Reporter
+from agent.report import Reporter
 from agent.reshape.asked import ask
 from agent.reshape.receipt import Receipt
 from agent.reshape.reshaping import Reshaping
+from agent.telling import PassReport
 from agent.tracker import ResourceTracker
 from agent.tree import ProviderTree
 

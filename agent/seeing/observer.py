@@ -14,8 +14,8 @@ from agent.claims.request import ClaimRequest
 from agent.condition import State
 from agent.errors import ClaimsClosed, PlimsollError, Refused, StateError
 from agent.moves.table import MoveKind
-from agent.report import PassReport
 from agent.seeing.meters import GRANTED, Meters
+from agent.telling import PassReport
 
 LOG = log.get(__name__)
 

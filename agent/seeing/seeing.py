@@ -10,7 +10,6 @@ from agent.audit.auditing import Auditor, AuditReport
 from agent.condition import Condition
 from agent.driver import Guest
 from agent.journal import Event
-from agent.report import PassReport
 from agent.reshape.receipt import Receipt
 from agent.reshape.reshaping import Reshaping
 from agent.seeing.explaining import Found, Known, explain
@@ -18,6 +17,7 @@ from agent.seeing.gauges import gauges
 from agent.seeing.health import Signs, judge
 from agent.seeing.meters import Meters
 from agent.seeing.overview import Health, Overview
+from agent.telling import PassReport
 from agent.tracker import ResourceTracker
 
 EVENTS_TOLD = 10
