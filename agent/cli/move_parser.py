@@ -30,6 +30,30 @@ def add_move_commands(
     )
     verbs = verbs_of(group)
     _begin(verbs, claim_options)
+    _ends(verbs)
+    _looks(verbs)
+
+
+def _begin(verbs: Adder, claim_options: Callable[[argparse.ArgumentParser], None]) -> None:
+    begin = verbs(
+        "begin",
+        moves.begin,
+        "begin a move, on its destination",
+        "Claims the new place on this host and hands the old one to the migration, in one atomic request.\n"
+        "A resize of an instance that is on this host already, and a rebuild, stay on it. Say what is\n"
+        "wanted as for `plimsoll claim`. A refusal (exit code 5) changes nothing.",
+        f"  plimsoll move begin {_INSTANCE} --kind live-migrate --resources VCPU=2,MEMORY_MB=2048\n"
+        f"  plimsoll move begin {_INSTANCE} --kind resize --flavor vcpus=4,memory_mb=8192",
+    )
+    begin.add_argument("consumer", metavar="INSTANCE", help="the instance's uuid")
+    begin.add_argument("--kind", choices=KINDS, required=True, help="what kind of move")
+    begin.add_argument(
+        "--migration", metavar="UUID", help="the migration's uuid; without it a new one is made and printed"
+    )
+    claim_options(begin)
+
+
+def _ends(verbs: Adder) -> None:
     for name, run, short, text in (
         (
             "confirm",
@@ -59,6 +83,9 @@ def add_move_commands(
             metavar="UUID",
             help="whose migration it is, where the source cannot tell: two moves look the same",
         )
+
+
+def _looks(verbs: Adder) -> None:
     show = verbs(
         "show",
         moves.show,
@@ -75,22 +102,3 @@ def add_move_commands(
         "  plimsoll move list\n  plimsoll move list --all -o json | jq '.moves[].state'",
     )
     listing.add_argument("--all", action="store_true", help="those too that ended lately")
-
-
-def _begin(verbs: Adder, claim_options: Callable[[argparse.ArgumentParser], None]) -> None:
-    begin = verbs(
-        "begin",
-        moves.begin,
-        "begin a move, on its destination",
-        "Claims the new place on this host and hands the old one to the migration, in one atomic request.\n"
-        "A resize of an instance that is on this host already, and a rebuild, stay on it. Say what is\n"
-        "wanted as for `plimsoll claim`. A refusal (exit code 5) changes nothing.",
-        f"  plimsoll move begin {_INSTANCE} --kind live-migrate --resources VCPU=2,MEMORY_MB=2048\n"
-        f"  plimsoll move begin {_INSTANCE} --kind resize --flavor vcpus=4,memory_mb=8192",
-    )
-    begin.add_argument("consumer", metavar="INSTANCE", help="the instance's uuid")
-    begin.add_argument("--kind", choices=KINDS, required=True, help="what kind of move")
-    begin.add_argument(
-        "--migration", metavar="UUID", help="the migration's uuid; without it a new one is made and printed"
-    )
-    claim_options(begin)
