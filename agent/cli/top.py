@@ -3,17 +3,21 @@
 import argparse
 import os
 import re
+import select
 import sys
+import termios
 import time
+import tty
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from agent.cli.client import Client
 from agent.cli.history import event_lines
 from agent.cli.output import Output
 from agent.cli.render import moment, resources_text, summed, table
-from agent.cli.terminal import Style, plain, style_of
+from agent.cli.terminal import WIDTH_DEFAULT, Style, plain, style_of
 from agent.cli.tree import tree_lines
 from agent.errors import DaemonUnreachable, ExitCode
 
@@ -33,7 +37,7 @@ def add_top_command(add: Callable[..., argparse.ArgumentParser]) -> None:
         "top",
         top,
         "the host on one screen, live: what is in use, guests, moves, findings",
-        "Drawn anew every two seconds until Ctrl-C; shown once with --once, or where there is no terminal.\n"
+        "Drawn anew every two seconds until q or Ctrl-C; shown once with --once, or without a terminal.\n"
         "What it shows the agent has in memory: nobody else is asked.",
         "  plimsoll top\n  plimsoll top --interval 10\n  plimsoll top --once",
     )
@@ -54,16 +58,40 @@ def top(args: Namespace) -> ExitCode:
         events = client.get(f"/v1/history?limit={EVENTS_SHOWN}")["events"]
         Output(args.output).show(answer, lambda style: frame(answer, events, style))
         return ExitCode.DONE
+    with _screen():
+        try:
+            _draw(client)
+            while not _quits(args.interval):
+                _draw(client)
+        except KeyboardInterrupt:
+            pass
+    return ExitCode.DONE
+
+
+@contextmanager
+def _screen() -> Iterator[None]:
+    """A screen of its own, and keys as they are pressed; the terminal is afterwards what it was before."""
+    keys = sys.stdin.fileno() if sys.stdin.isatty() else None
+    before = termios.tcgetattr(keys) if keys is not None else []
     sys.stdout.write(ENTER)
     try:
-        while True:
-            _draw(client)
-            time.sleep(args.interval)
-    except KeyboardInterrupt:
-        return ExitCode.DONE
+        if keys is not None:
+            tty.setcbreak(keys)
+        yield
     finally:
+        if keys is not None:
+            termios.tcsetattr(keys, termios.TCSADRAIN, before)
         sys.stdout.write(LEAVE)
         sys.stdout.flush()
+
+
+def _quits(within_s: float) -> bool:
+    """Wait so long; whether q was pressed meanwhile. Any other key only draws at once."""
+    if not sys.stdin.isatty():
+        time.sleep(within_s)
+        return False
+    keys = sys.stdin.fileno()
+    return bool(select.select([keys], [], [], within_s)[0]) and os.read(keys, 64)[:1] in (b"q", b"Q", b"")
 
 
 def _draw(client: Client) -> None:
@@ -73,16 +101,18 @@ def _draw(client: Client) -> None:
         lines: Iterable[str] = frame(answer, client.get(f"/v1/history?limit={EVENTS_SHOWN}")["events"], style)
     except DaemonUnreachable as error:  # it may be restarting: go on looking
         lines = [style.paint("red", plain(error.message))]
-    fitted = fit(list(lines), style.width, _height())
+    fitted = fit(list(lines), *_size())
     sys.stdout.write(HOME + "\n".join(line + TO_END_OF_LINE for line in fitted) + TO_END)
     sys.stdout.flush()
 
 
-def _height() -> int:
+def _size() -> tuple[int, int]:
+    """(columns, lines) of the terminal, however small it is."""
     try:
-        return max(os.get_terminal_size(sys.stdout.fileno()).lines, 1)
+        columns, lines = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
-        return HEIGHT_DEFAULT
+        return WIDTH_DEFAULT, HEIGHT_DEFAULT
+    return columns or WIDTH_DEFAULT, lines or HEIGHT_DEFAULT
 
 
 def frame(seen: Json, events: Sequence[Json], style: Style) -> Iterator[str]:

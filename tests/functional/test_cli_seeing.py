@@ -240,31 +240,31 @@ def test_top_asks_nobody_but_the_agent(full: tuple[Sight, Path]) -> None:
 
 
 class Terminal:
-    """A command on a terminal of 100 by 20."""
+    """A command on a terminal of 100 by 20, or of another size."""
 
-    def __init__(self, path: Path, *words: str) -> None:
+    def __init__(self, path: Path, *words: str, columns: int = 100, lines: int = 20) -> None:
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 100, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         environment = {**ENVIRONMENT, "PLIMSOLL_SOCKET": str(path), "TERM": "xterm"}
         self.process = subprocess.Popen(
             [*COMMAND, *words], env=environment, stdin=theirs, stdout=theirs, stderr=theirs
         )
         os.close(theirs)
-        self._ours = ours
+        self.keys = ours
         self.text = ""
 
     def read_until(self, wanted: str) -> None:
         end = time.monotonic() + 20
         while wanted not in self.text:
             assert time.monotonic() < end, self.text
-            if select.select([self._ours], [], [], 0.2)[0]:
-                self.text += os.read(self._ours, 65536).decode()
+            if select.select([self.keys], [], [], 0.2)[0]:
+                self.text += os.read(self.keys, 65536).decode()
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
-        os.close(self._ours)
+        os.close(self.keys)
 
 
 def test_top_is_drawn_anew_and_leaves_the_terminal_as_it_was(fresh: tuple[Sight, Path]) -> None:
@@ -281,6 +281,24 @@ def test_top_is_drawn_anew_and_leaves_the_terminal_as_it_was(fresh: tuple[Sight,
         frames = terminal.text.split("\x1b[H")[1:]
         assert all(each.count("\n") < 20 for each in frames), "a frame is no higher than the terminal"
         assert all(len(re.sub(r"\x1b\[[0-9;]*m|\x1b\[K", "", line)) <= 102 for line in frames[0].splitlines())
+    finally:
+        terminal.close()
+
+
+def test_top_fits_a_narrow_terminal_and_ends_with_q(fresh: tuple[Sight, Path]) -> None:
+    terminal = Terminal(fresh[1], "top", "--interval", "60", columns=24, lines=6)
+    try:
+        before = termios.tcgetattr(terminal.keys)
+        terminal.read_until("lines more")
+        (frame,) = terminal.text.split("\x1b[H")[1:]
+        shown = re.sub(r"\x1b\[[0-9;]*[mKJ]", "", frame).splitlines()
+        assert len(shown) == 6 and max(map(len, shown)) <= 24
+        os.write(terminal.keys, b"x")
+        terminal.read_until("more\x1b[K\x1b[J\x1b[H")  # any other key draws at once
+        os.write(terminal.keys, b"q")
+        terminal.read_until("\x1b[?25h\x1b[?1049l")
+        assert terminal.process.wait(10) == ExitCode.DONE
+        assert termios.tcgetattr(terminal.keys) == before
     finally:
         terminal.close()
 
