@@ -34,7 +34,8 @@ class Operation:
     """`does` is what dies, on the agent of that name; `before` and `after` is what placement holds.
 
     `midway` is where it may stop for good, until somebody asks again. Without `before`, what was there before
-    is somebody else's doing, and no agent knows of it yet.
+    is somebody else's doing, and no agent knows of it yet. `guests` shows the drivers what is there after a
+    death, too.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Operation:
     before: Placed | None
     after: Placed
     midway: Placed | None = None
+    guests: Callable[[World], object] = lambda _: None
 
 
 def claimed(world: World) -> None:
@@ -194,9 +196,78 @@ def left_behind(world: World) -> None:
     world.a.see()
 
 
-def abort(world: World) -> None:
-    with suppress(RuntimeError), world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION):
-        raise RuntimeError("the copy failed")
+def abort(kind: MoveKind) -> Callable[[World], object]:
+    def does(world: World) -> None:
+        with suppress(RuntimeError), world.b.tracker.move(asks(**SMALL), kind, MIGRATION):
+            raise RuntimeError("the copy failed")
+
+    return does
+
+
+def abort_here(world: World) -> None:
+    with suppress(RuntimeError), world.a.tracker.move(asks(**GROWN), MoveKind.RESIZE, MIGRATION):
+        raise RuntimeError("no such image")
+
+
+def abort_build(world: World) -> None:
+    with suppress(RuntimeError), world.a.tracker.claim(asks(**SMALL)):
+        raise RuntimeError("no such image")
+
+
+def scheduled(world: World) -> None:
+    """By somebody who has chosen, and has yet to tell the agent."""
+    world.schedule(INSTANCE, **ON_A, **DISK)
+
+
+def elsewhere_on_a(world: World) -> None:
+    claimed(world)
+    world.schedule(INSTANCE, a={"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, pool={"DISK_GB": 200})
+
+
+def unrecorded(world: World) -> None:
+    """The agent placed it, and its record of that is lost."""
+    world.schedule(INSTANCE, **ON_A, **DISK)
+    seen_at_a(world)
+
+
+def seen_at_a(world: World) -> None:
+    world.a.see(INSTANCE)
+
+
+def asked_while_away(
+    prepare: Callable[[World], object], ask: Callable[[World], object]
+) -> Callable[[World], object]:
+    """Asked for while placement was away, so it is journaled."""
+
+    def prepared(world: World) -> None:
+        prepare(world)
+        with world.away():
+            ask(world)
+
+    return prepared
+
+
+def begin_in_doubt(world: World) -> None:
+    """Placement did as it was asked, and then nobody heard from it."""
+    claimed(world)
+    tap = world.b.tap
+
+    def silent(call: str) -> None:
+        if call.startswith("POST"):
+            tap.before = silent_from_now_on
+            silent_from_now_on(call)
+
+    def silent_from_now_on(_: str) -> None:
+        raise PlacementUnavailable("placement is away, as it was told")
+
+    tap.after = silent
+    with suppress(PlacementUnavailable):
+        begin(MoveKind.COLD_MIGRATE)(world)
+    tap.before = tap.after = lambda _: None
+
+
+def deliver(name: str) -> Callable[[World], object]:
+    return lambda world: getattr(world, name).tracker.deliver()
 
 
 OPERATIONS = (
@@ -207,7 +278,8 @@ OPERATIONS = (
         Operation(f"release in {kind}", "b", begun(kind, noticed=True), release("b"), BETWEEN, {})
         for kind in ACROSS
     ),
-    Operation("abort", "b", claimed, abort, AT_A, AT_A, BETWEEN),
+    *(Operation(f"abort {kind}", "b", claimed, abort(kind), AT_A, AT_A, BETWEEN) for kind in ACROSS),
+    Operation("abort same_host_resize", "a", claimed, abort_here, AT_A, AT_A, GROWING),
     Operation("begin doubled", "b", doubled, begin(MoveKind.EVACUATE), None, BETWEEN),
     Operation("begin adopted", "b", begun_by_others, begin(MoveKind.COLD_MIGRATE), None, BETWEEN),
     Operation("source links", "a", begun(MoveKind.COLD_MIGRATE), look("a"), BETWEEN, BETWEEN),
@@ -227,13 +299,35 @@ OPERATIONS = (
     Operation("revert rebuild", "a", rebuilt, revert("a"), AT_A, AT_A),
     Operation("release in rebuild", "a", rebuilt, release("a"), AT_A, {}),
     Operation("build", "a", lambda _: None, claim, {}, AT_A),
+    Operation("abort a build", "a", lambda _: None, abort_build, {}, {}, AT_A),
+    Operation("adopt a claim", "a", scheduled, claim, None, AT_A),
     Operation("release", "a", claimed, release("a"), AT_A, {}),
+    Operation("undo a begin in doubt", "b", begin_in_doubt, deliver("b"), AT_A, AT_A),
+    *(
+        Operation(
+            f"deliver a {word}",
+            "b",
+            asked_while_away(begun(MoveKind.COLD_MIGRATE, noticed=True), ask),
+            deliver("b"),
+            at,
+            at,
+        )
+        for word, ask, at in (
+            ("confirm", confirm("b"), AT_B),
+            ("revert", revert("b"), AT_A),
+            ("release", release("b"), {}),
+        )
+    ),
     Operation("source links a claim in doubt", "a", in_doubt_and_moved, look("a"), BETWEEN, BETWEEN),
     Operation("overtaken", "b", overtaken, look("b"), None, TAKEN_BACK),
     Operation("guest leaves", "a", left_behind, look("a"), AT_B, AT_B),
     Operation("heal a leaked claim", "a", leaked, heal("a"), None, {}),
     Operation("heal amounts", "a", edited, heal("a"), None, AT_A),
-    Operation("heal an unclaimed instance", "a", unclaimed, heal("a"), None, HEALED),
+    Operation("heal a wrong provider", "a", elsewhere_on_a, heal("a"), None, AT_A),
+    Operation("heal a stuck release", "a", asked_while_away(claimed, release("a")), heal("a"), None, {}),
+    Operation("heal an orphan", "a", scheduled, heal("a"), None, {}),
+    Operation("heal a lost record", "a", unrecorded, heal("a"), None, AT_A, guests=seen_at_a),
+    Operation("heal an unclaimed instance", "a", unclaimed, heal("a"), None, HEALED, guests=unclaimed),
     Operation("heal a stale migration", "a", left_over, heal("a"), None, AT_B),
     Operation("heal a deserted move", "a", deserted, heal("a"), None, {}),
     Operation("heal a doubled allocation", "a", doubled_and_there, heal("a"), None, AT_B),
