@@ -228,6 +228,7 @@ class Service:
         """All of it or nothing: whatever is wrong, what runs goes on running."""
         self._notifier.reloading()
         driver: Driver | None = None
+        refused = ""
         try:
             found = settings.reload(self._settings, *self._config)
             if found.settings.driver != self._settings.driver:
@@ -236,8 +237,9 @@ class Service:
         except SettingsError as error:
             if driver is not None:
                 driver.close()
-            LOG.error("The settings were not reloaded, the running ones stay: %s", error.message)
-        self._notifier.ready(self._status())
+            refused = f"The settings were not reloaded, the running ones stay: {error.message}"
+            LOG.error("%s", refused)
+        self._notifier.ready(f"{self._status()}. {refused}" if refused else self._status())
 
     def _use(self, found: settings.Reloaded, driver: Driver | None) -> None:
         self._agent.use(found.settings, driver)

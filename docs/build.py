@@ -20,10 +20,12 @@ SHELLS = {"bash": "plimsoll", "zsh": "_plimsoll", "tcsh": "plimsoll.csh"}
 HEAD = """# Configuration
 
 The agent reads `/etc/plimsoll/plimsoll.conf`, then `/etc/plimsoll/conf.d/*.conf` by name; what comes later
-wins. The environment goes above both: `OS_<GROUP>__<OPTION>`. A secret that no file has is taken from the
-service manager's credential `<group>.<option>`. An option that is not here, or a value that is not allowed,
-is refused with its file, and a reload (`systemctl reload plimsoll-agent`) that fails leaves the running
-settings in force.
+wins. The environment goes above both: `OS_<GROUP>__<OPTION>`. A secret is taken from a file of mode 0600, or
+from the service manager's credential `<group>.<option>`, and from nowhere else.
+
+An option that is not here, or a value that is not allowed, is refused with its file. `systemctl reload
+plimsoll-agent` reads all of it again. Where anything is wrong the running settings stay in force; the log and
+`systemctl status plimsoll-agent` say what it is.
 
 `plimsoll config show` says each value and where it comes from, `plimsoll config validate` checks files,
 `plimsoll config sample` prints a file with every option, and `plimsoll init` proposes one for the host.

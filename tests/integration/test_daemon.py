@@ -160,6 +160,8 @@ def test_a_bad_reload_leaves_the_running_settings(
     eventually("the refusal", lambda: daemon.lines("The settings were not reloaded, the running ones stay"))
     eventually("the end of the reload", lambda: len(manager.heard("READY")) == 2)
     assert "MONOTONIC_USEC" in manager.heard("RELOADING")[0]
+    status = manager.heard("READY")[1]["STATUS"]
+    assert option in status and "not reloaded" in status
     assert daemon.client.get("/v1/config") == before
     assert daemon.claim({"VCPU": 1})["state"] == "claimed"
 
