@@ -18,7 +18,6 @@ from agent.settings import Settings
 from drivers.fake import FakeDriver
 
 HOOK_TIMEOUT_S = 30
-SHORT_S = 5.0
 
 
 class Shared:

@@ -167,12 +167,6 @@ def next_turn(move: Move) -> str:
     return "this agent: as soon as placement answers"
 
 
-def stepped(move: Move, step: MoveStep) -> Move | None:
-    """The move after the step; None where the table does not have it."""
-    after = TRANSITIONS.get((move.state, step))
-    return replace(move, state=after) if after else None
-
-
 def claims_of(move: Move) -> Mapping[str, Claim]:
     """{consumer: claim} of the move's two consumers on this host; whoever is not in it has none."""
     if move.kind is MoveKind.REBUILD:

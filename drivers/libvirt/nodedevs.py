@@ -12,8 +12,6 @@ from xml.etree.ElementTree import Element
 from agent.errors import DriverDataError
 from drivers.libvirt.xmldata import number, parse_xml, pci_address, text_of, uuid_of
 
-_SPEED_UNKNOWN = 2**32 - 1
-"""What the kernel says of a link that is down."""
 _NAME_UUID = re.compile(r"mdev_([0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})", re.ASCII)
 
 
@@ -50,12 +48,11 @@ class PciDevice:
 
 @dataclass(frozen=True, slots=True)
 class NetDevice:
-    """A network interface; `parent` is a node device's name, `speed_mbps` None when it is not known."""
+    """A network interface; `parent` is a node device's name."""
 
     name: str
     parent: str
     interface: str
-    speed_mbps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +130,7 @@ def _mdev_types(capability: Element, what: str) -> dict[str, MdevType]:
 
 
 def _net(name: str, root: Element, capability: Element, what: str) -> NetDevice:
-    link = capability.find("link")
-    text = None if link is None else link.get("speed")
-    speed = _SPEED_UNKNOWN if text is None else number(text, f"{what}: speed", _SPEED_UNKNOWN)
-    return NetDevice(
-        name=name,
-        parent=root.findtext("parent", ""),
-        interface=text_of(capability, "interface", what),
-        speed_mbps=None if speed == _SPEED_UNKNOWN else speed,
-    )
+    return NetDevice(name, root.findtext("parent", ""), text_of(capability, "interface", what))
 
 
 def _mdev(name: str, root: Element, capability: Element, what: str, active: bool) -> MediatedDevice:

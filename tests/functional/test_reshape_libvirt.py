@@ -37,7 +37,7 @@ from drivers.libvirt.host import HostFacts
 from drivers.libvirt.model import Model, ModelSettings, make_model
 from drivers.libvirt.moves import Tenant
 
-M60, M60_B, A100 = (f"{HOST}_pci_0000:{bus}:00.0" for bus in ("42", "82", "84"))
+M60, A100 = (f"{HOST}_pci_0000:{bus}:00.0" for bus in ("42", "84"))
 NIC0, NIC1 = f"{HOST}_net_enp65s0", f"{HOST}_net_enp129s0"
 CELL0, CELL1 = f"{HOST}_numa0", f"{HOST}_numa1"
 ON_M60, ON_M60_TOO = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
@@ -70,6 +70,7 @@ class Recorded(Driver):
         self.states: dict[str, GuestState] = {}
         self.settings = ModelSettings(HOST, SHARED, devices())
         self.memory: Model | None = None
+        self.boot = "boot"
 
     @classmethod
     def create(cls, settings: DriverSettings) -> Recorded:
@@ -87,7 +88,7 @@ class Recorded(Driver):
                 for each, state in zip(parsed, states, strict=True)
             ],
             self.memory.units if self.memory else {},
-            "boot",
+            self.boot,
             self.settings,
             self.memory.classes if self.memory else None,
         )
