@@ -10,10 +10,9 @@ guest, those where every group ranks 0 are tried first, in the order of placing;
 from collections.abc import Callable, Collection, Mapping
 
 from agent.claims.request_types import RequestGroup
-from agent.tree import Provider
 
-Affinity = Callable[[RequestGroup, Provider, int | None, Collection[int]], int | str]
-"""(group, provider, the host cell that it is on or None, the host cells of the guest) -> how good it is.
+Affinity = Callable[[RequestGroup, int | None, Collection[int]], int | str]
+"""(group, the host cell that a provider is on or None, the host cells of the guest) -> how good it is.
 
 0 is as good as it gets, a larger number is taken only if nothing better fits; a text bars the provider, and
 is the clause that says why: "is on NUMA cell 1, the guest would be on 0".
@@ -26,9 +25,7 @@ def policies(sockets: Mapping[int, int]) -> Affinity:
     A group that asks for none gets the nearest.
     """
 
-    def affinity(
-        group: RequestGroup, provider: Provider, cell: int | None, guest: Collection[int]
-    ) -> int | str:
+    def affinity(group: RequestGroup, cell: int | None, guest: Collection[int]) -> int | str:
         if cell is not None and cell in guest:
             return 0
         match group.numa_policy:

@@ -133,7 +133,7 @@ def _beside(
         ranked: list[tuple[int, Provider]] = []
         barred = {}
         for provider in slot.options:
-            rank = affinity(slot.group, provider, host.cell_of(provider.uuid, stock.host.tree), cells)
+            rank = affinity(slot.group, host.cell_of(provider.uuid, stock.host.tree), cells)
             if isinstance(rank, str):
                 barred[provider.uuid] = rank
             elif rank == 0 or not exacting:

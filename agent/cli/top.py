@@ -121,7 +121,7 @@ def frame(seen: Json, events: Sequence[Json], style: Style) -> Iterator[str]:
     yield ""
     yield from tree_lines(seen["resource_providers"], style)
     yield ""
-    yield from _moves(seen["moves"], style)
+    yield from _moves(seen["moves"])
     yield from _findings(seen["findings"], style)
     migrations = {each["migration"] for each in seen["moves"]}
     yield from _instances([each for each in seen["instances"] if each["uuid"] not in migrations])
@@ -158,7 +158,7 @@ def _head(seen: Json, style: Style) -> Iterator[str]:
         yield style.paint("yellow", plain(seen["reshape_pending"]))
 
 
-def _moves(moves: Sequence[Json], style: Style) -> Iterator[str]:
+def _moves(moves: Sequence[Json]) -> Iterator[str]:
     if not moves:
         return
     rows = [

@@ -75,7 +75,7 @@ class Settler:
             case MoveState.DELETING:
                 return self._delete(move, instance, migration)
             case MoveState.LEAVING:
-                return self._left(move, instance, migration)
+                return self._left(move, instance)
             case _:
                 return self._observe(move, instance, migration)
 
@@ -167,7 +167,7 @@ class Settler:
         self._client.write_allocations(*writes)
         return self._take(MoveStep.GONE, move)
 
-    def _left(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
+    def _left(self, move: Move, instance: ConsumerAllocations) -> Move:
         default = MoveStep.RESTORED if move.role is Role.DESTINATION else MoveStep.FREED
         end = self._ending(move, instance)
         return self._take(end or default, move)

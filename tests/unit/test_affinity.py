@@ -4,10 +4,8 @@ import pytest
 
 from agent.claims.affinity import policies
 from agent.claims.request import RequestGroup
-from agent.tree import Provider
 
 SOCKETS = {0: 0, 1: 0, 2: 1, 3: 1}
-CARD = Provider("card", "card")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +24,7 @@ def test_where_a_device_may_be(
     affinity, group = policies(SOCKETS), RequestGroup("1", {"PGPU": 1}, numa_policy=policy)
     ranks = {0: same, None: none, 1: same_socket, 2: other_socket}
     for cell, rank in ranks.items():
-        found = affinity(group, CARD, cell, {0})
+        found = affinity(group, cell, {0})
         if isinstance(rank, str):
             assert found == f"{rank}, the guest would be on 0 (policy {policy})"
         else:
@@ -35,4 +33,4 @@ def test_where_a_device_may_be(
 
 def test_the_socket_of_a_cell_that_nobody_knows_is_no_ones() -> None:
     group = RequestGroup("1", {"PGPU": 1}, numa_policy="socket")
-    assert isinstance(policies({})(group, CARD, 1, {0}), str)
+    assert isinstance(policies({})(group, 1, {0}), str)

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from queue import SimpleQueue
 
 import pytest
 
@@ -115,9 +116,9 @@ def test_a_removed_job_and_an_unknown_one(jobs: Jobs) -> None:
 
 
 def test_jobs_with_jitter_begin_at_different_times(jobs: Jobs) -> None:
-    ran: list[int] = []
+    begun: SimpleQueue[float] = SimpleQueue()
     for number in range(200):
-        jobs.every(f"verify {number}", lambda number=number: ran.append(number), 20.0, jitter=True)
+        jobs.every(f"verify {number}", lambda: begun.put(time.monotonic()), 5.0, jitter=True)
     jobs.start()
-    time.sleep(2.5)
-    assert 0 < len(ran) < 100
+    first = [begun.get(timeout=10) for _ in range(20)]
+    assert first[-1] - first[0] > 0.1, "40 a second are to be expected"
