@@ -53,6 +53,11 @@ def pci_class(vendor_id: str, product_id: str) -> str:
     return f"CUSTOM_PCI_{vendor_id}_{product_id}".upper()
 
 
+def page_trait(size_kib: int) -> str:
+    """The trait of a NUMA cell that has large pages of that size for guests."""
+    return f"CUSTOM_HUGEPAGES_{size_kib}KIB"
+
+
 def vendor_trait(vendor_id: str) -> str:
     return f"CUSTOM_PCI_VENDOR_{vendor_id}".upper()
 

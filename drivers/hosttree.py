@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from agent.driver import Cell, DescribedProvider, HostSettings
+from agent.naming import page_trait
 from drivers.inventory import (
     cpu_inventories,
     cpu_units,
@@ -11,6 +12,9 @@ from drivers.inventory import (
     shares,
     split_cpus,
 )
+
+HUGE_KIB = 1024
+"""No architecture's base page is as large, hardly a large one is smaller."""
 
 
 def host_providers(
@@ -51,6 +55,11 @@ def cell_provider_name(host: str, cell: int) -> str:
     return f"{host}_numa{cell}"
 
 
+def page_traits(cell: Cell) -> Iterator[str]:
+    """Of which sizes it has large pages; how many of them are free, the agent counts for claims itself."""
+    return (page_trait(size) for size, count in cell.pages.items() if count and size >= HUGE_KIB)
+
+
 def cell_device(cell: int | str) -> str:
     """`DescribedProvider.device` of a cell."""
     return f"numa:{cell}"
@@ -75,7 +84,7 @@ def _cell_providers(
                 **cpu_inventories(len(own_shared), len(own_dedicated), reserved_cpus[index], settings),
                 **memory_inventory(cell.memory_mb, reserved_mb[index], settings),
             },
-            traits=frozenset({"HW_NUMA_ROOT"}),
+            traits=frozenset({"HW_NUMA_ROOT", *page_traits(cell)}),
             device=cell_device(cell.id),
             units=cpu_units(own_dedicated),
             cell=cell.id,

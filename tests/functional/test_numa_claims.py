@@ -609,3 +609,17 @@ def test_placement_itself_answers_what_is_near_what_by_the_cells_that_are_report
             for each in reply.body["allocation_requests"]
         }
     assert found == {(f"node1_net_eth{cell}", f"node1_numa{cell}") for cell in range(2)}
+
+
+def test_a_cell_says_of_which_sizes_it_has_pages(tmp_path: Path) -> None:
+    """A scheduler then asks no cell that has none; how many are free the claim knows."""
+    cells = (replace(CELLS[0], pages={2048: 8, 1048576: 0}), CELLS[1])
+    question = "/allocation_candidates?resources_C=PCPU:2&required_C=CUSTOM_HUGEPAGES_{}KIB"
+    with NumaHost(tmp_path, report_numa=True, cells=cells) as host:
+        names = {each.uuid: each.name for each in host.raw.read_tree(uuid_of("node1"))}
+        for size, expected in ((2048, ["node1_numa0", "node1_numa1"]), (1048576, ["node1_numa1"])):
+            reply = host.tap.request("GET", question.format(size), microversion="1.36")
+            found = [
+                names[uuid] for each in reply.body["allocation_requests"] for uuid in each["allocations"]
+            ]
+            assert sorted(found) == expected

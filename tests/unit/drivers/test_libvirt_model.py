@@ -54,7 +54,7 @@ def test_devices_hang_under_their_cell() -> None:
     flat, nested = model("vfs"), model("vfs", numa=True)
     assert {provider.parent for provider in flat.description.providers} == {None, "node1"}
     cells = {provider.device: provider for provider in nested.description.providers}
-    assert cells["numa:1"].traits == {"HW_NUMA_ROOT"}
+    assert cells["numa:1"].traits == {"HW_NUMA_ROOT", "CUSTOM_HUGEPAGES_2048KIB"}
     first = {"pci:0000:41:00.0", "pci:0000:42:00.0"}
     for provider in nested.description.providers:
         if provider.device.startswith("pci:"):
