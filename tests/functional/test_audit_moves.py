@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -48,7 +49,7 @@ def heal(agent: Agent, *, everything: bool = False) -> AuditReport:
 
 
 def moving(world: World, kind: MoveKind, rounds: int) -> None:
-    """To and fro, confirmed and reverted, by either side."""
+    """To and fro, confirmed and reverted, by either side; deleted in the middle in the end."""
     instance = str(uuid4())
     here, there = world.agents
     here.tracker.claim(asks(instance, **LIGHT))
@@ -63,6 +64,10 @@ def moving(world: World, kind: MoveKind, rounds: int) -> None:
             here, there = there, here
         else:
             there.tracker.mover.revert(migration)
+    there.tracker.move(asks(instance, **LIGHT), kind, str(uuid4()))
+    here.look()  # else the claim is left there, which the audit is to find
+    there.tracker.release(instance)
+    here.look()
 
 
 def in_place(world: World, kind: MoveKind, rounds: int) -> None:
@@ -71,16 +76,18 @@ def in_place(world: World, kind: MoveKind, rounds: int) -> None:
     tracker.claim(asks(instance, MEMORY_MB=64))
     for number in range(rounds):
         migration = str(uuid4())
-        size = 64 if kind is MoveKind.REBUILD else 128 - 64 * (number % 2)
+        size = 64 if kind is MoveKind.REBUILD else 128 - 64 * (number // 2 % 2)
         tracker.move(asks(instance, MEMORY_MB=size), kind, migration)
-        tracker.mover.confirm(migration)
+        (tracker.mover.revert if number % 2 else tracker.mover.confirm)(migration)
 
 
 def coming_and_going(world: World, _: MoveKind, rounds: int) -> None:
     for number in range(rounds):
         agent = world.agents[number % 2]
-        held = agent.tracker.claim(asks(str(uuid4()), VCPU=1)).claim
-        agent.tracker.release(held.consumer)
+        with suppress(RuntimeError), agent.tracker.claim(asks(str(uuid4()), VCPU=1)) as held:
+            if number % 3 == 0:
+                raise RuntimeError("no such image")
+            agent.tracker.release(held.claim.consumer)
 
 
 @pytest.mark.parametrize("kind", ACROSS)
