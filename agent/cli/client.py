@@ -4,10 +4,12 @@ import http.client
 import json
 import socket
 import time
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote
 
 from agent import errors
+from agent.cli.waiting import waiting
 from agent.errors import DaemonUnreachable, PlimsollError
 
 REPLY_BYTES_MAX = 256 * 1024 * 1024
@@ -15,11 +17,15 @@ CONNECT_PAUSE_S = 0.02
 
 
 class Client:
-    """One agent, at `socket_path`; each request ends within `timeout_s` seconds, one way or the other."""
+    """One agent, at `socket_path`; each request ends within `timeout_s` seconds, one way or the other.
 
-    def __init__(self, socket_path: str, timeout_s: float) -> None:
+    A request that takes its time is told of at a terminal, unless the client is `quiet`.
+    """
+
+    def __init__(self, socket_path: str, timeout_s: float, *, quiet: bool = False) -> None:
         self._path = socket_path
         self._timeout_s = timeout_s
+        self._quiet = quiet
 
     def get(self, path: str) -> Any:
         return self.request("GET", path)
@@ -29,6 +35,11 @@ class Client:
 
         Its detail `asked` says whether the agent may have got the request, and done what it asks.
         """
+        told = f"waiting for the agent: {method} {path.partition('?')[0]}"
+        with nullcontext() if self._quiet else waiting(told):
+            return self._request(method, path, body)
+
+    def _request(self, method: str, path: str, body: Any) -> Any:
         connection = _UnixConnection(self._path, self._timeout_s)
         headers = {"Connection": "close"}
         payload = None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from agent.cli.client import Client
 from agent.cli.output import Output
 from agent.cli.terminal import Style, plain
+from agent.cli.waiting import waiting
 from agent.errors import ExitCode
 
 
@@ -31,10 +32,14 @@ def doctor(args: Namespace) -> ExitCode:
     from agent.doctor.examine import examine
 
     def ask(socket: str) -> object:
-        return Client(socket, args.timeout).get("/v1/status")
+        return Client(socket, args.timeout, quiet=True).get("/v1/status")
 
     files, directories = paths(args.config_file), paths(args.config_dir)
-    checks = list(examine(files, directories, ask))
+    checks = []
+    with waiting("looking at the host") as tell:
+        for check in examine(files, directories, ask):
+            checks.append(check)
+            tell(f"looking at the host; {len(checks)} checks done, the last one: {check.name}")
     answer = {"checks": [each.to_json() for each in checks]}
     Output(args.output).show(answer, lambda style: _lines(answer["checks"], style))
     return ExitCode.FAILED if worst(checks) is Verdict.BAD else ExitCode.DONE

@@ -9,6 +9,7 @@ from typing import Any
 from agent.cli.client import Client
 from agent.cli.output import Output
 from agent.cli.terminal import plain
+from agent.cli.waiting import waiting
 from agent.errors import ClaimsClosed, DriverUnavailable, ExitCode
 from agent.gate import install
 from agent.gate.hook import Config
@@ -103,7 +104,9 @@ def _pairs(told: Json) -> Iterator[str]:
 
 
 def claim_running(args: Namespace) -> ExitCode:
-    answer = _until_open(Client(args.socket, args.timeout), time.monotonic() + args.timeout)
+    with waiting("waiting for the agent to let claims in, and claiming"):
+        client = Client(args.socket, args.timeout, quiet=True)
+        answer = _until_open(client, time.monotonic() + args.timeout)
     Output(args.output).show(answer, lambda _: _claimed(answer))
     return ExitCode.REFUSED if answer["refused"] else ExitCode.DONE
 

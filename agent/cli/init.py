@@ -10,6 +10,7 @@ from typing import Any
 from agent.cli.output import Output
 from agent.cli.terminal import Style, plain
 from agent.cli.tree import tree_lines
+from agent.cli.waiting import waiting
 from agent.errors import DriverError, ExitCode, SettingsError, UsageError
 
 Json = dict[str, Any]
@@ -42,7 +43,8 @@ def init(args: Namespace) -> ExitCode:
             f"{path} is there already: `plimsoll config validate` checks it; --force replaces it, and keeps "
             f"it as {path.name}.old"
         )
-    text, tree = _proposed(args)
+    with waiting("looking at the host"):
+        text, tree = _proposed(args)
     Output(args.output).show(
         {"file": str(path), "configuration": text, **tree},
         lambda style: _lines(path, text, tree["resource_providers"], style),

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.cli.output import Output
+from agent.cli.waiting import waiting
 from agent.errors import ExitCode, SettingsError, StateError, UsageError
 
 if TYPE_CHECKING:
     from agent.placement.content import Content
     from agent.placement.invariants import Evidence
-    from agent.placement.transport import Transport
+    from agent.placement.transport import Reply, Transport
 
 TOKEN = "PLIMSOLL_PLACEMENT_TOKEN"  # noqa: S105 - the name of a variable
 STANDARD_STREAM = "-"
@@ -73,16 +74,17 @@ def import_(args: Namespace) -> ExitCode:
     wanted = from_text(_text(args.file))
     with _transport(args) as transport:
         client = ContentClient(transport)
-        found, evidence = read_place(client, wanted)
+        again, evidence = read_place(client, wanted)
         if not client.knows_types():
             wanted = wanted.without_types()
-        plan = plan_import(wanted, found, evidence.names, overwrite=args.overwrite)
-        if args.dry_run:
-            lines = list(plan.lines()) or ["nothing to write: the target says all of it already"]
-            Output(args.output).show(plan.to_json(), lambda _: lines)
-            return ExitCode.DONE if plan.empty else ExitCode.DRIFT_FOUND
-        apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
-        again, _ = read_place(client, wanted)
+        plan = plan_import(wanted, again, evidence.names, overwrite=args.overwrite)
+        if not args.dry_run:
+            apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+            again, _ = read_place(client, wanted)
+    if args.dry_run:
+        lines = list(plan.lines()) or ["nothing to write: the target says all of it already"]
+        Output(args.output).show(plan.to_json(), lambda _: lines)
+        return ExitCode.DONE if plan.empty else ExitCode.DRIFT_FOUND
     left = differences(wanted, again)
     others = strangers(wanted, again)
     answer = {
@@ -134,7 +136,7 @@ def remove(args: Namespace) -> ExitCode:
 def ping(args: Namespace) -> ExitCode:
     from agent.placement.ping import ping as ask
 
-    with _transport(args) as transport:
+    with _opened(args) as transport:
         found = ask(transport, f"embedded in {args.state_dir or 'the state directory'}")
     Output(args.output).show(found.to_json(), lambda _: _pinged(found.to_json()))
     return ExitCode.DRIFT_FOUND if found.lacking else ExitCode.DONE
@@ -205,6 +207,13 @@ def _read_part(args: Namespace) -> "Content":
 
 @contextmanager
 def _transport(args: Namespace) -> "Iterator[Transport]":
+    """As `_opened`; a person at a terminal sees how far it is."""
+    with _opened(args) as transport, waiting("asking placement") as tell:
+        yield _Counted(transport, tell)
+
+
+@contextmanager
+def _opened(args: Namespace) -> "Iterator[Transport]":
     """The transport to the one placement that the options name."""
     openers: list[Callable[[], Transport]] = []
     if args.state_dir:
@@ -220,6 +229,23 @@ def _transport(args: Namespace) -> "Iterator[Transport]":
         )
     with closing(openers[0]()) as transport:
         yield transport
+
+
+class _Counted:
+    """A transport that tells how many requests it has carried."""
+
+    def __init__(self, inner: "Transport", tell: Callable[[str], None]) -> None:
+        self._inner = inner
+        self._tell = tell
+        self._count = 0
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> "Reply":
+        self._count += 1
+        self._tell(f"asking placement, request {self._count}: {method} {path}")
+        return self._inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 def _open(kind: str, **options: Any) -> "Transport":

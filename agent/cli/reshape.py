@@ -12,6 +12,7 @@ from agent.cli.client import Client
 from agent.cli.output import Output
 from agent.cli.terminal import Style, plain
 from agent.cli.tree import tree_lines
+from agent.cli.waiting import waiting
 from agent.errors import ExitCode
 
 Json = dict[str, Any]
@@ -59,7 +60,8 @@ def _previewed(args: Namespace) -> Json:
         from agent.api.views import preview_view
         from agent.reshape import offline
 
-        return preview_view(offline.preview_reshape(_settings(args), args.undo))
+        with waiting("looking at the host and at placement"):
+            return preview_view(offline.preview_reshape(_settings(args), args.undo))
     query = f"?{urlencode({'undo': args.undo})}" if args.undo is not None else ""
     answer: Json = Client(args.socket, args.timeout).get(f"/v1/reshape{query}")
     return answer
@@ -70,7 +72,8 @@ def _done(args: Namespace) -> Json:
         from agent.api.views import reshaped_view
         from agent.reshape import offline
 
-        return reshaped_view(offline.reshape(_settings(args), args.undo))
+        with waiting("looking at the host, and reshaping"):
+            return reshaped_view(offline.reshape(_settings(args), args.undo))
     body = {} if args.undo is None else {"undo": args.undo}
     answer: Json = Client(args.socket, args.timeout).request("POST", "/v1/reshape", body)
     return answer

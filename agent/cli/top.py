@@ -52,8 +52,9 @@ def add_top_command(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def top(args: Namespace) -> ExitCode:
-    client = Client(args.socket, args.timeout)
-    if args.once or args.output != "table" or not sys.stdout.isatty():
+    live = not args.once and args.output == "table" and sys.stdout.isatty()
+    client = Client(args.socket, args.timeout, quiet=live)
+    if not live:
         answer = client.get("/v1/overview")
         events = client.get(f"/v1/history?limit={EVENTS_SHOWN}")["events"]
         Output(args.output).show(answer, lambda style: frame(answer, events, style))

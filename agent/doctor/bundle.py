@@ -17,7 +17,11 @@ from agent.errors import PlimsollError, SettingsError, UsageError
 from agent.masking import mask
 from agent.settings import load
 
-QUESTIONS = ("status", "tree", "instances", "plan", "moves", "reshape", "audit", "config")
+QUESTIONS = {
+    **{name: name for name in ("status", "tree", "instances", "plan", "moves", "reshape", "audit", "config")},
+    "history": "history?limit=1000",
+}
+"""{member: path below /v1}"""
 LOG_LINES = 5000
 COMMAND_TIMEOUT_S = 20
 COMMANDS = {
@@ -61,16 +65,16 @@ def _secrets(config_files: Paths, config_dirs: Paths) -> tuple[frozenset[str], s
 
 
 def _members(config_files: Paths, config_dirs: Paths, ask: Ask, problem: str) -> Iterator[tuple[str, str]]:
-    for question in QUESTIONS:
-        yield f"{question}.json", _told(partial(ask, "", f"/v1/{question}"))
+    for member, path in QUESTIONS.items():
+        yield f"{member}.json", _told(partial(ask, "", f"/v1/{path}"))
 
     def examined() -> object:
         checks = examine(config_files, config_dirs, lambda socket: ask(socket, "/v1/status"))
         return [each.to_json() for each in checks]
 
     yield "doctor.json", _told(examined)
-    for member, command in COMMANDS.items():
-        yield member, _run(command)
+    for file, command in COMMANDS.items():
+        yield file, _run(command)
     if problem:
         yield "settings-problem.txt", problem
 

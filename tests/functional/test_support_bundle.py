@@ -88,7 +88,7 @@ def test_a_canary_is_in_no_output_log_file_or_bundle(tmp_path: Path) -> None:
     members = contents(bundle)
     assert json.loads(members["status.json"])["host"] == "node1"
     assert json.loads(members["config.json"])["placement"]["token"]["value"] == MASK
-    assert {"doctor.json", "tree.json", "log.txt"} <= members.keys()
+    assert {"doctor.json", "tree.json", "history.json", "log.txt"} <= members.keys()
 
 
 def fetched(port: int, path: str) -> str:
