@@ -1,7 +1,6 @@
 """The parts of one host's agent, put together; what makes it a process is around that, in `agent.service`."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from agent.audit.auditing import Auditor
@@ -73,10 +72,10 @@ def assemble(
         client,
         Condition(turned),
         wake=wake,
-        prove=partial(journal.remember_host, identity.uuid),
-        backoff=backoff,
+        prove=lambda: journal.remember_host(identity.uuid),
         auditor=auditor,
         observer=observer,
         gate=Gate(tracker, client, reporter.guest_of, journal.devices),
+        backoff=backoff,
     )
     return Assembled(agent, reporter)

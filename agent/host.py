@@ -69,10 +69,10 @@ class HostAgent:
         condition: Condition,
         wake: Callable[[float], None],
         prove: Callable[[], None],
+        auditor: Auditor,
+        observer: Observer,
+        gate: Gate,
         backoff: Backoff | None = None,
-        auditor: Auditor | None = None,
-        observer: Observer | None = None,
-        gate: Gate | None = None,
     ) -> None:
         self.settings = settings
         self.condition = condition
@@ -88,7 +88,7 @@ class HostAgent:
         self._backoff = backoff or Backoff()
         self._last: PassReport | None = None
         self._problems: tuple[str, ...] = ()
-        self._observer = observer or Observer()
+        self._observer = observer
         self._seeing = HostSeeing(
             tracker,
             reporter,
@@ -132,7 +132,7 @@ class HostAgent:
 
     def audit_job(self) -> None:
         """The audit on its schedule; heals what is provably ours, where the settings let it."""
-        if self._auditor is None or self.condition.state is not State.READY or self._spares_placement():
+        if self.condition.state is not State.READY or self._spares_placement():
             return
         try:
             report = self._auditor.audit(heal_own=self.settings.audit_heal_own, looks=1)
@@ -223,7 +223,7 @@ class HostAgent:
                     LOG.info("Finished or undid what the last run left open.", fields={"claims": resolved})
             elif fault is not None and self._tracker.pending:
                 self._tracker.deliver()
-            if self._gate is not None and self._last is not None:
+            if self._last is not None:
                 self._gate.settle(self._reporter.guests or (), self._last.at)
         except (PlacementUnavailable, StateError) as error:
             return error
@@ -273,7 +273,7 @@ class HostAgent:
             "claims": {"open": closed is None, "reason": closed, "count": len(self._tracker.claims())},
             "last_pass": last
             and {"at": _text(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
-            "findings": len(self._auditor.last.findings) if self._auditor else 0,
+            "findings": len(self._auditor.last.findings),
             "pid": os.getpid(),
         }
 
@@ -320,7 +320,7 @@ class HostAgent:
 
     def gate(self, asked: Asked) -> Verdict:
         with self._writing(), self._observer.gating() as decided:
-            verdict = self._gated.decide(asked)
+            verdict = self._gate.decide(asked)
             decided(verdict.outcome)
         if verdict.outcome is Outcome.NOTED:
             self._reporter.distrust()
@@ -328,13 +328,7 @@ class HostAgent:
         return verdict
 
     def claim_running(self) -> tuple[tuple[Guest, Verdict | Refused], ...]:
-        return self._gated.claim_running(self._reporter.guests_now())
-
-    @property
-    def _gated(self) -> Gate:
-        if self._gate is None:
-            raise UsageError("This agent was put together without a gate.")
-        return self._gate
+        return self._gate.claim_running(self._reporter.guests_now())
 
     def moves(self) -> tuple[Move, ...]:
         return tuple(sorted(self._tracker.moves().values(), key=lambda move: (move.since, move.migration)))
@@ -352,8 +346,6 @@ class HostAgent:
             return self._tracker.mover.revert(migration, instance=instance)
 
     def audit(self, *, heal: bool) -> AuditReport:
-        if self._auditor is None:
-            raise UsageError("This agent was put together without the means to audit.")
         if self.condition.state is State.STARTING:
             raise UsageError(f"There is nothing to audit: {STARTING}.")
         report = self._auditor.audit(heal_own=heal, heal_all=heal)

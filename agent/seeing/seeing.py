@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agent.audit.auditing import Auditor, AuditReport
+from agent.audit.auditing import Auditor
 from agent.condition import Condition
 from agent.driver import Guest
 from agent.journal import Event
@@ -71,7 +71,7 @@ class HostSeeing:
         tracker: ResourceTracker,
         reporter: Reporting,
         condition: Condition,
-        auditor: Auditor | None,
+        auditor: Auditor,
         meters: Meters,
         status: Callable[[], dict[str, Any]],
         last_pass: Callable[[], PassReport | None],
@@ -123,7 +123,7 @@ class HostSeeing:
 
     def overview(self) -> Overview:
         picture = self._tracker.register.picture()
-        found = self._auditor.last if self._auditor else AuditReport()
+        found = self._auditor.last
         last = self._last_pass()
         return Overview(
             self._clock(),
