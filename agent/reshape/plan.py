@@ -362,19 +362,22 @@ def _bundles(told: Sequence[Instruction]) -> Iterator[_Bundle]:
             by_source.setdefault(each.source, []).append(each)
     for source, group in by_source.items():
         for classes in _components(frozenset(each.move.moved_resources) for each in group):
-            targets: dict[str, dict[str, str]] = {}
-            untold = set()
-            for each in group:
-                if each.move.moved_resources.keys() <= classes:
-                    there = targets.setdefault(each.target, {})
-                    for slot, target, _ in each.pairs():
-                        if slot.resource_class == target.resource_class:
-                            there[slot.resource_class] = target.resource_class
-                        else:  # only who is told changes class, as long as there is another way
-                            there.setdefault(slot.resource_class, target.resource_class)
-                    if each.move.consumers is None:
-                        untold.add(each.target)
-            yield _Bundle(source, classes, targets, frozenset(untold))
+            together = [each for each in group if each.move.moved_resources.keys() <= classes]
+            untold = frozenset(each.target for each in together if each.move.consumers is None)
+            yield _Bundle(source, classes, _ways(together), untold)
+
+
+def _ways(together: Iterable[Instruction]) -> dict[str, dict[str, str]]:
+    """{target: {class at the source: class at the target}}"""
+    ways: dict[str, dict[str, str]] = {}
+    for each in together:
+        there = ways.setdefault(each.target, {})
+        for slot, target, _ in each.pairs():
+            if slot.resource_class == target.resource_class:
+                there[slot.resource_class] = target.resource_class
+            else:  # only who is told changes class, as long as there is another way
+                there.setdefault(slot.resource_class, target.resource_class)
+    return ways
 
 
 def _components(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:

@@ -117,12 +117,6 @@ def make_receipt(
     current, stage, desired = trees
     told = tuple(each for each in told if not each.move.stays)
     slots = [slot for each in told for source, target, _ in each.pairs() for slot in (source, target)]
-    kept: dict[str, Provider] = {}
-    for each in told:
-        if each.source in current and each.source not in desired:
-            for provider in (*reversed(current.ancestors(each.source)), current[each.source]):
-                if provider.uuid not in desired:
-                    kept[provider.uuid] = replace(provider, inventories={})
     moves = tuple(each.move for each in told)
     return Receipt(
         receipt_id,
@@ -132,7 +126,7 @@ def make_receipt(
         reshape.relocations,
         {slot: originals.get(slot) or inventory_at(current, slot) for slot in slots},
         {slot: inventory_at(desired, slot) for slot in slots},
-        tuple(kept.values()),
+        _going(told, current, desired),
         {
             uuid: generation
             for uuid in reshape.inventories
@@ -141,6 +135,17 @@ def make_receipt(
         reshape.allocations,
         undoes,
     )
+
+
+def _going(told: Iterable[Instruction], current: ProviderTree, desired: ProviderTree) -> tuple[Provider, ...]:
+    """The sources that are not there any more, each after those above it: an undo makes them again."""
+    going: dict[str, Provider] = {}
+    for each in told:
+        if each.source in current and each.source not in desired:
+            for provider in (*reversed(current.ancestors(each.source)), current[each.source]):
+                if provider.uuid not in desired:
+                    going[provider.uuid] = replace(provider, inventories={})
+    return tuple(going.values())
 
 
 def read_receipt(receipt_id: str, at: float, said: Any) -> Receipt:
