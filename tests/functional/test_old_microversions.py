@@ -96,6 +96,26 @@ def test_every_move_and_repair_where_consumers_have_no_types(
         world.check_settled()
 
 
+def test_a_provider_that_needs_another_parent_is_told_below_1_37_and_the_way_back_is_open(
+    openstack: OpenStack, tmp_path: Path
+) -> None:
+    openstack.empty()
+    with openstack.aged("1.36"), closing(opened(told(tmp_path, openstack))) as world:
+        world.driver.change(nics=(), gpus=(replace(CARD, numa=0),))
+        world.agent.look("the start")
+        asked = request(VCPU=1, PGPU=1)
+        claim = world.agent.claim(asked)
+        world.driver.change(report_numa=True)
+        world.agent.look("the card goes under its cell")
+        (reason,) = world.agent.status()["reasons"]
+        assert CARD.address in reason and "needs microversion 1.37" in reason
+        world.driver.change(report_numa=False)
+        world.retry()
+        assert world.agent.condition.state is State.READY, world.agent.condition.fault
+        assert claim_of(world, asked.consumer).allocations == claim.allocations
+        assert world.agent.next_plan().empty
+
+
 def test_one_that_is_too_old_is_told_what_is_missing_and_nothing_is_written(
     openstack: OpenStack, tmp_path: Path
 ) -> None:
