@@ -66,7 +66,10 @@ def _page_kib(root: Element, cell: int, what: str, usual_kib: int) -> int | None
     named = [page for page in pages if cell in cpu_set(page, what, "nodeset")]
     common = [page for page in pages if page.get("nodeset") is None]
     for page in (*named, *common):
-        return size_bytes_of_page(page, what) // 2**10
+        size_kib = size_bytes_of_page(page, what) // 2**10
+        if not size_kib:
+            raise DriverDataError(f"{what}: <page>: no page is smaller than 1 KiB")
+        return size_kib
     return usual_kib if asked is not None and not pages else None
 
 

@@ -310,6 +310,8 @@ def test_the_memory_of_each_guest_cell() -> None:
         STRICT.format("x"),
         "<numatune><memnode cellid='-1' mode='strict' nodeset='0'/></numatune>",
         STRICT.format(0) + HUGE.format("<page size='many' unit='KiB'/>"),
+        STRICT.format(0) + HUGE.format("<page size='0' unit='KiB'/>"),
+        HUGE.format("<page size='512' unit='bytes'/>"),
         STRICT.format(0) + "<cpu><numa><cell id='0' memory='x'/></numa></cpu>",
     ],
 )
