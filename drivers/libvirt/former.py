@@ -4,12 +4,12 @@ interface, or divides the host into other NUMA cells, has the allocations follow
 The configuration, and the host, say only how things are now. So what was described once is remembered.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from agent.driver import DescribedProvider
 from drivers.hosttree import cell_device
-from drivers.libvirt.cards import Card
+from drivers.libvirt.cards import Card, Remembered
 from drivers.libvirt.nodedevs import NetDevice
 
 CLASSES_MAX = 16
@@ -19,7 +19,8 @@ USUAL = "VGPU"
 Classes = Mapping[str, tuple[str, ...]]
 """{DescribedProvider.device: the classes of its exact units, the one described last at the end; of a NUMA
 cell, once there were others than now: the cells that there ever were; "net:<a network card's address>": the
-names of its interface, the one it has or had last at the end, "" where it was first seen without one}
+names of its interface, the one it has or had last at the end, "" where it was first seen without one;
+"slot:<a card's address>": the addresses that the card had before}
 """
 
 
@@ -39,6 +40,29 @@ def classes_described(
         before = dict.fromkeys(name for name in (*usual, *found.get(provider.device, ())) if name not in now)
         found[provider.device] = (*before, *now)[-CLASSES_MAX:]
     return found
+
+
+def slots_seen(known: Classes, cards: Sequence[Card], units: Mapping[str, Remembered]) -> Classes:
+    """`known` with the slots of cards that are in others now: what guests had there is here. `units` is what
+    was known of each before this look."""
+    found = dict(known)
+    there = {card.device.address for card in cards}
+    for card in cards:
+        slots = (units[mdev.uuid].card for mdev in card.mdevs if mdev.active and mdev.uuid in units)
+        gone = [slot for slot in slots if slot not in there]
+        if gone:
+            key = _slot_of(card.device.address)
+            found[key] = tuple(dict.fromkeys((*found.get(key, ()), *gone)))[-CLASSES_MAX:]
+    return found
+
+
+def slots_of(address: str, known: Classes) -> tuple[str, ...]:
+    """The addresses that the card had before."""
+    return known.get(_slot_of(address), ())
+
+
+def _slot_of(address: str) -> str:
+    return f"slot:{address}"
 
 
 def interfaces_seen(known: Classes, cards: Iterable[Card]) -> Classes:

@@ -13,6 +13,7 @@ from drivers.libvirt.former import (
     cells_described,
     classes_described,
     interfaces_seen,
+    slots_seen,
     with_interfaces,
 )
 from drivers.libvirt.holding import Place, missing_units, remember, unit_places, with_places
@@ -57,7 +58,7 @@ def make_model(
     """`domains` are guests with their devices as their XML names them, in order; `known` and `classes` see
     `Model`, `boot` is the id of the host's current boot. Raises DriverDataError (CPU sets).
     """
-    classes = interfaces_seen(classes or {}, devices.cards)
+    classes = slots_seen(interfaces_seen(classes or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=with_interfaces(devices.cards, classes))
     named = _named(domains)
     missing = missing_units(named, devices, settings.devices, known)

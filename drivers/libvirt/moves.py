@@ -14,7 +14,15 @@ from agent.driver import Cell, DescribedProvider, Guest, Move
 from drivers.hosttree import cell_provider_name
 from drivers.libvirt.devices import card_name
 from drivers.libvirt.domains import Domain
-from drivers.libvirt.former import USUAL, Classes, cells_before, cells_gone, interfaces_of, renamed
+from drivers.libvirt.former import (
+    USUAL,
+    Classes,
+    cells_before,
+    cells_gone,
+    interfaces_of,
+    renamed,
+    slots_of,
+)
 
 _HOST_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
 _COUNTED_FLAT = (USUAL, "SRIOV_NET_VF")
@@ -69,9 +77,10 @@ def _of_devices(
 
 
 def _former_names(root: str, provider: DescribedProvider, classes: Classes) -> list[str]:
-    """What the card's provider was called while its interface was."""
+    """What the card's provider was called while its interface was, or in another slot."""
     address = provider.device.removeprefix("pci:")
     names = [card_name(root, address, interface) for interface in interfaces_of(address, classes)]
+    names += [card_name(root, slot, "") for slot in slots_of(address, classes)]
     return [name for name in names if name != provider.name]
 
 

@@ -11,8 +11,8 @@ import pytest
 from libvirt_model import FACTS, hostdev
 from libvirt_node import domain
 from placements import Placement
+from recordedkit import A100, M60, ON_A100, ON_M60, A, B, Stage, devices
 from reshapekit import World
-from test_reshape_libvirt import A100, M60, ON_A100, ON_M60, A, B, Stage, devices
 from trackerkit import request
 
 from agent.errors import DoesNotFit, DriverDataError

@@ -2,179 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from libvirt_model import FACTS, hostdev, interface
-from libvirt_model import HOST as RECORDED
-from libvirt_node import domain, domain_uuid
+from libvirt_node import domain
 from placements import Placement
+from recordedkit import (
+    A100,
+    BANDWIDTH,
+    CELL0,
+    CELL1,
+    DEDICATED,
+    DEFINED,
+    M60,
+    NIC0,
+    NIC1,
+    ON_A100,
+    ON_M60,
+    ON_M60_TOO,
+    PINNED,
+    SHARE,
+    SHARED,
+    VF0,
+    VF1,
+    A,
+    B,
+    C,
+    Stage,
+    devices,
+)
 from reshapekit import HOST, ROOT, World, uuid_of
 from trackerkit import request
 
-from agent.claims.claim import Claim
 from agent.driver import (
     DescribedInventory,
     DescribedProvider,
     Description,
-    Driver,
-    DriverSettings,
-    Guest,
     GuestState,
-    HostSettings,
-    Topology,
 )
-from agent.errors import DoesNotFit
-from agent.placement.client import ConsumerAllocations
-from agent.tree import Inventory, Provider
-from drivers.libvirt.cards import Card
-from drivers.libvirt.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.devicespec import MdevSpec, parse_device_specs
-from drivers.libvirt.domains import guest_of, parse_domain
-from drivers.libvirt.host import HostFacts
-from drivers.libvirt.model import Model, ModelSettings, make_model
-from drivers.libvirt.moves import Tenant
-
-M60, A100 = (f"{HOST}_pci_0000:{bus}:00.0" for bus in ("42", "84"))
-NIC0, NIC1 = f"{HOST}_net_enp65s0", f"{HOST}_net_enp129s0"
-CELL0, CELL1 = f"{HOST}_numa0", f"{HOST}_numa1"
-ON_M60, ON_M60_TOO = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
-ON_A100, DEFINED = "33333333-3333-4333-8333-333333333333", "55555555-5555-4555-8555-555555555555"
-VF0, VF1 = "0000:41:10.2", "0000:81:10.0"
-BANDWIDTH = {"NET_BW_EGR_KILOBIT_PER_SEC": 1000, "NET_BW_IGR_KILOBIT_PER_SEC": 2000}
-SHARE = {name: amount // 4 for name, amount in BANDWIDTH.items()}
-SPEC = '{"vendor_id": "8086", "product_id": "10ca"%s}'
-A, B, C, D, E = (domain_uuid(number) for number in range(1, 6))
-PINNED = "<cputune><vcpupin vcpu='0' cpuset='2'/><vcpupin vcpu='1' cpuset='3'/></cputune>"
-SHARED = HostSettings(reserved_host_memory_mb=0)
-DEDICATED = replace(SHARED, cpu_shared_set=frozenset({0, 1}), cpu_dedicated_set=frozenset({2, 3}))
-
-
-def devices(*types: MdevSpec, vf: str = "") -> DeviceSettings:
-    wanted = types or (MdevSpec("nvidia-11"), MdevSpec("nvidia-471"))
-    bandwidth = tuple(BANDWIDTH.values())
-    return DeviceSettings(
-        parse_device_specs((SPEC % vf,)), wanted, {"enp65s0": bandwidth, "enp129s0": bandwidth}
-    )
-
-
-class Recorded(Driver):
-    """The libvirt driver's model without libvirt: a recorded host, with these domains. It remembers."""
-
-    def __init__(self, xml: tuple[str, ...] = ()) -> None:
-        self.host = RECORDED
-        self.facts = FACTS["domains"]
-        self.xml = xml
-        self.states: dict[str, GuestState] = {}
-        self.settings = ModelSettings(HOST, SHARED, devices())
-        self.memory: Model | None = None
-        self.boot = "boot"
-
-    @classmethod
-    def create(cls, settings: DriverSettings) -> Recorded:
-        raise NotImplementedError
-
-    def _model(self) -> Model:
-        dedicated = self.settings.host.cpu_dedicated_set or frozenset()
-        parsed = [parse_domain(text) for text in self.xml]
-        states = [self.states.get(each.uuid, GuestState.RUNNING) for each in parsed]
-        self.memory = make_model(
-            self.host,
-            self.facts,
-            [
-                Tenant(guest_of(each, state, 0, dedicated), each)
-                for each, state in zip(parsed, states, strict=True)
-            ],
-            self.memory.units if self.memory else {},
-            self.boot,
-            self.settings,
-            self.memory.classes if self.memory else None,
-        )
-        return self.memory
-
-    def describe(self) -> Description:
-        return self._model().description
-
-    def guests(self) -> tuple[Guest, ...]:
-        return self._model().guests
-
-    def topology(self) -> Topology:
-        return self._model().topology
-
-    def watch(self, changed: Callable[[str], None]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Stage:
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.driver = Recorded()
-
-    def show(self, *, facts: DeviceFacts | None = None, **settings: object) -> None:
-        """The driver is told so; a pass, and a second one that has nothing to do."""
-        self.driver.facts = facts or self.driver.facts
-        self.driver.settings = replace(self.driver.settings, **settings)
-        self.world.reporter.use(self.driver)
-        report = self.world.again()
-        assert (report.error, report.pending) == (None, None), (report.error, report.pending)
-        self.world.check()
-        assert self.world.again().operations == 0, "the second pass does nothing"
-
-    def undone_and_done_again(self) -> None:
-        """The last receipt, and then all is as it was before and after it."""
-        there = self.state()
-        (*_, receipt) = self.world.journal.reshapes(done=True)
-        (undone,) = self.world.ask(receipt)
-        assert undone.undoes == receipt
-        self.world.check()
-        assert self.state() != there
-        self.world.ask()
-        self.world.check()
-        assert self.state() == there
-
-    def state(self) -> object:
-        return self.world.totals(), {who: self.world.placed(who) for who in (A, B, C, D, E)}
-
-    def claim(self, consumer: str) -> Claim:
-        found = self.world.tracker.get(consumer)
-        assert found is not None
-        return found
-
-    def units(self, consumer: str) -> dict[str, dict[str, tuple[str, ...]]]:
-        """{provider name: {class: units}} of its claim."""
-        names = {each.uuid: each.name for each in self.world.tree()}
-        return {
-            names[uuid]: {name: tuple(units) for name, units in classes.items()}
-            for uuid, classes in self.claim(consumer).units.items()
-        }
-
-    def flat(self, **devices: int) -> None:
-        """As another agent reported the host: all on its root."""
-        raw = self.world.raw
-        generation = raw.create_provider(Provider(ROOT, HOST))
-        totals = {"VCPU": 4, "MEMORY_MB": 2916, "DISK_GB": 40, **devices}
-        raw.put_inventories(ROOT, generation, {name: Inventory(n, max_unit=n) for name, n in totals.items()})
-
-    def hold(self, consumer: str, kind: str = "INSTANCE", **amounts: int) -> None:
-        """As a scheduler wrote it, on the root."""
-        self.hold_on(consumer, {HOST: amounts}, kind)
-
-    def hold_on(self, consumer: str, placed: dict[str, dict[str, int]], kind: str = "INSTANCE") -> None:
-        allocations = {self.world.uuid(name): amounts for name, amounts in placed.items()}
-        self.world.raw.write_allocations(
-            ConsumerAllocations(consumer, allocations, None, "demo", "admin", kind)
-        )
-
-    def adopt(self, consumer: str, placed: dict[str, dict[str, int]]) -> Claim:
-        """The claim of what a scheduler wrote, whose guest runs: with the units in its hands."""
-        self.hold_on(consumer, placed)
-        wanted: dict[str, int] = {}
-        for amounts in placed.values():
-            wanted |= {name: wanted.get(name, 0) + amount for name, amount in amounts.items()}
-        return self.world.tracker.claim(request(consumer, **wanted)).claim
+from drivers.libvirt.devicespec import MdevSpec
 
 
 @pytest.fixture
@@ -355,140 +224,6 @@ def test_a_device_moved_to_another_cell_and_back(stage: Stage) -> None:
         tree = stage.world.tree()
         assert tree[stage.world.uuid(A100)].parent == stage.world.uuid(expected)
         assert (stage.state(), stage.claim(A)) == (before, claim)
-
-
-def with_interface(name: str | None, moment: str = "domains") -> DeviceFacts:
-    """The first network card's interface is called so now, or is not there."""
-    facts = FACTS[moment]
-    cards = tuple(
-        replace(card, interface=replace(card.interface, interface=name) if name else None)
-        if card.device.address == "0000:41:00.0" and card.interface is not None
-        else card
-        for card in facts.cards
-    )
-    return replace(facts, cards=cards)
-
-
-def test_a_network_card_that_a_guest_has_whole_is_called_as_before(stage: Stage) -> None:
-    """Its interface is gone while it is with the guest; its provider is named by that."""
-    spec = '{"vendor_id": "8086", "product_id": "10c9", "resource_class": "CUSTOM_NIC"}'
-    whole_card = "<hostdev mode='subsystem' type='pci'><source><address {}/></source></hostdev>"
-    stage.show(facts=FACTS["boot"], devices=DeviceSettings(parse_device_specs((spec,))))
-    address = "domain='0' bus='0x41' slot='0' function='0'"
-    stage.driver.xml = (domain(1, devices=whole_card.format(address)),)
-    stage.show()
-    claim, before = stage.adopt(A, {NIC0: {"CUSTOM_NIC": 1}}), stage.state()
-    assert stage.units(A) == {NIC0: {"CUSTOM_NIC": ("0000:41:00.0",)}}
-    for facts in (with_interface(None, "boot"), FACTS["boot"]):
-        stage.show(facts=facts)
-        assert (stage.state(), stage.claim(A)) == (before, claim)
-        assert stage.world.again().problems == ()
-
-
-@pytest.mark.parametrize("first", ["enp65s0", None])
-def test_a_network_interface_that_is_called_otherwise(first: str | None, stage: Stage) -> None:
-    """Renamed, or seen later than its card: who holds its functions goes along."""
-    called = NIC0 if first else f"{HOST}_pci_0000:41:00.0"
-    stage.driver.xml = (domain(1, devices=interface(VF0)),)
-    stage.show(facts=with_interface(first))
-    stage.adopt(A, {called: {"SRIOV_NET_VF": 1}})
-    stage.show(facts=with_interface("ens1"))
-    assert stage.world.placed(A) == {f"{HOST}_net_ens1": {"SRIOV_NET_VF": 1}}
-    assert stage.units(A) == {f"{HOST}_net_ens1": {"SRIOV_NET_VF": (VF0,)}}
-    assert called not in stage.world.totals()
-    stage.undone_and_done_again()
-    stage.show(facts=with_interface("enp65s0"))
-    assert stage.units(A) == {NIC0: {"SRIOV_NET_VF": (VF0,)}}
-
-
-def divided(cells: int) -> HostFacts:
-    """The recorded host, which has two cells of two CPUs, as its firmware may divide it as well."""
-    capabilities = RECORDED.capabilities
-    first, second = capabilities.cells
-    if cells == 1:
-        whole = replace(
-            first,
-            cpus=first.cpus | second.cpus,
-            memory_mb=first.memory_mb + second.memory_mb,
-            siblings=(*first.siblings, *second.siblings),
-        )
-        return replace(RECORDED, capabilities=replace(capabilities, cells=(whole,)))
-    quarters = tuple(
-        replace(cell, id=cpu, cpus=frozenset({cpu}), memory_mb=cell.memory_mb // 2, siblings=())
-        for cell in (first, second)
-        for cpu in sorted(cell.cpus)
-    )
-    return replace(RECORDED, capabilities=replace(capabilities, cells=quarters))
-
-
-def test_a_host_that_is_divided_into_other_cells(stage: Stage) -> None:
-    """By its firmware, over a boot: what is held goes where its guest is, and nothing is offered twice."""
-    stage.driver.xml = (domain(1, vcpus=2, inside=PINNED, devices=hostdev(ON_A100)), domain(2))
-    stage.show(host=DEDICATED, report_numa=True)
-    stage.adopt(A, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}})
-    stage.adopt(B, {CELL0: {"VCPU": 1, "MEMORY_MB": 512}})
-    before = stage.state()
-    sums = whole(stage)
-    cell2, cell3 = f"{HOST}_numa2", f"{HOST}_numa3"
-    for cells, expected in (
-        (1, {CELL0: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}),
-        (2, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}),
-        (4, {CELL1: {"MEMORY_MB": 512}, cell2: {"PCPU": 1}, cell3: {"PCPU": 1}, A100: {"VGPU": 1}}),
-        (2, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}),
-    ):
-        stage.driver.host = RECORDED if cells == 2 else divided(cells)
-        stage.show()
-        assert stage.world.placed(A) == expected
-        assert stage.world.placed(B) == {CELL0: {"VCPU": 1, "MEMORY_MB": 512}}
-        assert whole(stage) == sums
-        assert sum(name.startswith(f"{HOST}_numa") for name in stage.world.totals()) == cells
-    assert stage.state() == before
-    stage.driver.host = divided(1)
-    stage.show(report_numa=False)
-    assert stage.world.placed(A) == {HOST: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}
-    assert whole(stage) == sums
-    stage.undone_and_done_again()
-
-
-def whole(stage: Stage) -> dict[str, int]:
-    """{class: what the host offers of it in all}, of CPUs and memory."""
-    names = ("VCPU", "PCPU", "MEMORY_MB")
-    return {name: sum(each.get(name, 0) for each in stage.world.totals().values()) for name in names}
-
-
-def at(address: str, card: Card, *, with_mdevs: bool) -> Card:
-    """The same card in another slot."""
-    device = replace(card.device, address=address, name=f"pci_{address}")
-    mdevs = tuple(replace(mdev, parent=device.name) for mdev in card.mdevs) if with_mdevs else ()
-    return replace(card, device=device, mdevs=mdevs)
-
-
-@pytest.mark.parametrize("with_mdevs", [False, True])
-def test_a_card_in_another_slot_is_another_card_until_it_is_back(with_mdevs: bool, stage: Stage) -> None:
-    """What is held of the one that was there stays, nobody else gets it, and that is told."""
-    stage.driver.xml = (domain(1, devices=hostdev(ON_M60)),)
-    stage.show()
-    claim, before = stage.adopt(A, {M60: {"VGPU": 1}}), stage.state()
-    recorded = FACTS["domains"]
-    moved = tuple(
-        at("0000:45:00.0", card, with_mdevs=with_mdevs) if card.device.address == "0000:42:00.0" else card
-        for card in recorded.cards
-    )
-    stage.show(facts=replace(recorded, cards=moved))
-    assert (stage.world.placed(A), stage.claim(A)) == ({M60: {"VGPU": 1}}, claim)
-    old = stage.world.tree()[stage.world.uuid(M60)].inventories["VGPU"]
-    assert old.capacity == 1, "what is held, no more"
-    (problem,) = stage.world.again().problems
-    assert f"has no VGPU on provider {M60} any more, but {A} still holds some" in problem
-    stage.world.tracker.claim(request(B, VGPU=14))
-    ((there, units),) = stage.units(B).items()
-    assert there == f"{HOST}_pci_0000:45:00.0" and ON_M60 not in units["VGPU"]
-    with pytest.raises(DoesNotFit):
-        stage.world.tracker.claim(request(C, VGPU=5))
-    stage.world.tracker.release(B)
-    stage.show(facts=recorded)
-    assert (stage.state(), stage.claim(A)) == (before, claim)
-    assert stage.world.again().problems == ()
 
 
 def test_a_unit_whose_card_is_gone_is_parked_and_a_type_not_enabled_keeps_what_is_in_use(

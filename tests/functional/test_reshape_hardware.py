@@ -1,0 +1,186 @@
+"""Hardware that is otherwise than it was, over a boot or under the agent: cards, names and slots, cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from libvirt_model import FACTS, hostdev, interface
+from libvirt_model import HOST as RECORDED
+from libvirt_node import domain
+from placements import Placement
+from recordedkit import (
+    A100,
+    CELL0,
+    CELL1,
+    DEDICATED,
+    M60,
+    NIC0,
+    ON_A100,
+    ON_M60,
+    PINNED,
+    VF0,
+    A,
+    B,
+    C,
+    Stage,
+)
+from reshapekit import HOST, World
+from trackerkit import request
+
+from agent.errors import DoesNotFit, ReshapeRefused
+from drivers.libvirt.cards import Card
+from drivers.libvirt.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.devicespec import parse_device_specs
+from drivers.libvirt.host import HostFacts
+
+
+@pytest.fixture
+def stage(any_placement: Placement, tmp_path: Path) -> Iterator[Stage]:
+    with World(tmp_path, any_placement) as world:
+        yield Stage(world)
+
+
+def with_interface(name: str | None, moment: str = "domains") -> DeviceFacts:
+    """The first network card's interface is called so now, or is not there."""
+    facts = FACTS[moment]
+    cards = tuple(
+        replace(card, interface=replace(card.interface, interface=name) if name else None)
+        if card.device.address == "0000:41:00.0" and card.interface is not None
+        else card
+        for card in facts.cards
+    )
+    return replace(facts, cards=cards)
+
+
+def test_a_network_card_that_a_guest_has_whole_is_called_as_before(stage: Stage) -> None:
+    """Its interface is gone while it is with the guest; its provider is named by that."""
+    spec = '{"vendor_id": "8086", "product_id": "10c9", "resource_class": "CUSTOM_NIC"}'
+    whole_card = "<hostdev mode='subsystem' type='pci'><source><address {}/></source></hostdev>"
+    stage.show(facts=FACTS["boot"], devices=DeviceSettings(parse_device_specs((spec,))))
+    address = "domain='0' bus='0x41' slot='0' function='0'"
+    stage.driver.xml = (domain(1, devices=whole_card.format(address)),)
+    stage.show()
+    claim, before = stage.adopt(A, {NIC0: {"CUSTOM_NIC": 1}}), stage.state()
+    assert stage.units(A) == {NIC0: {"CUSTOM_NIC": ("0000:41:00.0",)}}
+    for facts in (with_interface(None, "boot"), FACTS["boot"]):
+        stage.show(facts=facts)
+        assert (stage.state(), stage.claim(A)) == (before, claim)
+        assert stage.world.again().problems == ()
+
+
+@pytest.mark.parametrize("first", ["enp65s0", None])
+def test_a_network_interface_that_is_called_otherwise(first: str | None, stage: Stage) -> None:
+    """Renamed, or seen later than its card: who holds its functions goes along."""
+    called = NIC0 if first else f"{HOST}_pci_0000:41:00.0"
+    stage.driver.xml = (domain(1, devices=interface(VF0)),)
+    stage.show(facts=with_interface(first))
+    stage.adopt(A, {called: {"SRIOV_NET_VF": 1}})
+    stage.show(facts=with_interface("ens1"))
+    assert stage.world.placed(A) == {f"{HOST}_net_ens1": {"SRIOV_NET_VF": 1}}
+    assert stage.units(A) == {f"{HOST}_net_ens1": {"SRIOV_NET_VF": (VF0,)}}
+    assert called not in stage.world.totals()
+    stage.undone_and_done_again()
+    stage.show(facts=with_interface("enp65s0"))
+    assert stage.units(A) == {NIC0: {"SRIOV_NET_VF": (VF0,)}}
+
+
+def divided(cells: int) -> HostFacts:
+    """The recorded host, which has two cells of two CPUs, as its firmware may divide it as well."""
+    capabilities = RECORDED.capabilities
+    first, second = capabilities.cells
+    if cells == 1:
+        whole = replace(
+            first,
+            cpus=first.cpus | second.cpus,
+            memory_mb=first.memory_mb + second.memory_mb,
+            siblings=(*first.siblings, *second.siblings),
+        )
+        return replace(RECORDED, capabilities=replace(capabilities, cells=(whole,)))
+    quarters = tuple(
+        replace(cell, id=cpu, cpus=frozenset({cpu}), memory_mb=cell.memory_mb // 2, siblings=())
+        for cell in (first, second)
+        for cpu in sorted(cell.cpus)
+    )
+    return replace(RECORDED, capabilities=replace(capabilities, cells=quarters))
+
+
+def test_a_host_that_is_divided_into_other_cells(stage: Stage) -> None:
+    """By its firmware, over a boot: what is held goes where its guest is, and nothing is offered twice."""
+    stage.driver.xml = (domain(1, vcpus=2, inside=PINNED, devices=hostdev(ON_A100)), domain(2))
+    stage.show(host=DEDICATED, report_numa=True)
+    stage.adopt(A, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}})
+    stage.adopt(B, {CELL0: {"VCPU": 1, "MEMORY_MB": 512}})
+    before = stage.state()
+    sums = whole(stage)
+    cell2, cell3 = f"{HOST}_numa2", f"{HOST}_numa3"
+    for cells, expected in (
+        (1, {CELL0: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}),
+        (2, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}),
+        (4, {CELL1: {"MEMORY_MB": 512}, cell2: {"PCPU": 1}, cell3: {"PCPU": 1}, A100: {"VGPU": 1}}),
+        (2, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}),
+    ):
+        stage.driver.host = RECORDED if cells == 2 else divided(cells)
+        stage.show()
+        assert stage.world.placed(A) == expected
+        assert stage.world.placed(B) == {CELL0: {"VCPU": 1, "MEMORY_MB": 512}}
+        assert whole(stage) == sums
+        assert sum(name.startswith(f"{HOST}_numa") for name in stage.world.totals()) == cells
+    assert stage.state() == before
+    stage.driver.host = divided(1)
+    stage.show(report_numa=False)
+    assert stage.world.placed(A) == {HOST: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}
+    assert whole(stage) == sums
+    stage.undone_and_done_again()
+
+
+def whole(stage: Stage) -> dict[str, int]:
+    """{class: what the host offers of it in all}, of CPUs and memory."""
+    names = ("VCPU", "PCPU", "MEMORY_MB")
+    return {name: sum(each.get(name, 0) for each in stage.world.totals().values()) for name in names}
+
+
+def at(address: str, card: Card, *, with_mdevs: bool) -> Card:
+    """The same card in another slot."""
+    device = replace(card.device, address=address, name=f"pci_{address}")
+    mdevs = tuple(replace(mdev, parent=device.name) for mdev in card.mdevs) if with_mdevs else ()
+    return replace(card, device=device, mdevs=mdevs)
+
+
+def test_a_card_in_another_slot_is_another_card_until_its_devices_are_made_there(stage: Stage) -> None:
+    """Until then what is held of the one that was there stays, nobody else gets it, and that is told."""
+    stage.driver.xml = (domain(1, devices=hostdev(ON_M60)),)
+    stage.show()
+    claim, before = stage.adopt(A, {M60: {"VGPU": 1}}), stage.state()
+    recorded, there = FACTS["domains"], f"{HOST}_pci_0000:45:00.0"
+    with_card = {
+        with_mdevs: tuple(
+            at("0000:45:00.0", card, with_mdevs=with_mdevs) if card.device.address == "0000:42:00.0" else card
+            for card in recorded.cards
+        )
+        for with_mdevs in (False, True)
+    }
+    stage.show(facts=replace(recorded, cards=with_card[False]))
+    assert (stage.world.placed(A), stage.claim(A)) == ({M60: {"VGPU": 1}}, claim)
+    old = stage.world.tree()[stage.world.uuid(M60)].inventories["VGPU"]
+    assert old.capacity == 1, "what is held, no more"
+    (problem,) = stage.world.again().problems
+    assert f"has no VGPU on provider {M60} any more, but {A} still holds some" in problem
+    stage.world.tracker.claim(request(B, VGPU=14))
+    ((new, units),) = stage.units(B).items()
+    assert new == there and ON_M60 not in units["VGPU"]
+    with pytest.raises(DoesNotFit):
+        stage.world.tracker.claim(request(C, VGPU=5))
+    stage.world.tracker.release(B)
+    stage.show(facts=replace(recorded, cards=with_card[True]))
+    assert stage.units(A) == {there: {"VGPU": (ON_M60,)}}
+    assert M60 not in stage.world.totals() and stage.world.again().problems == ()
+    (receipt,) = stage.world.journal.reshapes(done=True)
+    with pytest.raises(ReshapeRefused, match="the same units would be offered twice"):
+        stage.world.ask(receipt)
+    assert stage.units(A) == {there: {"VGPU": (ON_M60,)}}
+    stage.show(facts=recorded)
+    assert (stage.state(), stage.claim(A)) == (before, claim)
+    assert stage.world.again().problems == ()
