@@ -172,6 +172,29 @@ def state_of(node: Node, name: str) -> str:
     return str(next(each["guest"]["state"] for each in listed if each["name"] == name and each["guest"]))
 
 
+def test_a_network_card_given_whole(node: Node) -> None:
+    """Its interface, after which its provider is called, is gone while a guest has the card."""
+    node.title("A guest with a whole network card")
+    spec = '{"address": "0000:81:00.0", "resource_class": "CUSTOM_NIC"}'
+    node.configure(alone("hv1", f"{DEVICES}device_spec = {spec}\n"))
+    node.start()
+    with_card = {**WITH_VFS, NIC_1: {"CUSTOM_NIC": 1}}
+    assert node.devices() == with_card
+    node.run(f"plimsoll claim {VM(6)} --name vm-nic --resources VCPU=1,MEMORY_MB=48,CUSTOM_NIC=1")
+    node.run(f"labvm create vm-nic uuid={VM(6)} pci=0000:81:00.0")
+    node.wait("the guest is seen", lambda: node.units().get("vm-nic"))
+    node.run("ip link show enp129s0", ends=1)
+    node.ready()
+    assert node.units()["vm-nic"] == [("CUSTOM_NIC", "0000:81:00.0", "pci:0000:81:00.0")]
+    assert node.devices() == with_card
+    assert node.held(VM(6))[NIC_1] == {"CUSTOM_NIC": 1}
+    node.run("plimsoll status; plimsoll audit", ends=(0, 3))
+    node.run(f"virsh destroy vm-nic && plimsoll release {VM(6)}")
+    node.configure(alone("hv1", DEVICES), note=False)
+    node.start()
+    assert node.devices() == WITH_VFS
+
+
 def test_functions_go_and_come_back(node: Node) -> None:
     """Those of the other network card: the first one's are in use."""
     node.title("Virtual functions come, go, and come back")
