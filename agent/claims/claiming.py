@@ -110,7 +110,7 @@ class ClaimAttempt:
                 continue
             except DoesNotFit as short:
                 suspects = {each["provider_uuid"] for each in short.details["shortfalls"]}
-                if isinstance(failure, DoesNotFit) or not self._may_be_stale(suspects):
+                if isinstance(failure, DoesNotFit) or not self._register.may_be_stale(suspects):
                     raise
                 failure = short
             held = self._client.allocations_of(self._consumer)
@@ -144,11 +144,6 @@ class ClaimAttempt:
             written = self._register.move(Step.BEGIN, self._consumer, intent)
         self._register.settle(written, self._consumer, before)
         return intent
-
-    def _may_be_stale(self, suspects: Collection[str]) -> bool:
-        """Our own claims are known for certain; what others hold may have changed since it was read."""
-        with self._register.lock:
-            return self._register.ledger.others_on(suspects)
 
     def _read_again(self, suspects: Collection[str]) -> None:
         """Learn who holds what on these providers; the consumer itself is known to hold nothing."""

@@ -1,7 +1,7 @@
 """The one place where a claim changes its state: in memory and in the journal together, under one lock."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from agent.claims.cells import HostCells, Layout
@@ -152,6 +152,13 @@ class Register:
                     self.ledger.put(before)
             raise
 
+    # What others hold
+
+    def may_be_stale(self, providers: Collection[str]) -> bool:
+        """Our own claims are known for certain; what others hold here may have changed since it was read."""
+        with self.lock:
+            return self.ledger.others_on(providers)
+
     # Moves
 
     def move_of(self, consumer: str) -> Move | None:
@@ -167,8 +174,12 @@ class Register:
         The caller does not hold the lock, and has its turn at both consumers. Raises StateError where the
         journal fails, or the table does not have the step: then all is as it was, in memory and on disk.
         """
+        return self.take_chosen(lambda: (step, move))
+
+    def take_chosen(self, choose: Callable[[], tuple[MoveStep, Move]]) -> Move:
+        """As `take`, with what `choose` finds under the lock; what it raises changes nothing."""
         with self.lock:
-            taken, written, undo = self.take_locked(step, move)
+            taken, written, undo = self._take(*choose())
         try:
             written.wait()
         except StateError:
@@ -177,8 +188,8 @@ class Register:
             raise
         return taken
 
-    def take_locked(self, step: MoveStep, move: Move) -> tuple[Move, Written, Callable[[], None]]:
-        """`take` in two: under the caller's lock this, after it the wait, and if that fails the undoing."""
+    def _take(self, step: MoveStep, move: Move) -> tuple[Move, Written, Callable[[], None]]:
+        """With the lock held: the move as it is in memory, what to wait for, and how to take it back."""
         present = self.moves.get(move.migration)
         before = present.state if present else None
         after = TRANSITIONS_OF_MOVES.get((before, step))

@@ -74,7 +74,8 @@ class MoveAttempt:
             except DoesNotFit as short:
                 suspects = {each["provider_uuid"] for each in short.details["shortfalls"]}
                 by_placement = isinstance(short.__cause__, PlacementFull)
-                if not by_placement and (isinstance(failure, DoesNotFit) or not self._may_be_stale(suspects)):
+                twice = isinstance(failure, DoesNotFit)
+                if not by_placement and (twice or not self._register.may_be_stale(suspects)):
                     raise
                 failure = short
             self._read_again(suspects)
@@ -104,16 +105,7 @@ class MoveAttempt:
     # Choose and journal
 
     def _reserve(self, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
-        with self._register.lock:
-            step, move = self._chosen(instance, migration)
-            taken, written, undo = self._register.take_locked(step, move)
-        try:
-            written.wait()
-        except StateError:
-            with self._register.lock:
-                undo()
-            raise
-        return taken
+        return self._register.take_chosen(lambda: self._chosen(instance, migration))
 
     def _chosen(self, instance: ConsumerAllocations, migration: ConsumerAllocations) -> tuple[MoveStep, Move]:
         if not instance.allocations:
@@ -325,12 +317,6 @@ class MoveAttempt:
         except StateError as unwritten:
             error.add_note(f"The intent could not be taken back either: {unwritten.message}")
 
-    # What others hold
-
-    def _may_be_stale(self, suspects: Collection[str]) -> bool:
-        with self._register.lock:
-            return self._register.ledger.others_on(suspects)
-
     def _read_again(self, suspects: Collection[str]) -> None:
         found = {uuid: self._client.consumers_on(uuid) for uuid in suspects if uuid}
         with self._register.lock:
@@ -347,16 +333,7 @@ class MoveAttempt:
 
     def _rebuild(self) -> Move:
         instance = self._client.allocations_of(self._request.consumer)
-        with self._register.lock:
-            move = self._rebuilt(instance)
-            taken, written, undo = self._register.take_locked(MoveStep.ADOPT, move)
-        try:
-            written.wait()
-        except StateError:
-            with self._register.lock:
-                undo()
-            raise
-        return taken
+        return self._register.take_chosen(lambda: (MoveStep.ADOPT, self._rebuilt(instance)))
 
     def _rebuilt(self, instance: ConsumerAllocations) -> Move:
         """Raises DoesNotFit where the providers that the instance is on lack what the new request wants."""
