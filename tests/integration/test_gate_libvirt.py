@@ -107,6 +107,9 @@ def defined(node: Node, folder: Path, number: int, **domain: Any) -> str:
     return f"vm{number}"
 
 
+PAGES = "<memoryBacking><hugepages><page size='1' unit='GiB'/></hugepages></memoryBacking>"
+
+
 def test_virsh_starts_what_fits_and_nothing_else(nodes: tuple[Node, Node], tmp_path: Path) -> None:
     node, _ = nodes
     vm = defined(node, tmp_path, 1)
@@ -116,6 +119,11 @@ def test_virsh_starts_what_fits_and_nothing_else(nodes: tuple[Node, Node], tmp_p
     big = defined(node, tmp_path, 2, memory_mb=10_000_000)
     done = node.hypervisor.virsh("start", big)
     assert done.returncode != 0 and "10000000 MEMORY_MB asked" in done.stderr
+    assert node.claims() == {VM(1): "claimed"}
+    paged = tmp_path / "paged.xml"
+    paged.write_text(small_domain("paged", VM(5)).replace("<memory ", f"{PAGES}<memory ", 1))
+    done = node.hypervisor.virsh("create", str(paged))
+    assert done.returncode != 0 and "0 pages of 1048576 KiB free" in done.stderr
     assert node.claims() == {VM(1): "claimed"}
     node.hypervisor.restart()
     assert node.hypervisor.state(vm) == "running", "the hook let it be reconnected"
