@@ -8,8 +8,8 @@ for; both sides agree in the end; a refused call changes nothing; repeating a ca
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -77,7 +77,10 @@ class Moves(RuleBasedStateMachine):
         self.directory = fast_directory()
         self.world = World(Path(self.directory.name), self.where)
         self.meddled = False
-        self.auditing = ""
+        self.at_work: set[str] = set()
+        """Who is in the middle of something."""
+        self.auditing: set[str] = set()
+        """Who of them audits: another audit of the same host would wait for it, here for good."""
         self.doubled: dict[str, Doubled] = {}
         """By a control plane of the old way, which ends it, too; {instance: as it was}."""
         self.theirs: set[str] = set()
@@ -144,7 +147,8 @@ class Moves(RuleBasedStateMachine):
         before = self.world.state() if settled else None
         self.meddled = False
         try:
-            call()
+            with self.working(agent.name):
+                call()
         except Crash:
             agent.restart()
             agent.come_back()
@@ -155,6 +159,15 @@ class Moves(RuleBasedStateMachine):
         except (Refused, PlacementError):
             pass
         return True
+
+    @contextmanager
+    def working(self, side: str) -> Iterator[None]:
+        before = set(self.at_work)
+        self.at_work.add(side)
+        try:
+            yield
+        finally:
+            self.at_work = before
 
     @rule(side=sides, instance=instances, wish=wishes)
     def claim(self, side: str, instance: str, wish: dict[str, int]) -> None:
@@ -260,19 +273,22 @@ class Moves(RuleBasedStateMachine):
     def meddle(
         self, side: str, by: str, number: int, what: str, instance: str, migration: str, wish: dict[str, int]
     ) -> None:
-        """In the middle of what that agent does next, the other one, or itself, does something else."""
+        """In the middle of what that agent does next, the other one, or itself, does something else.
+
+        An agent that dies is gone with all that it was doing, so nobody else may be in the middle of that.
+        """
         agent, other = self.at(side), self.at(by)
         left = [number]
 
         def interrupt(_: str) -> None:
             left[0] -= 1
-            if left[0] or self.auditing == by:
+            if left[0] or (by != side and by in self.at_work) or (what == "audit" and by in self.auditing):
                 return
             agent.tap.before = agent.tap.after = _nothing
             self.meddled = True
             tracker = other.tracker
             deeds: dict[str, Callable[[], object]] = {
-                "audit": partial(other.auditor.audit, heal_own=True, looks=1),
+                "audit": partial(self.audited, by, heal_own=True, looks=1),
                 "look": other.look,
                 "confirm": partial(tracker.mover.confirm, migration),
                 "revert": partial(tracker.mover.revert, migration),
@@ -282,11 +298,14 @@ class Moves(RuleBasedStateMachine):
             }
             patience, tracker._turns.wait_s = tracker._turns.wait_s, 0.0
             try:
-                deeds[what]()
+                with self.working(by):
+                    deeds[what]()
             except (Refused, PlacementError, UnknownConsumer):
                 pass
             except Crash:
-                other.restart()  # the one that goes on is the same agent, or not told
+                if by == side:
+                    raise
+                other.restart()
                 other.come_back()
             finally:
                 tracker._turns.wait_s = patience
@@ -297,12 +316,17 @@ class Moves(RuleBasedStateMachine):
     def audit(self, side: str, heal: str, looks: int) -> None:
         agent = self.at(side)
         before = self.world.state()
-        run = partial(agent.auditor.audit, heal_own=heal != "nothing", heal_all=heal == "all", looks=looks)
-        self.auditing = side
+        run = partial(self.audited, side, heal_own=heal != "nothing", heal_all=heal == "all", looks=looks)
         done = self.ask(agent, run)
-        self.auditing = ""
         if done and heal == "nothing" and not self.meddled:
             assert self.world.state() == before
+
+    def audited(self, side: str, **how: Any) -> None:
+        self.auditing.add(side)
+        try:
+            self.at(side).auditor.audit(**how)
+        finally:
+            self.auditing.discard(side)
 
     @rule(side=sides, guests=st.frozensets(instances, max_size=2))
     def guests(self, side: str, guests: frozenset[str]) -> None:
