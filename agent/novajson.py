@@ -45,6 +45,7 @@ def id_of(data: Mapping[str, Any], key: str) -> str | None:
 
 
 def flag_of(data: Mapping[str, Any], key: str) -> bool | None:
+    """JSON's true or false, or one of nova's words for them."""
     value = data.get(key)
     if value is None or isinstance(value, bool):
         return value

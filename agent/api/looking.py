@@ -45,6 +45,7 @@ def history_view(events: tuple[Event, ...], seen: Overview) -> Json:
 
 
 def explained_view(told: Explained) -> Json:
+    """What was asked about, and each thing that the words may mean with its lines and its events."""
     return {
         "asked": told.asked,
         "found": [

@@ -15,6 +15,7 @@ Json = dict[str, Any]
 
 
 def claim_to_json(claim: Claim) -> Json:
+    """What `read_claim` reads; `since` is seconds since 1970."""
     return {
         "consumer": claim.consumer,
         "state": claim.state.value,
@@ -92,6 +93,7 @@ def _cpus(value: object, what: str) -> frozenset[int]:
 
 
 def move_to_json(move: Move) -> Json:
+    """What `read_move` reads; `since` is seconds since 1970."""
     return {
         "migration": move.migration,
         "instance": move.instance,
@@ -125,6 +127,7 @@ def read_move(value: object) -> Move:
 
 
 def read_allocations(value: object) -> Allocations:
+    """{provider uuid: {class: amount}}. Raises UsageError where it makes no sense."""
     return {
         read_uuid(uuid, "provider"): {
             name: read_whole(amount, name, 1, MAX_UNIT)
@@ -135,6 +138,7 @@ def read_allocations(value: object) -> Allocations:
 
 
 def read_units(value: object) -> Units:
+    """{provider uuid: {class: (unit, ...)}}. Raises UsageError where it makes no sense."""
     return {
         read_uuid(uuid, "provider"): {
             name: tuple(read_text(unit, "units") for unit in read_list(exact, "units"))

@@ -17,6 +17,10 @@ _EXPECTED = re.compile(r"consumer generation conflict - expected (null|\d{1,18})
 
 
 def error_of(reply: Reply, asked: str, full: bool) -> PlacementError:
+    """The typed error of a refusal, to be raised; `asked` is what was wanted, after "Placement did not".
+
+    `full`: a 409 without a code of its own means that what was asked for is not free.
+    """
     said = _said(reply.body)
     code = str(said.get("code", "")) if "message" not in said else ""
     detail = said.get("detail") or said.get("message") or said.get("title") or "it gave no reason"
@@ -82,6 +86,7 @@ def generation_in(reply: Reply, asked: str) -> int:
 
 
 def inventory_of(said: Mapping[str, Any]) -> Inventory:
+    """From the six fields of an inventory in an answer. Raises KeyError for one that lacks any."""
     return Inventory(
         said["total"],
         said["reserved"],

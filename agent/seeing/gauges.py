@@ -16,6 +16,7 @@ CONCERNS = ("agent", "driver", "identity", "placement", "reshape")
 
 
 def gauges(seen: Overview) -> Iterator[GaugeMetricFamily]:
+    """Every gauge of the agent, each with all its labels; docs/seeing.md lists them."""
     yield from _agent(seen)
     yield from _inventory(seen)
     yield from _instances(seen)

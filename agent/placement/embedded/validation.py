@@ -24,6 +24,7 @@ class Invalid(Exception):
 
 
 def integer(minimum: int | None = None, maximum: int | None = None) -> Check:
+    """A whole number between both, inclusive; 3.0 is one, true is not."""
     def check(value: Any, where: str) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -39,6 +40,7 @@ def integer(minimum: int | None = None, maximum: int | None = None) -> Check:
 
 
 def number(maximum: float) -> Check:
+    """A finite number, `maximum` included."""
     def check(value: Any, where: str) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise Invalid(f"{where} must be a number, not {_shown(value)}.")
@@ -50,6 +52,7 @@ def number(maximum: float) -> Check:
 
 
 def string(minimum: int = 0, maximum: int | None = None, pattern: str | None = None) -> Check:
+    """Text of so many characters, both included, in which `pattern` is found; none that UTF-8 cannot hold."""
     match = re.compile(pattern).search if pattern else None
 
     def check(value: Any, where: str) -> str:
@@ -71,6 +74,7 @@ def nullable(inner: Check) -> Check:
 
 
 def array(items: Check, minimum: int = 0, unique: bool = False) -> Check:
+    """At least `minimum` items, each checked; `unique`: no two of them equal."""
     def check(value: Any, where: str) -> list[Any]:
         if not isinstance(value, list | tuple):
             raise Invalid(f"{where} must be an array, not {_shown(value)}.")
@@ -139,6 +143,7 @@ def dashed_uuid(value: Any, where: str) -> str:
 
 
 def is_loose_uuid(value: Any) -> bool:
+    """Whether Placement takes it for a UUID: with or without dashes, braces and "urn:uuid:"."""
     if not isinstance(value, str):
         return False
     digits = value.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "").lower()
