@@ -25,6 +25,7 @@ class Invalid(Exception):
 
 def integer(minimum: int | None = None, maximum: int | None = None) -> Check:
     """A whole number between both, inclusive; 3.0 is one, true is not."""
+
     def check(value: Any, where: str) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -41,6 +42,7 @@ def integer(minimum: int | None = None, maximum: int | None = None) -> Check:
 
 def number(maximum: float) -> Check:
     """A finite number, `maximum` included."""
+
     def check(value: Any, where: str) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise Invalid(f"{where} must be a number, not {_shown(value)}.")
@@ -75,6 +77,7 @@ def nullable(inner: Check) -> Check:
 
 def array(items: Check, minimum: int = 0, unique: bool = False) -> Check:
     """At least `minimum` items, each checked; `unique`: no two of them equal."""
+
     def check(value: Any, where: str) -> list[Any]:
         if not isinstance(value, list | tuple):
             raise Invalid(f"{where} must be an array, not {_shown(value)}.")
