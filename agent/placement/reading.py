@@ -84,8 +84,9 @@ def read_place(client: ContentClient, wanted: Content) -> tuple[Content, Evidenc
     Three requests for a provider that is not there, four or five for one that is, and one for a consumer.
     Raises as `read_service` does.
     """
+    roots = [uuid for uuid, each in wanted.providers.items() if each.parent not in wanted.providers]
     content, evidence = _read(
-        client, lambda: _trees(client, wanted.providers), consumers=wanted.consumers.keys()
+        client, lambda: _trees(client, roots, wanted.providers), consumers=wanted.consumers.keys()
     )
     missing = [each.name for each in wanted.providers.values() if each.uuid not in content.providers]
     named = [each.uuid for each in _each(lambda name: client.find_provider(name=name), missing) if each]
@@ -99,13 +100,16 @@ def _by_uuid(client: ContentClient, named: str) -> Provider | None:
         return None
 
 
-def _trees(client: ContentClient, uuids: Iterable[str]) -> tuple[list[Provider], dict[str, str]]:
-    """The providers of the trees that these are in, each once, and {provider: root}."""
+def _trees(client: ContentClient, *waves: Iterable[str]) -> tuple[list[Provider], dict[str, str]]:
+    """The providers of the trees that these are in, each once, and {provider: root}.
+
+    Those of a wave are asked for at once, and none that an earlier wave brought along.
+    """
     providers: dict[str, Provider] = {}
     roots: dict[str, str] = {}
-    for uuid in uuids:
-        if uuid not in providers:
-            listed, rooted = client.provider_roots(in_tree=uuid)
+    for wave in waves:
+        unknown = [uuid for uuid in wave if uuid not in providers]
+        for listed, rooted in _each(lambda uuid: client.provider_roots(in_tree=uuid), unknown):
             providers |= {each.uuid: each for each in listed}
             roots |= rooted
     return list(providers.values()), roots
