@@ -307,12 +307,12 @@ def test_secrets_do_not_reach_the_log(make: Make) -> None:
 
 @pytest.fixture
 def remote(openstack: OpenStack) -> Iterator[OpenStack]:
-    """A real, empty OpenStack Placement that is down at first."""
+    """A real, empty OpenStack Placement at whose address nobody answers at first."""
     openstack.empty()
-    openstack.down()
+    openstack.close_door()
     yield openstack
-    openstack.down()
-    openstack.up()
+    openstack.close_door()
+    openstack.open_door()
 
 
 def test_a_remote_placement_that_comes_late_goes_away_and_comes_back(make: Make, remote: OpenStack) -> None:
@@ -322,11 +322,11 @@ def test_a_remote_placement_that_comes_late_goes_away_and_comes_back(make: Make,
     assert status["state"] == "degraded" and not status["placement"]["ok"] and status["driver"]["ok"]
     with pytest.raises(ClaimsClosed, match="did not answer"):
         daemon.claim({"VCPU": 1})
-    remote.up()
+    remote.open_door()
     eventually("ready", lambda: daemon.status()["state"] == "ready")
     kept, given_back = daemon.claim({"VCPU": 1})["consumer"], daemon.claim({"VCPU": 2, "PGPU": 1})["consumer"]
 
-    remote.down()
+    remote.close_door()
     assert daemon.client.request("DELETE", f"/v1/claims/{given_back}") == {
         "consumer": given_back,
         "released": False,
@@ -335,7 +335,7 @@ def test_a_remote_placement_that_comes_late_goes_away_and_comes_back(make: Make,
     daemon.kill()
     daemon.start()
     assert daemon.claims()[given_back]["state"] == "releasing"
-    remote.up()
+    remote.open_door()
     eventually("ready", lambda: daemon.status()["state"] == "ready")
     eventually("the release", lambda: daemon.used() == {"VCPU": 1})
     assert set(daemon.claims()) == {kept}
