@@ -1,6 +1,6 @@
 """A pass with nothing new: 256 providers, 500 guests. Target: under 5 ms and no placement request.
 
-    PYTHONPATH=tests python -m benchmarks.pass
+PYTHONPATH=tests python -m benchmarks.pass
 """
 
 import copy

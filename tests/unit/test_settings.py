@@ -210,7 +210,11 @@ def test_a_secret_in_the_environment_is_refused(file: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("option", ["auth_url", "endpoint_override"])
 def test_a_password_in_an_address_is_refused(file: Path, option: str) -> None:
-    addresses = {"auth_url": "http://k", "endpoint_override": "http://p", option: "https://u:canary@h:5000/v3"}
+    addresses = {
+        "auth_url": "http://k",
+        "endpoint_override": "http://p",
+        option: "https://u:canary@h:5000/v3",
+    }
     lines = "".join(f"{name} = {url}\n" for name, url in addresses.items())
     told = refusal(file, f"[placement]\nkind = remote\nusername = u\npassword = pw\n{lines}").message
     assert f"[placement] {option} has a password in it" in told and "canary" not in told
