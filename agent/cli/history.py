@@ -109,7 +109,8 @@ def _explained(found: Sequence[Json], style: Style) -> Iterator[str]:
             yield "  lately"
         for event in reversed(each["events"]):
             detail = f"  {plain(event['detail'])}" if event["detail"] else ""
-            yield f"    {moment(event['at'])}  {plain(event['event'])}{detail}"
+            asker = "" if event["uid"] is None else f"  asked for by {_asker(event)}"
+            yield f"    {moment(event['at'])}  {plain(event['event'])}{detail}{asker}"
 
 
 def _since(word: str) -> str:

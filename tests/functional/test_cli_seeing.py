@@ -126,6 +126,19 @@ def test_what_was_healed_is_in_the_history(fresh: tuple[Sight, Path]) -> None:
     assert healed["consumer"] == uuid_of(FORGOTTEN) and healed["detail"].startswith("unclaimed instance: ")
 
 
+def test_who_asked_is_in_the_history_and_in_explanations(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+    consumer = uuid_of("asked for")
+    done = plimsoll(path, "claim", consumer, "--resources", "VCPU=1")
+    assert done.returncode == ExitCode.DONE, done.stderr
+    (grant, begin) = events(path, "--consumer", consumer)
+    assert grant["uid"] == begin["uid"] == os.geteuid() and grant["pid"] == begin["pid"] != os.getpid()
+    asker = f"uid {grant['uid']} (pid {grant['pid']})"
+    assert told(path, "history", "--consumer", consumer).count(asker) == 2
+    assert told(path, "explain", consumer).count(f"asked for by {asker}") == 2
+    assert events(path)[-1]["uid"] is None, "the first pass: nobody asked for it"
+
+
 def test_a_restart_keeps_the_history(fresh: tuple[Sight, Path]) -> None:
     shown, _ = fresh
     shown.world.agent.claim(asks("web", VCPU=1))
