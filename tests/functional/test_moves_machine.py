@@ -123,7 +123,7 @@ class Moves(RuleBasedStateMachine):
                     (mover.revert if number % 2 else mover.confirm)(move.migration)
 
     def delete_what_no_agent_knows(self) -> None:
-        for instance in self.theirs - self.known():
+        for instance in self.theirs - self.known(ended=False):
             if self.world.placed(instance):
                 self.world.schedule(instance)
 
@@ -375,13 +375,19 @@ class Moves(RuleBasedStateMachine):
         """Whatever placement holds belongs to a claim or a move that some agent knows, or soon forgets."""
         assert set(self.world.placed_all()) <= self.known() | self.theirs
 
-    def known(self) -> set[str]:
+    def known(self, *, ended: bool = True) -> set[str]:
+        """Whoever has a claim somewhere, or is in a move, in one that has ended, too."""
         return {
             consumer
             for agent in self.world.agents
             for consumer in (
                 *agent.tracker.claims(),
-                *(each for m in moves_of(agent) for each in (m.instance, m.migration)),
+                *(
+                    each
+                    for m in moves_of(agent)
+                    if ended or not m.ended
+                    for each in (m.instance, m.migration)
+                ),
             )
         }
 
