@@ -28,7 +28,7 @@ from agent.errors import (
     UsageError,
 )
 from agent.gate.ending import ABSENT, Ending
-from agent.gate.wanted import Wanted, covers, is_gates, wanted
+from agent.gate.wanted import Wanted, as_large_as_before, covers, is_gates, wanted
 from agent.moves.ownership import parts
 from agent.moves.table import MoveKind, MoveState
 from agent.placement.client import PlacementClient
@@ -252,7 +252,7 @@ class Gate:
         shared = {provider.uuid for provider in host.providers}
         if not parts(held.allocations, host.is_own, shared.__contains__).elsewhere:
             return self._enter(guest)
-        asked = self._wanted(guest)
+        asked = self._wanted(as_large_as_before(guest, held.allocations))
         with self._expecting(guest, asked), self._naming(asked):
             move = self._tracker.move(asked.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
         return Verdict(

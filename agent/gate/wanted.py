@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.claims.claim import Claim, Units
+from agent.claims.claim import Allocations, Claim, Units
 from agent.claims.fit import Host
 from agent.claims.request_types import ClaimRequest, RequestGroup
 from agent.driver import Guest, UsedUnit
@@ -80,6 +80,14 @@ def _memory(guest: Guest, host: Host, cells: Mapping[int, str]) -> dict[str, int
             return {}
         found[provider.uuid] = found.get(provider.uuid, 0) + each.memory_mb
     return found if sum(found.values()) == guest.resources.get(MEMORY) else {}
+
+
+def as_large_as_before(guest: Guest, held: Allocations) -> Guest:
+    """A guest that comes in with disks that were not read here yet has the DISK_GB that it holds."""
+    amount = sum(amounts.get(DISK, 0) for amounts in held.values())
+    if guest.problem is None or not amount:
+        return guest
+    return replace(guest, resources={**guest.resources, DISK: amount}, problem=None)
 
 
 def with_disk(request: ClaimRequest, guest: Guest) -> ClaimRequest:

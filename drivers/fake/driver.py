@@ -91,7 +91,7 @@ class FakeDriver(Driver):
         return self._answer().guests
 
     def guest_of(self, xml: str) -> Guest:
-        """Files of disks have no size here, so DISK_GB is what a guest of that uuid had."""
+        """Files of disks have no size here, so DISK_GB is what a guest of that uuid has, if there is one."""
         # late: a described host needs nothing of libvirt's, only its guests do
         from drivers.libvirt.domains import BYTES_PER_GIB, guest_of, parse_domain
         from drivers.libvirt.holding import Place, with_places
@@ -103,9 +103,12 @@ class FakeDriver(Driver):
             for resource_class, units in provider.units.items()
             for unit in units
         }
-        disk_gb = {each.uuid: each.resources.get("DISK_GB", 0) for each in self.guests()}.get(domain.uuid, 0)
+        disk_gb = {each.uuid: each.resources.get("DISK_GB", 0) for each in self.guests()}.get(domain.uuid)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
-        return with_places(guest_of(domain, GuestState.STARTING, disk_gb * BYTES_PER_GIB, dedicated), places)
+        guest = guest_of(domain, GuestState.STARTING, (disk_gb or 0) * BYTES_PER_GIB, dedicated)
+        unread = disk_gb is None and domain.disks
+        problem = "the sizes of its disks were not read yet" if unread else None
+        return replace(with_places(guest, places), problem=problem)
 
     def topology(self) -> Topology:
         return describe_topology(self._answer(), self._settings.host_settings)

@@ -211,6 +211,25 @@ def test_placement_that_goes_away_when_a_disk_is_read_is_asked_again(
     assert claim is not None and claim.request.resources["DISK_GB"] == 30
 
 
+DISK = "<disk type='file'><source file='/images/vm.qcow2'/><target dev='vda'/></disk>"
+
+
+def test_a_guest_that_comes_in_needs_room_for_the_disks_that_it_has(host: GatedHost, tmp_path: Path) -> None:
+    """Nobody has read them at the destination, but placement knows how large they were."""
+    vm = Guest(str(uuid4()), "vm", GuestState.RUNNING, {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30})
+    xml = domain(vm.uuid, devices=DISK)
+    host.starts(vm, xml)
+    with gated(tmp_path / "b", "node2", host.world.wire) as other:
+        other.driver.change(disk_gb=20)
+        other.world.agent.look("a small disk")
+        told = other.refused("migrate", "begin", xml)
+        assert "30 DISK_GB asked, 20 free on node2" in told
+        other.driver.change(disk_gb=50)
+        other.world.agent.look("a larger disk")
+        other.allowed("migrate", "begin", xml)
+        assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
+
+
 def test_a_claim_made_by_hand_does_not_grow(host: GatedHost) -> None:
     asked = by_flavor(1024)
     host.world.agent.claim(asked)
