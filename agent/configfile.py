@@ -20,13 +20,18 @@ from agent.errors import SettingsError
 from agent.options import Options, allowed, options_of, with_groups
 
 MASK = "***"
+STORES = (
+    Path("/run/credentials/plimsoll-agent.service"),
+    *(Path(each) for each in ("/etc/credstore", "/run/credstore", "/usr/lib/credstore")),
+)
+"""Where the service's credentials are: those of the running one, and what the next one would be handed."""
 
 Sections = Mapping[str, Mapping[str, list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """One option's value; `origin` is "default", a file, "environment NAME" or "credential NAME"."""
+    """One option's value; `origin` is "default", a file, "environment NAME" or "credential NAME or file"."""
 
     value: Any
     origin: str = "default"
@@ -232,18 +237,27 @@ def _check_kept(group: str, option: Any, origin: str) -> None:
 
 
 def _credential(group: str, option: Any) -> Configured:
-    """A secret that systemd hands over (LoadCredential=GROUP.OPTION:PATH), None where it does not."""
-    directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    """A secret that systemd hands over (LoadCredential=GROUP.OPTION), None where it does not.
+
+    A command that is run by hand finds it where systemd has it for the service, if it may read that.
+    Source: https://systemd.io/CREDENTIALS/
+    """
     name = f"{group}.{option.dest}"
-    if not directory or not (Path(directory) / name).exists():
-        return Configured(None, "default", True)
-    try:
-        text = (Path(directory) / name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"The credential {name} cannot be read: {error}.", group=group, option=option.dest
-        ) from error
-    return Configured(text.removesuffix("\n"), f"credential {name}", True)
+    handed = os.environ.get("CREDENTIALS_DIRECTORY")
+    for path in [Path(handed) / name] if handed else [directory / name for directory in STORES]:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            if not handed and isinstance(error, PermissionError):
+                continue
+            raise SettingsError(
+                f"The credential {name} cannot be read: {error}.", group=group, option=option.dest
+            ) from error
+        origin = f"credential {name}" if handed else f"credential {path}"
+        return Configured(text.removesuffix("\n"), origin, True)
+    return Configured(None, "default", True)
 
 
 def _frozen(value: Any) -> Any:

@@ -278,7 +278,7 @@ def _check_placement(placement: PlacementSettings) -> None:
     if missing:
         raise SettingsError(
             f"[placement] kind = remote, auth_type = {placement.auth_type} needs {' and '.join(missing)}; "
-            "set it, or use kind = embedded.",
+            "set it (a secret by LoadCredential=placement.OPTION), or use kind = embedded.",
             group="placement",
             option=missing[0],
         )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from agent import configfile
 from agent.errors import SettingsError
 from agent.settings import check_driver, describe, load, reload, sample
 
@@ -227,6 +228,26 @@ def test_a_secret_comes_by_credential(file: Path, tmp_path: Path, monkeypatch: p
     settings = load([file])
     assert settings.placement.password == "canary"
     assert describe(settings)["placement"]["password"]["origin"] == "credential placement.password"
+
+
+def test_a_command_run_by_hand_finds_the_credential_of_the_service(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(file, "[DEFAULT]\ncompute_driver = fake\n" + REMOTE.replace("password = canary-$$1\n", ""))
+    running, kept = tmp_path / "running", tmp_path / "kept"
+    monkeypatch.setattr(configfile, "STORES", (running, kept))
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    with pytest.raises(SettingsError, match=r"needs password.*LoadCredential"):
+        load([file])
+    for directory, secret in ((kept, "of the next one"), (running, "of the running one")):
+        directory.mkdir()
+        stored = written(directory / "placement.password", f"{secret}\n")
+        settings = load([file])
+        assert settings.placement.password == secret
+        assert describe(settings)["placement"]["password"]["origin"] == f"credential {stored}"
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    with pytest.raises(SettingsError, match="needs password"):
+        load([file])
 
 
 def test_a_reload_changes_what_it_can_and_names_what_needs_a_restart(file: Path) -> None:
