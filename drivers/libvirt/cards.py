@@ -5,7 +5,7 @@ mediated devices, its network interface. The parent of a virtual function is a b
 only `physical_function` says whose it is.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from drivers.libvirt.nodedevs import MediatedDevice, NetDevice, NodeDevice, PciDevice
@@ -121,18 +121,3 @@ def mdev_room(card: Card, type_id: str, most: int | None = None, made: int | Non
     if most is not None:
         return min(sum(offers), max(0, most - made))
     return min(sum(offers), 1) if shared else sum(offers)
-
-
-def unit_owners(cards: Iterable[Card]) -> Mapping[str, str]:
-    """{mediated device's uuid or PCI address: `Card.key`} of all that a domain can name.
-
-    The same uuid may be defined on two parents; then the active one holds it.
-    """
-    owners: dict[str, str] = {}
-    for card in cards:
-        owners[card.device.address] = card.key
-        owners.update((vf.address, card.key) for vf in card.vfs)
-        for mdev in card.mdevs:
-            if mdev.active or mdev.uuid not in owners:
-                owners[mdev.uuid] = card.key
-    return owners

@@ -5,9 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from libvirt_node import DATA
 
+from agent.driver import DescribedProvider
 from agent.errors import DriverDataError
-from drivers.libvirt.cards import Card, cards_of, mdev_total, mdev_types, unit_owners
+from drivers.libvirt.cards import Card, cards_of, mdev_total, mdev_types
+from drivers.libvirt.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.devicespec import MdevSpec
 from drivers.libvirt.domains import parse_domain
+from drivers.libvirt.holding import unit_places
 from drivers.libvirt.nodedevs import (
     MdevType,
     MediatedDevice,
@@ -114,8 +118,24 @@ def test_a_cap_caps_exactly_and_takes_nothing_away(cap: int | None, total: int) 
     assert mdev_total(cards("mdevs")[M60], "nvidia-11", cap=cap) == total
 
 
+def owners_of(found: tuple[Card, ...]) -> dict[str, str]:
+    """{unit: `Card.key`}, with a provider for each card and its functions."""
+    described = [
+        DescribedProvider(
+            card.key,
+            device=card.key,
+            units={"PCI": (card.device.address, *(vf.address for vf in card.vfs))},
+        )
+        for card in found
+    ]
+    settings = DeviceSettings(mdevs=(MdevSpec("t"),))
+    return {
+        unit: place.device for unit, place in unit_places(described, DeviceFacts(found), settings).items()
+    }
+
+
 def test_every_device_of_every_recorded_domain_has_its_card() -> None:
-    owners = unit_owners(cards("domains").values())
+    owners = owners_of(tuple(cards("domains").values()))
     held = {}
     for name in ("vm-mdev", "vm-vf", "vm-gpu", "vm-both", "vm-off-inactive"):
         domain = parse_domain((DATA / "domains" / f"{name}.xml").read_text())
@@ -135,7 +155,7 @@ def test_the_active_one_of_two_devices_with_one_uuid_holds_it() -> None:
     for active in ((True, False), (False, True)):
         mdevs = [MediatedDevice(f"m{n}", uuid, f"p{n}", "t", active[n - 1]) for n in (1, 2)]
         holder = "pci:0000:01:00.0" if active[0] else "pci:0000:02:00.0"
-        assert unit_owners(cards_of([*functions, *mdevs]))[uuid] == holder
+        assert owners_of(cards_of([*functions, *mdevs]))[uuid] == holder
 
 
 def test_devices_that_are_half_gone_are_left_for_the_next_look() -> None:
