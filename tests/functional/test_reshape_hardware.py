@@ -18,10 +18,12 @@ from recordedkit import (
     DEDICATED,
     M60,
     NIC0,
+    NIC1,
     ON_A100,
     ON_M60,
     PINNED,
     VF0,
+    VF1,
     A,
     B,
     C,
@@ -85,6 +87,31 @@ def test_a_network_interface_that_is_called_otherwise(first: str | None, stage: 
     stage.undone_and_done_again()
     stage.show(facts=with_interface("enp65s0"))
     assert stage.units(A) == {NIC0: {"SRIOV_NET_VF": (VF0,)}}
+
+
+def test_two_network_interfaces_that_change_names(stage: Stage) -> None:
+    """Each provider is the other card's from then on; who holds a function stays with it."""
+    stage.driver.xml = (domain(1, devices=interface(VF0)), domain(2, devices=interface(VF1)))
+    stage.show()
+    for who, card in ((A, NIC0), (B, NIC1)):
+        stage.adopt(who, {card: {"SRIOV_NET_VF": 1}})
+    before, recorded = stage.state(), FACTS["domains"]
+    names = {"enp65s0": "enp129s0", "enp129s0": "enp65s0"}
+    swapped = tuple(
+        replace(card, interface=replace(card.interface, interface=names[card.interface.interface]))
+        if card.interface is not None and card.interface.interface in names
+        else card
+        for card in recorded.cards
+    )
+    stage.show(facts=replace(recorded, cards=swapped))
+    assert stage.units(A) == {NIC1: {"SRIOV_NET_VF": (VF0,)}}
+    assert stage.units(B) == {NIC0: {"SRIOV_NET_VF": (VF1,)}}
+    assert [stage.world.placed(who) for who in (A, B)] == [
+        {NIC1: {"SRIOV_NET_VF": 1}},
+        {NIC0: {"SRIOV_NET_VF": 1}},
+    ]
+    stage.show(facts=recorded)
+    assert stage.state() == before
 
 
 def divided(cells: int) -> HostFacts:
