@@ -123,8 +123,11 @@ class Moves(RuleBasedStateMachine):
                     (mover.revert if number % 2 else mover.confirm)(move.migration)
 
     def delete_what_no_agent_knows(self) -> None:
-        for instance in self.theirs - self.known(ended=False):
-            if self.world.placed(instance):
+        """Where it is now, nobody claimed for it."""
+        for instance in self.theirs:
+            held = self.world.placed(instance)
+            here = [agent for agent in self.world.agents if any(n.startswith(agent.name) for n in held)]
+            if held and not any(instance in agent.tracker.claims() for agent in here):
                 self.world.schedule(instance)
 
     def mend_what_was_doubled(self) -> None:
@@ -375,19 +378,13 @@ class Moves(RuleBasedStateMachine):
         """Whatever placement holds belongs to a claim or a move that some agent knows, or soon forgets."""
         assert set(self.world.placed_all()) <= self.known() | self.theirs
 
-    def known(self, *, ended: bool = True) -> set[str]:
-        """Whoever has a claim somewhere, or is in a move, in one that has ended, too."""
+    def known(self) -> set[str]:
         return {
             consumer
             for agent in self.world.agents
             for consumer in (
                 *agent.tracker.claims(),
-                *(
-                    each
-                    for m in moves_of(agent)
-                    if ended or not m.ended
-                    for each in (m.instance, m.migration)
-                ),
+                *(each for m in moves_of(agent) for each in (m.instance, m.migration)),
             )
         }
 
