@@ -329,7 +329,7 @@ def test_away_at_the_start_the_agent_is_up_and_says_why(
 
 def test_a_placement_that_hangs_is_given_up_in_time(openstack: OpenStack) -> None:
     openstack.empty()
-    openstack.options["timeout"] = 1
+    openstack.options["timeout"] = 2
     try:
         with a_host(openstack) as host:
             with openstack.hanging(), pytest.raises(PlacementUnavailable, match="timed out"):
