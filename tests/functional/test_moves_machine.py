@@ -2,7 +2,7 @@
 
 Nothing is over-committed; every unit has at most one owner; what a consumer holds sums up to what it asked
 for; both sides agree in the end; a refused call changes nothing; repeating a call is harmless.
-`PLIMSOLL_STEPS` multiplies the number of runs: 160 (with --timeout=0) make 100 000 steps.
+`PLIMSOLL_STEPS` multiplies the number of runs: 180 (with --timeout=0) make more than 100 000 steps.
 """
 
 from __future__ import annotations
