@@ -52,11 +52,15 @@ def expand(files: Sequence[Path], directories: Sequence[Path]) -> tuple[Path, ..
         try:
             found.extend(sorted(path for path in directory.iterdir() if path.suffix == ".conf"))
         except OSError as error:
-            raise SettingsError(
-                f"The configuration directory {directory} cannot be read: {error.strerror}.",
-                file=str(directory),
-            ) from error
+            raise _unreadable("directory", directory, error) from error
     return tuple(found)
+
+
+def _unreadable(kind: str, path: Path, error: OSError) -> SettingsError:
+    remedy = " Ask as root, or as the agent's user." if isinstance(error, PermissionError) else ""
+    return SettingsError(
+        f"The configuration {kind} {path} cannot be read: {error.strerror}.{remedy}", file=str(path)
+    )
 
 
 def read(files: Sequence[Path], options: Options) -> Table:
@@ -94,9 +98,7 @@ def _parse(path: Path) -> Sections:
     try:
         cfg.ConfigParser(str(path), sections).parse()
     except OSError as error:
-        raise SettingsError(
-            f"The configuration file {path} cannot be read: {error.strerror}.", file=str(path)
-        ) from error
+        raise _unreadable("file", path, error) from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"The configuration file {path} is not UTF-8 text.", file=str(path)) from error
     except cfg.ParseError as error:

@@ -19,9 +19,7 @@ def examine(
     try:
         settings = load(config_files, config_dirs)
     except SettingsError as error:
-        yield bad(
-            "settings", error.message, "Correct it; `plimsoll config sample` shows every option there is."
-        )
+        yield bad("settings", error.message, "`plimsoll config sample` shows every option there is.")
         return
     files = ", ".join(map(str, settings.files)) or "no file, so every option has its default"
     yield good("settings", f"They can be used: {files}.")

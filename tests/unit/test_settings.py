@@ -1,6 +1,8 @@
 """Settings: everything wrong is refused with a sentence, everything right says where it came from."""
 
+import errno
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -127,6 +129,20 @@ def test_the_driver_has_a_word_on_its_own_options(file: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"gone\.conf cannot be read: No such file"):
         load([tmp_path / "gone.conf"])
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_what_may_not_be_read_is_named_with_who_may(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Path | str, *args: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("oslo_config.cfg.ConfigParser.parse", refused)
+    monkeypatch.setattr(Path, "iterdir", refused)
+    path = tmp_path / "x.conf"
+    with pytest.raises(SettingsError, match=rf"{kind} {path} cannot be read: .*as root, or as the agent's"):
+        load([path] if kind == "file" else [], [path] if kind == "directory" else [])
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
