@@ -6,16 +6,15 @@ from agent.claims.claim import Allocations, Claim, ClaimState, Step
 from agent.claims.refusal import called, does_not_fit
 from agent.claims.register import Register
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.errors import ClaimConflict, PlacementError
+from agent.errors import ClaimConflict, PlimsollError
 from agent.placement.client import PlacementClient
 
 
 def grow(register: Register, client: PlacementClient, request: ClaimRequest) -> Claim:
     """The claim of the request's consumer, with what the request has beyond it. The caller has its turn.
 
-    It is in the journal before it is written, and what was not written, or not for certain, is taken out
-    again: the next attempt finds what placement holds. Raises DoesNotFit, ClaimConflict, PlacementError,
-    StateError.
+    Nobody else gets it from before it is written, and it is journaled after that: whatever cuts it off, the
+    next attempt finds what placement holds. Raises DoesNotFit, ClaimConflict, PlacementError, StateError.
     """
     consumer = request.consumer
     held = client.allocations_of(consumer)
@@ -30,12 +29,13 @@ def grow(register: Register, client: PlacementClient, request: ClaimRequest) -> 
                 "(plimsoll audit).",
                 consumer=consumer,
             )
-        written = register.move(Step.FOUND, consumer, after)
-    register.settle(written, consumer, before)
+        register.ledger.put(after)
     try:
         client.write_allocations(replace(held, allocations=after.allocations))
-    except PlacementError:
-        register.move_durably(Step.FOUND, consumer, before)
+        register.move_durably(Step.FOUND, consumer, after)
+    except PlimsollError:
+        with register.lock:
+            register.ledger.put(before)
         raise
     return after
 

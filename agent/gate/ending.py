@@ -52,8 +52,9 @@ class Ending:
     def went(self, guest: Guest) -> None:
         """It is gone: its claim goes once it is seen to be neither running nor defined."""
         self._tracker.gone(guest.uuid)
-        self._expect_no_more({guest.uuid})
-        with self._lock:
+        with self._tracker.register.lock, self._lock:
+            self._tracker.register.ledger.expect(guest.uuid, None)
+            self._let_in.pop(guest.uuid, None)
             self._left[guest.uuid] = self._clock()
 
     def settle(self, guests: Collection[Guest], at: float) -> None:
@@ -64,8 +65,7 @@ class Ending:
         here = {guest.uuid: guest for guest in guests}
         with self._lock:
             left = {uuid for uuid, when in self._left.items() if when < at}
-            late = {uuid for uuid, when in self._let_in.items() if when + GRACE_S < at}
-        self._expect_no_more(late)
+        self._expect_no_more(at)
         moves = [move for move in self._tracker.moves().values() if not move.ended]
         if self._freed(moves, here) or left:
             self._tried("moves are not followed", self._tracker.follow_moves)
@@ -80,20 +80,24 @@ class Ending:
                 self._tried(
                     f"the disks of {guest.uuid} are not claimed", partial(self._measure, claim, guest)
                 )
-            elif claim.consumer in left or claim.since + GRACE_S < at:
+            elif (claim.consumer in left or claim.since + GRACE_S < at) and not self._may_come(claim):
                 self._release(claim)
         self._too_large = frozenset(size for size in self._too_large if size[0] in here)
         with self._lock:
             for uuid in left:
                 self._left.pop(uuid, None)
 
-    def _expect_no_more(self, consumers: Collection[str]) -> None:
-        with self._tracker.register.lock:
-            for uuid in consumers:
+    def _expect_no_more(self, at: float) -> None:
+        """Those that were let in so long ago; one that was let in again meanwhile is expected."""
+        with self._tracker.register.lock, self._lock:
+            for uuid in [uuid for uuid, when in self._let_in.items() if when + GRACE_S < at]:
                 self._tracker.register.ledger.expect(uuid, None)
+                del self._let_in[uuid]
+
+    def _may_come(self, claim: Claim) -> bool:
+        """Whether its guest was let in by a claim that it had: the look may have been before it came."""
         with self._lock:
-            for uuid in consumers:
-                self._let_in.pop(uuid, None)
+            return claim.consumer in self._let_in
 
     def _settle_arrival(self, move: Move, guest: Guest | None, late: bool, left: Collection[str]) -> None:
         if move.role is not Role.DESTINATION or move.state is not MoveState.BEGUN or not _is_gates(move):
@@ -125,6 +129,8 @@ class Ending:
         if guest.problem is not None or request == claim.request or size in self._too_large:
             return
         with self._tracker.alone(claim.consumer):
+            if self._tracker.get(claim.consumer) != claim:
+                return  # claimed anew since: the next look tells of what
             try:
                 grow(self._tracker.register, self._client, request)
             except DoesNotFit as error:

@@ -250,9 +250,10 @@ class Gate:
         with self._tracker.register.lock:
             host = self._tracker.register.ledger.host
         shared = {provider.uuid for provider in host.providers}
-        if not parts(held.allocations, host.is_own, shared.__contains__).elsewhere:
+        before = parts(held.allocations, host.is_own, shared.__contains__)
+        if not before.elsewhere:
             return self._enter(guest)
-        asked = self._wanted(as_large_as_before(guest, held.allocations))
+        asked = self._wanted(as_large_as_before(guest, {**before.elsewhere, **before.shared}))
         with self._expecting(guest, asked), self._naming(asked):
             move = self._tracker.move(asked.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
         return Verdict(

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,19 @@ def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch
     monkeypatch.setattr(ending, "GRACE_S", 0.0)
     host.world.agent.look("its interval, later")
     assert claim_of(host, uuid) is None
+
+
+def test_who_came_after_a_look_had_begun_keeps_the_claim_that_let_it_in(host: GatedHost) -> None:
+    """A guest that nobody defined is destroyed, and created again by an old claim of its own."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.driver.remove_guest(vm.uuid)
+    at = time.time()
+    host.allowed("prepare", "begin", domain(vm.uuid))
+    host.world.agent._gate.settle((), at + ending.GRACE_S)
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    host.world.agent._gate.settle((), time.time() + ending.GRACE_S + 1)
+    assert claim_of(host, vm.uuid) is None
 
 
 def test_what_does_not_fit_does_not_start_and_is_told_why(host: GatedHost) -> None:

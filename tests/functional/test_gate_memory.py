@@ -1,6 +1,7 @@
 """The gate and what no provider has: pages, memory on cells; and disks whose sizes are known late."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -9,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from gatekit import GatedHost, domain, gated
+from trackerkit import Crash
 
 from agent.claims.flavor import claim_for_flavor, parse_flavor
 from agent.claims.request import ClaimRequest
@@ -211,6 +213,60 @@ def test_placement_that_goes_away_when_a_disk_is_read_is_asked_again(
     assert claim is not None and claim.request.resources["DISK_GB"] == 30
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_an_agent_that_dies_while_it_claims_a_disk_claims_it_when_it_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    vm = Guest(str(uuid4()), "vm", GuestState.RUNNING, {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30})
+
+    def looks(host: GatedHost) -> None:
+        host.driver.change(disk_gb=100)
+        host.driver.add_guest(vm)
+        host.world.agent.look("it runs")
+
+    with gated(tmp_path / "a") as host:
+        host.allowed("prepare", "begin", domain(vm.uuid))
+        host.driver.change(disk_gb=100)
+        host.world.agent.look("a disk")
+        real = host.world.wire.request
+
+        def dying(method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+            if method == "GET" or written:
+                reply = real(method, path, body, microversion=microversion)
+            if method == "GET":
+                return reply
+            raise Crash
+
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            patch.setattr(host.world.wire, "request", dying)
+            looks(host)
+    with gated(tmp_path / "a") as host:
+        looks(host)
+        assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
+        assert host.world.agent.audit(heal=False).findings == ()
+
+
+def test_a_disk_is_not_claimed_with_what_was_asked_before_the_domain_was_changed(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = str(uuid4())
+    host.allowed("prepare", "begin", domain(uuid, vcpus=3))
+    host.driver.add_guest(
+        Guest(uuid, "vm", GuestState.RUNNING, {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 30})
+    )
+    tracker = host.world.agent._tracker
+    alone = tracker.alone
+
+    def late(consumer: str) -> AbstractContextManager[None]:
+        host.allowed("prepare", "begin", domain(uuid, vcpus=1))
+        return alone(consumer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracker, "alone", late)
+        host.world.agent.look("it runs")
+    assert host.held(uuid) == {"node1": {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 30}}
+
+
 DISK = "<disk type='file'><source file='/images/vm.qcow2'/><target dev='vda'/></disk>"
 
 
@@ -226,6 +282,23 @@ def test_a_guest_that_comes_in_needs_room_for_the_disks_that_it_has(host: GatedH
         assert "30 DISK_GB asked, 20 free on node2" in told
         other.driver.change(disk_gb=50)
         other.world.agent.look("a larger disk")
+        other.allowed("migrate", "begin", xml)
+        assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
+
+
+def test_a_guest_whose_scheduler_has_claimed_here_too_needs_room_for_its_disks_once(
+    host: GatedHost, tmp_path: Path
+) -> None:
+    vm = Guest(str(uuid4()), "vm", GuestState.RUNNING, {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30})
+    xml = domain(vm.uuid, devices=DISK)
+    host.starts(vm, xml)
+    with gated(tmp_path / "b", "node2", host.world.wire) as other:
+        other.driver.change(disk_gb=50)
+        other.world.agent.look("a disk")
+        client, (root,) = other.world.agent._client, other.world.agent.tree()[0].roots
+        held = client.allocations_of(vm.uuid)
+        (amounts,) = held.allocations.values()
+        client.write_allocations(replace(held, allocations={**held.allocations, root.uuid: amounts}))
         other.allowed("migrate", "begin", xml)
         assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
 
