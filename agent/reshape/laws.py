@@ -4,7 +4,8 @@ Placement proves none of this: it takes a shrink below what is used, a newcomer 
 was made to leave, a consumer that is cut short, and the same units listed twice.
 
     units      a target gains at most what the instructions bring it, and where a source goes on offering a
-               class, the slots that exchange units offer together no more than before
+               class, the slots that exchange units offer together no more than before; of memory a little
+               more, since no two boots of a host find the same
     consumers  the ones named are the ones there were; of what does not move each holds exactly what it held,
                of what moves the same sum, class for class unless the instruction changes the class
     room       nobody is left on a slot that is gone; no slot that moves is over-full, and no other becomes
@@ -17,6 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from agent.claims.claim import Allocations
 from agent.reshape.types import Instruction, Reshape, Slot, inventory_at, name_of, slots_of, total_at
 from agent.tree import ProviderTree
+
+DRIFT = 32
+"""The part of a host's memory that may come with a boot, or with another division into cells."""
 
 
 def breaches(
@@ -71,7 +75,8 @@ def _units(
         slots = [slot for slot, group in exchanges.items() if group == number]
         before = sum(total_at(current, slot) for slot in slots)
         after = sum(total_at(desired, slot) for slot in slots)
-        if after > before:
+        found_more = before // DRIFT if {slot.resource_class for slot in slots} == {"MEMORY_MB"} else 0
+        if after > before + found_more:
             where = ", ".join(f"{name_of(s.provider, desired, current)} {s.resource_class}" for s in slots)
             yield f"the same units would be offered twice: {after} where there were {before} ({where})"
 

@@ -6,6 +6,7 @@ one atomic request, and then what is left over goes, mostly providers that offer
 reshape cannot be done the tree stays staged, with what is to move reserved, so that nobody claims it.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,9 +37,7 @@ def due_moves(
     ]
     told = instructions(known, current, desired)
     exchanges = exchanges_of(told)
-    growing = {
-        group for slot, group in exchanges.items() if total_at(current, slot) < total_at(desired, slot)
-    }
+    growing = _growing(exchanges, current, desired)
     due = {
         source
         for each in told
@@ -59,6 +58,20 @@ def due_moves(
         if names:
             found.append(_restricted(each.move, names))
     return tuple(found)
+
+
+def _growing(exchanges: Mapping[Slot, int], current: ProviderTree, desired: ProviderTree) -> set[int]:
+    """The groups of slots that exchange units, some of which get more. All together they do not: then there
+    are new units, and that a slot has less has nothing to do with them.
+    """
+    more: set[int] = set()
+    sums: Counter[int] = Counter()
+    for slot, group in exchanges.items():
+        grown = total_at(desired, slot) - total_at(current, slot)
+        sums[group] += grown
+        if grown > 0:
+            more.add(group)
+    return {group for group in more if sums[group] <= 0}
 
 
 def _has_left(source: Slot, current: ProviderTree, desired: ProviderTree, awaited: bool) -> bool:

@@ -66,8 +66,23 @@ def _slot_of(address: str) -> str:
 
 
 def interfaces_seen(known: Classes, cards: Iterable[Card]) -> Classes:
-    """`known` with the names that the cards' interfaces have now, at most CLASSES_MAX a card."""
-    found = dict(known)
+    """`known` with the names that the cards' interfaces have now, at most CLASSES_MAX a card.
+
+    A name that another card has by now is no longer that of a card without an interface: two would be one
+    provider.
+    """
+    cards = tuple(cards)
+    called = {
+        card.interface.interface: _interface_of(card.device.address)
+        for card in cards
+        if card.is_network and card.interface is not None
+    }
+    found = {
+        key: (*(each for each in names if each), "")
+        if key.startswith(_interface_of("")) and names and called.get(names[-1], key) != key
+        else names
+        for key, names in known.items()
+    }
     for card in cards:
         if card.is_network:
             names = found.get(_interface_of(card.device.address), ())

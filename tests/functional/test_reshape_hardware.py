@@ -114,10 +114,51 @@ def test_two_network_interfaces_that_change_names(stage: Stage) -> None:
     assert stage.state() == before
 
 
-def divided(cells: int) -> HostFacts:
-    """The recorded host, which has two cells of two CPUs, as its firmware may divide it as well."""
+def test_a_name_that_came_to_another_card_while_the_first_has_no_interface(stage: Stage) -> None:
+    """A card is given away at boot, and the kernel counts from another one: two providers all the same."""
+    recorded = FACTS["domains"]
+
+    def called(names: dict[str, str | None]) -> DeviceFacts:
+        told = {
+            card.device.address: replace(card.interface, interface=name) if name else None
+            for card in recorded.cards
+            if card.interface is not None and card.device.address in names
+            for name in [names[card.device.address]]
+        }
+        cards = (
+            replace(card, interface=told.get(card.device.address, card.interface)) for card in recorded.cards
+        )
+        return replace(recorded, cards=tuple(cards))
+
+    first, second, eth0, eth1 = "0000:41:00.0", "0000:81:00.0", f"{HOST}_net_eth0", f"{HOST}_net_eth1"
+    stage.driver.xml = (domain(1, devices=interface(VF0)), domain(2, devices=interface(VF1)))
+    stage.show(facts=called({first: "eth0", second: "eth1"}))
+    for who, card in ((A, eth0), (B, eth1)):
+        stage.adopt(who, {card: {"SRIOV_NET_VF": 1}})
+    before = stage.state()
+    for names in ({first: None, second: "eth0"}, {first: None, second: None}):
+        stage.show(facts=called(names))
+        assert stage.units(A) == {f"{HOST}_pci_{first}": {"SRIOV_NET_VF": (VF0,)}}
+        assert stage.units(B) == {eth0: {"SRIOV_NET_VF": (VF1,)}}
+    stage.show(facts=called({first: "eth0", second: "eth1"}))
+    assert stage.state() == before
+
+
+def divided(cells: int, more_mb: int = 0) -> HostFacts:
+    """The recorded host, which has two cells of two CPUs, as its firmware may divide it as well.
+
+    Each cell has `more_mb` more memory than it should.
+    """
+    found = _divided(cells)
+    grown = tuple(replace(cell, memory_mb=cell.memory_mb + more_mb) for cell in found.capabilities.cells)
+    return replace(found, capabilities=replace(found.capabilities, cells=grown))
+
+
+def _divided(cells: int) -> HostFacts:
     capabilities = RECORDED.capabilities
     first, second = capabilities.cells
+    if cells == 2:
+        return RECORDED
     if cells == 1:
         whole = replace(
             first,
@@ -149,7 +190,7 @@ def test_a_host_that_is_divided_into_other_cells(stage: Stage) -> None:
         (4, {CELL1: {"MEMORY_MB": 512}, cell2: {"PCPU": 1}, cell3: {"PCPU": 1}, A100: {"VGPU": 1}}),
         (2, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}),
     ):
-        stage.driver.host = RECORDED if cells == 2 else divided(cells)
+        stage.driver.host = divided(cells)
         stage.show()
         assert stage.world.placed(A) == expected
         assert stage.world.placed(B) == {CELL0: {"VCPU": 1, "MEMORY_MB": 512}}
@@ -161,6 +202,37 @@ def test_a_host_that_is_divided_into_other_cells(stage: Stage) -> None:
     assert stage.world.placed(A) == {HOST: {"PCPU": 2, "MEMORY_MB": 512}, A100: {"VGPU": 1}}
     assert whole(stage) == sums
     stage.undone_and_done_again()
+
+
+@pytest.mark.parametrize(("cells", "more_mb"), [(4, 5), (4, -5), (1, 5), (1, -5)])
+def test_cells_whose_memory_is_not_quite_what_it_was(cells: int, more_mb: int, stage: Stage) -> None:
+    """No two boots find the same; what is held follows there and back."""
+    stage.driver.xml = (domain(1, vcpus=2, inside=PINNED), domain(2))
+    stage.show(host=DEDICATED, report_numa=True)
+    stage.adopt(A, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}})
+    stage.adopt(B, {CELL0: {"VCPU": 1, "MEMORY_MB": 512}})
+    before = stage.state()
+    for host in (divided(cells, more_mb), divided(2)):
+        stage.driver.host = host
+        stage.show()
+        total = sum(cell.memory_mb for cell in host.capabilities.cells)
+        assert whole(stage)["MEMORY_MB"] == total
+    assert stage.state() == before
+
+
+def test_cells_that_grow_and_shrink_long_after_they_were_others(stage: Stage) -> None:
+    """Nothing moved: one has less, another has more than that."""
+    stage.show(report_numa=True)
+    for host in (divided(4), divided(2)):
+        stage.driver.host = host
+        stage.show()
+    first, second = RECORDED.capabilities.cells
+    cells = (replace(first, memory_mb=first.memory_mb - 3), replace(second, memory_mb=second.memory_mb + 700))
+    stage.driver.host = replace(RECORDED, capabilities=replace(RECORDED.capabilities, cells=cells))
+    stage.show()
+    assert [stage.world.totals()[each]["MEMORY_MB"] for each in (CELL0, CELL1)] == [
+        cell.memory_mb for cell in cells
+    ]
 
 
 def whole(stage: Stage) -> dict[str, int]:
