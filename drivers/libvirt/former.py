@@ -44,9 +44,12 @@ def classes_described(
 
 def slots_seen(known: Classes, cards: Sequence[Card], units: Mapping[str, Remembered]) -> Classes:
     """`known` with the slots of cards that are in others now: what guests had there is here. `units` is what
-    was known of each before this look."""
-    found = dict(known)
+    was known of each before this look. A slot that has a card again is that one's."""
     there = {card.device.address for card in cards}
+    found = {
+        key: tuple(each for each in was if each not in there) if key.startswith(_slot_of("")) else was
+        for key, was in known.items()
+    }
     for card in cards:
         slots = (units[mdev.uuid].card for mdev in card.mdevs if mdev.active and mdev.uuid in units)
         gone = [slot for slot in slots if slot not in there]
@@ -104,9 +107,22 @@ def _with_interface(card: Card, names: tuple[str, ...]) -> Card:
     return replace(card, interface=NetDevice("", card.device.name, names[-1]))
 
 
-def interfaces_of(address: str, known: Classes) -> tuple[str, ...]:
-    """The names that the card's interface has had."""
-    return known.get(_interface_of(address), ())
+def interfaces_of(address: str, known: Classes, there: Collection[str]) -> tuple[str, ...]:
+    """The names that the card's interface has had, without those that others have by now whose units are
+    gone: what is held there is theirs. `there` are the devices that have units.
+    """
+    mine, prefix = _interface_of(address), _interface_of("")
+    theirs = {
+        names[-1]
+        for key, names in known.items()
+        if key.startswith(prefix) and key != mine and names and names[-1]
+        if _device_of(key.removeprefix(prefix)) in known.keys() - set(there)
+    }
+    return tuple(name for name in known.get(mine, ()) if name not in theirs)
+
+
+def _device_of(address: str) -> str:
+    return f"pci:{address}"
 
 
 def _interface_of(address: str) -> str:

@@ -7,7 +7,7 @@ usual one. An instruction whose source has nothing is no work.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.driver import Cell, DescribedProvider, Guest, Move
@@ -63,12 +63,13 @@ def _of_devices(
     root: str, providers: Sequence[DescribedProvider], told: Sequence[Tenant], classes: Classes
 ) -> Iterator[Move]:
     users = _device_users(told)
+    there = {provider.device for provider in providers}
     for provider in providers[1:]:
         if not provider.device.startswith("pci:"):
             continue
         totals = {name: inventory.total for name, inventory in provider.inventories.items()}
         shares = users.get(provider.device, {})
-        for source in (root, *_former_names(root, provider, classes)):
+        for source in (root, *_former_names(root, provider, classes, there)):
             yield Move(source, totals, provider.name, shares)
         for before, now in renamed(provider, classes):
             was = {who: {before: amounts[now]} for who, amounts in shares.items() if now in amounts}
@@ -76,10 +77,12 @@ def _of_devices(
                 yield Move(source, {before: totals[now]}, provider.name, was, {before: now})
 
 
-def _former_names(root: str, provider: DescribedProvider, classes: Classes) -> list[str]:
+def _former_names(
+    root: str, provider: DescribedProvider, classes: Classes, there: Collection[str]
+) -> list[str]:
     """What the card's provider was called while its interface was, or in another slot."""
     address = provider.device.removeprefix("pci:")
-    names = [card_name(root, address, interface) for interface in interfaces_of(address, classes)]
+    names = [card_name(root, address, interface) for interface in interfaces_of(address, classes, there)]
     names += [card_name(root, slot, "") for slot in slots_of(address, classes)]
     return [name for name in names if name != provider.name]
 

@@ -114,34 +114,64 @@ def test_two_network_interfaces_that_change_names(stage: Stage) -> None:
     assert stage.state() == before
 
 
+FIRST, SECOND, ETH0, ETH1 = "0000:41:00.0", "0000:81:00.0", f"{HOST}_net_eth0", f"{HOST}_net_eth1"
+
+
+def called(names: dict[str, str | None]) -> DeviceFacts:
+    """{address: what the card's interface is called, None: it has none}"""
+    told = {
+        card.device.address: replace(card.interface, interface=name) if name else None
+        for card in FACTS["domains"].cards
+        if card.interface is not None and card.device.address in names
+        for name in [names[card.device.address]]
+    }
+    cards = (
+        replace(card, interface=told.get(card.device.address, card.interface))
+        for card in FACTS["domains"].cards
+    )
+    return replace(FACTS["domains"], cards=tuple(cards))
+
+
 def test_a_name_that_came_to_another_card_while_the_first_has_no_interface(stage: Stage) -> None:
     """A card is given away at boot, and the kernel counts from another one: two providers all the same."""
-    recorded = FACTS["domains"]
-
-    def called(names: dict[str, str | None]) -> DeviceFacts:
-        told = {
-            card.device.address: replace(card.interface, interface=name) if name else None
-            for card in recorded.cards
-            if card.interface is not None and card.device.address in names
-            for name in [names[card.device.address]]
-        }
-        cards = (
-            replace(card, interface=told.get(card.device.address, card.interface)) for card in recorded.cards
-        )
-        return replace(recorded, cards=tuple(cards))
-
-    first, second, eth0, eth1 = "0000:41:00.0", "0000:81:00.0", f"{HOST}_net_eth0", f"{HOST}_net_eth1"
     stage.driver.xml = (domain(1, devices=interface(VF0)), domain(2, devices=interface(VF1)))
-    stage.show(facts=called({first: "eth0", second: "eth1"}))
-    for who, card in ((A, eth0), (B, eth1)):
+    stage.show(facts=called({FIRST: "eth0", SECOND: "eth1"}))
+    for who, card in ((A, ETH0), (B, ETH1)):
         stage.adopt(who, {card: {"SRIOV_NET_VF": 1}})
     before = stage.state()
-    for names in ({first: None, second: "eth0"}, {first: None, second: None}):
+    for names in ({FIRST: None, SECOND: "eth0"}, {FIRST: None, SECOND: None}):
         stage.show(facts=called(names))
-        assert stage.units(A) == {f"{HOST}_pci_{first}": {"SRIOV_NET_VF": (VF0,)}}
-        assert stage.units(B) == {eth0: {"SRIOV_NET_VF": (VF1,)}}
-    stage.show(facts=called({first: "eth0", second: "eth1"}))
+        assert stage.units(A) == {f"{HOST}_pci_{FIRST}": {"SRIOV_NET_VF": (VF0,)}}
+        assert stage.units(B) == {ETH0: {"SRIOV_NET_VF": (VF1,)}}
+    stage.show(facts=called({FIRST: "eth0", SECOND: "eth1"}))
     assert stage.state() == before
+
+
+def without(facts: DeviceFacts, address: str) -> DeviceFacts:
+    return replace(facts, cards=tuple(card for card in facts.cards if card.device.address != address))
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_a_card_that_goes_after_it_changed_names_with_another(offered: bool, stage: Stage) -> None:
+    """What is held of it is not the other's; a card that had nothing for guests never had a provider."""
+    spec = '{"vendor_id": "8086", "product_id": "10ca"%s}'
+    only = "" if offered else f', "address": "{FIRST[:-4]}*"'
+    stage.show(
+        facts=called({FIRST: "eth0", SECOND: "eth1"}),
+        devices=DeviceSettings(parse_device_specs((spec % only,))),
+    )
+    stage.driver.xml = (domain(1, devices=interface(VF0)),)
+    stage.show()
+    stage.adopt(A, {ETH0: {"SRIOV_NET_VF": 1}})
+    changed = called({FIRST: "eth1", SECOND: "eth0"})
+    stage.show(facts=changed)
+    assert stage.world.placed(A) == {ETH1: {"SRIOV_NET_VF": 1}}
+    if offered:
+        stage.hold_on(C, {ETH0: {"SRIOV_NET_VF": 1}})
+        stage.show(facts=without(changed, SECOND))
+        assert stage.world.placed(C) == {ETH0: {"SRIOV_NET_VF": 1}}
+        (problem,) = stage.world.again().problems
+        assert f"has no SRIOV_NET_VF on provider {ETH0} any more, but {C} still holds some" in problem
 
 
 def divided(cells: int, more_mb: int = 0) -> HostFacts:
@@ -283,3 +313,20 @@ def test_a_card_in_another_slot_is_another_card_until_its_devices_are_made_there
     stage.show(facts=recorded)
     assert (stage.state(), stage.claim(A)) == (before, claim)
     assert stage.world.again().problems == ()
+
+
+def test_a_slot_that_has_another_card_by_now_is_that_ones(stage: Stage) -> None:
+    """What is held of the second card there does not go after the first."""
+    recorded, there = FACTS["domains"], f"{HOST}_pci_0000:45:00.0"
+    stage.driver.xml = (domain(1, devices=hostdev(ON_M60)),)
+    stage.show()
+    stage.adopt(A, {M60: {"VGPU": 1}})
+    (card,) = (each for each in recorded.cards if each.device.address == "0000:42:00.0")
+    others = without(recorded, "0000:42:00.0").cards
+    alone = replace(recorded, cards=(*others, at("0000:45:00.0", card, with_mdevs=True)))
+    stage.show(facts=alone)
+    assert stage.world.placed(A) == {there: {"VGPU": 1}}
+    stage.show(facts=replace(alone, cards=(*alone.cards, replace(card, mdevs=()))))
+    stage.hold_on(C, {M60: {"VGPU": 1}})
+    stage.show(facts=alone)
+    assert (stage.world.placed(A), stage.world.placed(C)) == ({there: {"VGPU": 1}}, {M60: {"VGPU": 1}})
