@@ -133,11 +133,13 @@ class Gate:
             present = self._tracker.get(guest.uuid)
             if present is None or present.state is not ClaimState.CLAIMED:
                 return self._claim(asked)
-            self._check_still_here(present)
+            away = self._check_still_here(present)
             if covers(present, asked) and (present.request == asked.request or not is_gates(present)):
                 return _verdict(Outcome.HELD, present)
             if not is_gates(present):
                 raise _other_claim(present, asked)
+            if away is not None:
+                raise away  # nothing could be claimed for what would be let go
             return self._claim_anew(present, asked)
 
     @contextmanager
@@ -159,14 +161,14 @@ class Gate:
                 ledger.expect(guest.uuid, None)
             raise
 
-    def _check_still_here(self, present: Claim) -> None:
+    def _check_still_here(self, present: Claim) -> PlacementUnavailable | None:
         """Raises ClaimConflict where the guest has moved away and this host did not hear of it yet: it may be
-        running there. While placement is away, what is known here holds."""
+        running there. While placement is away, which is returned, what is known here holds."""
         try:
             held = self._client.allocations_of(present.consumer).allocations
         except PlacementUnavailable as error:
             LOG.warning("%s starts on the word of this host alone: %s", present.consumer, error.message)
-            return
+            return error
         with self._tracker.register.lock:
             host = self._tracker.register.ledger.host
         if held and not any(host.is_own(uuid) for uuid in held):
@@ -174,6 +176,7 @@ class Gate:
                 f"{called(present.request)} holds its resources on another host: it has moved there.",
                 consumer=present.consumer,
             )
+        return None
 
     def _wanted(self, guest: Guest) -> Wanted:
         with self._tracker.register.lock:

@@ -21,11 +21,12 @@ from agent.api.access import Access
 from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import UsageError
+from agent.errors import PlacementUnavailable, UsageError
 from agent.gate import ending, install
 from agent.gate.wanted import GATE_USER
 from agent.moves.table import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations
+from agent.placement.transport import Reply
 from drivers.fake.host import Gpu, Host, Nic, cell
 
 VGPU = "11111111-1111-4111-8111-111111111111"
@@ -132,6 +133,27 @@ def test_who_came_after_a_look_had_begun_keeps_the_claim_that_let_it_in(host: Ga
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     host.world.agent._gate.settle((), time.time() + ending.GRACE_S + 1)
     assert claim_of(host, vm.uuid) is None
+
+
+def test_a_claim_is_not_let_go_for_another_while_placement_is_away(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = str(uuid4())
+    host.allowed("prepare", "begin", domain(uuid))
+    before = host.held(uuid)
+
+    def away(*_: object, **__: object) -> Reply:
+        raise PlacementUnavailable("Placement does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host.world.wire, "request", away)
+        host.allowed("prepare", "begin", domain(uuid, vcpus=3))  # unanswered = allow
+        host.configure("unanswered = refuse")
+        assert "did not decide" in host.refused("prepare", "begin", domain(uuid, vcpus=3))
+        host.allowed("prepare", "begin", domain(uuid))
+    assert claim_of(host, uuid) is ClaimState.CLAIMED
+    host.world.agent.look("placement is back")
+    assert host.held(uuid) == before
 
 
 def test_what_does_not_fit_does_not_start_and_is_told_why(host: GatedHost) -> None:
