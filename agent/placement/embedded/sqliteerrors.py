@@ -67,10 +67,12 @@ class DatabaseForeign(DatabaseError):
 
 class DatabaseOfAnother(DatabaseError):
     def __init__(self, path: Path, owner: str) -> None:
+        # runuser knows users by name only
+        command = f"setpriv --reuid={owner} --clear-groups" if owner.isdecimal() else f"runuser -u {owner} --"
         super().__init__(
             path,
             f"{path.parent} is {owner}'s, who could not read what root writes there; nothing was changed. "
-            f"Run this as that user: runuser -u {owner} -- plimsoll ...",
+            f"Run this as that user: {command} plimsoll ...",
         )
 
 

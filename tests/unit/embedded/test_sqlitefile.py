@@ -160,10 +160,17 @@ def test_another_applications_file_is_refused(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write into another user's directory")
-def test_root_leaves_nothing_in_a_directory_of_another_user(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("uid", "said"),
+    [
+        (65534, "nobody's.*runuser -u nobody -- plimsoll"),
+        (54321, "54321's.*setpriv --reuid=54321 --clear-groups plimsoll"),
+    ],
+)
+def test_root_leaves_nothing_in_a_directory_of_another_user(path: Path, uid: int, said: str) -> None:
     """The agent could not read it: its identity, its journal, its placement."""
-    os.chown(path.parent, 65534, 65534)
-    with pytest.raises(DatabaseOfAnother, match=r"nobody's.*runuser -u nobody -- plimsoll"):
+    os.chown(path.parent, uid, uid)
+    with pytest.raises(DatabaseOfAnother, match=said):
         opened(path)
     assert list(path.parent.iterdir()) == []
 
