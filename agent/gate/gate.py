@@ -128,9 +128,13 @@ class Gate:
 
     def _enter(self, guest: Guest) -> Verdict:
         self._ending.comes(guest)
+        with self._tracker.register.lock:
+            moves = self._tracker.register.move_of(guest.uuid) is not None
+            present = self._tracker.register.ledger.claims.get(guest.uuid)
+        if moves and present is not None:
+            guest = as_large_as_before(guest, present.allocations)  # libvirt asks once more for who comes in
         asked = self._wanted(guest)
         with self._expecting(guest, asked):
-            present = self._tracker.get(guest.uuid)
             if present is None or present.state is not ClaimState.CLAIMED:
                 return self._claim(asked)
             away = self._check_still_here(present)
@@ -140,6 +144,12 @@ class Gate:
                 raise _other_claim(present, asked)
             if away is not None:
                 raise away  # nothing could be claimed for what would be let go
+            if moves:
+                raise ClaimConflict(
+                    f"{called(asked.request)} moves, and its domain wants something else than it was given "
+                    "for that: end the move first (plimsoll move list).",
+                    consumer=guest.uuid,
+                )
             return self._claim_anew(present, asked)
 
     @contextmanager

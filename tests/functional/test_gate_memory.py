@@ -18,6 +18,7 @@ from agent.condition import State
 from agent.driver import Guest, GuestState, UsedMemory
 from agent.errors import PlacementUnavailable
 from agent.gate import ending
+from agent.moves.table import MoveState
 from agent.placement.transport import Reply
 from drivers.fake.host import cell
 
@@ -283,6 +284,14 @@ def test_a_guest_that_comes_in_needs_room_for_the_disks_that_it_has(host: GatedH
         other.driver.change(disk_gb=50)
         other.world.agent.look("a larger disk")
         other.allowed("migrate", "begin", xml)
+        other.allowed("prepare", "begin", xml)
+        assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
+        (move,) = other.world.agent.moves()
+        assert move.state is MoveState.BEGUN
+        changed = domain(vm.uuid, devices=DISK, vcpus=3)
+        assert "end the move first" in other.refused("prepare", "begin", changed)
+        (move,) = other.world.agent.moves()
+        assert move.state is MoveState.BEGUN
         assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
 
 
