@@ -26,7 +26,9 @@ _KINDS = (
     | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET
     | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV
 )
+_ACTIVE = getattr(libvirt, "VIR_CONNECT_LIST_NODE_DEVICES_ACTIVE", 0)
 _INACTIVE = getattr(libvirt, "VIR_CONNECT_LIST_NODE_DEVICES_INACTIVE", 0)
+"""Without either of them libvirt lists both kinds. Old bindings have neither (before 7.3)."""
 _NOT_SUPPORTED = (
     libvirt.VIR_ERR_NO_SUPPORT,
     libvirt.VIR_ERR_INVALID_ARG,
@@ -161,17 +163,19 @@ class DeviceReader:
 
 def _list(session: Session, active: bool) -> list[Any]:
     """Devices of the kinds that matter; an old libvirt knows no inactive ones."""
-    if not active and not (_INACTIVE and session.lists_inactive_devices):
+    chosen = (_ACTIVE if active else _INACTIVE) if session.lists_inactive_devices else 0
+    if not active and not chosen:
         return []
     session.beat()
     try:
-        return list(session.libvirt.listAllDevices(_KINDS | (0 if active else _INACTIVE)))
+        return list(session.libvirt.listAllDevices(_KINDS | chosen))
     except libvirt.libvirtError as error:
         if error.get_error_code() not in _NOT_SUPPORTED:
             raise
-        if not active:
-            session.lists_inactive_devices = False
-        return []
+        if not chosen:
+            return []
+        session.lists_inactive_devices = False
+        return _list(session, active)
 
 
 def _depends_on_others(device: NodeDevice | None) -> bool:
