@@ -14,6 +14,7 @@ ONE_TIME_USE = "HW_PCI_ONE_TIME_USE"
 TYPES = {"type-PCI": "CUSTOM_PCI_TYPE_PCI", "type-PF": "CUSTOM_PCI_TYPE_PF", "type-VF": "CUSTOM_PCI_TYPE_VF"}
 """{nova's device_type: the trait of providers that have such}; type-PF is one that can have virtual ones."""
 
+_PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
 _ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}", re.ASCII | re.IGNORECASE)
 
 
@@ -53,9 +54,14 @@ def pci_class(vendor_id: str, product_id: str) -> str:
     return f"CUSTOM_PCI_{vendor_id}_{product_id}".upper()
 
 
-def page_trait(size_kib: int) -> str:
-    """The trait of a NUMA cell that has large pages of that size for guests."""
+def page_class(size_kib: int) -> str:
+    """The resource class of large pages of that size, and the trait of a NUMA cell that has some."""
     return f"CUSTOM_HUGEPAGES_{size_kib}KIB"
+
+
+def is_page_class(name: str) -> bool:
+    """Whether it is the resource class of large pages of some size."""
+    return _PAGES.fullmatch(name) is not None
 
 
 def vendor_trait(vendor_id: str) -> str:

@@ -1,20 +1,18 @@
 """The host's own providers: one for the host, or with one below it for each NUMA cell. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from agent.driver import Cell, DescribedProvider, HostSettings
-from agent.naming import page_trait
 from drivers.inventory import (
     cpu_inventories,
     cpu_units,
     disk_inventory,
     memory_inventory,
+    page_inventories,
     shares,
     split_cpus,
 )
-
-HUGE_KIB = 1024
-"""No architecture's base page is as large, hardly a large one is smaller."""
 
 
 def host_providers(
@@ -28,8 +26,8 @@ def host_providers(
 ) -> tuple[DescribedProvider, ...]:
     """The host, called `name`, with its disk and traits.
 
-    CPUs and memory are the host's, or with `report_numa` those of its cells, which then follow it. Raises
-    DriverDataError where a configured CPU is not there.
+    CPUs, memory and large pages are the host's, or with `report_numa` those of its cells, which then follow
+    it. Raises DriverDataError where a configured CPU is not there.
     """
     shared, dedicated = split_cpus(frozenset().union(*(cell.cpus for cell in cells)), settings)
     disk = disk_inventory(disk_gb, settings)
@@ -37,11 +35,15 @@ def host_providers(
         root = DescribedProvider(name=name, inventories=disk, traits=traits)
         return (root, *_cell_providers(name, cells, shared, dedicated, settings))
     memory_mb = sum(cell.memory_mb for cell in cells)
+    pages: Counter[int] = Counter()
+    for cell in cells:
+        pages.update(cell.pages)
     root = DescribedProvider(
         name=name,
         inventories={
             **cpu_inventories(len(shared), len(dedicated), settings.reserved_host_cpus, settings),
             **memory_inventory(memory_mb, settings.reserved_host_memory_mb, settings),
+            **page_inventories(pages),
             **disk,
         },
         traits=traits,
@@ -53,11 +55,6 @@ def host_providers(
 def cell_provider_name(host: str, cell: int) -> str:
     """What the provider of a cell is called; it is never parsed."""
     return f"{host}_numa{cell}"
-
-
-def page_traits(cell: Cell) -> Iterator[str]:
-    """Of which sizes it has large pages; how many of them are free, the agent counts for claims itself."""
-    return (page_trait(size) for size, count in cell.pages.items() if count and size >= HUGE_KIB)
 
 
 def cell_device(cell: int | str) -> str:
@@ -77,14 +74,16 @@ def _cell_providers(
     reserved_mb = shares(settings.reserved_host_memory_mb, len(cells))
     for index, cell in enumerate(cells):
         own_shared, own_dedicated = shared & cell.cpus, dedicated & cell.cpus
+        pages = page_inventories(cell.pages)
         yield DescribedProvider(
             name=cell_provider_name(name, cell.id),
             parent=name,
             inventories={
                 **cpu_inventories(len(own_shared), len(own_dedicated), reserved_cpus[index], settings),
                 **memory_inventory(cell.memory_mb, reserved_mb[index], settings),
+                **pages,
             },
-            traits=frozenset({"HW_NUMA_ROOT", *page_traits(cell)}),
+            traits=frozenset({"HW_NUMA_ROOT", *pages}),
             device=cell_device(cell.id),
             units=cpu_units(own_dedicated),
             cell=cell.id,

@@ -157,7 +157,9 @@ class NumaHost:
                 continue
             assert self.raw.allocations_of(consumer).allocations == claim.allocations
             if claim.cells and not claim.adopted:
-                for uuid, amounts in cell_amounts(claim.cells, cells).items():
+                for uuid, amounts in cell_amounts(
+                    claim.cells, cells, self.tracker.register.ledger.host.tree
+                ).items():
                     mine = claim.allocations[uuid]
                     assert {name: mine[name] for name in amounts} == amounts, "placement and context agree"
         check_cells(claims.values(), self.driver.host.cells, self.driver.topology().dedicated_cpus)

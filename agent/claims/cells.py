@@ -13,6 +13,7 @@ from agent.claims.exclusion import WaysOf
 from agent.claims.fit_search import Host, Makings, Stock
 from agent.claims.numa import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
 from agent.driver import Cell, Guest, Topology
+from agent.naming import page_class
 from agent.tree import Inventory, Provider, ProviderTree
 
 CELL_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
@@ -260,12 +261,16 @@ class CellStock:
             free_cpus=offered - self.busy,
             shared_cpus=len(cell.shared),
             memory_mb=max(0, memory_mb),
-            pages={
-                size: max(0, count - self.use.get((cell.id, pages_of(size)), 0))
-                for size, count in cell.pages.items()
-            },
+            pages={size: max(0, self._free_pages(cell, size, provider, stock)) for size in cell.pages},
             favoured=self.favoured,
             floating=max(0, vcpus),
             loose_mb=max(0, loose_mb),
             small_page_kib=self.host.small_page_kib,
         )
+
+    def _free_pages(self, cell: HostCell, size: int, provider: Provider | None, stock: Stock) -> int:
+        """By the cell's own account, and by placement's where it has these pages."""
+        free = cell.pages[size] - self.use.get((cell.id, pages_of(size)), 0)
+        if provider is not None and page_class(size) in provider.inventories:
+            free = min(free, stock.free(provider, page_class(size)))
+        return free

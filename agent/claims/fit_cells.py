@@ -1,9 +1,9 @@
 """Fitting a guest that has NUMA cells: its CPUs and memory onto host cells, all else beside them. Pure.
 
 First the guest's cells are placed (agent.claims.numa), those ways first that are near the devices it asks
-for. Each way says what the providers of the cells give; the rest of the request is then searched for as for
-any other guest, with the devices that `affinity` likes best for these cells. The first way that holds is
-taken.
+for. Each way says what the providers of the cells give, large pages too where they have them; the rest of the
+request is then searched for as for any other guest, with the devices that `affinity` likes best for these
+cells. The first way that holds is taken.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,9 +15,10 @@ from agent.claims.claim import Allocations, Explanation, Shortfall
 from agent.claims.fit_search import STEPS_MAX, FreeUnits, Search, Slot, Stock, first_units, slots_of
 from agent.claims.fit_why import shortfalls
 from agent.claims.guest_cells import guest_cells, page_sizes, thread_policy
-from agent.claims.numa import Misfit, Pairs, PlacedCell
+from agent.claims.numa import KIB_PER_MIB, Misfit, Pairs, PlacedCell
 from agent.claims.request_types import ClaimRequest, RequestGroup
-from agent.tree import Provider
+from agent.naming import is_page_class, page_class
+from agent.tree import Provider, ProviderTree
 
 UNTOLD = "the host has not told its NUMA cells yet"
 
@@ -61,7 +62,11 @@ def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affini
 
 
 def without_cells(request: ClaimRequest) -> ClaimRequest:
-    """The request without the CPUs and the memory of its unsuffixed group."""
+    """The request without the CPUs and the memory of its unsuffixed group.
+
+    So many large pages as its memory comes to are its cells', however many it names besides.
+    """
+    sized = request.topology.mem_page_size is not None
     return replace(
         request,
         groups=tuple(
@@ -69,20 +74,32 @@ def without_cells(request: ClaimRequest) -> ClaimRequest:
             if group.suffix
             else replace(
                 group,
-                resources={name: n for name, n in group.resources.items() if name not in CELL_CLASSES},
+                resources={
+                    name: n
+                    for name, n in group.resources.items()
+                    if name not in CELL_CLASSES and not (sized and is_page_class(name))
+                },
             )
             for group in request.groups
         ),
     )
 
 
-def cell_amounts(placed: Iterable[PlacedCell], host: HostCells) -> dict[str, dict[str, int]]:
-    """{provider uuid: {class: amount}} of CPUs and memory of a guest on these cells; withheld CPUs count."""
+def cell_amounts(
+    placed: Iterable[PlacedCell], host: HostCells, tree: ProviderTree
+) -> dict[str, dict[str, int]]:
+    """{provider uuid: {class: amount}} of CPUs and memory of a guest on these cells; withheld CPUs count, and
+    so do large pages where the provider has them.
+    """
     providers = {cell.id: cell.provider for cell in host.cells}
     found: dict[str, dict[str, int]] = {}
     for cell in placed:
         amounts = {"VCPU": len(cell.floating), "PCPU": len(cell.cpus), "MEMORY_MB": cell.memory_mb}
-        here = found.setdefault(providers[cell.host_cell], {})
+        uuid = providers[cell.host_cell]
+        pages = page_class(cell.page_kib)
+        if pages in tree[uuid].inventories:
+            amounts[pages] = cell.memory_mb * KIB_PER_MIB // cell.page_kib
+        here = found.setdefault(uuid, {})
         for name, amount in amounts.items():
             if amount:
                 here[name] = here.get(name, 0) + amount
@@ -148,7 +165,7 @@ def _own_slots(
 ) -> Iterator[Slot]:
     """What the cells' providers are to give: a slot for each provider and class, with that one option."""
     group = next((each for each in request.groups if not each.suffix), RequestGroup())
-    for uuid, amounts in cell_amounts(placed, host).items():
+    for uuid, amounts in cell_amounts(placed, host, stock.host.tree).items():
         provider = stock.host.tree[uuid]
         for name, amount in amounts.items():
             resources = {name: amount}

@@ -24,6 +24,8 @@ from agent.errors import ClaimConflict, DoesNotFit, UsageError
 from agent.moves.table import MoveKind, MoveState
 from drivers.fake import cell
 
+PAGES, GIB_PAGES = "CUSTOM_HUGEPAGES_2048KIB", "CUSTOM_HUGEPAGES_1048576KIB"
+
 
 @pytest.fixture(params=[False, True], ids=["flat", "nested"])
 def nested(request: pytest.FixtureRequest) -> bool:
@@ -416,7 +418,7 @@ def test_cells_are_reported_and_not_any_more_and_each_claim_keeps_its_own(tmp_pa
         host.tracker.mover.revert(MIGRATION)
         assert host.tracker.claims()[claims[0].consumer].cells == claims[0].cells
         assert host.placed(claims[0].consumer) == {
-            on(host, number): {"PCPU": 2, "MEMORY_MB": 2048} for number in range(2)
+            on(host, number): {"PCPU": 2, "MEMORY_MB": 2048, GIB_PAGES: 2} for number in range(2)
         }
         host.check()
 
@@ -611,8 +613,60 @@ def test_placement_itself_answers_what_is_near_what_by_the_cells_that_are_report
     assert found == {(f"node1_net_eth{cell}", f"node1_numa{cell}") for cell in range(2)}
 
 
+def test_a_claim_holds_the_pages_that_it_has(host: NumaHost, nested: bool) -> None:
+    claim = host.claim(2, 4096, hw_numa_nodes="2", hw_mem_page_size="2MB")
+    held = {name: host.placed(claim.consumer)[name].get(PAGES, 0) for name in host.placed(claim.consumer)}
+    assert held == ({"node1_numa0": 1024, "node1_numa1": 1024} if nested else {"node1": 2048})
+    told = ask(1, 1024, hw_mem_page_size="2MB", **{f"resources_{PAGES}": "7"})
+    assert total(host, host.tracker.claim(told).claim.consumer, PAGES) == 512, "its memory says how many"
+    assert total(host, host.claim(1, 1024, hw_mem_page_size="small").consumer, PAGES) == 0
+    host.check()
+
+
+def test_pages_that_somebody_else_holds_in_placement_are_given_to_nobody(host: NumaHost) -> None:
+    for number in range(2):
+        host.schedule(uuid_of(f"stranger {number}"), **{on(host, number): {PAGES: 2000}})
+    host.look(verify=True)
+    with pytest.raises(DoesNotFit, match="pages of 2048 KiB free, 512 MiB asked"):
+        host.claim(1, 512, hw_mem_page_size="2MB")
+    assert total(host, host.claim(1, 96, hw_mem_page_size="2MB").consumer, PAGES) == 48
+    assert host.claim(1, 512, hw_mem_page_size="any").cells[0].page_kib == 4
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_allocation_is_adopted_with_its_pages_or_without(tmp_path: Path, *, told: bool) -> None:
+    """A scheduler that knows nothing of pages asks for none; those on the cell are the claim's all the same,
+    and wherever the cells are reported from then on, the allocation is what it was.
+    """
+    with NumaHost(tmp_path) as host:
+        request = ask(1, 1024, hw_mem_page_size="2MB")
+        asked = {"VCPU": 1, "MEMORY_MB": 1024, **({PAGES: 512} if told else {})}
+        host.schedule(request.consumer, node1=asked)
+        claim = host.tracker.claim(request).claim
+        assert (claim.adopted, claim.cells[0].page_kib) == (True, 2048)
+        for nested in (True, False):
+            host.driver.change(report_numa=nested)
+            host.look()
+            assert host.placed(claim.consumer) == {on(host, 0): asked}
+        others = [host.claim(1, size, hw_mem_page_size="2MB") for size in (4096, 3072)]
+        assert [each.cells[0].host_cell for each in others] == [1, 0]
+        with pytest.raises(DoesNotFit, match="pages of 2048 KiB free"):
+            host.claim(1, 1024, hw_mem_page_size="2MB")
+
+
+def test_an_allocation_with_too_few_pages_is_not_adopted(host: NumaHost) -> None:
+    request = ask(1, 1024, hw_mem_page_size="2MB")
+    host.schedule(request.consumer, **{on(host, 0): {"VCPU": 1, "MEMORY_MB": 1024, PAGES: 511}})
+    with pytest.raises(DoesNotFit, match="511 pages of 2048 KiB"):
+        host.tracker.claim(request)
+
+
+def total(host: NumaHost, consumer: str, name: str) -> int:
+    return sum(amounts.get(name, 0) for amounts in host.placed(consumer).values())
+
+
 def test_a_cell_says_of_which_sizes_it_has_pages(tmp_path: Path) -> None:
-    """A scheduler then asks no cell that has none; how many are free the claim knows."""
+    """A scheduler then asks no cell that has none."""
     cells = (replace(CELLS[0], pages={2048: 8, 1048576: 0}), CELLS[1])
     question = "/allocation_candidates?resources_C=PCPU:2&required_C=CUSTOM_HUGEPAGES_{}KIB"
     with NumaHost(tmp_path, report_numa=True, cells=cells) as host:

@@ -114,6 +114,7 @@ def test_two_network_interfaces_that_change_names(stage: Stage) -> None:
     assert stage.state() == before
 
 
+PAGES = "CUSTOM_HUGEPAGES_2048KIB"
 FIRST, SECOND, ETH0, ETH1 = "0000:41:00.0", "0000:81:00.0", f"{HOST}_net_eth0", f"{HOST}_net_eth1"
 
 
@@ -247,6 +248,24 @@ def test_cells_whose_memory_is_not_quite_what_it_was(cells: int, more_mb: int, s
         stage.show()
         total = sum(cell.memory_mb for cell in host.capabilities.cells)
         assert whole(stage)["MEMORY_MB"] == total
+    assert stage.state() == before
+
+
+@pytest.mark.parametrize("pages", [10, 96])
+def test_other_cells_with_more_large_pages_or_fewer(pages: int, stage: Stage) -> None:
+    """How many there are somebody said for that boot."""
+    stage.driver.xml = (domain(1, vcpus=2, inside=PINNED),)
+    stage.show(host=DEDICATED, report_numa=True)
+    stage.adopt(A, {CELL1: {"PCPU": 2, "MEMORY_MB": 512, PAGES: 7}})
+    before = stage.state()
+    host = divided(4)
+    cells = tuple(replace(cell, pages={2048: pages}) for cell in host.capabilities.cells)
+    stage.driver.host = replace(host, capabilities=replace(host.capabilities, cells=cells))
+    stage.show()
+    assert [each[PAGES] for each in stage.world.totals().values() if PAGES in each] == [pages] * 4
+    assert sum(amounts.get(PAGES, 0) for amounts in stage.world.placed(A).values()) == 7
+    stage.driver.host = divided(2)
+    stage.show()
     assert stage.state() == before
 
 

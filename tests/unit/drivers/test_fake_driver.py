@@ -39,6 +39,8 @@ def test_the_flat_tree_has_devices_under_the_host() -> None:
     assert {name: (each.total, each.reserved) for name, each in root.inventories.items()} == {
         "VCPU": (64, 2),
         "MEMORY_MB": (262144, 512),
+        "CUSTOM_HUGEPAGES_2048KIB": (8192, 0),
+        "CUSTOM_HUGEPAGES_1048576KIB": (16, 0),
         "DISK_GB": (1800, 0),
     }
     assert (vgpu.inventories["VGPU"].total, vgpu.units) == (16, {})
