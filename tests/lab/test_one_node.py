@@ -15,6 +15,7 @@ device_spec = {"vendor_id": "10de", "product_id": "1eb8", "resource_class": "PGP
 """
 TYPES = "nvidia-11,nvidia-471"
 NUMA = "[libvirt]\nreport_numa = true\n"
+PAGES = "CUSTOM_HUGEPAGES_2048KIB"
 NIC, NIC_1, M60, T4, A100 = (
     "hv1_net_enp65s0",
     "hv1_net_enp129s0",
@@ -208,7 +209,10 @@ def test_functions_go_and_come_back(node: Node) -> None:
 
 
 def test_cells_and_back_by_configuration(node: Node) -> None:
-    node.title("CPUs, memory and devices go under NUMA cells, and back")
+    node.title("CPUs, memory, large pages and devices go under NUMA cells, and back")
+    node.run(f"plimsoll claim {VM(7)} --name paged --flavor vcpus=1,memory_mb=32 --spec hw:mem_page_size=2MB")
+    paged = {"VCPU": 1, "MEMORY_MB": 32, PAGES: 16}
+    assert node.held(VM(7)) == {"hv1": paged}
     node.configure(alone("hv1", DEVICES + NUMA))
     node.start()
     node.run("plimsoll tree")
@@ -219,9 +223,22 @@ def test_cells_and_back_by_configuration(node: Node) -> None:
     assert held.pop(M60) == {"VGPU": 1}
     assert [*held.values()] == [{"VCPU": 1, "MEMORY_MB": 48}], "whole, on one cell"
     assert "hv1" not in held
+    assert [*node.held(VM(7)).values()] == [paged]
+    for cell in range(2):
+        assert node.totals()[f"hv1_numa{cell}"] == cell_by_sysfs(node, cell)
     node.configure(alone("hv1", DEVICES), note=False)
     node.start()
     assert both(node) == ON_CARDS
+    assert node.held(VM(7)) == {"hv1": paged}
+    node.run(f"plimsoll release {VM(7)}")
+
+
+def cell_by_sysfs(node: Node, number: int) -> dict[str, int]:
+    sysfs = f"/sys/devices/system/node/node{number}"
+    cpus = node.run(f"ls -d {sysfs}/cpu[0-9]*").split()
+    memory_kib = node.run(f"grep MemTotal {sysfs}/meminfo").split()[-2]
+    pages = node.run(f"cat {sysfs}/hugepages/hugepages-2048kB/nr_hugepages")
+    return {"VCPU": len(cpus), "MEMORY_MB": int(memory_kib) // 1024, PAGES: int(pages)}
 
 
 def test_the_host_reboots(node: Node) -> None:
