@@ -181,7 +181,7 @@ def message_of(answer: bytes) -> str:
 
     try:
         told = json.loads(answer)["error"]["message"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return ""
     return " ".join(str(told).split())
 

@@ -364,6 +364,25 @@ def test_a_trickle_of_an_answer_is_not_waited_for(host: GatedHost) -> None:
         thread.join()
 
 
+def test_an_answer_that_makes_no_sense_stops_no_release(host: GatedHost) -> None:
+    path = host.folder / "nonsense"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        host.configure(f"socket = {path}\n")
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(b"HTTP/1.1 409 Conflict\r\n\r\n" + b"[" * 100_000)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        host.allowed("release", "end", domain(str(uuid4())))
+        thread.join()
+
+
 def test_libvirt_that_sends_nothing_is_not_waited_for_either(host: GatedHost) -> None:
     host.configure("deadline = 0.3\n")
     read, write = os.pipe()
@@ -604,9 +623,15 @@ def test_the_hook_is_written_told_and_taken_away(tmp_path: Path) -> None:
             change(hook)
 
 
-def test_a_hook_whose_agent_was_taken_away_lets_everything_pass(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [None, b"def (", bytes(100), b"1 / 0"])
+def test_a_hook_whose_agent_was_taken_away_or_is_damaged_lets_everything_pass(
+    tmp_path: Path, code: bytes | None
+) -> None:
+    if code is not None:
+        (tmp_path / "code" / "agent" / "gate").mkdir(parents=True)
+        (tmp_path / "code" / "agent" / "gate" / "hook.py").write_bytes(code)
     hook = tmp_path / "hook"
-    hook.write_text(install.text(code=tmp_path / "gone"))
+    hook.write_text(install.text(code=tmp_path / "code"))
     hook.chmod(0o755)
     for operation in ("prepare", "reconnect"):
         done = subprocess.run([str(hook), "vm", operation, "begin", "-"], input=b"", check=False, timeout=30)
