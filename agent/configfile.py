@@ -178,7 +178,7 @@ def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sect
             _refuse(group, option, origin, text, str(error).rpartition("is not valid: ")[2])
         value = None
     except cfg.Error as error:
-        _refuse(group, option, origin, text, f"{error}; write $$ for a dollar sign")
+        _refuse(group, option, origin, text, str(error), ", with $$ for a dollar sign")
     if value == "" and option.default is None:
         value = None  # "option =" is how a file leaves it unset
     if value is None and option.secret:
@@ -205,11 +205,12 @@ def _text(group: str, option: Any, origin: str, parsed: Sequence[tuple[Path, Sec
     return found[-1] if found else str(option.default)
 
 
-def _refuse(group: str, option: Any, origin: str, text: str, why: str) -> NoReturn:
+def _refuse(group: str, option: Any, origin: str, text: str, why: str, hint: str = "") -> NoReturn:
     shown = MASK if option.secret else text
     reason = "" if option.secret else f" ({why.rstrip('.')})"
     raise SettingsError(
-        f"{origin}: [{group}] {option.dest} = {shown} is not allowed{reason}; allowed is {allowed(option)}.",
+        f"{origin}: [{group}] {option.dest} = {shown} is not allowed{reason}; "
+        f"allowed is {allowed(option)}{hint}.",
         file=origin,
         group=group,
         option=option.dest,

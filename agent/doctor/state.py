@@ -43,8 +43,13 @@ def state_directory(path: Path) -> Iterator[Check]:
             "Run the doctor as root, or as the agent's user.",
         )
         return
+    elif found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        mode = stat.S_IMODE(found.st_mode)
+        yield warning(
+            "state", f"Others than {owner} may open {path} (mode {mode:04o}).", f"chmod 0700 {path}"
+        )
     else:
-        yield good("state", f"{path} is {owner}'s alone (mode {stat.S_IMODE(found.st_mode):04o}).")
+        yield good("state", f"{path} is {owner}'s alone.")
     yield _room(path)
 
 

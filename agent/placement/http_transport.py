@@ -4,6 +4,7 @@ Options are keystoneauth's, named as in nova's [placement] group. No write is se
 whose answer was lost took effect is for the caller to read. Source: https://docs.openstack.org/keystoneauth/.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,9 @@ CONNECTIONS_MAX = 32
 
 _SERVICE_TYPE = "placement"
 _INTERFACES = ("internal", "public")
+
+# Where nothing writes a log, as in a command, its warnings would stand beside our own sentence.
+logging.getLogger("keystoneauth").addHandler(logging.NullHandler())
 
 
 class HttpTransport:

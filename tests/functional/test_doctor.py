@@ -97,6 +97,13 @@ def test_a_state_directory_that_anybody_may_write(patient: Patient) -> None:
     assert verdict == "bad" and f"chmod 0700 {patient.state}" in told
 
 
+@pytest.mark.parametrize("mode", [0o750, 0o755])
+def test_a_state_directory_that_others_may_look_into(patient: Patient, mode: int) -> None:
+    patient.state.chmod(mode)
+    ((verdict, told),) = patient.verdicts("state")
+    assert verdict == "warning" and f"{mode:04o}" in told and f"chmod 0700 {patient.state}" in told
+
+
 def test_a_damaged_database_is_named(patient: Patient) -> None:
     path = patient.state / "agent.db"
     with sqlite3.connect(path) as database:
@@ -154,6 +161,16 @@ def test_a_remote_placement_that_is_away(patient: Patient) -> None:
     )
     ((verdict, told),) = patient.verdicts("placement")
     assert verdict == "bad" and "127.0.0.1:1" in told
+
+
+def test_nothing_but_the_checks_is_written_where_keystone_is_away(patient: Patient) -> None:
+    patient.write(
+        "[placement]\nkind = remote\nauth_url = http://127.0.0.1:1/v3\ntimeout = 1\n"
+        "username = u\npassword = p\n"
+    )
+    patient.file.chmod(0o600)
+    done = plimsoll(patient.state / "s", "doctor", "--config-file", str(patient.file))
+    assert "bad      placement" in done.stdout and done.stderr == ""
 
 
 def test_an_agent_that_is_degraded_or_lets_nobody_in(patient: Patient) -> None:

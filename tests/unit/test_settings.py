@@ -207,6 +207,11 @@ def test_a_bad_line_with_a_secret_is_not_repeated(file: Path) -> None:
     assert "canary" not in refusal(file, "[placement]\npassword canary\n").message
 
 
+def test_a_dollar_sign_in_a_secret_is_told_without_the_secret(file: Path) -> None:
+    told = refusal(file, "[placement]\npassword = canary$ary\n").message
+    assert "with $$ for a dollar sign" in told and "ary" not in told.replace(str(file), "")
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
 def test_a_secret_that_others_may_read_is_refused(file: Path, mode: int) -> None:
     written(file, "[DEFAULT]\ncompute_driver = fake\n" + REMOTE)
