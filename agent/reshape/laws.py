@@ -5,7 +5,8 @@ was made to leave, a consumer that is cut short, and the same units listed twice
 
     units      a target gains at most what the instructions bring it, and where a source goes on offering a
                class, the slots that exchange units offer together no more than before; of memory a little
-               more, since no two boots of a host find the same, and of large pages what its operator says
+               more, since no two boots of a host find the same, and of large pages what its operator says;
+               parts of a host that its driver divides anew as much as there is now
     consumers  the ones named are the ones there were; of what does not move each holds exactly what it held,
                of what moves the same sum, class for class unless the instruction changes the class
     room       nobody is left on a slot that is gone; no slot that moves is over-full, and no other becomes
@@ -22,6 +23,7 @@ from agent.tree import ProviderTree
 
 DRIFT = 32
 """The part of a host's memory that may come with a boot, or with another division into cells."""
+OF_CELLS = ("VCPU", "PCPU", "MEMORY_MB")
 
 
 def breaches(
@@ -30,13 +32,16 @@ def breaches(
     desired: ProviderTree,
     told: Sequence[Instruction],
     held: Mapping[str, Allocations],
+    *,
+    may_grow: bool = False,
 ) -> Iterator[str]:
     """Every law that `reshape` would break, a sentence each.
 
-    `held` {consumer uuid: its whole allocation} of every consumer on a touched provider.
+    `held` {consumer uuid: its whole allocation} of every consumer on a touched provider. `may_grow`: all of
+    `told` is what the driver says of now, so that cells which have more together have been given it.
     """
     exchanges = exchanges_of(told)
-    yield from _units(current, desired, told, exchanges)
+    yield from _units(current, desired, told, exchanges, may_grow=may_grow)
     yield from _consumers(reshape, told, exchanges, held)
     yield from _room(reshape, current, desired, exchanges, held)
 
@@ -58,6 +63,8 @@ def _units(
     desired: ProviderTree,
     told: Sequence[Instruction],
     exchanges: Mapping[Slot, int],
+    *,
+    may_grow: bool,
 ) -> Iterator[str]:
     brought: dict[Slot, int] = defaultdict(int)
     stay: set[int] = set()
@@ -78,9 +85,24 @@ def _units(
         after = sum(total_at(desired, slot) for slot in slots)
         classes = {slot.resource_class for slot in slots}
         found_more = before // DRIFT if classes == {"MEMORY_MB"} else 0
+        if may_grow and _of_siblings(slots, current, desired):
+            continue
         if after > before + found_more and not all(map(is_page_class, classes)):
             where = ", ".join(f"{name_of(s.provider, desired, current)} {s.resource_class}" for s in slots)
             yield f"the same units would be offered twice: {after} where there were {before} ({where})"
+
+
+def _of_siblings(slots: Sequence[Slot], *trees: ProviderTree) -> bool:
+    """Whether they are one class of a host's own, and none of them the whole of which others are parts: with
+    that in hand the same units would be told twice.
+    """
+    providers = [tree[slot.provider] for slot in slots for tree in trees if slot.provider in tree]
+    return (
+        len({slot.resource_class for slot in slots}) == 1
+        and slots[0].resource_class in OF_CELLS
+        and len({provider.parent for provider in providers}) == 1
+        and providers[0].parent is not None
+    )
 
 
 def _consumers(

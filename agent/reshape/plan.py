@@ -77,15 +77,9 @@ class _Work:
             else:
                 del self.held[consumer][where]
             self.used[where] += change
+        left_class, there = source.resource_class, target.resource_class
         self.relocations.append(
-            Relocation(
-                consumer,
-                source.resource_class,
-                amount,
-                source.provider,
-                target.provider,
-                target.resource_class,
-            )
+            Relocation(consumer, left_class, amount, source.provider, target.provider, there)
         )
 
     def movable(self, consumer: str, slot: Slot) -> int:
@@ -120,8 +114,10 @@ def plan_reshape(
     desired: ProviderTree,
     moves: Sequence[Move],
     held: Mapping[str, Allocations],
+    *,
+    may_grow: bool = False,
 ) -> Reshape:
-    """What one `POST /reshaper` must say so that `moves` happened.
+    """What one `POST /reshaper` must say so that `moves` happened; `may_grow` see `breaches`.
 
     :param current: the tree as placement has it
     :param desired: the tree as the driver wants it; names in `moves` are looked up here, then in `current`
@@ -148,7 +144,7 @@ def plan_reshape(
         {consumer: allocations_of(work.held[consumer]) for consumer, *_ in work.relocations},
         tuple(work.relocations),
     )
-    problems = work.problems or list(breaches(reshape, current, desired, told, held))
+    problems = work.problems or list(breaches(reshape, current, desired, told, held, may_grow=may_grow))
     if problems:
         raise ReshapeRefused(
             f"the reshape cannot be done as a whole, so nothing of it was: {'; '.join(problems)}",

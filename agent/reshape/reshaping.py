@@ -228,7 +228,7 @@ class Reshaping:
             *with_stand_ins(instructions(goal.moves, tree, goal.tree), holdings, migrations),
             *still_held(goal.back, held, tree),
         )
-        reshape = plan_reshape(tree, goal.tree, moves, holdings)
+        reshape = plan_reshape(tree, goal.tree, moves, holdings, may_grow=not goal.back)
         return Step(instructions(moves, tree, goal.tree), generations, consumers, reshape)
 
     # The one request

@@ -251,6 +251,24 @@ def test_cells_whose_memory_is_not_quite_what_it_was(cells: int, more_mb: int, s
     assert stage.state() == before
 
 
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (2, 1), (1, 2)])
+@pytest.mark.parametrize("more_mb", [400, 4000, -100])
+def test_memory_built_in_or_taken_out_at_the_boot_that_divides_the_host_anew(
+    before: int, after: int, more_mb: int, stage: Stage
+) -> None:
+    """What cells have more of together is new."""
+    stage.driver.xml = (domain(1, vcpus=2, inside=PINNED), domain(2)) if before < 4 else (domain(2),)
+    stage.driver.host = divided(before)
+    stage.show(host=DEDICATED, report_numa=True)
+    if before < 4:
+        stage.adopt(A, {CELL0 if before == 1 else CELL1: {"PCPU": 2, "MEMORY_MB": 512}})
+    stage.adopt(B, {CELL0: {"VCPU": 1, "MEMORY_MB": 512}})
+    then = whole(stage)
+    stage.driver.host = divided(after, more_mb)
+    stage.show()
+    assert whole(stage) == then | {"MEMORY_MB": then["MEMORY_MB"] + after * more_mb}
+
+
 @pytest.mark.parametrize("pages", [10, 96])
 def test_other_cells_with_more_large_pages_or_fewer(pages: int, stage: Stage) -> None:
     """How many there are somebody said for that boot."""

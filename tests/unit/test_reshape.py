@@ -226,6 +226,34 @@ def test_the_four_breaches_that_placement_accepts_are_refused() -> None:
     assert four_of_eight(4, child=4) == four_of_eight(0, child=4) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "source", "may_grow", "grows"),
+    [
+        ("MEMORY_MB", GPU[0], True, True),
+        ("VCPU", GPU[0], True, True),
+        ("MEMORY_MB", GPU[0], False, False),
+        ("MEMORY_MB", ROOT, True, False),
+        ("VGPU", GPU[0], True, False),
+    ],
+)
+def test_more_is_new_only_among_cells_by_the_drivers_word(
+    name: str, source: str, may_grow: bool, grows: bool
+) -> None:
+    """From a host to its cell it is the same units, of devices likewise, and where something is undone."""
+    root = {name: Inventory(8)} if source == ROOT else {}
+    cells = [Provider(each, f"cell{n}", ROOT) for n, each in enumerate(GPU[:2])]
+    first = replace(cells[0], inventories={} if source == ROOT else {name: Inventory(8)})
+    current = ProviderTree([Provider(ROOT, "host", None, root), first, cells[1]])
+    desired = current.with_provider(replace(cells[1], inventories={name: Inventory(8)}))
+    moves = [Move("host" if source == ROOT else "cell0", {name: 8}, "cell1")]
+    try:
+        plan_reshape(current, desired, moves, {}, may_grow=may_grow)
+    except ReshapeRefused as refusal:
+        assert not grows and "offered twice: 16 where there were 8" in refusal.message
+    else:
+        assert grows
+
+
 def test_what_others_hold_elsewhere_is_not_judged() -> None:
     """A slot that was over-full before and does not move does not stop a reshape."""
     crowded = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(2), "VGPU": Inventory(4)})])
