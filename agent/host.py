@@ -99,6 +99,8 @@ class HostAgent:
             lambda: self._last,
             str(settings.state_path),
         )
+        self._silences = 0
+        tracker.silent = self._silent
         tracker.close(STARTING)
 
     # What the jobs run
@@ -189,11 +191,11 @@ class HostAgent:
     def _settle(self, report: PassReport) -> None:
         self._last = report
         self._observer.passed(report)
-        error = report.error
-        if error is None:
-            error = self._recover()
+        silences = self._silences
+        error = report.error or self._recover()
         if error is not None:
             self._fault(error)
+        if error is not None or self._silences != silences:  # while it recovered
             return
         self._tell_problems(report.problems)
         LOG.info(report.sentence, fields={name: getattr(report, name) for name in _TOLD})
@@ -236,6 +238,10 @@ class HostAgent:
         self._reporter.distrust()
         told_s, busy = error.details.get("retry_after", 0.0), bool(error.details.get("busy"))
         self._wake(self._backoff.failed(told_s, busy=busy))
+
+    def _silent(self, error: PlacementUnavailable) -> None:
+        self._silences += 1
+        self._fault(error)
 
     def _placement_is_away(self) -> bool:
         fault = self.condition.fault
@@ -339,11 +345,13 @@ class HostAgent:
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:
         with self._writing():
-            return self._tracker.mover.confirm(migration, instance=instance)
+            now = not self._spares_placement()
+            return self._tracker.mover.confirm(migration, instance=instance, now=now)
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
         with self._writing():
-            return self._tracker.mover.revert(migration, instance=instance)
+            now = not self._spares_placement()
+            return self._tracker.mover.revert(migration, instance=instance, now=now)
 
     def audit(self, *, heal: bool) -> AuditReport:
         if self.condition.state is State.STARTING:

@@ -53,7 +53,8 @@ TURN_WAIT_S = 60.0
 class ResourceTracker:
     """See the module's docstring. Any thread may call; nothing blocks without a bound.
 
-    Claims are closed at first: `refresh` must have told what there is, and `open` been called.
+    Claims are closed at first: `refresh` must have told what there is, and `open` been called. `silent` is
+    told where placement does not answer and what was asked is journaled, to be done later.
     """
 
     def __init__(
@@ -72,8 +73,15 @@ class ResourceTracker:
         self._turns = Turns(self._lock, turn_wait_s, self._check_open)
         self._guests: frozenset[str] = frozenset()
         self._closed: str | None = NOT_YET
+        self.silent: Callable[[PlacementUnavailable], None] = lambda _: None
         self._mover = Mover(
-            self._register, client, clock, self._turns.of, lambda: self._guests, self._check_open
+            self._register,
+            client,
+            clock,
+            self._turns.of,
+            lambda: self._guests,
+            self._check_open,
+            self._was_silent,
         )
 
     # What there is
@@ -214,6 +222,7 @@ class ResourceTracker:
                 self._resolve(self._of(consumer))
             except PlacementUnavailable as error:
                 LOG.warning("The release of %s waits for placement: %s", consumer, error.message)
+                self._was_silent(error)
                 return False
             return True
 
@@ -275,14 +284,16 @@ class ResourceTracker:
         """
         try:
             done = self._mover.deliver(limit)
-        except PlacementUnavailable:
+        except PlacementUnavailable as error:
+            self._was_silent(error)
             return 0
         with self._lock:
             waiting = self._pending()[:limit]
         for consumer in waiting:
             try:
                 done += self._deliver(consumer)
-            except PlacementUnavailable:
+            except PlacementUnavailable as error:
+                self._was_silent(error)
                 break
             except (PlacementError, Refused) as error:
                 LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
@@ -329,6 +340,9 @@ class ResourceTracker:
             self._check_not_taken_over(present)
         step = Step.GONE if present.state is ClaimState.RELEASING else Step.REFUSE
         self._register.move_durably(step, present.consumer)
+
+    def _was_silent(self, error: PlacementUnavailable) -> None:
+        self.silent(error)
 
     def _of(self, consumer: str) -> Claim:
         with self._lock:

@@ -104,7 +104,8 @@ class ClaimAttempt:
                 failure = conflict
                 pause(attempt)
             except PlacementFull as full:
-                suspects = intent.allocations if intent else ()
+                on = intent.allocations if intent else {}
+                suspects = [uuid for uuid in on if uuid in full.message] or on  # it names the full one
                 failure = self._refused_by_placement(intent, full)
                 self._read_again(suspects)  # it took the consumer for new, so that holds nothing
                 continue

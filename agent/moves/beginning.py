@@ -288,7 +288,10 @@ class MoveAttempt:
 
     def _after_silence(self, move: Move, error: PlacementUnavailable) -> None:
         """Placement did not answer the write: one read decides, if it is answered. Returns if it was done."""
+        told = {key: error.details[key] for key in ("retry_after",) if key in error.details}
         try:
+            if told:
+                raise error  # it asks not to be asked again so soon
             instance, migration = self._read()
         except PlacementUnavailable as again:
             raise PlacementUnavailable(
@@ -297,6 +300,7 @@ class MoveAttempt:
                 f"({error.message})",
                 status=error.status,
                 placement_code=error.placement_code,
+                **told,
             ) from again
         if standing(move, instance.allocations, migration.allocations) is Standing.UNDER_WAY:
             return

@@ -38,7 +38,7 @@ class Mover:
     """See the module's docstring; the tracker's part that has to do with moves. Any thread may call.
 
     `turn` gives one consumer alone; `guests` tells the uuids of the guests on this host; `check_open` raises
-    ClaimsClosed.
+    ClaimsClosed; `silent` is told where placement does not answer and what was asked is journaled.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Mover:
         turn: Turn,
         guests: Callable[[], Collection[str]],
         check_open: Callable[[], None],
+        silent: Callable[[PlacementUnavailable], None],
     ) -> None:
         self._register = register
         self._client = client
@@ -56,6 +57,7 @@ class Mover:
         self._turn = turn
         self._guests = guests
         self._check_open = check_open
+        self._silent = silent
         self._settler = Settler(register, client, guests)
         self._follower = Follower(register, client, turn, guests, clock)
 
@@ -85,22 +87,23 @@ class Mover:
                 )
             return MoveAttempt(self._register, self._client, self._clock, kind, migration, request).run()
 
-    def confirm(self, migration: str, *, instance: str | None = None) -> Move:
+    def confirm(self, migration: str, *, instance: str | None = None, now: bool = True) -> Move:
         """The instance stays at the destination, the source is free. The same again is no error.
 
         The move that is returned is `confirmed`; or `confirming`: placement is away, or (at the source) the
-        guest has yet to go. `instance` says whose migration it is, where the source could not tell. Raises
-        UnknownConsumer, ClaimConflict (it was reverted), PlacementError, StateError.
+        guest has yet to go. `instance` says whose migration it is, where the source could not tell; `now`
+        False: placement is known to be away. Raises UnknownConsumer, ClaimConflict (it was reverted),
+        PlacementError, StateError.
         """
-        return self._ended(migration, instance, MoveStep.CONFIRM, MoveState.CONFIRMED)
+        return self._ended(migration, instance, MoveStep.CONFIRM, MoveState.CONFIRMED, now)
 
-    def revert(self, migration: str, *, instance: str | None = None) -> Move:
+    def revert(self, migration: str, *, instance: str | None = None, now: bool = True) -> Move:
         """The instance has its old place again, with the same devices, and the destination is free.
 
         As `confirm`; `reverting` also while the guest has yet to leave the destination, so that nobody gets
         its place before it is clean.
         """
-        return self._ended(migration, instance, MoveStep.REVERT, MoveState.REVERTED)
+        return self._ended(migration, instance, MoveStep.REVERT, MoveState.REVERTED, now)
 
     def delete(self, move: Move, *, now: bool) -> bool:
         """The instance is released in the middle of its move: both parts go. True: they are gone.
@@ -159,7 +162,7 @@ class Mover:
 
     # Below
 
-    def _ended(self, migration: str, hint: str | None, step: MoveStep, end: MoveState) -> Move:
+    def _ended(self, migration: str, hint: str | None, step: MoveStep, end: MoveState, now: bool) -> Move:
         known = self.moves().get(migration)
         if known is None and hint is not None:
             known = self._follower.hint(hint, migration)
@@ -182,13 +185,14 @@ class Mover:
                 raise ClaimConflict(
                     f"Migration {migration} of {move.instance} is {move.state} already.", migration=migration
                 )
-            return self._settled(move)
+            return self._settled(move) if now or move.kind is MoveKind.REBUILD else move
 
     def _settled(self, move: Move) -> Move:
         try:
             return self._settler.settle(move)
         except PlacementUnavailable as error:
             LOG.warning("The end of migration %s waits for placement: %s", move.migration, error.message)
+            self._silent(error)
             return move
 
     def _again(self, move: Move) -> bool:

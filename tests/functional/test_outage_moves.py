@@ -105,9 +105,18 @@ def test_an_agent_whose_placement_goes_in_the_middle_of_a_resize_catches_up_in_o
     agent.wire.cut = not isinstance(placement, OpenStack)
     ending = getattr(agent.agent, f"{end}_move")(MIGRATION, None)
     assert ending.state not in (MoveState.CONFIRMED, MoveState.REVERTED), "it is journaled, and owed"
+    assert not agent.agent.status()["placement"]["ok"]
+    with pytest.raises(ClaimsClosed):
+        agent.agent.claim(request(VCPU=1))
+    asked_so_far = agent.wire.requests
+    for _ in range(3):
+        assert getattr(agent.agent, f"{end}_move")(MIGRATION, None) == ending
+        agent.agent.deliver()
+    assert agent.wire.requests == asked_so_far
     agent.wire.cut = False
     outage.end()
-    agent.agent.deliver()
+    agent.retry()
+    assert agent.agent.condition.state is State.READY
     (move,) = agent.agent.moves()
     assert move.state is (MoveState.CONFIRMED if end == "confirm" else MoveState.REVERTED)
     (claim,) = [claim for _, claim in agent.agent.instances() if claim]

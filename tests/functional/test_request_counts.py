@@ -71,15 +71,29 @@ def writes(calls: list[str]) -> list[str]:
     return [call for call in calls if not call.startswith("GET")]
 
 
+NAMES = ("resource_classes/CUSTOM_HUGEPAGES_", "traits/CUSTOM_PHYSNET_")
+"""Where the names of the host's own begin."""
+
+
+@pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("cards", [0, 30])
 def test_the_first_report_is_at_most_three_requests_a_provider_and_two(
-    placement: Placement, cards: int, tmp_path: Path
+    placement: Placement, cards: int, tmp_path: Path, *, first: bool
 ) -> None:
+    """Names that nobody in the fleet had before are made once, by its first host."""
     counted = Counted(placement, tmp_path)
     with closing(counted.world):
         counted.world.driver.change(gpus=tuple(Gpu(f"0000:{n:02x}:00.0", "VGPU", 4) for n in range(cards)))
+        if not first:
+            for size in (2048, 1048576):
+                counted.raw.ensure_resource_class(f"CUSTOM_HUGEPAGES_{size}KIB")
+            for number in range(2):
+                counted.raw.ensure_trait(f"CUSTOM_PHYSNET_PHYSNET{number}")
         calls = counted.look("the start")
-        assert len(calls) <= 3 * len(counted.agent.tree()[0]) + 2
+        made = [call for call in calls if call.startswith(tuple(f"PUT /{name}" for name in NAMES))]
+        assert len(made) == (4 if first else 0)
+        once = len(made) + 1 if made else 0  # and the request that placement refused without them
+        assert len(calls) - once <= 3 * len(counted.agent.tree()[0]) + 2
         assert calls.count("POST /reshaper") == 1
 
 
@@ -168,6 +182,21 @@ def test_a_claim_that_somebody_was_faster_than_is_one_refused_write_and_one_read
     assert host.taken() == [
         f"PUT /allocations/{asked.consumer}",
         f"GET /resource_providers/{root.uuid}/allocations",
+    ]
+
+
+def test_only_the_provider_that_placement_calls_full_is_read_of_all_that_a_claim_is_on(host: Counted) -> None:
+    (root,) = host.agent.tree()[0].roots
+    other, asked = request(PGPU=1), request(VCPU=1, DISK_GB=1, PGPU=1)
+    foreseen = host.agent.explain(asked).allocations
+    (card,) = foreseen.keys() - {root.uuid}
+    host.raw.write_allocations(ConsumerAllocations(other.consumer, {card: {"PGPU": 1}}))
+    host.taken()
+    with pytest.raises(DoesNotFit, match="1 PGPU asked, 0 free"):
+        host.agent.claim(asked)
+    assert host.taken() == [
+        f"PUT /allocations/{asked.consumer}",
+        f"GET /resource_providers/{card}/allocations",
     ]
 
 

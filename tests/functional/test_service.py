@@ -19,6 +19,7 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.condition import State
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateError, UnknownConsumer
+from agent.moves.table import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Reply
 from agent.settings import Settings, load
@@ -147,6 +148,64 @@ def test_retry_after_is_honoured(world: World) -> None:
     world.retry()
     assert world.agent.condition.state is State.READY
     assert world.agent.instances() == ()
+
+
+@pytest.mark.parametrize("step", ["release", "confirm_move", "revert_move"])
+def test_retry_after_is_honoured_by_what_is_journaled(
+    world: World, step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.agent.look("the start")
+    asked, migration = request(VCPU=1), str(uuid4())
+    world.agent.claim(asked)
+    if step != "release":
+        grown = replace(request(VCPU=2), consumer=asked.consumer)
+        world.agent.begin_move(MoveKind.RESIZE, migration, grown)
+    world.wire.answer = Reply(503, None, {"retry-after": "120"})
+    before = world.wire.requests
+    for _ in range(3):
+        if step == "release":
+            assert world.agent.release(asked.consumer) is False
+        else:
+            assert not getattr(world.agent, step)(migration, None).ended
+        world.agent.look("an event")
+        world.agent.deliver()
+    assert world.wire.requests - before == 1
+    assert world.agent.condition.state is State.DEGRADED and 120 < world.retries[0] <= 120 + MAX_S
+    assert len([each for each in caplog.records if each.getMessage().startswith("Degraded")]) == 1
+    world.wire.answer = None
+    world.time[0] += 120 + MAX_S
+    world.agent.look("the retry")
+    assert world.agent.condition.state is State.READY
+    assert all(claim.state == "claimed" for _, claim in world.agent.instances() if claim)
+    assert all(move.ended for move in world.agent.moves())
+
+
+def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
+    world.agent.look("the start")
+    asked, migration = request(VCPU=1), str(uuid4())
+    world.agent.claim(asked)
+    grown = replace(request(VCPU=2), consumer=asked.consumer)
+    inner = world.wire.inner
+
+    class Busy:
+        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
+            if method == "POST":
+                return Reply(503, None, {"retry-after": "120"})
+            return inner.request(method, path, body, microversion=microversion)
+
+        def close(self) -> None:
+            inner.close()
+
+    world.wire.inner = Busy()
+    with pytest.raises(PlacementUnavailable, match="not known yet"):
+        world.agent.begin_move(MoveKind.RESIZE, migration, grown)
+    assert world.wire.last == "POST /allocations"  # and no read behind it
+    assert 120 < world.retries[-1] <= 120 + MAX_S
+    world.wire.inner = inner
+    world.retry()
+    assert world.agent.condition.state is State.READY
+    assert all(move.ended for move in world.agent.moves())
+    assert [claim.request for _, claim in world.agent.instances() if claim] == [asked]
 
 
 def test_hours_without_placement_end_within_one_pass(world: World) -> None:
