@@ -83,7 +83,7 @@ class HttpTransport:
                 if method != "GET" or not _was_cut(error):
                     raise
                 answer = self._send(method, path, body, microversion)
-        except exceptions.ClientException as error:
+        except (exceptions.ClientException, OSError) as error:
             raise _explained(error, f"{method} {path}") from error
         return Reply(answer.status_code, _parsed(answer), {n.lower(): v for n, v in answer.headers.items()})
 
@@ -104,7 +104,7 @@ class HttpTransport:
         """Placement's address, by Keystone's catalog or `endpoint_override`. Raises as `request` does."""
         try:
             found = self._adapter.get_endpoint()
-        except exceptions.ClientException as error:
+        except (exceptions.ClientException, OSError) as error:
             raise _explained(error, "find its address") from error
         if not found:
             raise PlacementError(
@@ -117,7 +117,7 @@ class HttpTransport:
         """As whom the agent asks, in words. Raises as `request` does."""
         try:
             user, project = self._adapter.get_user_id(), self._adapter.get_project_id()
-        except exceptions.ClientException as error:
+        except (exceptions.ClientException, OSError) as error:
             raise _explained(error, "say who asks") from error
         if user is None:
             return "whoever the token or the address stands for: Keystone was not asked"
@@ -164,10 +164,15 @@ def _was_cut(error: exceptions.ConnectFailure) -> bool:
     )
 
 
-def _explained(error: exceptions.ClientException, asked: str) -> PlacementError:
+def _explained(error: exceptions.ClientException | OSError, asked: str) -> PlacementError:
     """What went wrong before placement could answer, as ours."""
     reason = " ".join(str(error).split())
     match error:
+        case OSError():  # what was not there when a connection was to be made; all else keystoneauth words
+            return PlacementError(
+                f"Placement could not be asked to {asked}: {reason}. "
+                "Check cafile, certfile and keyfile in [placement]."
+            )
         case exceptions.ConnectTimeout():  # for answers that are late, too
             return PlacementUnavailable(f"Placement did not answer to {asked} in time: {reason}.", busy=True)
         case exceptions.ConnectionError() | exceptions.DiscoveryFailure():

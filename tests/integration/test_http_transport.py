@@ -391,6 +391,18 @@ def test_options_that_cannot_work_are_refused(options: Mapping[str, Any], words:
         open_transport("remote", options=options)
 
 
+@pytest.mark.parametrize("option", ["cafile", "certfile", "keyfile"])
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, option: str) -> None:
+    there = tmp_path / "there.pem"
+    there.touch()
+    files = {"certfile": str(there), "keyfile": str(there)} if option != "cafile" else {}
+    options = {"auth_type": "none", "endpoint_override": "https://127.0.0.1:9", "timeout": 2}
+    transport = HttpTransport.from_options({**options, **files, option: "/not/there.pem"})
+    told = pytest.raises(PlacementError, match=r"/not/there.pem.*Check cafile, certfile and keyfile")
+    with closing(transport), told:
+        transport.request("GET", "/", microversion="1.39")
+
+
 def test_an_application_credential_asks_for_no_project(wire: responses.RequestsMock) -> None:
     speak_keystone(wire)
     wire.put(f"{PLACEMENT}/traits/CUSTOM_X", status=201)
