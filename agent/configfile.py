@@ -46,11 +46,14 @@ Table = Mapping[str, Mapping[str, Configured]]
 
 
 def expand(files: Sequence[Path], directories: Sequence[Path]) -> tuple[Path, ...]:
-    """The files, then each directory's *.conf by name. Raises SettingsError for what is not there."""
+    """The files, then each directory's *.conf by name, no hidden ones, which are editors'.
+
+    Raises SettingsError for what is not there.
+    """
     found = list(files)
     for directory in directories:
         try:
-            found.extend(sorted(path for path in directory.iterdir() if path.suffix == ".conf"))
+            found.extend(sorted(path for path in directory.iterdir() if path.match("[!.]*.conf")))
         except OSError as error:
             raise _unreadable("directory", directory, error) from error
     return tuple(found)

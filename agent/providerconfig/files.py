@@ -10,12 +10,13 @@ SUFFIX = ".yaml"
 
 
 def load(directory: Path, *, required: bool) -> ProviderConfig:
-    """All entries of the directory's *.yaml files, by the files' names, as nova reads them.
+    """All entries of the directory's *.yaml files, by the files' names, as nova reads them: no hidden ones,
+    which are editors'.
 
     Without `required` a directory that is not there holds nothing. Raises SettingsError with file and key.
     """
     try:
-        files = sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
+        files = sorted(path for path in directory.iterdir() if path.match(f"[!.]*{SUFFIX}"))
     except FileNotFoundError as error:
         if not required:
             return ProviderConfig()

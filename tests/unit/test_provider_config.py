@@ -159,6 +159,7 @@ def test_the_files_of_a_directory_are_read_by_name(tmp_path: Path) -> None:
         text = one(f"{{identification: {{name: {name}}}, traits: {{additional: [CUSTOM_T]}}}}")
         (tmp_path / f"{name}.yaml").write_text(text)
     (tmp_path / "c.yaml.sample").write_text("nonsense: [")
+    (tmp_path / ".#a.yaml").symlink_to("somebody@edits-this")
     assert [each.name for each in load(tmp_path, required=True).entries] == ["a", "b"]
     (tmp_path / "d.yaml").mkdir()
     with pytest.raises(SettingsError, match=r"d.yaml cannot be read"):

@@ -183,6 +183,7 @@ def test_later_files_win_and_each_value_knows_its_own_file(file: Path, tmp_path:
     written(directory / "20-b.conf", "[DEFAULT]\nreserved_host_cpus = 2\n")
     written(directory / "10-a.conf", "[DEFAULT]\nreserved_host_cpus = 1\nreserved_host_disk_mb = 7\n")
     written(directory / "notes.txt", "no configuration")
+    (directory / ".#20-b.conf").symlink_to("somebody@edits-this")
     shown = describe(load([file], [directory]))["DEFAULT"]
     assert shown["reserved_host_cpus"] == {"value": 2, "origin": str(directory / "20-b.conf")}
     assert shown["reserved_host_disk_mb"] == {"value": 7, "origin": str(directory / "10-a.conf")}
