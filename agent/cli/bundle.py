@@ -28,10 +28,13 @@ def add_bundle_command(
 
 def bundle(args: Namespace) -> ExitCode:
     from agent.cli.commands import paths
+    from agent.cli.parser import SOCKET_DEFAULT
     from agent.doctor.bundle import gather
 
+    named = args.socket if args.socket != SOCKET_DEFAULT else ""
+
     def ask(socket: str, path: str) -> Any:
-        return Client(socket or args.socket, args.timeout).get(path)
+        return Client(named or socket or args.socket, args.timeout).get(path)
 
     path, members = gather(args.to, paths(args.config_file), paths(args.config_dir), ask)
     Output(args.output).show(

@@ -28,6 +28,7 @@ def add_doctor_command(
 
 def doctor(args: Namespace) -> ExitCode:
     from agent.cli.commands import paths
+    from agent.cli.parser import SOCKET_DEFAULT
     from agent.doctor.check import Verdict, worst
     from agent.doctor.examine import examine
 
@@ -35,9 +36,10 @@ def doctor(args: Namespace) -> ExitCode:
         return Client(socket, args.timeout, quiet=True).get("/v1/status")
 
     files, directories = paths(args.config_file), paths(args.config_dir)
+    named = args.socket if args.socket != SOCKET_DEFAULT else None
     checks = []
     with waiting("looking at the host") as tell:
-        for check in examine(files, directories, ask):
+        for check in examine(files, directories, ask, named):
             checks.append(check)
             tell(f"looking at the host; {len(checks)} checks done, the last one: {check.name}")
     answer = {"checks": [each.to_json() for each in checks]}

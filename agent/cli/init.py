@@ -11,7 +11,7 @@ from agent.cli.output import Output
 from agent.cli.terminal import Style, plain
 from agent.cli.tree import tree_lines
 from agent.cli.waiting import waiting
-from agent.errors import DriverError, ExitCode, SettingsError, UsageError
+from agent.errors import DriverError, ExitCode, SettingsError, StateError, UsageError
 
 Json = dict[str, Any]
 FILE_DEFAULT = "/etc/plimsoll/plimsoll.conf"
@@ -53,7 +53,9 @@ def init(args: Namespace) -> ExitCode:
         print("nothing was written", file=sys.stderr)
         return ExitCode.DONE
     _write(path, text)
-    print(f"written: {path}; next: systemctl restart plimsoll-agent && plimsoll status", file=sys.stderr)
+    service = "systemctl restart plimsoll-agent && plimsoll status"
+    next_ = service if args.file == FILE_DEFAULT else f"plimsoll agent --config-file {path}"
+    print(f"written: {path}; next: {next_}", file=sys.stderr)
     return ExitCode.DONE
 
 
@@ -127,14 +129,20 @@ def _agreed(path: Path) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
-    """Raises OSError."""
+    """Raises StateError, OSError."""
     import shutil
 
     from agent.files import write_atomically
 
-    if path.exists():
-        path.with_name(f"{path.name}.old").write_bytes(path.read_bytes())
-    write_atomically(path, text)
+    try:
+        if path.exists():
+            path.with_name(f"{path.name}.old").write_bytes(path.read_bytes())
+        write_atomically(path, text)
+    except OSError as error:
+        raise StateError(
+            f"{path} cannot be written: {error.strerror}; make its directory, run this as root, or name "
+            "another file with --file."
+        ) from error
     try:
         shutil.chown(path, group=AGENT_GROUP)
         path.chmod(0o640)

@@ -11,9 +11,15 @@ from agent.settings import load
 
 
 def examine(
-    config_files: Sequence[Path], config_dirs: Sequence[Path], ask: Callable[[str], Any]
+    config_files: Sequence[Path],
+    config_dirs: Sequence[Path],
+    ask: Callable[[str], Any],
+    socket: str | None = None,
 ) -> Iterator[Check]:
-    """Each check as it is made; the slow ones, which ask somebody else, are the last. Writes nothing."""
+    """Each check as it is made; the slow ones, which ask somebody else, are the last. Writes nothing.
+
+    `socket` is where the agent is asked, if not where the settings say.
+    """
     yield host.versions()
     yield host.clock()
     try:
@@ -26,6 +32,6 @@ def examine(
     yield from state.state_directory(settings.state_path)
     yield state.identity(settings.state_path, settings.host)
     yield from state.databases(settings.state_path)
-    yield from service.agent(settings, ask)
+    yield from service.agent(Path(socket) if socket else settings.api.socket, ask)
     yield from service.placement(settings)
     yield from host.hypervisor(settings)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from agent.doctor.check import Check, bad, good, warning
@@ -14,9 +15,8 @@ from agent.settings import Settings
 UNIT = "plimsoll-agent"
 
 
-def agent(settings: Settings, ask: Any) -> Iterator[Check]:
+def agent(socket: Path, ask: Any) -> Iterator[Check]:
     """`ask(socket path)` is GET /v1/status; see the local API."""
-    socket = settings.api.socket
     try:
         status = ask(str(socket))
     except DaemonUnreachable as error:

@@ -77,6 +77,12 @@ def test_a_running_agent_is_well(tmp_path: Path) -> None:
     assert "node1" in found["identity"]["sentence"] and "is ready" in found["agent"]["sentence"]
 
 
+def test_the_agent_is_asked_where_the_command_says(patient: Patient) -> None:
+    named = patient.state / "elsewhere"
+    done = plimsoll(patient.state / "s", "--socket", str(named), "doctor", "--config-file", str(patient.file))
+    assert f"No agent answers at {named}." in done.stdout
+
+
 def test_a_host_before_its_first_start_has_no_bad_thing(patient: Patient) -> None:
     patient.state.rmdir()
     verdicts = [each.verdict.value for each in examine((patient.file,), (), nobody)]

@@ -47,6 +47,16 @@ def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "plimsoll.conf.old").read_text("utf-8") == "mine"
 
 
+def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "none" / "plimsoll.conf"
+    done = plimsoll(tmp_path / "s", "init", "--driver", "fake", "--file", str(file), "--yes")
+    assert done.returncode == ExitCode.FAILED
+    assert (
+        done.stderr.startswith(f"plimsoll: {file} cannot be written: No such file")
+        and "--file" in done.stderr
+    )
+
+
 def test_it_asks_a_person(tmp_path: Path) -> None:
     for answer, written in ((b"n\n", False), (b"y\n", True)):
         ours, theirs = pty.openpty()
