@@ -1,9 +1,10 @@
 """The applier: writes a plan to placement, one operation after the other."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from random import SystemRandom
 from typing import TypeVar
 
@@ -41,7 +42,11 @@ OFFER_RAISES = 2
 """By how much a reshape raises the generation of a provider that had no inventory. Where a service did it
 otherwise, the next write or read of the provider would notice and read it again."""
 
+NAMES = (CreateResourceClass, CreateTrait)
+_BAD_REQUEST = 400
+
 _JITTER = SystemRandom()
+_Value = TypeVar("_Value")
 
 
 def apply(
@@ -54,29 +59,33 @@ def apply(
 ) -> ProviderTree:
     """Write the plan, made from `current`, and return the tree as placement now has it.
 
-    One request an operation, and one for all the inventories together that are offered for the first time. A
+    One request an operation, and one for all the inventories together that are offered for the first time;
+    traits and resource classes are made where placement turns out not to know them, which a fleet's does. A
     provider whose generation was raised in between (a claim does that) is read again, it alone, `read_again`
     is told its uuid, and the operation is written once more if what it changes is still as it was when the
     plan was made; others' changes beside it are kept. Raises PlacementConflict where it is not, or after
     ATTEMPTS_MAX writes: read the tree and plan again; IdentityError where a name or uuid of ours belongs to
     a provider outside our tree; ApplyError, caused by the PlacementError, for all else.
     """
-    writer = _Writer(client, current, sleep, read_again)
-    done: list[str] = []
-    for batch in _batches(plan.operations):
-        with _told(plan, batch[0], done):
+    names = [each for each in plan.operations if isinstance(each, NAMES)]
+    writer = _Writer(client, current, sleep, read_again, names)
+    for batch in _batches(each for each in plan.operations if not isinstance(each, NAMES)):
+        with _told(plan, batch[0], writer.done):
             offered = writer.offer(batch)
         if offered:
-            done.extend(operation.line() for operation in batch)
+            writer.done.extend(operation.line() for operation in batch)
             continue
         for operation in batch:
-            with _told(plan, operation, done):
+            with _told(plan, operation, writer.done):
                 writer.write(operation)
-            done.append(operation.line())
+            writer.done.append(operation.line())
+    for operation in writer.unused_names():
+        with _told(plan, operation, writer.done):
+            writer.make(operation)
     return writer.tree
 
 
-def _batches(operations: Sequence[Operation]) -> Iterator[tuple[Operation, ...]]:
+def _batches(operations: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]:
     """Each operation by itself, but inventories together that are offered one after the other on providers
     that had none."""
     batch: list[Operation] = []
@@ -101,7 +110,8 @@ def _told(plan: Plan, operation: Operation, done: list[str]) -> Iterator[None]:
         raise
     except PlacementError as error:
         raise ApplyError(
-            f"Placement stopped the plan at operation {len(done) + 1} of {len(plan.operations)} "
+            f"Placement stopped the plan at operation {plan.operations.index(operation) + 1} of "
+            f"{len(plan.operations)} "
             f"({operation.line().rstrip('.')}): {error.message} What was done before stays and the next "
             "pass goes on from there.",
             operation=operation.to_json(),
@@ -111,7 +121,10 @@ def _told(plan: Plan, operation: Operation, done: list[str]) -> Iterator[None]:
 
 
 class _Writer:
-    """Writes operations with the generations that it knows, and keeps track of them."""
+    """Writes operations with the generations that it knows, and keeps track of them.
+
+    `names` are made together, at the first request that placement refuses as long as they are not.
+    """
 
     def __init__(
         self,
@@ -119,8 +132,12 @@ class _Writer:
         current: ProviderTree,
         sleep: Callable[[float], None],
         read_again: Callable[[str], None],
+        names: Sequence[CreateResourceClass | CreateTrait],
     ) -> None:
         self._client = client
+        self._names = list(names)
+        self._known: set[CreateResourceClass | CreateTrait] = set()
+        self.done: list[str] = []
         self._providers = {provider.uuid: provider for provider in current}
         self._sleep = sleep
         self._read_again = read_again
@@ -128,6 +145,18 @@ class _Writer:
     @property
     def tree(self) -> ProviderTree:
         return ProviderTree(self._providers.values())
+
+    def unused_names(self) -> Sequence[CreateResourceClass | CreateTrait]:
+        """Those of which no request told that placement has them: a reshape needs them next."""
+        return [each for each in self._names if each not in self._known]
+
+    def make(self, name: CreateResourceClass | CreateTrait) -> None:
+        if isinstance(name, CreateTrait):
+            self._client.ensure_trait(name.name)
+        else:
+            self._client.ensure_resource_class(name.name)
+        self._names.remove(name)
+        self.done.append(name.line())
 
     def offer(self, batch: Sequence[Operation]) -> bool:
         """Offer the inventories of several providers that had none in one request, all of them or none.
@@ -138,13 +167,11 @@ class _Writer:
         now = [self._providers[each.provider] for each in offers]
         if len(offers) < 2 or any(provider.inventories for provider in now):
             return False
+        wanted = {
+            each.provider: (of.generation or 0, each.after) for each, of in zip(offers, now, strict=True)
+        }
         try:
-            self._client.offer(
-                {
-                    each.provider: (of.generation or 0, each.after)
-                    for each, of in zip(offers, now, strict=True)
-                }
-            )
+            self._named(lambda: self._client.offer(wanted))
         except PlacementUnavailable:
             raise
         except PlacementError:
@@ -152,14 +179,22 @@ class _Writer:
         for each, of in zip(offers, now, strict=True):
             generation = (of.generation or 0) + OFFER_RAISES
             self._providers[of.uuid] = replace(of, inventories=each.after, generation=generation)
+            self._known.update(map(CreateResourceClass, each.after))
         return True
+
+    def _named(self, ask: Callable[[], _Value]) -> _Value:
+        """Asked once more with the plan's names made, where placement may have missed one."""
+        try:
+            return ask()
+        except PlacementError as error:
+            if error.status != _BAD_REQUEST or not self._names:
+                raise
+        for name in list(self._names):
+            self.make(name)
+        return ask()
 
     def write(self, operation: Operation) -> None:
         match operation:
-            case CreateResourceClass():
-                self._client.ensure_resource_class(operation.name)
-            case CreateTrait():
-                self._client.ensure_trait(operation.name)
             case CreateProvider():
                 self._providers[operation.provider] = self._create(operation)
             case RenameProvider():
@@ -169,7 +204,7 @@ class _Writer:
             case DeleteProvider():
                 self._client.delete_provider(operation.provider)
                 del self._providers[operation.provider]
-            case _:
+            case PutTraits() | PutAggregates() | PutInventories() | DeleteInventories():
                 self._providers[operation.provider] = self._change(operation)
 
     def _create(self, operation: CreateProvider) -> Provider:
@@ -226,7 +261,7 @@ class _Writer:
             if _alike(now, wanted):
                 return now
             try:
-                return replace(wanted, generation=self._put(operation, wanted))
+                return replace(wanted, generation=self._named(partial(self._put, operation, wanted)))
             except PlacementConflict:
                 if attempt == ATTEMPTS_MAX:
                     raise
@@ -240,11 +275,14 @@ class _Writer:
         generation = wanted.generation or 0
         match operation:
             case PutTraits():
-                return self._client.put_traits(wanted.uuid, generation, wanted.traits)
+                generation = self._client.put_traits(wanted.uuid, generation, wanted.traits)
+                self._known.update(map(CreateTrait, wanted.traits))
             case PutAggregates():
-                return self._client.put_aggregates(wanted.uuid, generation, wanted.aggregates)
+                generation = self._client.put_aggregates(wanted.uuid, generation, wanted.aggregates)
             case PutInventories() | DeleteInventories():
-                return self._client.put_inventories(wanted.uuid, generation, wanted.inventories)
+                generation = self._client.put_inventories(wanted.uuid, generation, wanted.inventories)
+                self._known.update(map(CreateResourceClass, wanted.inventories))
+        return generation
 
 
 def _alike(one: Provider, other: Provider) -> bool:
@@ -291,9 +329,6 @@ def _merged_inventories(
         merged.pop(name, None)
         merged.update(wanted)
     return merged
-
-
-_Value = TypeVar("_Value")
 
 
 def _only(values: Mapping[str, _Value], name: str) -> dict[str, _Value]:
