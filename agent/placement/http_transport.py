@@ -16,6 +16,7 @@ from keystoneauth1.plugin import BaseAuthPlugin
 from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
 from agent.errors import PlacementError, PlacementUnavailable, SettingsError
+from agent.placement.answers import TOO_MANY_REQUESTS, retry_after_s
 from agent.placement.transport import Reply
 
 CONNECT_TIMEOUT_MAX_S = 5.0
@@ -177,10 +178,14 @@ def _explained(error: exceptions.ClientException | OSError, asked: str) -> Place
             return PlacementUnavailable(f"Placement did not answer to {asked} in time: {reason}.", busy=True)
         case exceptions.ConnectionError() | exceptions.DiscoveryFailure():
             return PlacementUnavailable(f"Placement did not answer to {asked}: {reason}.")
-        case exceptions.HttpError() if error.http_status >= 500:
+        case exceptions.HttpError() if error.http_status >= 500 or error.http_status == TOO_MANY_REQUESTS:
+            seconds = None if error.response is None else retry_after_s(error.response.headers)
+            told: dict[str, Any] = {} if seconds is None else {"retry_after": seconds}
             return PlacementUnavailable(
                 f"Keystone could not vouch for the agent, so {asked} was not sent to placement: {reason}.",
                 status=error.http_status,
+                busy=True,
+                **told,
             )
         case exceptions.HttpError():
             return PlacementError(

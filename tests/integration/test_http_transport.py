@@ -266,6 +266,7 @@ def test_a_token_that_ran_out_is_fetched_again(wire: responses.RequestsMock, rem
     ("status", "kind", "words"),
     [
         (401, PlacementError, "does not accept the agent"),
+        (429, PlacementUnavailable, "Keystone could not vouch"),
         (503, PlacementUnavailable, "Keystone could not vouch"),
     ],
 )
@@ -273,10 +274,11 @@ def test_keystone_says_no(
     wire: responses.RequestsMock, remote: PlacementClient, status: int, kind: type[PlacementError], words: str
 ) -> None:
     wire.get(KEYSTONE, json=VERSION)
-    wire.post(f"{KEYSTONE}/auth/tokens", status=status)
+    wire.post(f"{KEYSTONE}/auth/tokens", status=status, headers={"Retry-After": "7"})
     with pytest.raises(PlacementError, match=words) as raised:
         remote.ensure_trait("CUSTOM_X")
     assert type(raised.value) is kind
+    assert raised.value.details.get("retry_after") == (7.0 if kind is PlacementUnavailable else None)
 
 
 def test_keystone_does_not_answer(wire: responses.RequestsMock, remote: PlacementClient) -> None:
