@@ -5,7 +5,7 @@ mediated devices, its network interface. The parent of a virtual function is a b
 only `physical_function` says whose it is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from drivers.libvirt.nodedevs import MediatedDevice, NetDevice, NodeDevice, PciDevice
@@ -94,8 +94,23 @@ def mdev_types(card: Card) -> frozenset[str]:
     return frozenset(type_id for parent in card.mdev_parents for type_id in parent.mdev_types)
 
 
+def parents_for(card: Card, type_id: str, named: Collection[str] = ()) -> tuple[PciDevice, ...]:
+    """The functions on which that type can be made: those `named`, or all where the card or none is."""
+    return tuple(
+        parent
+        for parent in card.mdev_parents
+        if type_id in parent.mdev_types
+        and (not named or parent.address in named or card.device.address in named)
+    )
+
+
 def mdev_total(
-    card: Card, type_id: str, most: int | None = None, cap: int | None = None, made: int | None = None
+    card: Card,
+    type_id: str,
+    most: int | None = None,
+    cap: int | None = None,
+    made: int | None = None,
+    named: Collection[str] = (),
 ) -> int:
     """How many mediated devices of that type the card is good for, those that are there included.
 
@@ -104,19 +119,23 @@ def mdev_total(
     That shrinks for all types of a card when one device is made, so those that are there are counted whatever
     their type: then the total stays as it is while guests come and go. Virtual functions each offer one of
     what they share, so without `most` only one more than there are is certain.
-    What is there is never left out, whatever the cap.
+    What is there is never left out, whatever the cap. `named` see `parents_for`.
     """
     made = sum(mdev.active for mdev in card.mdevs) if made is None else made
-    total = made + mdev_room(card, type_id, most, made)
+    total = made + mdev_room(card, type_id, most, made, named)
     return total if cap is None else min(total, max(cap, made))
 
 
-def mdev_room(card: Card, type_id: str, most: int | None = None, made: int | None = None) -> int:
+def mdev_room(
+    card: Card,
+    type_id: str,
+    most: int | None = None,
+    made: int | None = None,
+    named: Collection[str] = (),
+) -> int:
     """How many more of that type can be made on the card now; see `mdev_total`."""
     made = sum(mdev.active for mdev in card.mdevs) if made is None else made
-    offers = [
-        parent.mdev_types[type_id].available for parent in card.mdev_parents if type_id in parent.mdev_types
-    ]
+    offers = [parent.mdev_types[type_id].available for parent in parents_for(card, type_id, named)]
     shared = any(parent.physical_function is not None for parent in card.mdev_parents)
     if most is not None:
         return min(sum(offers), max(0, most - made))

@@ -117,10 +117,17 @@ def _provider(offer: Offer, name: str, parent: str) -> DescribedProvider:
 
 def _division(offer: Offer, host: str) -> Division:
     card, facts = offer.card, offer.facts
+    specs = mdev_specs_of(card, offer.settings.mdevs)
+    if len({spec.resource_class for spec in specs}) < len(specs):
+        raise DriverDataError(
+            f"[devices] enabled_mdev_types divides {card.device.address} into "
+            f"{', '.join(spec.type_id for spec in specs)}, some of which have one class; give each an "
+            "mdev_class of its own, or let device_addresses name the card for one of them only"
+        )
     return Divided(
         card,
         host,
-        mdev_specs_of(card, offer.settings.mdevs),
+        specs,
         facts.most.get(card.device.address, {}),
         facts.made.get(card.device.address),
         tuple(each for each in offer.missing if each.type_id),
@@ -210,13 +217,17 @@ def _functions(offer: Offer) -> Iterator[tuple[PciDevice, DeviceSpec | None]]:
     A card and its parts exclude each other: one that is meant to be divided into mediated devices is not
     given away in functions, and one that was given away whole has no parts to give. Where both are meant, the
     card and its virtual functions, that is for claims to see to (`DescribedProvider.ways`), if they can be
-    told apart by their classes.
+    told apart by their classes. All of an IOMMU group is for one guest: while a domain has something of it,
+    the rest is not for others.
     """
     card, settings = offer.card, offer.settings
     whole = card.device.address in offer.held
     divided = bool(card.mdevs) or bool(mdev_specs_of(card, settings.mdevs))
     parts: set[str] = set()
+    left_out = _beyond_caps(offer)
     for function in (*card.vfs, card.device):
+        if function.address in left_out:
+            continue
         is_card = function is card.device
         in_use = function.address in offer.held
         vgpu_type = offer.facts.vgpu_types.get(function.address)
@@ -225,12 +236,29 @@ def _functions(offer: Offer) -> Iterator[tuple[PciDevice, DeviceSpec | None]]:
         if not in_use:
             if whole or divided or vgpu_type == NO_TYPE or (is_card and resource_class in parts):
                 continue
+            if not offer.held.isdisjoint(function.iommu_devices):
+                continue
             if _vgpu_spec(offer, function) is None and (
                 spec is None or (is_card and _means_virtual_functions(card, spec))
             ):
                 continue
         parts.add(resource_class)
         yield function, spec
+
+
+def _beyond_caps(offer: Offer) -> frozenset[str]:
+    """The virtual functions of a type beyond its max_instances; those in use count first."""
+    found: set[str] = set()
+    taken: dict[str, int] = {}
+    held = offer.held
+    for vf in sorted(offer.card.vfs, key=lambda vf: (vf.address not in held, vf.address)):
+        spec = _vgpu_spec(offer, vf)
+        if spec is None or spec.max_instances is None:
+            continue
+        taken[spec.type_id] = taken.get(spec.type_id, 0) + 1
+        if taken[spec.type_id] > spec.max_instances and vf.address not in held:
+            found.add(vf.address)
+    return frozenset(found)
 
 
 def _vgpu_spec(offer: Offer, function: PciDevice) -> MdevSpec | None:

@@ -12,7 +12,7 @@ from typing import Any
 from agent.errors import SettingsError
 from agent.naming import LIVE_MIGRATABLE, ONE_TIME_USE, custom_class, custom_traits
 from agent.novajson import flag_of, id_of, known_object, text_of
-from drivers.libvirt.cards import Card
+from drivers.libvirt.cards import Card, parents_for
 from drivers.libvirt.nodedevs import PciDevice
 
 _FLAGS = ("one_time_use", "live_migratable", "managed", "trusted")
@@ -175,15 +175,7 @@ def mdev_specs_of(card: Card, specs: tuple[MdevSpec, ...]) -> tuple[MdevSpec, ..
 
     That is the first; and where that names the card, all that name it.
     """
-    found = [spec for spec in specs if _is_meant(card, spec)]
+    found = [spec for spec in specs if parents_for(card, spec.type_id, spec.addresses)]
     if found and found[0].addresses:
         return tuple(spec for spec in found if spec.addresses)
     return tuple(found[:1])
-
-
-def _is_meant(card: Card, spec: MdevSpec) -> bool:
-    return any(
-        spec.type_id in parent.mdev_types
-        and (not spec.addresses or bool({parent.address, card.device.address} & spec.addresses))
-        for parent in card.mdev_parents
-    )

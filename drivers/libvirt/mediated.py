@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 
 from agent.driver import DescribedInventory
 from agent.naming import mdev_type_trait
-from drivers.libvirt.cards import Card, Remembered, mdev_room, mdev_total
+from drivers.libvirt.cards import Card, Remembered, mdev_room, mdev_total, parents_for
 from drivers.libvirt.devicespec import MdevSpec
 from drivers.libvirt.nodedevs import MediatedDevice
 
@@ -74,7 +74,7 @@ class Divided:
     def _of_one_type(self, spec: MdevSpec) -> Division:
         """Whatever is there takes room, also of another type; only what is of this one is given out."""
         most = self.most.get(spec.type_id)
-        total = mdev_total(self.card, spec.type_id, most, spec.max_instances, self.made)
+        total = mdev_total(self.card, spec.type_id, most, spec.max_instances, self.made, spec.addresses)
         total = max(total, len(self.active) + len(self.lost))
         there = max(len(self.active), self.made or 0)
         own = self._own(spec)
@@ -88,7 +88,7 @@ class Divided:
             own = self._own(spec)
             held = len(own) + sum(each.resource_class == spec.resource_class for each in self.lost)
             most = self.most.get(spec.type_id)
-            now = len(own) + mdev_room(self.card, spec.type_id, most, self.made)
+            now = len(own) + mdev_room(self.card, spec.type_id, most, self.made, spec.addresses)
             total = now if most is None else most
             if spec.max_instances is not None:
                 total = min(total, spec.max_instances)
@@ -137,9 +137,7 @@ class Divided:
         names = {mdev.parent for mdev in self.active}
         busy = {each.parent for each in self.lost}
         there = {mdev.uuid for mdev in self.active} | {each.unit for each in self.lost}
-        for parent in self.card.mdev_parents:
-            if spec.type_id not in parent.mdev_types:
-                continue
+        for parent in parents_for(self.card, spec.type_id, spec.addresses):
             if parent.physical_function is None:
                 count = self.most.get(spec.type_id, parent.mdev_types[spec.type_id].available) + len(there)
             else:

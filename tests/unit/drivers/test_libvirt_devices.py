@@ -323,3 +323,58 @@ def test_one_time_use_is_for_whole_devices() -> None:
         parse_device_specs(('{"address": "0000:41:00.0", "physical_network": "p", "one_time_use": true}',))
     with pytest.raises(SettingsError, match="live_migratable must be true or false, not 'perhaps'"):
         parse_device_specs(('{"address": "0000:41:00.0", "live_migratable": "perhaps"}',))
+
+
+def test_only_the_functions_that_are_named_are_divided() -> None:
+    """The others are for something else, another type for example; what is there is never left out."""
+    named = [f"0000:84:00.{number}" for number in (1, 2)]
+    found = describe("vfs", DeviceSettings(mdevs=(MdevSpec("nvidia-471", frozenset(named)),)))
+    card = found["pci:0000:84:00.0"]
+    assert amounts(card) == {"VGPU": 2}
+    assert sorted(each["parent"] for each in card.to_make["VGPU"].values()) == named
+    others = frozenset({"0000:84:00.2", "0000:84:00.3"})
+    found = describe("mdevs", DeviceSettings(mdevs=(MdevSpec("nvidia-471", others),)))
+    card = found["pci:0000:84:00.0"]
+    assert amounts(card) == {"VGPU": 3}, "one is on the first function already"
+    assert {each["parent"] for each in card.to_make["VGPU"].values()} == others
+
+
+def test_types_of_one_class_on_functions_of_one_card_are_named() -> None:
+    """Their addresses differ, so that only the card shows it."""
+    types = [MdevSpec(f"nvidia-{n}", frozenset({f"0000:84:00.{n - 470}"})) for n in (471, 473)]
+    with pytest.raises(DriverDataError, match=r"0000:84:00\.0 into nvidia-471, nvidia-473, some of which"):
+        describe("vfs", DeviceSettings(mdevs=tuple(types)))
+    types[1] = replace(types[1], resource_class="CUSTOM_40C")
+    card = describe("vfs", DeviceSettings(mdevs=tuple(types)))["pci:0000:84:00.0"]
+    assert [len(card.to_make[name]) for name in ("VGPU", "CUSTOM_40C")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("cap", "held", "given"), [(2, "", "12"), (1, "3", "3"), (1, "34", "34"), (9, "", "1234")]
+)
+def test_a_cap_caps_functions_of_a_vendors_own_driver_exactly_too(cap: int, held: str, given: str) -> None:
+    functions = recorded("vendor-vfio")
+    types = {vf.address: "471" for card in functions for vf in card.vfs if card.device.address in MOST}
+    (card,) = describe_cards(
+        DeviceFacts(functions, vgpu_types=types),
+        DeviceSettings(mdevs=(MdevSpec("nvidia-471", max_instances=cap),)),
+        "node1",
+        under_cells,
+        held=frozenset(f"0000:84:00.{number}" for number in held),
+    )
+    assert amounts(card) == {"VGPU": len(given)}
+    assert set(card.units["VGPU"]) == {f"0000:84:00.{number}" for number in given}
+
+
+def test_all_of_an_iommu_group_is_for_one_guest() -> None:
+    group = ("0000:43:00.0", "0000:83:00.0")
+    found = tuple(
+        replace(card, device=replace(card.device, iommu_devices=group))
+        if card.device.address in group
+        else card
+        for card in recorded("boot")
+    )
+    settings = DeviceSettings(parse_device_specs((WHOLE,)))
+    for held in ((), group[:1], group):
+        described = describe_cards(DeviceFacts(found), settings, "node1", under_cells, held=frozenset(held))
+        assert {each.device for each in described} == {f"pci:{address}" for address in held or group}
