@@ -35,8 +35,9 @@ class Domain:
 
     `pins` {vCPU: host CPUs that it may run on} of the vCPUs that are there and are pinned at all;
     `emulator_pin` likewise. `memory_nodes` are the host's NUMA nodes that its memory must be on, if it must.
-    `mdevs` are uuids; `pci_devices` the addresses of <hostdev>, `interfaces` those of <interface>. `memory`
-    says what of the memory must be on which nodes, and in what pages.
+    `mdevs` are uuids; `pci_devices` the addresses of <hostdev>, and of disks that are an NVMe device whole,
+    `interfaces` those of <interface>. `memory` says what of the memory must be on which nodes, and in what
+    pages.
     """
 
     uuid: str
@@ -75,7 +76,11 @@ def parse_domain(text: str, what: str = "a domain", usual_page_kib: int = USUAL_
             uuid_of(each.get("uuid"), f"{what}: mediated device")
             for each in root.findall("devices/hostdev[@type='mdev']/source/address")
         ),
-        pci_devices=_once(_addresses(root, "devices/hostdev[@type='pci']", what)),
+        pci_devices=_once(
+            address
+            for path in ("devices/hostdev[@type='pci']", "devices/disk[@type='nvme']")
+            for address in _addresses(root, path, what)
+        ),
         interfaces=_once(_addresses(root, "devices/interface[@type='hostdev']", what)),
         memory_nodes=memory_nodes(root, what),
         memory=tuple(used_memory(root, what, usual_page_kib)),

@@ -118,6 +118,16 @@ def test_a_device_that_is_named_twice_is_one() -> None:
     assert parse_domain(domain(1, devices=hostdev * 2)).mdevs == (domain_uuid(9),)
 
 
+def test_a_disk_that_is_a_device_whole_is_held() -> None:
+    """Each namespace is a disk of its own, of one device."""
+    disk = (
+        "<disk type='nvme' device='disk'><source type='pci' managed='yes' namespace='{}'>"
+        "<address domain='0' bus='0x43' slot='0' function='0'/></source><target dev='vd{}'/></disk>"
+    )
+    found = parse_domain(domain(1, devices=disk.format(1, "b") + disk.format(2, "c")))
+    assert (found.pci_devices, found.disks) == (("0000:43:00.0",), ())
+
+
 def test_a_pool_of_virtual_functions_has_an_address_in_the_live_xml_only() -> None:
     network = "<interface type='network'><source network='vfs'/></interface>"
     assert parse_domain(domain(1, devices=network)).interfaces == ()
