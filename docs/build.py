@@ -77,9 +77,12 @@ def sphinx(builder: str, out: Path) -> None:
 
 
 def left_aligned(folder: Path) -> None:
-    """Man pages whose tables have narrow columns: to stretch their lines is ugly, and troff warns of it."""
+    """Man pages whose tables have narrow columns: to stretch their lines is ugly, and troff warns of it.
+
+    Links between the guide's pages have no address there, only empty brackets, which go.
+    """
     for page in folder.iterdir():
-        text = page.read_text("utf-8")
+        text = re.sub(r" \\%<(#[^>]*)?>", "", page.read_text("utf-8"))
         page.write_text(re.sub(r"^(\.TH .*)$", r"\1\n.ad l", text, count=1, flags=re.MULTILINE), "utf-8")
 
 
