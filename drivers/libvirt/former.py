@@ -149,6 +149,12 @@ def cells_gone(known: Classes, there: Collection[int]) -> tuple[int, ...]:
     return tuple(cell for cell in _cells(known) if cell not in there)
 
 
+def cells_changed(known: Classes, there: Collection[int]) -> bool:
+    """Whether the cells that were described are others than those that are `there`: what each of them had
+    nobody knows."""
+    return bool(before := set(_cells(known))) and before != set(there)
+
+
 def _cells(devices: Iterable[str]) -> list[int]:
     prefix = cell_device("")
     numbers = (device.removeprefix(prefix) for device in devices if device.startswith(prefix))

@@ -18,6 +18,7 @@ from drivers.libvirt.former import (
     USUAL,
     Classes,
     cells_before,
+    cells_changed,
     cells_gone,
     interfaces_of,
     renamed,
@@ -122,7 +123,7 @@ def _of_cells(
     """
     root = providers[0].name
     names = {provider.name for provider in providers}
-    whole: Counter[str] = Counter()
+    apart: dict[int, Mapping[str, int]] = {}
     for cell_id, totals in cell_totals.items():
         name = cell_provider_name(root, cell_id)
         if not totals:
@@ -131,11 +132,15 @@ def _of_cells(
             former = [cell_provider_name(root, each) for each in cells_before(cell_id, classes)]
             yield from (Move(source, totals, name, shares.get(cell_id, {})) for source in (root, *former))
         else:
+            apart[cell_id] = totals
+    if apart:
+        whole: Counter[str] = Counter()
+        for totals in apart.values():
             whole.update(totals)
-            yield Move(name, totals, root)
-    if whole:
-        gone = (cell_provider_name(root, each) for each in cells_gone(classes, cell_totals))
-        yield from (Move(source, dict(whole), root) for source in gone)
+        changed = cells_changed(classes, cell_totals)
+        sources = {cell: dict(whole) if changed else totals for cell, totals in apart.items()}
+        sources |= {cell: dict(whole) for cell in cells_gone(classes, cell_totals)}
+        yield from (Move(cell_provider_name(root, cell), each, root) for cell, each in sources.items())
 
 
 def _shares_by_cell(told: Iterable[Tenant], cells: Sequence[Cell]) -> dict[int, dict[str, dict[str, int]]]:
