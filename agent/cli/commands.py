@@ -9,6 +9,7 @@ from agent.cli import render
 from agent.cli.claimbody import claim_body
 from agent.cli.client import Client, claim_path
 from agent.cli.output import Output
+from agent.cli.terminal import plain
 from agent.cli.tree import tree_lines
 from agent.errors import DaemonUnreachable, ExitCode, PlimsollError
 
@@ -54,8 +55,8 @@ def claim(args: Namespace) -> ExitCode:
 
 
 def _claimed(claim: Json, providers: dict[str, Json]) -> Iterator[str]:
-    name = f" ({claim['name']})" if claim["name"] else ""
-    yield f"{claim['state']} for {claim['consumer']}{name}"
+    name = f" ({plain(claim['name'])})" if claim["name"] else ""
+    yield f"{plain(claim['state'])} for {plain(claim['consumer'])}{name}"
     yield from render.holdings_lines(claim, {uuid: each["name"] for uuid, each in providers.items()})
 
 

@@ -129,7 +129,7 @@ def holdings_lines(holder: Json, names: Mapping[str, str]) -> Iterator[str]:
         for provider, held in holder["allocations"].items()
         for name, amount in held["resources"].items()
     ]
-    yield from table(("PROVIDER", "RESOURCE CLASS", "AMOUNT", "UNITS"), rows)
+    yield from table(("PROVIDER", "RESOURCE CLASS", "AMOUNT", "UNITS"), sorted(rows))
     yield from cells_lines(holder)
     yield from makings_lines(holder)
 

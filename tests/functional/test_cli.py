@@ -77,6 +77,12 @@ def test_claim_then_instances_then_release(path: Path) -> None:
     assert CONSUMER in one_line(again)
 
 
+def test_a_name_that_plays_with_terminals_is_spelt_out(path: Path) -> None:
+    done = plimsoll(path, "claim", "--resources", "VCPU=1", "--name", "web\x1b[2J\n")
+    assert done.returncode == ExitCode.DONE
+    assert done.stdout.splitlines()[0].endswith(r" (web\x1b[2J\n)")
+
+
 def test_a_release_that_waits_for_placement_says_so(host: SmallHost, path: Path) -> None:
     plimsoll(path, "claim", CONSUMER, *WANTED)
     host.placement_away = True
