@@ -11,11 +11,8 @@ from collections.abc import Iterable, Mapping
 from agent.cpuset import format_cpu_set
 from agent.driver import DescribedInventory, HostSettings
 from agent.errors import DriverDataError, SettingsError
-from agent.naming import page_class
 
 MIB_PER_GIB = 1024
-HUGE_KIB = 1024
-"""No architecture's base page is as large, hardly a large one is smaller."""
 
 Inventories = dict[str, DescribedInventory]
 """{resource class: inventory}"""
@@ -79,15 +76,6 @@ def memory_inventory(memory_mb: int, reserved_mb: int, settings: HostSettings) -
             allocation_ratio=settings.ram_allocation_ratio,
             initial_allocation_ratio=settings.initial_ram_allocation_ratio,
         )
-    }
-
-
-def page_inventories(pages: Mapping[int, int]) -> Inventories:
-    """The large ones of {size in KiB: count}, by the page. They are part of MEMORY_MB as well."""
-    return {
-        page_class(size): DescribedInventory(total=count, allocation_ratio=1.0)
-        for size, count in sorted(pages.items())
-        if count > 0 and size >= HUGE_KIB
     }
 
 

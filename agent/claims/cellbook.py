@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from agent.claims.cells import CellStock, HostCells, use_of, use_of_guests
 from agent.claims.claim import Claim
 from agent.driver import Guest, GuestState
+from agent.naming import is_page_class
 
 CPUS = "PCPU"
 _ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
@@ -23,6 +24,7 @@ class CellBook:
         self.host = HostCells()
         self._claims: dict[str, Claim] = {}
         self._use: Counter[tuple[int, str]] = Counter()
+        self._pages: Counter[str] = Counter()
         self._owners: dict[int, str] = {}
         self._in_guests: dict[int, str] = {}
         self._guests: dict[str, Guest] = {}
@@ -40,6 +42,7 @@ class CellBook:
         self._claims[claim.consumer] = claim
         if claim.cells:
             self._use.update(use_of(claim.cells, self.host.small_page_kib))
+        self._pages.update(_pages_of(claim))
         for cpu in _cpus_of(claim):
             self._owners[cpu] = claim.consumer
 
@@ -49,6 +52,7 @@ class CellBook:
             return
         if claim.cells:
             self._use.subtract(use_of(claim.cells, self.host.small_page_kib))
+        self._pages.subtract(_pages_of(claim))
         for cpu in _cpus_of(claim):
             if self._owners.get(cpu) == consumer:
                 del self._owners[cpu]
@@ -81,6 +85,9 @@ class CellBook:
         own = None if keeps else self._claims.get(consumer)
         if own is not None and own.cells:
             use.subtract(use_of(own.cells, self.host.small_page_kib))
+        charged = Counter(self._pages)
+        if own is not None:
+            charged.subtract(_pages_of(own))
         holder = None if keeps else consumer
         guests = {**self._guests, **self._coming}
         counted = [guest for guest in guests.values() if self._counts(guest, holder, moving)]
@@ -97,11 +104,23 @@ class CellBook:
         }
         on = {used.cell for used in memory if used.cell is not None}
         on |= {cell.id for cell in self.host.cells if cell.dedicated & mine}
-        return CellStock(self.host, use, busy, mine, frozenset(on), {} if keeps else at)
+        return CellStock(self.host, use, busy, mine, frozenset(on), {} if keeps else at, charged)
 
     def _counts(self, guest: Guest, holder: str | None, moving: Mapping[str, str]) -> bool:
         claims = (self._claims.get(guest.uuid), self._claims.get(moving.get(guest.uuid, "")))
         return guest.uuid != holder and not any(claim and claim.cells for claim in claims)
+
+
+def _pages_of(claim: Claim) -> Counter[str]:
+    """{provider uuid: large pages} that it holds in placement, which has those of a size on one provider."""
+    return Counter(
+        {
+            uuid: amount
+            for uuid, amounts in claim.allocations.items()
+            for name, amount in amounts.items()
+            if is_page_class(name)
+        }
+    )
 
 
 def _cpus_of(claim: Claim) -> Iterable[int]:

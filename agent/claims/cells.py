@@ -7,7 +7,7 @@ of it, and `CellStock` puts both together with what placement's inventories stil
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.claims.exclusion import WaysOf
 from agent.claims.fit_search import Host, Makings, Stock
@@ -45,7 +45,7 @@ class HostCell:
     are not reported; `cores` are its threads for guests by core. `vcpus` is how many floating CPUs guests
     with cells of their own may have on its `shared` ones; `memory_mb` is its memory in small pages,
     `loose_mb` the same with what placement lets be overcommitted; `pages` {size in KiB: count} the larger
-    ones.
+    ones, and `page_providers` {size: uuid} who has them in placement.
     """
 
     id: int
@@ -57,6 +57,7 @@ class HostCell:
     memory_mb: int
     loose_mb: int
     pages: Mapping[int, int]
+    page_providers: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,10 @@ class HostCells:
         root = host.root
         return cls(
             tuple(
-                _host_cell(cell, topology, nested.get(cell.id, root), small_kib, share)
+                replace(
+                    _host_cell(cell, topology, nested.get(cell.id, root), small_kib, share),
+                    page_providers=_page_providers(cell, host, of_provider),
+                )
                 for cell, share in zip(cells, _reserved_mb(root, len(cells)), strict=True)
             ),
             of_provider,
@@ -119,6 +123,15 @@ def _reported(host: Host, of_provider: Mapping[str, int]) -> dict[int, Provider]
         if cell is not None and any(name in provider.inventories for name in CELL_CLASSES):
             found.setdefault(cell, provider)
     return found
+
+
+def _page_providers(cell: Cell, host: Host, of_provider: Mapping[str, int]) -> dict[int, str]:
+    return {
+        size: provider.uuid
+        for size in cell.pages
+        for provider in host.by_class.get(page_class(size), ())
+        if of_provider.get(provider.uuid) == cell.id
+    }
 
 
 def _reserved_mb(root: Provider, cells: int) -> tuple[int, ...]:
@@ -222,7 +235,8 @@ def amount_of(memory_mb: int, page_kib: int | None, small_page_kib: int) -> tupl
 class CellStock:
     """What is left of the cells: `host` is what there is, `use` what is in use of it.
 
-    `busy` are dedicated CPUs that somebody else has; `favoured` are CPUs, and `near` cells, that go first:
+    `charged` {provider uuid: pages} is what claims hold in placement of what `use` counts too; `busy` are
+    dedicated CPUs that somebody else has; `favoured` are CPUs, and `near` cells, that go first:
     the consumer's guest is on them already, and each of its own cells on the one that `at` {guest cell: host
     cell} says.
     """
@@ -233,6 +247,7 @@ class CellStock:
     favoured: frozenset[int] = frozenset()
     near: frozenset[int] = frozenset()
     at: Mapping[int, int] = field(default_factory=dict)
+    charged: Mapping[str, int] = field(default_factory=dict)
 
     def free(self, stock: Stock) -> tuple[FreeCell, ...]:
         """What each cell still has, of what `stock` says that placement lets through."""
@@ -241,12 +256,18 @@ class CellStock:
             for uuid in {cell.provider for cell in self.host.cells}
             if "PCPU" in stock.units.get(uuid, {})
         }
+        counted = any(
+            page_class(size) in stock.host.tree[uuid].inventories
+            for cell in self.host.cells
+            for size, uuid in cell.page_providers.items()
+            if uuid in stock.host.tree
+        )
         return tuple(
-            self._free(cell, stock, cell.dedicated & offered.get(cell.provider, cell.dedicated))
+            self._free(cell, stock, cell.dedicated & offered.get(cell.provider, cell.dedicated), counted)
             for cell in self.host.cells
         )
 
-    def _free(self, cell: HostCell, stock: Stock, offered: frozenset[int]) -> FreeCell:
+    def _free(self, cell: HostCell, stock: Stock, offered: frozenset[int], counted: bool) -> FreeCell:
         used_mb = self.use.get((cell.id, "memory_mb"), 0)
         memory_mb, loose_mb = cell.memory_mb - used_mb, min(cell.memory_mb, cell.loose_mb - used_mb)
         vcpus = cell.vcpus - self.use.get((cell.id, "vcpus"), 0)
@@ -261,16 +282,21 @@ class CellStock:
             free_cpus=offered - self.busy,
             shared_cpus=len(cell.shared),
             memory_mb=max(0, memory_mb),
-            pages={size: max(0, self._free_pages(cell, size, provider, stock)) for size in cell.pages},
+            pages={size: max(0, self._free_pages(cell, size, stock, counted)) for size in cell.pages},
             favoured=self.favoured,
             floating=max(0, vcpus),
             loose_mb=max(0, loose_mb),
             small_page_kib=self.host.small_page_kib,
         )
 
-    def _free_pages(self, cell: HostCell, size: int, provider: Provider | None, stock: Stock) -> int:
-        """By the cell's own account, and by placement's where it has these pages."""
+    def _free_pages(self, cell: HostCell, size: int, stock: Stock, counted: bool) -> int:
+        """What neither a claim or a guest has, nor anybody else in placement; `counted`: all that there is to
+        have is in placement, as it has pages of some cell.
+        """
         free = cell.pages[size] - self.use.get((cell.id, pages_of(size)), 0)
-        if provider is not None and page_class(size) in provider.inventories:
-            free = min(free, stock.free(provider, page_class(size)))
-        return free
+        provider = stock.host.tree.get(cell.page_providers.get(size, ""))
+        if provider is None or not counted:
+            return free
+        name = page_class(size)
+        strangers = stock.used.get(provider.uuid, {}).get(name, 0) - self.charged.get(provider.uuid, 0)
+        return min(free - max(0, strangers), stock.free(provider, name))

@@ -1,7 +1,7 @@
 """Fitting a guest that has NUMA cells: its CPUs and memory onto host cells, all else beside them. Pure.
 
 First the guest's cells are placed (agent.claims.numa), those ways first that are near the devices it asks
-for. Each way says what the providers of the cells give, large pages too where they have them; the rest of the
+for. Each way says what the providers of the cells give, and those of their large pages; the rest of the
 request is then searched for as for any other guest, with the devices that `affinity` likes best for these
 cells. The first way that holds is taken.
 """
@@ -64,42 +64,37 @@ def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affini
 def without_cells(request: ClaimRequest) -> ClaimRequest:
     """The request without the CPUs and the memory of its unsuffixed group.
 
-    So many large pages as its memory comes to are its cells', however many it names besides.
+    With a page size, so many large pages as the memory comes to are its cells', whatever it names besides.
     """
-    sized = request.topology.mem_page_size is not None
+    own = frozenset[str]()
+    if request.topology.mem_page_size is not None:
+        own = frozenset(name for group in request.groups for name in group.resources if is_page_class(name))
     return replace(
         request,
         groups=tuple(
-            group
-            if group.suffix
-            else replace(
-                group,
-                resources={
-                    name: n
-                    for name, n in group.resources.items()
-                    if name not in CELL_CLASSES and not (sized and is_page_class(name))
-                },
-            )
-            for group in request.groups
+            _without(group, own if group.suffix else own.union(CELL_CLASSES)) for group in request.groups
         ),
     )
+
+
+def _without(group: RequestGroup, classes: frozenset[str]) -> RequestGroup:
+    return replace(group, resources={name: n for name, n in group.resources.items() if name not in classes})
 
 
 def cell_amounts(
     placed: Iterable[PlacedCell], host: HostCells, tree: ProviderTree
 ) -> dict[str, dict[str, int]]:
     """{provider uuid: {class: amount}} of CPUs and memory of a guest on these cells; withheld CPUs count, and
-    so do large pages where the provider has them.
+    large pages besides, where `tree` has them.
     """
-    providers = {cell.id: cell.provider for cell in host.cells}
+    cells = {cell.id: cell for cell in host.cells}
     found: dict[str, dict[str, int]] = {}
     for cell in placed:
         amounts = {"VCPU": len(cell.floating), "PCPU": len(cell.cpus), "MEMORY_MB": cell.memory_mb}
-        uuid = providers[cell.host_cell]
-        pages = page_class(cell.page_kib)
-        if pages in tree[uuid].inventories:
-            amounts[pages] = cell.memory_mb * KIB_PER_MIB // cell.page_kib
-        here = found.setdefault(uuid, {})
+        uuid, pages = cells[cell.host_cell].page_providers.get(cell.page_kib, ""), page_class(cell.page_kib)
+        if uuid in tree and pages in tree[uuid].inventories:
+            found.setdefault(uuid, {})[pages] = cell.memory_mb * KIB_PER_MIB // cell.page_kib
+        here = found.setdefault(cells[cell.host_cell].provider, {})
         for name, amount in amounts.items():
             if amount:
                 here[name] = here.get(name, 0) + amount

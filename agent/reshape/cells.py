@@ -4,16 +4,15 @@ A driver knows what it sees of a guest; a claim says what was chosen, for every 
 placement and the claim agree afterwards too, the claim's word goes before the driver's.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from agent.claims.cells import CELL_CLASSES
 from agent.claims.claim import Claim
-from agent.claims.numa import KIB_PER_MIB
+from agent.claims.numa import PlacedCell
 from agent.driver import Description, Move
 from agent.moves.table import Move as Moving
-from agent.naming import is_page_class, page_class
+
+CELL_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
 
 
 def located(
@@ -24,22 +23,23 @@ def located(
     `moving` {migration: its move}: where the migration holds what the instance's guest uses, the guest is not
     told besides.
     """
-    chosen = {who: claim for who, claim in claims.items() if claim.cells}
+    chosen = {who: claim.cells for who, claim in claims.items() if claim.cells}
     cells = {each.name: each.cell for each in description.providers if each.cell is not None}
     if not chosen or not cells:
         return description
     guests = {moving[who].instance for who in chosen if who in moving} - claims.keys()
     moves = tuple(
         _with_claims(move, chosen, cells[move.to_resource_provider], guests)
-        if move.to_resource_provider in cells
-        and all(name in CELL_CLASSES or is_page_class(name) for name in move.moved_resources)
+        if move.to_resource_provider in cells and move.moved_resources.keys() <= CELL_CLASSES
         else move
         for move in description.moves
     )
     return replace(description, moves=moves)
 
 
-def _with_claims(move: Move, chosen: Mapping[str, Claim], cell: int, guests: set[str]) -> Move:
+def _with_claims(
+    move: Move, chosen: Mapping[str, tuple[PlacedCell, ...]], cell: int, guests: set[str]
+) -> Move:
     if move.becomes:
         return move
     told = {
@@ -47,24 +47,19 @@ def _with_claims(move: Move, chosen: Mapping[str, Claim], cell: int, guests: set
         for who, shares in (move.consumers or {}).items()
         if who not in chosen and who not in guests
     }
-    for who, claim in chosen.items():
-        amounts = _on(claim, cell)
+    for who, cells in chosen.items():
+        amounts = _on(cells, cell)
         mine = {name: amount for name, amount in amounts.items() if amount and name in move.moved_resources}
         if mine:
             told[who] = mine
     return replace(move, consumers=told)
 
 
-def _on(claim: Claim, number: int) -> Counter[str]:
-    """What the claim has on that cell; large pages if it holds any, for a scheduler may not have asked."""
-    held = {name for amounts in claim.allocations.values() for name in amounts}
-    found: Counter[str] = Counter()
-    for cell in claim.cells:
+def _on(cells: tuple[PlacedCell, ...], number: int) -> dict[str, int]:
+    found = dict.fromkeys(sorted(CELL_CLASSES), 0)
+    for cell in cells:
         if cell.host_cell == number:
             found["VCPU"] += len(cell.floating)
             found["PCPU"] += len(cell.cpus)
             found["MEMORY_MB"] += cell.memory_mb
-            pages = page_class(cell.page_kib)
-            if pages in held:
-                found[pages] += cell.memory_mb * KIB_PER_MIB // cell.page_kib
     return found

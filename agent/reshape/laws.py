@@ -5,8 +5,8 @@ was made to leave, a consumer that is cut short, and the same units listed twice
 
     units      a target gains at most what the instructions bring it, and where a source goes on offering a
                class, the slots that exchange units offer together no more than before; of memory a little
-               more, since no two boots of a host find the same, and of large pages what its operator says;
-               parts of a host that its driver divides anew as much as there is now
+               more, since no two boots of a host find the same; parts of a host that its driver divides
+               anew as much as there is now
     consumers  the ones named are the ones there were; of what does not move each holds exactly what it held,
                of what moves the same sum, class for class unless the instruction changes the class
     room       nobody is left on a slot that is gone; no slot that moves is over-full, and no other becomes
@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from agent.claims.claim import Allocations
-from agent.naming import is_page_class
 from agent.reshape.types import Instruction, Reshape, Slot, inventory_at, name_of, slots_of, total_at
 from agent.tree import ProviderTree
 
@@ -87,7 +86,7 @@ def _units(
         found_more = before // DRIFT if classes == {"MEMORY_MB"} else 0
         if may_grow and _of_siblings(slots, current, desired):
             continue
-        if after > before + found_more and not all(map(is_page_class, classes)):
+        if after > before + found_more:
             where = ", ".join(f"{name_of(s.provider, desired, current)} {s.resource_class}" for s in slots)
             yield f"the same units would be offered twice: {after} where there were {before} ({where})"
 

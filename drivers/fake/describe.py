@@ -6,7 +6,7 @@ from dataclasses import replace
 from agent.driver import DescribedInventory, DescribedProvider, Description, HostSettings, Topology
 from drivers.fake.host import Gpu, Host, Nic
 from drivers.fake.moves import derived_moves
-from drivers.hosttree import cell_provider_name, host_providers
+from drivers.hosttree import cell_provider_name, host_providers, page_providers
 from drivers.inventory import physical_network_trait, split_cpus
 
 
@@ -14,12 +14,13 @@ def describe_host(host: Host, settings: HostSettings, name: str) -> Description:
     """The provider tree of `host`, whose root is called `name`. Raises DriverDataError (CPU sets)."""
     traits = host.traits | {"COMPUTE_NODE"}
     own = host_providers(name, host.cells, host.disk_gb, traits, settings, report_numa=host.report_numa)
+    pages = page_providers(name, host.cells, report_numa=host.report_numa)
     cards = tuple(_devices(host, name))
     cpus = split_cpus(frozenset().union(*(cell.cpus for cell in host.cells)), settings)
     moves = host.moves or tuple(derived_moves(host, name, cpus, cards))
     if host.flat_devices:
-        return Description((_with_cards(own[0], cards), *own[1:]), moves)
-    return Description((*own, *cards), moves)
+        return Description((_with_cards(own[0], cards), *own[1:], *pages), moves)
+    return Description((*own, *pages, *cards), moves)
 
 
 def describe_topology(host: Host, settings: HostSettings) -> Topology:

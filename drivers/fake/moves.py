@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from agent.driver import Cell, DescribedProvider, Guest, Move
 from drivers.fake.host import Host
 from drivers.hosttree import cell_provider_name
-from drivers.inventory import page_inventories
 
 CPU_AND_MEMORY = ("VCPU", "PCPU", "MEMORY_MB")
 
@@ -65,7 +64,6 @@ def _cell_moves(
         "VCPU": len(shared & cell.cpus),
         "PCPU": len(dedicated & cell.cpus),
         "MEMORY_MB": cell.memory_mb,
-        **{name: inventory.total for name, inventory in page_inventories(cell.pages).items()},
     }
     amounts = {resource_class: total for resource_class, total in totals.items() if total}
     if not host.report_numa:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettings, Topology
-from drivers.hosttree import cell_provider_name, host_providers
+from drivers.hosttree import cell_provider_name, host_providers, page_providers
 from drivers.libvirt.cards import Remembered
 from drivers.libvirt.devices import DeviceFacts, DeviceSettings, describe_cards
 from drivers.libvirt.domains import Domain
@@ -72,7 +72,8 @@ def make_model(
         held=named,
         missing=missing,
     )
-    providers = (*own, *cards)
+    pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
+    providers = (*own, *pages, *cards)
     places = unit_places(providers, devices, settings.devices, missing)
     tenants = [Tenant(with_places(each.guest, places), each.domain) for each in domains]
     divided = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}

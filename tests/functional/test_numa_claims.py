@@ -418,7 +418,8 @@ def test_cells_are_reported_and_not_any_more_and_each_claim_keeps_its_own(tmp_pa
         host.tracker.mover.revert(MIGRATION)
         assert host.tracker.claims()[claims[0].consumer].cells == claims[0].cells
         assert host.placed(claims[0].consumer) == {
-            on(host, number): {"PCPU": 2, "MEMORY_MB": 2048, GIB_PAGES: 2} for number in range(2)
+            **{on(host, number): {"PCPU": 2, "MEMORY_MB": 2048} for number in range(2)},
+            **{f"node1_numa{number}_pages_1048576": {GIB_PAGES: 2} for number in range(2)},
         }
         host.check()
 
@@ -613,56 +614,99 @@ def test_placement_itself_answers_what_is_near_what_by_the_cells_that_are_report
     assert found == {(f"node1_net_eth{cell}", f"node1_numa{cell}") for cell in range(2)}
 
 
-def test_a_claim_holds_the_pages_that_it_has(host: NumaHost, nested: bool) -> None:
+def test_a_claim_holds_the_pages_that_it_has(host: NumaHost) -> None:
     claim = host.claim(2, 4096, hw_numa_nodes="2", hw_mem_page_size="2MB")
-    held = {name: host.placed(claim.consumer)[name].get(PAGES, 0) for name in host.placed(claim.consumer)}
-    assert held == ({"node1_numa0": 1024, "node1_numa1": 1024} if nested else {"node1": 2048})
-    told = ask(1, 1024, hw_mem_page_size="2MB", **{f"resources_{PAGES}": "7"})
-    assert total(host, host.tracker.claim(told).claim.consumer, PAGES) == 512, "its memory says how many"
-    assert total(host, host.claim(1, 1024, hw_mem_page_size="small").consumer, PAGES) == 0
-    host.check()
+    assert pages_held(host, claim.consumer) == {f"node1_numa{cell}_pages_2048": 1024 for cell in range(2)}
+    told = ask(1, 1024, hw_mem_page_size="2MB", **{f"resources:{PAGES}": "7"})
+    host.tracker.claim(told)
+    assert [*pages_held(host, told.consumer).values()] == [512], "its memory says how many"
+    grouped = ask(1, 1024, hw_mem_page_size="2MB", **{f"resources_P:{PAGES}": "7"})
+    host.tracker.claim(grouped)
+    assert [*pages_held(host, grouped.consumer).values()] == [512]
+    assert pages_held(host, host.claim(1, 1024, hw_mem_page_size="small").consumer) == {}
 
 
 def test_pages_that_somebody_else_holds_in_placement_are_given_to_nobody(host: NumaHost) -> None:
+    """Beside those that guests without a claim use, of which placement knows nothing."""
+    running = (UsedMemory(0, 1024, 2048, 0), UsedMemory(1, 1024, 2048, 1))
+    host.driver.change(guests=(Guest(uuid_of("guest"), "guest", GuestState.RUNNING, {}, memory=running),))
     for number in range(2):
-        host.schedule(uuid_of(f"stranger {number}"), **{on(host, number): {PAGES: 2000}})
+        stranger = uuid_of(f"stranger {number}")
+        host.schedule(stranger, **{f"node1_numa{number}_pages_2048": {PAGES: 1000}})
     host.look(verify=True)
-    with pytest.raises(DoesNotFit, match="pages of 2048 KiB free, 512 MiB asked"):
-        host.claim(1, 512, hw_mem_page_size="2MB")
-    assert total(host, host.claim(1, 96, hw_mem_page_size="2MB").consumer, PAGES) == 48
+    with pytest.raises(DoesNotFit, match="has 536 pages of 2048 KiB free, 1074 MiB asked"):
+        host.claim(1, 1074, hw_mem_page_size="2MB")
+    mine = host.claim(1, 1072, hw_mem_page_size="2MB")
+    other = host.claim(1, 1072, hw_mem_page_size="2MB")
+    assert {each.cells[0].host_cell for each in (mine, other)} == {0, 1}
+    with pytest.raises(DoesNotFit, match="has 0 pages of 2048 KiB free"):
+        host.claim(1, 2, hw_mem_page_size="2MB")
     assert host.claim(1, 512, hw_mem_page_size="any").cells[0].page_kib == 4
 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_an_allocation_is_adopted_with_its_pages_or_without(tmp_path: Path, *, told: bool) -> None:
     """A scheduler that knows nothing of pages asks for none; those on the cell are the claim's all the same,
-    and wherever the cells are reported from then on, the allocation is what it was.
+    and whether cells are reported or not, it holds what it held.
     """
+    pages = {"node1_numa1_pages_2048": {PAGES: 512}} if told else {}
     with NumaHost(tmp_path) as host:
-        request = ask(1, 1024, hw_mem_page_size="2MB")
-        asked = {"VCPU": 1, "MEMORY_MB": 1024, **({PAGES: 512} if told else {})}
-        host.schedule(request.consumer, node1=asked)
+        request = ask(1, 1024, hw_mem_page_size="large" if told else "2MB")
+        host.schedule(request.consumer, node1={"VCPU": 1, "MEMORY_MB": 1024}, **pages)
         claim = host.tracker.claim(request).claim
-        assert (claim.adopted, claim.cells[0].page_kib) == (True, 2048)
+        cell = 1 if told else 0
+        assert (claim.adopted, claim.cells[0].page_kib, claim.cells[0].host_cell) == (True, 2048, cell)
         for nested in (True, False):
             host.driver.change(report_numa=nested)
             host.look()
-            assert host.placed(claim.consumer) == {on(host, 0): asked}
+            expected = {on(host, cell): {"VCPU": 1, "MEMORY_MB": 1024}, **pages}
+            assert host.placed(claim.consumer) == expected
         others = [host.claim(1, size, hw_mem_page_size="2MB") for size in (4096, 3072)]
-        assert [each.cells[0].host_cell for each in others] == [1, 0]
+        assert [each.cells[0].host_cell for each in others] == [1 - cell, cell]
         with pytest.raises(DoesNotFit, match="pages of 2048 KiB free"):
             host.claim(1, 1024, hw_mem_page_size="2MB")
+        assert host.tracker.release(claim.consumer)
+        host.claim(1, 1024, hw_mem_page_size="2MB")
 
 
-def test_an_allocation_with_too_few_pages_is_not_adopted(host: NumaHost) -> None:
-    request = ask(1, 1024, hw_mem_page_size="2MB")
-    host.schedule(request.consumer, **{on(host, 0): {"VCPU": 1, "MEMORY_MB": 1024, PAGES: 511}})
-    with pytest.raises(DoesNotFit, match="511 pages of 2048 KiB"):
+@pytest.mark.parametrize("pages", [511, 1024])
+def test_pages_that_are_too_few_or_elsewhere_are_not_adopted(
+    host: NumaHost, nested: bool, pages: int
+) -> None:
+    request = ask(2, 2048, hw_numa_nodes="2", hw_mem_page_size="2MB")
+    amounts = {"VCPU": 1, "MEMORY_MB": 1024} if nested else {"VCPU": 2, "MEMORY_MB": 2048}
+    own = {on(host, number): amounts for number in range(2)}
+    host.schedule(request.consumer, **own, node1_numa1_pages_2048={PAGES: pages})
+    with pytest.raises(DoesNotFit, match="has 0 pages of 2048 KiB free"):
         host.tracker.claim(request)
 
 
-def total(host: NumaHost, consumer: str, name: str) -> int:
-    return sum(amounts.get(name, 0) for amounts in host.placed(consumer).values())
+@pytest.mark.parametrize("left", [100, 0])
+def test_fewer_pages_than_are_held(host: NumaHost, left: int) -> None:
+    """After a boot, or a word to the kernel: who has them keeps them, may move away, and nobody gets more."""
+    claim = host.claim(2, 2048, hw_numa_nodes="2", hw_mem_page_size="2MB")
+    before = host.placed(claim.consumer)
+    fewer = tuple(replace(each, pages={2048: left, 1048576: 4}) for each in CELLS)
+    for nested in (True, False):
+        host.driver.change(cells=fewer, report_numa=nested)
+        host.look()
+        assert sum(pages_held(host, claim.consumer).values()) == 1024
+        assert host.tracker.get(claim.consumer) is not None
+        with pytest.raises(DoesNotFit, match="has 0 pages of 2048 KiB"):
+            host.claim(1, 2, hw_mem_page_size="2MB")
+    smaller = ask(1, 1024, consumer=claim.consumer, hw_mem_page_size="small")
+    host.tracker.move(smaller, MoveKind.RESIZE, MIGRATION)
+    host.tracker.mover.revert(MIGRATION)
+    host.driver.change(cells=CELLS, report_numa=on(host, 0) in before)
+    host.look()
+    assert pages_held(host, claim.consumer) == {
+        name: amounts[PAGES] for name, amounts in before.items() if PAGES in amounts
+    }
+
+
+def pages_held(host: NumaHost, consumer: str) -> dict[str, int]:
+    """{provider name: how many pages of 2 MiB}"""
+    return {name: each[PAGES] for name, each in host.placed(consumer).items() if PAGES in each}
 
 
 def test_a_cell_says_of_which_sizes_it_has_pages(tmp_path: Path) -> None:

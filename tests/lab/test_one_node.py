@@ -211,8 +211,10 @@ def test_functions_go_and_come_back(node: Node) -> None:
 def test_cells_and_back_by_configuration(node: Node) -> None:
     node.title("CPUs, memory, large pages and devices go under NUMA cells, and back")
     node.run(f"plimsoll claim {VM(7)} --name paged --flavor vcpus=1,memory_mb=32 --spec hw:mem_page_size=2MB")
-    paged = {"VCPU": 1, "MEMORY_MB": 32, PAGES: 16}
-    assert node.held(VM(7)) == {"hv1": paged}
+    own = {"VCPU": 1, "MEMORY_MB": 32}
+    flat = node.held(VM(7))
+    (pages,) = flat.keys() - {"hv1"}
+    assert flat == {"hv1": own, pages: {PAGES: 16}}
     node.configure(alone("hv1", DEVICES + NUMA))
     node.start()
     node.run("plimsoll tree")
@@ -223,13 +225,15 @@ def test_cells_and_back_by_configuration(node: Node) -> None:
     assert held.pop(M60) == {"VGPU": 1}
     assert [*held.values()] == [{"VCPU": 1, "MEMORY_MB": 48}], "whole, on one cell"
     assert "hv1" not in held
-    assert [*node.held(VM(7)).values()] == [paged]
+    assert node.held(VM(7)) == {pages.partition("_pages")[0]: own, pages: {PAGES: 16}}
     for cell in range(2):
-        assert node.totals()[f"hv1_numa{cell}"] == cell_by_sysfs(node, cell)
+        below = f"hv1_numa{cell}_pages_2048"
+        assert node.totals()[f"hv1_numa{cell}"] | node.totals()[below] == cell_by_sysfs(node, cell)
+        assert parents[below] == uuids[f"hv1_numa{cell}"]
     node.configure(alone("hv1", DEVICES), note=False)
     node.start()
     assert both(node) == ON_CARDS
-    assert node.held(VM(7)) == {"hv1": paged}
+    assert node.held(VM(7)) == flat
     node.run(f"plimsoll release {VM(7)}")
 
 

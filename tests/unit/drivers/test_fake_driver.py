@@ -30,17 +30,26 @@ def test_the_flat_tree_has_devices_under_the_host() -> None:
     providers = describe_host(default_host(), HostSettings(reserved_host_cpus=2), "node1").providers
     assert [(each.name, each.parent, each.device) for each in providers] == [
         ("node1", None, "host"),
+        *(
+            (f"node1_numa{cell}_pages_{size}", "node1", f"pages:{cell}:{size}")
+            for cell in range(2)
+            for size in (2048, 1048576)
+        ),
         ("node1_pci_0000:42:00.0", "node1", "pci:0000:42:00.0"),
         ("node1_pci_0000:83:00.0", "node1", "pci:0000:83:00.0"),
         ("node1_net_enp65s0f0", "node1", "pci:0000:41:00.0"),
         ("node1_net_enp129s0f0", "node1", "pci:0000:81:00.0"),
     ]
-    root, vgpu, pgpu, nic, _ = providers
+    root, small, large, _, _, vgpu, pgpu, nic, _ = providers
+    assert {name: each.total for name, each in small.inventories.items()} == {
+        "CUSTOM_HUGEPAGES_2048KIB": 4096
+    }
+    assert {name: each.total for name, each in large.inventories.items()} == {
+        "CUSTOM_HUGEPAGES_1048576KIB": 8
+    }
     assert {name: (each.total, each.reserved) for name, each in root.inventories.items()} == {
         "VCPU": (64, 2),
         "MEMORY_MB": (262144, 512),
-        "CUSTOM_HUGEPAGES_2048KIB": (8192, 0),
-        "CUSTOM_HUGEPAGES_1048576KIB": (16, 0),
         "DISK_GB": (1800, 0),
     }
     assert (vgpu.inventories["VGPU"].total, vgpu.units) == (16, {})
@@ -100,7 +109,7 @@ def test_an_unchanged_host_is_the_very_same_object_and_takes_no_time() -> None:
         Host(default_host().cells, gpus=gpus, nics=nics, guests=tuple(guest(number) for number in range(500)))
     )
     description, guests = driver.describe(), driver.guests()
-    assert (len(description.providers), len(guests)) == (256, 500)
+    assert (len(description.providers), len(guests)) == (260, 500)
     started = time.perf_counter()
     assert driver.describe() is description
     assert driver.guests() is guests

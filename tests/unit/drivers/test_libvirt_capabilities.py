@@ -162,7 +162,6 @@ def test_the_hosts_inventories() -> None:
         "VCPU": (2, 1),
         "PCPU": (2, 0),
         "MEMORY_MB": (2916, 512),
-        "CUSTOM_HUGEPAGES_2048KIB": (64, 0),
         "DISK_GB": (20, 2),
     }
     assert root.units == {"PCPU": ("2", "3")}
