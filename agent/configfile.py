@@ -55,11 +55,12 @@ def expand(files: Sequence[Path], directories: Sequence[Path]) -> tuple[Path, ..
         try:
             found.extend(sorted(path for path in directory.iterdir() if path.match("[!.]*.conf")))
         except OSError as error:
-            raise _unreadable("directory", directory, error) from error
+            raise unreadable("directory", directory, error) from error
     return tuple(found)
 
 
-def _unreadable(kind: str, path: Path, error: OSError) -> SettingsError:
+def unreadable(kind: str, path: Path, error: OSError) -> SettingsError:
+    """`kind` is file or directory."""
     remedy = " Ask as root, or as the agent's user." if isinstance(error, PermissionError) else ""
     return SettingsError(
         f"The configuration {kind} {path} cannot be read: {error.strerror}.{remedy}", file=str(path)
@@ -101,7 +102,7 @@ def _parse(path: Path) -> Sections:
     try:
         cfg.ConfigParser(str(path), sections).parse()
     except OSError as error:
-        raise _unreadable("file", path, error) from error
+        raise unreadable("file", path, error) from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"The configuration file {path} is not UTF-8 text.", file=str(path)) from error
     except cfg.ParseError as error:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from agent.api.access import Access
 from agent.claims.pci import Aliases, parse_aliases
-from agent.configfile import MASK, Configured, Table, expand, read
+from agent.configfile import MASK, Configured, Table, expand, read, unreadable
 from agent.cpuset import format_cpu_set
 from agent.driver import DriverSettings, HostSettings
 from agent.errors import SettingsError
@@ -129,8 +129,11 @@ def load(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) ->
     """
     files, directories = tuple(config_files), tuple(config_dirs)
     if not files and not directories:
-        files = (DEFAULT_FILE,) if DEFAULT_FILE.exists() else ()
-        directories = (DEFAULT_DIRECTORY,) if DEFAULT_DIRECTORY.is_dir() else ()
+        try:
+            files = (DEFAULT_FILE,) if DEFAULT_FILE.exists() else ()
+            directories = (DEFAULT_DIRECTORY,) if DEFAULT_DIRECTORY.is_dir() else ()
+        except OSError as error:  # the package's is open to root and the agent's group
+            raise unreadable("file", DEFAULT_FILE, error) from error
     files = expand(files, directories)
     return build(read(files, all_options(driver_classes()[0])), files)
 

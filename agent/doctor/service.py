@@ -20,7 +20,7 @@ def agent(socket: Path, ask: Any) -> Iterator[Check]:
     try:
         status = ask(str(socket))
     except DaemonUnreachable as error:
-        if socket.exists() and not os.access(socket, os.R_OK | os.W_OK):
+        if _closed_to_us(socket):
             yield warning("agent", error.message, "Run the doctor as root, or join the group plimsoll.")
         else:
             yield warning(
@@ -36,6 +36,13 @@ def agent(socket: Path, ask: Any) -> Iterator[Check]:
         return
     reasons = " ".join(status["reasons"]) or "it does not say why"
     yield bad("agent", f"{told}: {reasons}", "The reasons say what to do; the agent tries again by itself.")
+
+
+def _closed_to_us(socket: Path) -> bool:
+    try:
+        return socket.exists() and not os.access(socket, os.R_OK | os.W_OK)
+    except PermissionError:  # its directory is
+        return True
 
 
 def placement(settings: Settings) -> Iterator[Check]:

@@ -13,9 +13,10 @@ from cliprocess import plimsoll
 from agent.doctor.check import Check, Verdict
 from agent.doctor.examine import examine
 from agent.doctor.rights import at_libvirt
-from agent.errors import DaemonUnreachable, ExitCode, Forbidden
+from agent.errors import DaemonUnreachable, ExitCode, Forbidden, SettingsError
 from agent.settings import load
 
+NOBODY = 65534
 HOST = "0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
 
 
@@ -189,6 +190,28 @@ def test_an_agent_that_is_degraded_or_lets_nobody_in(patient: Patient) -> None:
     for ask, expected in ((degraded, ("bad", "libvirt is away")), (forbidding, ("warning", "uid 7"))):
         (found,) = (each for each in examine((patient.file,), (), ask) if each.name == "agent")
         assert found.verdict.value == expected[0] and expected[1] in found.sentence
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody to whom all of it is closed")
+def test_who_may_open_nothing_is_told_so_and_what_else_there_is(
+    patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "etc"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr("agent.settings.DEFAULT_FILE", closed / "plimsoll.conf")
+    socket = patient.state / "s"
+    read = load((patient.file,))
+    monkeypatch.setattr("agent.doctor.examine.load", lambda *_: read)
+    os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        with pytest.raises(SettingsError, match="as root, or as the agent's user"):
+            load()
+        found = list(examine((patient.file,), (), nobody))
+    finally:
+        os.setresuid(0, 0, 0)
+    told = {each.name: f"{each.sentence} {each.remedy}" for each in found}
+    assert "Run the doctor as root" in told["state"] and "Run the doctor as root" in told["agent"]
+    assert str(socket) in told["agent"] and "fake answers" in told["driver"]
 
 
 def test_the_command_ends_with_1_where_something_is_bad(patient: Patient) -> None:
