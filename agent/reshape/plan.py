@@ -65,6 +65,7 @@ class _Work:
     parked: dict[str, dict[Slot, int]]
     used: dict[Slot, int] = field(default_factory=lambda: defaultdict(int))
     settled: dict[tuple[str, Slot], int] = field(default_factory=lambda: defaultdict(int))
+    uses: dict[tuple[str, Slot], int] = field(default_factory=lambda: defaultdict(int))
     relocations: list[Relocation] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -84,8 +85,8 @@ class _Work:
 
     def movable(self, consumer: str, slot: Slot) -> int:
         """What the consumer holds there and is neither parked nor told to be there."""
-        told = self.settled[consumer, slot] if self.offered(slot) else 0
-        return self.held[consumer].get(slot, 0) - self.parked.get(consumer, {}).get(slot, 0) - told
+        told = max(self.settled[consumer, slot], self.uses[consumer, slot]) if self.offered(slot) else 0
+        return max(0, self.held[consumer].get(slot, 0) - self.parked.get(consumer, {}).get(slot, 0) - told)
 
     def offered(self, slot: Slot) -> Inventory | None:
         return inventory_at(self.desired, slot)
@@ -238,6 +239,7 @@ def _place_told(work: _Work, told: Sequence[Instruction]) -> list[_Doubt]:
             for consumer, shares in sorted((each.move.consumers or {}).items()):
                 uses = shares.get(source.resource_class, 0)
                 has = left.get(consumer, {}).get(source, 0)
+                work.uses[consumer, target] = max(uses, work.uses[consumer, target])
                 if uses > has:
                     sentence = (
                         f"consumer {consumer} uses {uses} {source.resource_class} of "
@@ -292,10 +294,11 @@ def _place_untold(work: _Work, bundle: _Bundle) -> None:
         else:
             _shift_all(work, bundle, consumer, share, target)
     for name in sorted(bundle.classes - leaving):
+        alike = {target for target, there in bundle.targets.items() if there.get(name) == name}
         for consumer, share in _by_size(work, sources, {name}):
             if work.room(sources[name]) >= 0:
                 break
-            target = _first_with_room(work, bundle, bundle.untold, consumer, share)
+            target = _first_with_room(work, bundle, bundle.untold | alike, consumer, share)
             if target is not None:
                 _shift_all(work, bundle, consumer, share, target)
 

@@ -150,9 +150,12 @@ def cells_gone(known: Classes, there: Collection[int]) -> tuple[int, ...]:
 
 
 def cells_changed(known: Classes, there: Collection[int]) -> bool:
-    """Whether the cells that were described are others than those that are `there`: what each of them had
-    nobody knows."""
-    return bool(before := set(_cells(known))) and before != set(there)
+    """Whether cells that were described are, or once were, others than those that are `there`: what each of
+    them had nobody knows.
+    """
+    before = _cells(known)
+    others = any(known[cell_device(cell)] for cell in before)
+    return others or bool(before and set(before) != set(there))
 
 
 def _cells(devices: Iterable[str]) -> list[int]:

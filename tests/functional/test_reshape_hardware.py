@@ -271,6 +271,27 @@ def test_memory_built_in_or_taken_out_at_the_boot_that_divides_the_host_anew(
     assert whole(stage) == then | {"MEMORY_MB": then["MEMORY_MB"] + after * more_mb}
 
 
+def test_who_floats_goes_to_another_cell_where_the_first_one_has_become_too_small(stage: Stage) -> None:
+    """One cell became four, and who is pinned to what is left of it stays."""
+    pinned = "<cputune><vcpupin vcpu='0' cpuset='0'/></cputune>"
+    stage.driver.xml = (domain(1, inside=pinned), domain(2), domain(3))
+    stage.driver.host = divided(1)
+    cpus = replace(DEDICATED, cpu_shared_set=frozenset({1, 2, 3}), cpu_dedicated_set=frozenset({0}))
+    stage.show(host=cpus, report_numa=True)
+    stage.adopt(A, {CELL0: {"PCPU": 1, "MEMORY_MB": 512}})
+    for who in (B, C):
+        stage.adopt(who, {CELL0: {"VCPU": 1, "MEMORY_MB": 512}})
+    before = stage.state()
+    stage.driver.host = divided(4)
+    stage.show()
+    assert stage.world.placed(A) == {CELL0: {"PCPU": 1, "MEMORY_MB": 512}}
+    memory = [name for who in (B, C) for name, held in stage.world.placed(who).items() if "MEMORY_MB" in held]
+    assert len({*memory, CELL0}) == 3, "each on a cell of its own"
+    stage.driver.host = divided(1)
+    stage.show()
+    assert stage.state() == before
+
+
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (2, 1), (1, 2), (1, 4)])
 def test_cells_that_are_others_and_no_longer_reported_at_once(before: int, after: int, stage: Stage) -> None:
     """The firmware and the configuration were changed together; nobody knows what each cell had."""
@@ -285,6 +306,7 @@ def test_cells_that_are_others_and_no_longer_reported_at_once(before: int, after
     assert stage.world.placed(A) == {HOST: pinned}
     assert stage.world.placed(B) == {HOST: {"VCPU": 1, "MEMORY_MB": 512}}
     stage.undone_and_done_again()
+    stage.show(report_numa=True)
 
 
 def test_cells_that_grow_and_shrink_long_after_they_were_others(stage: Stage) -> None:
