@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from agent import log
 from agent.claims.cells import Layout
 from agent.claims.claim import Claim, ClaimState, Explanation, Step, explained
-from agent.claims.claiming import ClaimAttempt
+from agent.claims.claiming import ClaimAttempt, may_come_late
 from agent.claims.fit import Amounts, FreeUnits, check_placeable
 from agent.claims.found import follow_guests
 from agent.claims.handle import ClaimHandle
@@ -48,6 +48,8 @@ LOG = log.get(__name__)
 NOT_YET = "waiting for the first full inventory"
 DELIVERED_MAX = 64
 TURN_WAIT_S = 60.0
+LATE_S = 60.0
+"""For how long what placement did not answer in time may still be done: it waits there, or is at work."""
 
 
 class ResourceTracker:
@@ -74,6 +76,7 @@ class ResourceTracker:
         self._guests: frozenset[str] = frozenset()
         self._closed: str | None = NOT_YET
         self.silent: Callable[[PlacementUnavailable], None] = lambda _: None
+        self._late: dict[str, float] = {}
         self._mover = Mover(
             self._register,
             client,
@@ -170,7 +173,13 @@ class ResourceTracker:
     def _attempt(self, request: ClaimRequest, leftover: Claim | None) -> Claim:
         if leftover is not None:
             self._check_not_taken_over(leftover)
-        return ClaimAttempt(self._register, self._client, self._clock, request, leftover).run()
+        try:
+            return ClaimAttempt(self._register, self._client, self._clock, request, leftover).run()
+        except PlacementUnavailable as error:
+            if may_come_late(error):
+                with self._lock:
+                    self._late[request.consumer] = time.monotonic() + LATE_S
+            raise
 
     def _check_not_taken_over(self, claim: Claim) -> None:
         """Raises ClaimConflict where a migration has what the claim wrote, and now the claim, too."""
@@ -216,7 +225,7 @@ class ResourceTracker:
                 )
             if present.state is not ClaimState.RELEASING:
                 self._register.move_durably(Step.RELEASE, consumer)
-            if not now:
+            if not now or consumer in self._late:
                 return False
             try:
                 self._resolve(self._of(consumer))
@@ -314,10 +323,13 @@ class ResourceTracker:
             return True
 
     def _pending(self) -> list[str]:
+        moment = time.monotonic()
+        self._late = {consumer: until for consumer, until in self._late.items() if moment < until}
         return [
             consumer
             for consumer, claim in self._register.ledger.claims.items()
             if claim.state is not ClaimState.CLAIMED
+            and consumer not in self._late
             and not self._turns.under_way(consumer)
             and self._register.move_of(consumer) is None
         ]

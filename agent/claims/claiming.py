@@ -26,6 +26,12 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 
 ATTEMPTS_MAX = 8
 UNSEEN = 0
+GATEWAY_TIMEOUT = 504
+
+
+def may_come_late(silence: PlacementUnavailable) -> bool:
+    """Whether somebody may still be at work on what was asked: we, or a proxy, waited for it no longer."""
+    return bool(silence.details.get("busy")) and silence.status in (0, GATEWAY_TIMEOUT)
 
 
 def expected_generation(conflict: PlacementConflict, tried: int | None) -> int | None:
@@ -173,11 +179,13 @@ class ClaimAttempt:
 
     def _after_silence(self, intent: Claim, error: PlacementUnavailable) -> Claim:
         """Placement did not answer the write: one read decides, if that is answered."""
-        told = {key: error.details[key] for key in ("retry_after",) if key in error.details}
+        told = {key: error.details[key] for key in ("retry_after", "busy") if key in error.details}
         try:
-            if told:
+            if "retry_after" in told:
                 raise error  # it asks not to be asked again so soon
             held = self._client.allocations_of(self._consumer)
+            if not held.allocations and may_come_late(error):
+                raise error
         except PlacementUnavailable as again:
             raise PlacementUnavailable(
                 f"Placement did not answer the claim of {called(self._request)}, and what it did is not "

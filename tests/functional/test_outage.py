@@ -7,6 +7,7 @@ request, or just after it was done and before its answer came. The real one's po
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from outagekit import Outage
 from placements import OpenStack, Placement
 from trackerkit import fast_directory
 
+from agent import tracker
 from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest
 from agent.condition import State
@@ -327,7 +329,11 @@ def test_away_at_the_start_the_agent_is_up_and_says_why(
         host.check()
 
 
-def test_a_placement_that_hangs_is_given_up_in_time(openstack: OpenStack) -> None:
+def test_a_placement_that_hangs_is_given_up_in_time(
+    openstack: OpenStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it may do once it goes on, it does not do unseen."""
+    monkeypatch.setattr(tracker, "LATE_S", 5.0)
     openstack.empty()
     openstack.options["timeout"] = 2
     try:
@@ -336,6 +342,9 @@ def test_a_placement_that_hangs_is_given_up_in_time(openstack: OpenStack) -> Non
                 host.agent.claim(ASKED)
             assert host.agent.status()["state"] == "degraded"
             host.recover()
+            time.sleep(tracker.LATE_S)
+            host.agent.deliver()
             host.check()
+            nothing_is_leaked(host)
     finally:
         openstack.options["timeout"] = 10

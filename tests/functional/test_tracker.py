@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from placements import Placement
 from trackerkit import ELSEWHERE, HOST, POOL, VFS, Kit, guest, provider, request, uuid_of
 
 from agent.claims.claim import ClaimState
+from agent.claims.claiming import wanted
 from agent.claims.request import TopologyRequest
 from agent.errors import (
     ClaimConflict,
@@ -23,7 +25,7 @@ from agent.errors import (
     UnknownConsumer,
     UsageError,
 )
-from agent.tracker import ResourceTracker
+from agent.tracker import LATE_S, ResourceTracker
 from agent.tree import ProviderTree
 
 HOST_UUID = uuid_of("host")
@@ -401,6 +403,34 @@ def test_a_lost_request_leaves_nothing(kit: Kit) -> None:
     with kit.away(only="PUT"), pytest.raises(PlacementUnavailable, match="holds nothing of it: try again"):
         kit.tracker.claim(request(VCPU=2))
     assert kit.state() == before
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_claim_that_placement_does_long_after_it_was_asked_is_undone(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, *, released: bool
+) -> None:
+    """It waited in front of a placement that was slow, and came in after the read that was to decide."""
+    asked = request(PCPU=4)
+
+    def gives_up(call: str) -> None:
+        if call.startswith("PUT"):
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+
+    with monkeypatch.context() as tapped:
+        tapped.setattr(kit.tap, "before", gives_up)
+        with pytest.raises(PlacementUnavailable, match="not known yet"):
+            kit.tracker.claim(asked)
+    if released:
+        assert kit.tracker.release(asked.consumer) is False
+    assert kit.tracker.deliver() == 0
+    claim = kit.tracker.claims()[asked.consumer]
+    with pytest.raises(DoesNotFit):
+        kit.tracker.claim(request(PCPU=1))
+    kit.raw.write_allocations(wanted(claim))
+    later = time.monotonic() + LATE_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert kit.tracker.deliver() == 1
+    assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["request lost", "answer lost"])
