@@ -66,7 +66,7 @@ def test_a_flat_host_whose_vgpus_somebody_put_on_the_root(node: Node) -> None:
     """As a host was before: everything on its root, and guests that hold it there."""
     node.title("A flat host: VGPUs on its root, and two consumers that hold some")
     assert node.devices() == {}
-    (root,) = node.providers().values()
+    (root,) = [each for each in node.providers().values() if each["parent_provider_uuid"] is None]
     uuid = root["uuid"]
     inventory = {
         "resource_class": "VGPU",
