@@ -309,6 +309,28 @@ def test_cells_that_are_others_and_no_longer_reported_at_once(before: int, after
     stage.show(report_numa=True)
 
 
+@pytest.mark.parametrize("pages", [10, 96])
+@pytest.mark.parametrize("cells", [1, 4])
+def test_large_pages_hold_up_no_other_division_of_the_host(cells: int, pages: int, stage: Stage) -> None:
+    """Who holds some keeps them, and where their cell is no more, nobody else gets them and that is told."""
+    name, below = "CUSTOM_HUGEPAGES_2048KIB", f"{CELL1}_pages_2048"
+    stage.driver.xml = (domain(1, vcpus=2, inside=PINNED),)
+    stage.show(host=DEDICATED, report_numa=True)
+    stage.adopt(A, {CELL1: {"PCPU": 2, "MEMORY_MB": 512}, below: {name: 7}})
+    before = stage.state()
+    host = divided(cells)
+    found = tuple(replace(cell, pages={2048: pages}) for cell in host.capabilities.cells)
+    stage.driver.host = replace(host, capabilities=replace(host.capabilities, cells=found))
+    stage.show()
+    assert stage.world.placed(A)[below] == {name: 7}
+    left = stage.world.tree()[stage.world.uuid(below)].inventories[name]
+    assert left.capacity == (7 if cells == 1 else pages)
+    assert len(stage.world.again().problems) == (1 if cells == 1 else 0)
+    stage.driver.host = divided(2)
+    stage.show()
+    assert stage.state() == before
+
+
 def test_cells_that_grow_and_shrink_long_after_they_were_others(stage: Stage) -> None:
     """Nothing moved: one has less, another has more than that."""
     stage.show(report_numa=True)
