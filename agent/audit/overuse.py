@@ -6,7 +6,7 @@ inventory shrink below its use. Neither is this agent's to mend, but both must b
 
 from collections.abc import Iterator, Mapping
 
-from agent.tree import Provider, ProviderTree
+from agent.tree import Inventory, Provider, ProviderTree
 
 NAMED_MAX = 5
 
@@ -20,11 +20,17 @@ def overused(tree: ProviderTree, held: Held) -> dict[str, tuple[str, ...]]:
     return {uuid: sentences for uuid, sentences in found.items() if sentences}
 
 
+def _limit(inventory: Inventory) -> int:
+    """What is reserved whole is kept from newcomers, as before a reshape: it says nothing of who has it."""
+    withheld = inventory.reserved >= inventory.total
+    return int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
+
+
 def _sentences(provider: Provider, consumers: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     for name, inventory in provider.inventories.items():
         holders = sorted(consumer for consumer, amounts in consumers.items() if name in amounts)
         used = sum(consumers[consumer][name] for consumer in holders)
-        if used > inventory.capacity:
+        if used > _limit(inventory):
             more = len(holders) - NAMED_MAX
             yield (
                 f"Provider {provider.name} is over capacity: {used} {name} are in use of "

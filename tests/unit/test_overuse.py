@@ -1,0 +1,26 @@
+"""Of what more is in use than there is, and what is only kept from newcomers."""
+
+import pytest
+
+from agent.audit.overuse import overused
+from agent.tree import Inventory, Provider, ProviderTree
+
+ROOT = "11111111-1111-4111-8111-111111111111"
+GUEST = "22222222-2222-4222-8222-222222222222"
+
+
+@pytest.mark.parametrize(
+    ("total", "reserved", "used", "told"),
+    [
+        (16, 0, 16, False),
+        (16, 0, 17, True),
+        (16, 15, 2, True),
+        (16, 16, 2, False),
+        (16, 16, 17, True),
+    ],
+)
+def test_what_is_reserved_whole_may_be_in_use(total: int, reserved: int, used: int, told: bool) -> None:
+    inventory = Inventory(total=total, reserved=reserved, max_unit=total)
+    tree = ProviderTree((Provider(ROOT, "node1", inventories={"VGPU": inventory}),))
+    found = overused(tree, {ROOT: {GUEST: {"VGPU": used}}})
+    assert bool(found) is told
