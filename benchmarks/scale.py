@@ -107,7 +107,7 @@ def main() -> None:
         where = os.environ.get(DATABASE, "sqlite").split(":")[0].split("+")[0]
         print(f"{AGENTS} agents, {CLIENTS} at a time, one placement process on {where}")
         print(f"{'':<38} {'reqs':>6} {'a host':>7} {'s':>7} {'reqs/s':>8} {'ms a host':>9} {'p99 ms':>8}")
-        fleet.each(lambda world: world.agent.look("the start"), "first report, 5 providers")
+        fleet.each(lambda world: world.agent.look("the start"), "first report")
         fleet.each(lambda world: world.agent.look("its interval"), "a pass with nothing new")
         fleet.each(lambda world: world.agent.verify(), "verification, nothing new")
         fleet.each(fleet.claim, f"{CLAIMS} claims")

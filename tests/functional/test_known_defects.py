@@ -102,7 +102,7 @@ def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
         world.agent.look("the start")
         assert world.agent.condition.state is State.READY, world.agent.condition.fault
         tree, usages = world.agent.tree()
-        assert [each.uuid for each in tree.roots] == [foreign] and len(tree) == 5
+        assert [each.uuid for each in tree.roots] == [foreign] and len(tree) == 9
         assert usages[foreign]["VCPU"] == 1, "what was held on it is kept"
         assert world.agent.claim(request(VCPU=1, PGPU=1)).state is ClaimState.CLAIMED
 

@@ -43,7 +43,7 @@ def test_a_restart_with_nothing_new_is_two_requests(site: Settings) -> None:
     with closing(world):
         assert world.agent.condition.state is State.READY
         assert requests == 2
-        assert len(world.agent.tree()[0]) == 5
+        assert len(world.agent.tree()[0]) == 9
         assert world.agent.claim(request(VCPU=1)).allocations
         world.agent.verify()
 
