@@ -112,7 +112,7 @@ def test_a_provider_that_needs_another_parent_is_told_below_1_37_and_the_way_bac
         world.driver.change(report_numa=True)
         world.agent.look("the card goes under its cell")
         (reason,) = world.agent.status()["reasons"]
-        assert CARD.address in reason and "needs microversion 1.37" in reason
+        assert "under node1_numa0" in reason and "needs microversion 1.37" in reason
         world.driver.change(report_numa=False)
         world.retry()
         assert world.agent.condition.state is State.READY, world.agent.condition.fault
