@@ -44,9 +44,10 @@ def custom_traits(names: Iterable[str]) -> frozenset[str]:
 
 def hexadecimal_id(text: str) -> str:
     """A vendor's or product's id as four lower-case digits. Raises ValueError."""
-    if not _ID.fullmatch(text.strip()):
+    digits = text.strip()
+    if not _ID.fullmatch(digits):
         raise ValueError(f"{text!r} is no id of four hexadecimal digits")
-    return f"{int(text, 16):04x}"
+    return f"{int(digits, 16):04x}"
 
 
 def pci_class(vendor_id: str, product_id: str) -> str:

@@ -178,9 +178,10 @@ def _choice(specs: Mapping[str, str], spec: str, choices: tuple[str, ...]) -> st
 
 
 def whole(spec: str, text: str, least: int, most: int) -> int:
-    if not _WHOLE.fullmatch(text.strip()) or not least <= int(text) <= most:
+    digits = text.strip()  # of more than int() would take away
+    if not _WHOLE.fullmatch(digits) or not least <= int(digits) <= most:
         raise fault(spec, f"a whole number between {least} and {most}", text)
-    return int(text)
+    return int(digits)
 
 
 def _cpu_set(spec: str, text: str) -> frozenset[int]:
