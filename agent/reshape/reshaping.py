@@ -17,6 +17,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from agent.claims.claim import Allocations, Claim
+from agent.claims.claiming import may_come_late
 from agent.claims.withholding import Withholding
 from agent.driver import Description, Guest, Move
 from agent.errors import (
@@ -35,6 +36,7 @@ from agent.reshape.expected import expected
 from agent.reshape.parking import parked
 from agent.reshape.plan import plan_reshape, touched
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
+from agent.reshape.refusal import put_off, refused
 from agent.reshape.stage import due_moves, moving_slots, staged, still_held, with_stand_ins, without_sources
 from agent.reshape.types import Instruction, Reshape, instructions, inventory_at, new_classes, total_at
 from agent.resolve import Owned, Resolved
@@ -48,6 +50,8 @@ WITNESSES_MAX = 64
 Units = Mapping[str, Mapping[str, tuple[str, ...]]]
 Sight = tuple[dict[str, int], dict[str, Mapping[str, Mapping[str, int]]], dict[str, ConsumerAllocations]]
 """({provider: generation}, {provider: {consumer: {class: amount}}}, {mover: all that it holds})"""
+LATE_S = 60.0
+"""For how long a reshape that was not answered in time may still be done: a large one takes its time."""
 _JITTER = SystemRandom()
 
 
@@ -128,6 +132,7 @@ class Reshaping:
         self._sleep = sleep
         self._new_id = new_id
         self._in_doubt = True
+        self._late_until = 0.0
 
     # What is due
 
@@ -253,7 +258,7 @@ class Reshaping:
             self._forget(receipt)
             if isinstance(refusal, ReshapeRefused):
                 raise
-            raise _put_off(refusal.message) from refusal
+            raise put_off(refusal.message) from refusal
         return self._client.read_tree(self._root, stage)
 
     def _get_through(
@@ -278,16 +283,17 @@ class Reshaping:
                 # and what the journal said of our own may be out of date.
                 doubted = conflicts % SUSPECT_EVERY == believed
                 self._sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, 0.01 * 2**conflicts)))
-            except PlacementUnavailable:
+            except PlacementUnavailable as silence:
+                if may_come_late(silence):
+                    self._late_until = self._clock() + LATE_S
                 if self._was_done(receipt):
                     return receipt
-                self._forget(receipt)
+                if not may_come_late(silence):
+                    self._forget(receipt)
                 raise
             except PlacementError as error:
-                raise _refused(error) from error
-        raise _put_off(
-            f"others wrote to the touched providers {conflicts} times while it was being asked for"
-        )
+                raise refused(error) from error
+        raise put_off(f"others wrote to the touched providers {conflicts} times while it was being asked for")
 
     def _same_inventories(self, stage: ProviderTree, generations: Mapping[str, int]) -> ProviderTree:
         """`stage` with these generations. Raises PlacementConflict where the inventories changed, too."""
@@ -356,6 +362,11 @@ class Reshaping:
                 with self._tracker.standing({each.slots[0] for each in receipt.relocations}):
                     self._finish(receipt, exact)
                 finished = True
+            elif self._clock() < self._late_until:
+                raise PlacementUnavailable(
+                    "Placement did not answer a reshape in time and may still be at it: nothing else is "
+                    f"asked of it for up to {LATE_S:g} s."
+                )
             else:
                 self._forget(receipt)
         self._in_doubt = False
@@ -385,16 +396,3 @@ class Reshaping:
         if slots != known:
             self._book.remember_reserved_slots(slots_to_json(slots))
         return stage
-
-
-def _put_off(why: str) -> ReshapeRefused:
-    return ReshapeRefused(
-        f"The reshape could not be done yet, {why.rstrip('.')}; nothing of it was, and it is tried again.",
-        reasons=[why],
-    )
-
-
-def _refused(error: PlacementError) -> ReshapeRefused:
-    return ReshapeRefused(
-        f"Placement refused the reshape, so nothing of it was done: {error.message}", reasons=[error.message]
-    )

@@ -22,8 +22,10 @@ from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateEr
 from agent.moves.table import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Reply
+from agent.reshape import reshaping
 from agent.settings import Settings, load
 from drivers.fake import FakeDriver
+from drivers.fake.host import Gpu
 
 
 @pytest.fixture
@@ -206,6 +208,52 @@ def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
     assert world.agent.condition.state is State.READY
     assert all(move.ended for move in world.agent.moves())
     assert [claim.request for _, claim in world.agent.instances() if claim] == [asked]
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["done late", "never done"])
+def test_a_reshape_that_was_not_answered_in_time_is_followed_when_it_is_done(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    """A large one may take longer than the agent waits, and be seen by nobody until it is done."""
+    world.driver.change(flat_devices=True, nics=(), gpus=(Gpu("0000:83:00.0", "VGPU", 16),))
+    world.agent.look("the start")
+    claimed = [world.agent.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
+    inner = world.wire.inner
+    waiting: list[tuple[str, str, object]] = []
+
+    class Slow:
+        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
+            if path == "/reshaper":
+                waiting.append((method, path, body))
+                raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+            return inner.request(method, path, body, microversion=microversion)
+
+        def close(self) -> None:
+            inner.close()
+
+    world.wire.inner = Slow()
+    world.driver.change(flat_devices=False)
+    world.agent.look("an event")
+    for _ in range(3):
+        world.retry()
+        assert world.agent.condition.state is State.DEGRADED
+    ((method, path, body),) = waiting  # it is not asked for twice
+    world.wire.inner = inner
+    if late:
+        assert inner.request(method, path, body, microversion="1.39").status == 204
+    else:
+        later = time.time() + reshaping.LATE_S
+        world.retry()
+        assert world.agent.condition.state is State.DEGRADED
+        monkeypatch.setattr(world.agent._reporter.reshaping, "_clock", lambda: later)
+    world.retry()
+    assert world.agent.condition.state is State.READY, world.agent.condition.fault
+    assert len(world.journal.reshapes(done=True)) == 1
+    now = {claim.consumer: claim.allocations for _, claim in world.agent.instances() if claim}
+    client = PlacementClient(inner)
+    for each in claimed:
+        assert len(now[each.consumer]) == 2
+        assert client.allocations_of(each.consumer).allocations == now[each.consumer]
 
 
 def test_hours_without_placement_end_within_one_pass(world: World) -> None:
