@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from agent.claims.claim import Allocations
 from agent.claims.exclusion import WaysOf
 from agent.claims.fit_search import Host, Makings, Stock
 from agent.claims.numa import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
@@ -219,6 +220,17 @@ def _spread(what: str, amount: int, host: HostCells, used: CellUse) -> dict[tupl
     return found
 
 
+def charged(held: Allocations, use: CellUse, host: HostCells) -> Counter[str]:
+    """{provider uuid: large pages} of `held`, in placement, that `use` counts as well."""
+    found: Counter[str] = Counter()
+    for cell in host.cells:
+        for size, uuid in cell.page_providers.items():
+            amount = held.get(uuid, {}).get(page_class(size), 0)
+            if amount:
+                found[uuid] = min(amount, use.get((cell.id, pages_of(size)), 0))
+    return found
+
+
 def pages_of(size_kib: int) -> str:
     """What a `CellUse` calls pages of that size."""
     return f"pages:{size_kib}"
@@ -235,7 +247,7 @@ def amount_of(memory_mb: int, page_kib: int | None, small_page_kib: int) -> tupl
 class CellStock:
     """What is left of the cells: `host` is what there is, `use` what is in use of it.
 
-    `charged` {provider uuid: pages} is what claims hold in placement of what `use` counts too; `busy` are
+    `charged` {provider uuid: pages} is what is held in placement of what `use` counts too; `busy` are
     dedicated CPUs that somebody else has; `favoured` are CPUs, and `near` cells, that go first:
     the consumer's guest is on them already, and each of its own cells on the one that `at` {guest cell: host
     cell} says.

@@ -226,14 +226,14 @@ class Ledger:
         own = self._own(request.consumer)
         used = self._without(own) if own else self._used
         units = self._free_units(request.resources, request.consumer)
-        cells = self._cells.stock(request.consumer, self.moving())
+        cells = self._cells.stock(request.consumer, self.moving(), self._others)
         return self._with_makings(fit(request, self._host_for(request.consumer), used, units, cells))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Explanation:
         """Whether what the consumer holds covers its request; `exact`: its units must be free, too."""
         classes = {name for amounts in held.values() for name in amounts}
         units = self._free_units(classes, request.consumer) if exact else {}
-        cells = self._cells.stock(request.consumer, self.moving()) if exact else None
+        cells = self._cells.stock(request.consumer, self.moving(), self._others) if exact else None
         return self._with_makings(cover(request, self.host, held, units, cells))
 
     def free(self, uuid: str, name: str, consumer: str) -> int:
@@ -248,7 +248,7 @@ class Ledger:
         """What is not there of the memory that the guest must have on certain cells, or in large pages."""
         own = self._own(guest.uuid)
         stock = Stock(self.host, self._without(own) if own else self._used, {})
-        cells = self._cells.stock(guest.uuid, self.moving())
+        cells = self._cells.stock(guest.uuid, self.moving(), self._others)
         return lacking(guest, self.claims.get(guest.uuid), cells, stock)
 
     def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Explanation:
@@ -262,7 +262,7 @@ class Ledger:
         aside = {uuid: amounts for uuid, amounts in known.items() if uuid in shared}
         here = request.consumer in self.claims
         units = self._free_units(request.resources, migration if here else request.consumer)
-        cells = self._cells.stock(request.consumer, self.moving(), keeps=here)
+        cells = self._cells.stock(request.consumer, self.moving(), self._others, keeps=here)
         used = self._without(aside) if aside else self._used
         host = self._host_for(request.consumer)
         if shared:

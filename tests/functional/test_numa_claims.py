@@ -644,6 +644,30 @@ def test_pages_that_somebody_else_holds_in_placement_are_given_to_nobody(host: N
     assert host.claim(1, 512, hw_mem_page_size="any").cells[0].page_kib == 4
 
 
+def test_pages_that_a_guest_uses_and_holds_in_placement_count_once(host: NumaHost) -> None:
+    """Its scheduler wrote what it holds, and nobody claimed for it yet."""
+    consumer, memory = uuid_of("guest"), tuple(UsedMemory(cell, 2048, 2048, cell) for cell in range(2))
+    host.schedule(consumer, **{f"node1_numa{cell}_pages_2048": {PAGES: 1024} for cell in range(2)})
+    host.driver.change(guests=(Guest(consumer, "guest", GuestState.RUNNING, {}, memory=memory),))
+    host.look(verify=True)
+    for _ in range(2):
+        host.claim(1, 2048, hw_mem_page_size="2MB")
+    with pytest.raises(DoesNotFit, match="has 0 pages of 2048 KiB"):
+        host.claim(1, 2, hw_mem_page_size="2MB")
+
+
+def test_pages_claimed_by_name_are_given_to_nobody_beside_what_guests_use(host: NumaHost) -> None:
+    memory = tuple(UsedMemory(cell, 1024, 2048, cell) for cell in range(2))
+    host.driver.change(guests=(Guest(uuid_of("guest"), "guest", GuestState.RUNNING, {}, memory=memory),))
+    host.look()
+    named = host.tracker.claim(ask(1, 1024, **{f"resources:{PAGES}": "1024"})).claim
+    assert [*pages_held(host, named.consumer).values()] == [1024]
+    assert host.claim(1, 3072, hw_mem_page_size="2MB")
+    with pytest.raises(DoesNotFit, match="has 512 pages of 2048 KiB free, 1026 MiB asked"):
+        host.claim(1, 1026, hw_mem_page_size="2MB")
+    host.claim(1, 1024, hw_mem_page_size="2MB")
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_an_allocation_is_adopted_with_its_pages_or_without(tmp_path: Path, *, told: bool) -> None:
     """A scheduler that knows nothing of pages asks for none; those on the cell are the claim's all the same,
