@@ -151,6 +151,7 @@ def test_the_units_are_as_systemd_wants_them(bare: Node) -> None:
 
 @pytest.mark.usefixtures("before")
 def test_its_modules_are_nobody_elses(bare: Node) -> None:
+    assert bare.ask("head -1 /usr/bin/plimsoll").strip() == "#!/usr/bin/python3 -I"
     for name in ("agent", "drivers"):
         assert "No module named" in bare.run(f"cd / && python3 -c 'import {name}' 2>&1", ends=1)
 
