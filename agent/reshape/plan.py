@@ -18,6 +18,7 @@ from typing import NamedTuple
 from agent.claims.claim import Allocations
 from agent.driver import Move
 from agent.errors import ReshapeRefused
+from agent.reshape.bundles import Bundle, bundles
 from agent.reshape.laws import breaches
 from agent.reshape.types import (
     Instruction,
@@ -31,19 +32,6 @@ from agent.reshape.types import (
     slots_of,
 )
 from agent.tree import Inventory, ProviderTree
-
-
-@dataclass(frozen=True, slots=True)
-class _Bundle:
-    """The instructions of one source whose classes hang together: `targets` {uuid: {class: class there}}.
-
-    `untold` are the targets of which nobody was told who uses them.
-    """
-
-    source: str
-    classes: frozenset[str]
-    targets: Mapping[str, Mapping[str, str]]
-    untold: frozenset[str]
 
 
 class _Doubt(NamedTuple):
@@ -131,7 +119,7 @@ def plan_reshape(
         for slot, amount in slots.items():
             work.used[slot] += amount
     doubts = _place_told(work, told)
-    for bundle in _bundles(told):
+    for bundle in bundles(told):
         _place_companions(work, bundle)
         _place_untold(work, bundle)
     # Only now: several instructions may tell of the same units, as they would come from here or from there.
@@ -254,7 +242,7 @@ def _place_told(work: _Work, told: Sequence[Instruction]) -> list[_Doubt]:
     return doubts
 
 
-def _place_companions(work: _Work, bundle: _Bundle) -> None:
+def _place_companions(work: _Work, bundle: Bundle) -> None:
     """What nobody told of goes where it was told that the rest of the consumer's share goes: bandwidth to the
     card of the virtual function. With functions of several cards, in proportion to them.
     """
@@ -276,31 +264,45 @@ def _place_companions(work: _Work, bundle: _Bundle) -> None:
                     work.shift(consumer, slot, parts[target], Slot(target, str(new)))
 
 
-def _leaving(work: _Work, bundle: _Bundle) -> set[str]:
+def _leaving(work: _Work, bundle: Bundle) -> set[str]:
     """The classes that the source loses, but for what is parked there."""
     parking = {slot for slots in work.parked.values() for slot in slots}
     slots = {name: Slot(bundle.source, name) for name in bundle.classes}
     return {name for name, slot in slots.items() if work.offered(slot) is None or slot in parking}
 
 
-def _place_untold(work: _Work, bundle: _Bundle) -> None:
+def _place_untold(work: _Work, bundle: Bundle) -> None:
     """Place whole every consumer that is left on a class which its provider loses."""
     sources = {name: Slot(bundle.source, name) for name in bundle.classes}
     leaving = _leaving(work, bundle)
     for consumer, share in _by_size(work, sources, leaving):
-        target = _first_with_room(work, bundle, bundle.targets, consumer, share)
-        if target is None:
+        if not _placed(work, bundle, sources, consumer, share, frozenset(bundle.targets)):
             work.problems.append(_no_room(work, bundle, consumer, share))
-        else:
-            _shift_all(work, bundle, consumer, share, target)
     for name in sorted(bundle.classes - leaving):
-        alike = {target for target, there in bundle.targets.items() if there.get(name) == name}
         for consumer, share in _by_size(work, sources, {name}):
             if work.room(sources[name]) >= 0:
                 break
-            target = _first_with_room(work, bundle, bundle.untold | alike, consumer, share)
-            if target is not None:
-                _shift_all(work, bundle, consumer, share, target)
+            _placed(work, bundle, sources, consumer, share, bundle.untold | bundle.alike({name}))
+
+
+def _placed(
+    work: _Work,
+    bundle: Bundle,
+    sources: Mapping[str, Slot],
+    consumer: str,
+    share: Mapping[str, int],
+    targets: frozenset[str],
+) -> bool:
+    """Whether the share found a place on one of the targets; with what else the consumer has of the bundle,
+    if there is room for all of that: a guest's memory stays with its CPUs.
+    """
+    whole = {name: amount for name, slot in sources.items() if (amount := work.movable(consumer, slot))}
+    for part, among in ((whole, targets & bundle.alike(whole)), (share, targets)):
+        target = _first_with_room(work, bundle, among, consumer, part)
+        if target is not None:
+            _shift_all(work, bundle, consumer, part, target)
+            return True
+    return False
 
 
 def _by_size(
@@ -319,7 +321,7 @@ def _by_size(
 
 
 def _first_with_room(
-    work: _Work, bundle: _Bundle, targets: Iterable[str], consumer: str, share: Mapping[str, int]
+    work: _Work, bundle: Bundle, targets: Iterable[str], consumer: str, share: Mapping[str, int]
 ) -> str | None:
     for target in bundle.targets:
         there = bundle.targets[target]
@@ -332,13 +334,13 @@ def _first_with_room(
     return None
 
 
-def _shift_all(work: _Work, bundle: _Bundle, consumer: str, share: Mapping[str, int], target: str) -> None:
+def _shift_all(work: _Work, bundle: Bundle, consumer: str, share: Mapping[str, int], target: str) -> None:
     for name, amount in sorted(share.items()):
         there = Slot(target, bundle.targets[target][name])
         work.shift(consumer, Slot(bundle.source, name), amount, there)
 
 
-def _no_room(work: _Work, bundle: _Bundle, consumer: str, share: Mapping[str, int]) -> str:
+def _no_room(work: _Work, bundle: Bundle, consumer: str, share: Mapping[str, int]) -> str:
     asked = ", ".join(f"{amount} {name}" for name, amount in sorted(share.items()))
     free = "; ".join(
         f"{work.name(target)}: "
@@ -351,47 +353,6 @@ def _no_room(work: _Work, bundle: _Bundle, consumer: str, share: Mapping[str, in
         f"consumer {consumer} holds {asked} of {work.name(bundle.source)}, nobody said which units those "
         f"are, and no single target has room for them (free on {free})"
     )
-
-
-def _bundles(told: Sequence[Instruction]) -> Iterator[_Bundle]:
-    """The instructions by source, and within it by classes that travel together."""
-    by_source: dict[str, list[Instruction]] = {}
-    for each in told:
-        if not each.move.stays:
-            by_source.setdefault(each.source, []).append(each)
-    for source, group in by_source.items():
-        for classes in _components(frozenset(each.move.moved_resources) for each in group):
-            together = [each for each in group if each.move.moved_resources.keys() <= classes]
-            untold = frozenset(each.target for each in together if each.move.consumers is None)
-            yield _Bundle(source, classes, _ways(together), untold)
-
-
-def _ways(together: Iterable[Instruction]) -> dict[str, dict[str, str]]:
-    """{target: {class at the source: class at the target}}"""
-    ways: dict[str, dict[str, str]] = {}
-    for each in together:
-        there = ways.setdefault(each.target, {})
-        for slot, target, _ in each.pairs():
-            if slot.resource_class == target.resource_class:
-                there[slot.resource_class] = target.resource_class
-            else:  # only who is told changes class, as long as there is another way
-                there.setdefault(slot.resource_class, target.resource_class)
-    return ways
-
-
-def _components(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """The unions of overlapping sets, in the order of their first member set."""
-    components: list[frozenset[str]] = []
-    for members in sets:
-        joined = members
-        apart = []
-        for component in components:
-            if component & joined:
-                joined |= component
-            else:
-                apart.append(component)
-        components = [*apart, joined]
-    return components
 
 
 def _inventories(tree: ProviderTree, uuid: str) -> Mapping[str, Inventory]:

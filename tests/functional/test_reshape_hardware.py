@@ -285,8 +285,9 @@ def test_who_floats_goes_to_another_cell_where_the_first_one_has_become_too_smal
     stage.driver.host = divided(4)
     stage.show()
     assert stage.world.placed(A) == {CELL0: {"PCPU": 1, "MEMORY_MB": 512}}
-    memory = [name for who in (B, C) for name, held in stage.world.placed(who).items() if "MEMORY_MB" in held]
-    assert len({*memory, CELL0}) == 3, "each on a cell of its own"
+    placed = [stage.world.placed(who) for who in (B, C)]
+    assert [[*each.values()] for each in placed] == [[{"VCPU": 1, "MEMORY_MB": 512}]] * 2, "whole"
+    assert len({CELL0, *placed[0], *placed[1]}) == 3, "each on a cell of its own"
     stage.driver.host = divided(1)
     stage.show()
     assert stage.state() == before
