@@ -49,10 +49,20 @@ class Backoff:
         with the jitter on top: everybody was told the same.
         """
         self._failures += 1
-        bound = min(BUSY_MAX_S if busy else MAX_S, BASE_S * 2 ** min(self._failures, DOUBLINGS_MAX))
-        delay = min(max(told_s, 0.0), TOLD_MAX_S) + max(LEAST_S, self._uniform(0, bound))
+        delay = self._delay(told_s, BUSY_MAX_S if busy else MAX_S)
         self._due = self._clock() + delay
         return delay
+
+    def failed_too(self, told_s: float = 0.0) -> float:
+        """Seconds until the next try, after one more request of a failure that was counted: one that was in
+        flight with it. Only what the other side asks for puts the next try off."""
+        if told_s > self.left_s():
+            self._due = self._clock() + self._delay(told_s, MAX_S)
+        return self.left_s()
+
+    def _delay(self, told_s: float, max_s: float) -> float:
+        bound = min(max_s, BASE_S * 2 ** min(self._failures, DOUBLINGS_MAX))
+        return min(max(told_s, 0.0), TOLD_MAX_S) + max(LEAST_S, self._uniform(0, bound))
 
     def succeeded(self) -> None:
         self._failures = 0

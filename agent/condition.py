@@ -7,8 +7,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent import log
+from agent.errors import (
+    DriverError,
+    DriverUnavailable,
+    IdentityError,
+    PlacementError,
+    PlacementUnavailable,
+    PlimsollError,
+)
 
 LOG = log.get(__name__)
+
+OWN = "agent"
+PLACEMENT = "placement"
 
 
 class State(StrEnum):
@@ -26,6 +37,11 @@ class Fault:
     sentence: str
     away: bool = False
     """Somebody does not answer: one and the same fault, in whatever words each request put it."""
+
+    @classmethod
+    def of(cls, error: PlimsollError) -> "Fault":
+        away = isinstance(error, DriverUnavailable | PlacementUnavailable)
+        return cls(_concern(error), error.message, away)
 
     def is_news(self, before: "Fault | None") -> bool:
         same = before is not None and (self.concern, self.away) == (before.concern, before.away)
@@ -76,3 +92,11 @@ class Condition:
                 self.state = state
                 return True
             return fault is not None and fault.is_news(before)
+
+
+def _concern(error: PlimsollError) -> str:
+    if isinstance(error, DriverError):
+        return "driver"
+    if isinstance(error, PlacementError):
+        return PLACEMENT
+    return "identity" if isinstance(error, IdentityError) else OWN

@@ -1,6 +1,7 @@
 """The agent of one host: what the jobs run, and what the local API may ask."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,12 +13,10 @@ from agent.backoff import Backoff
 from agent.claims.claim import Claim, Explanation
 from agent.claims.entering import entered
 from agent.claims.request import ClaimRequest
-from agent.condition import Condition, Fault, State
+from agent.condition import OWN, PLACEMENT, Condition, Fault, State
 from agent.driver import Driver, Guest
 from agent.errors import (
     DriverError,
-    DriverUnavailable,
-    IdentityError,
     PlacementError,
     PlacementUnavailable,
     PlimsollError,
@@ -45,8 +44,6 @@ from agent.tree import ProviderTree
 LOG = log.get(__name__)
 
 AT_ONCE_S = 0.25
-OWN = "agent"
-PLACEMENT = "placement"
 RESHAPE = "reshape"
 _TOLD = ("providers", "changed", "operations", "duration_ms")
 STARTING = "the agent is starting and has not seen the whole host yet"
@@ -100,6 +97,7 @@ class HostAgent:
             str(settings.state_path),
         )
         self._silences = 0
+        self._faulting = threading.Lock()
         tracker.silent = self._silent
         tracker.close(STARTING)
 
@@ -233,11 +231,16 @@ class HostAgent:
 
     def _fault(self, error: PlimsollError) -> None:
         self._tracker.close(error.message.rstrip("."))
-        away = isinstance(error, DriverUnavailable | PlacementUnavailable)
-        self.condition.degraded(Fault(_concern(error), error.message, away))
-        self._reporter.distrust()
+        fault = Fault.of(error)
         told_s, busy = error.details.get("retry_after", 0.0), bool(error.details.get("busy"))
-        self._wake(self._backoff.failed(told_s, busy=busy))
+        with self._faulting:
+            if fault.concern == PLACEMENT and self._spares_placement():  # in flight when it went away
+                delay_s = self._backoff.failed_too(told_s)
+            else:
+                delay_s = self._backoff.failed(told_s, busy=busy)
+            self.condition.degraded(fault)
+        self._reporter.distrust()
+        self._wake(delay_s)
 
     def _silent(self, error: PlacementUnavailable) -> None:
         self._silences += 1
@@ -380,14 +383,6 @@ class HostAgent:
 
     def configuration(self) -> dict[str, Any]:
         return describe(self.settings)
-
-
-def _concern(error: PlimsollError) -> str:
-    if isinstance(error, DriverError):
-        return "driver"
-    if isinstance(error, PlacementError):
-        return "placement"
-    return "identity" if isinstance(error, IdentityError) else OWN
 
 
 def _health(concern: str, fault: Fault | None) -> dict[str, Any]:

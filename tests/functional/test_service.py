@@ -14,7 +14,7 @@ from agentkit import World, opened, request, told
 from placements import Placement
 
 from agent import host as host_module
-from agent.backoff import MAX_S
+from agent.backoff import BASE_S, MAX_S
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.condition import State
 from agent.driver import Guest, GuestState
@@ -180,6 +180,34 @@ def test_retry_after_is_honoured_by_what_is_journaled(
     assert world.agent.condition.state is State.READY
     assert all(claim.state == "claimed" for _, claim in world.agent.instances() if claim)
     assert all(move.ended for move in world.agent.moves())
+
+
+def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World) -> None:
+    world.agent.look("the start")
+    consumers = [world.agent.claim(request(VCPU=1)).consumer for _ in range(10)]
+    inner = world.wire.inner
+    all_are_in_flight = threading.Barrier(len(consumers))
+
+    class Slow:
+        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
+            if method == "GET":
+                return inner.request(method, path, body, microversion=microversion)
+            all_are_in_flight.wait(10.0)
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+
+        def close(self) -> None:
+            inner.close()
+
+    world.wire.inner = Slow()
+    threads = [threading.Thread(target=world.agent.release, args=(each,)) for each in consumers]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    world.wire.inner = inner
+    assert max(world.retries) <= 2 * BASE_S
+    world.retry()
+    assert world.agent.condition.state is State.READY and world.agent.instances() == ()
 
 
 def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:

@@ -36,6 +36,18 @@ def test_what_the_other_side_asks_for_is_kept_within_reason() -> None:
     assert backoff.failed(-5.0) == LEAST_S
 
 
+def test_more_requests_of_one_failure_do_not_count_and_what_they_are_told_is_kept() -> None:
+    now = [100.0]
+    backoff = Backoff(clock=lambda: now[0], uniform=lambda _, high: high)
+    delay = backoff.failed()
+    assert [backoff.failed_too() for _ in range(10)] == [delay] * 10
+    now[0] += 1
+    assert backoff.failed_too() == delay - 1
+    assert backoff.failed_too(30.0) == backoff.failed_too(29.0) == 30.0 + 2 * BASE_S
+    now[0] += delay + 30.0
+    assert backoff.failed() == 4 * BASE_S
+
+
 def test_the_rest_of_the_time_is_told() -> None:
     now = [100.0]
     backoff = Backoff(clock=lambda: now[0], uniform=lambda _, high: high)
