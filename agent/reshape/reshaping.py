@@ -33,19 +33,19 @@ from agent.plan import same_inventories
 from agent.reshape.book import Book
 from agent.reshape.cells import located
 from agent.reshape.expected import expected
+from agent.reshape.outcome import done_after_all, was_done
 from agent.reshape.parking import parked
 from agent.reshape.plan import plan_reshape, touched
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
 from agent.reshape.refusal import put_off, refused
 from agent.reshape.stage import due_moves, moving_slots, staged, still_held, with_stand_ins, without_sources
-from agent.reshape.types import Instruction, Reshape, instructions, inventory_at, new_classes, total_at
+from agent.reshape.types import Instruction, Reshape, instructions, inventory_at, new_classes
 from agent.resolve import Owned, Resolved
 from agent.tree import ProviderTree
 
 ROUNDS_MAX = 24
 PAUSE_MAX_S = 0.2
 SUSPECT_EVERY = 3
-WITNESSES_MAX = 64
 
 Units = Mapping[str, Mapping[str, tuple[str, ...]]]
 Sight = tuple[dict[str, int], dict[str, Mapping[str, Mapping[str, int]]], dict[str, ConsumerAllocations]]
@@ -288,7 +288,7 @@ class Reshaping:
                     self._late_until = self._clock() + LATE_S
                 if self._was_done(receipt):
                     return receipt
-                if not may_come_late(silence):
+                if not self._may_come_late():
                     self._forget(receipt)
                 raise
             except PlacementError as error:
@@ -362,7 +362,7 @@ class Reshaping:
                 with self._tracker.standing({each.slots[0] for each in receipt.relocations}):
                     self._finish(receipt, exact)
                 finished = True
-            elif self._clock() < self._late_until:
+            elif self._may_come_late():
                 raise PlacementUnavailable(
                     "Placement did not answer a reshape in time and may still be at it: nothing else is "
                     f"asked of it for up to {LATE_S:g} s."
@@ -373,17 +373,12 @@ class Reshaping:
         return finished
 
     def _was_done(self, receipt: Receipt) -> bool:
-        """By what placement holds: generations, then the totals of what moved, then what consumers hold."""
-        tree = self._client.read_tree(self._root)
-        if any(uuid in tree and tree[uuid].generation == n for uuid, n in receipt.generations.items()):
-            return False
-        now = [total_at(tree, slot) for slot in receipt.before]
-        before = [inventory.total if inventory else 0 for inventory in receipt.before.values()]
-        after = [inventory.total if inventory else 0 for inventory in receipt.after.values()]
-        if before != after and now in (before, after):
-            return now == after
-        witnesses = list(receipt.allocations.items())[:WITNESSES_MAX]
-        return any(self._client.allocations_of(who).allocations == held for who, held in witnesses)
+        """Whether it was done; if not, and if it may not come late, it never will be."""
+        known = was_done(self._client, self._root, receipt)
+        return known or (not self._may_come_late() and done_after_all(self._client, self._root, receipt))
+
+    def _may_come_late(self) -> bool:
+        return 0 < self._late_until - self._clock() <= LATE_S  # a clock may be set back
 
     # While it is pending
 

@@ -4,9 +4,10 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import pytest
@@ -19,6 +20,7 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.condition import State
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateError, UnknownConsumer
+from agent.journal import Written
 from agent.moves.table import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Reply
@@ -282,6 +284,52 @@ def test_a_reshape_that_was_not_answered_in_time_is_followed_when_it_is_done(
     for each in claimed:
         assert len(now[each.consumer]) == 2
         assert client.allocations_of(each.consumer).allocations == now[each.consumer]
+
+
+def test_a_reshape_that_comes_after_a_restart_is_refused(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody remembers that placement may still be at it, so a generation that it names is raised."""
+    card = {"nics": (), "gpus": (Gpu("0000:83:00.0", "VGPU", 16),)}
+    with closing(opened(settings)) as world:
+        world.driver.change(flat_devices=True, **card)
+        world.agent.look("the start")
+        claimed = [world.agent.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
+        lost: list[tuple[str, str, Any]] = []
+        inner = world.wire.inner
+
+        class Lost:
+            def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+                if path == "/reshaper":
+                    lost.append((method, path, body))
+                    raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+                return inner.request(method, path, body, microversion=microversion)
+
+            def close(self) -> None:
+                inner.close()
+
+        world.wire.inner = Lost()
+        world.driver.change(flat_devices=False)
+        world.agent.look("an event")
+    ((method, path, body),) = lost
+    with closing(opened(settings)) as world:
+        world.driver.change(**card)
+        late: list[int] = []
+        forget = world.journal.drop_reshape
+
+        def forgotten(receipt: str) -> Written:
+            late.append(world.wire.inner.request(method, path, body, microversion="1.39").status)
+            return forget(receipt)
+
+        monkeypatch.setattr(world.journal, "drop_reshape", forgotten)
+        world.agent.look("the start")
+        assert late == [409], "when it was forgotten"
+        assert world.agent.condition.state is State.READY
+        now = {claim.consumer: claim.allocations for _, claim in world.agent.instances() if claim}
+        client = PlacementClient(world.wire.inner)
+        for each in claimed:
+            assert len(now[each.consumer]) == 2
+            assert client.allocations_of(each.consumer).allocations == now[each.consumer]
 
 
 def test_hours_without_placement_end_within_one_pass(world: World) -> None:
