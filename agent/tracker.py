@@ -20,18 +20,18 @@ from agent.claims.claiming import ClaimAttempt, may_come_late
 from agent.claims.fit import Amounts, FreeUnits, check_placeable
 from agent.claims.found import follow_guests
 from agent.claims.handle import ClaimHandle
+from agent.claims.late import Late
 from agent.claims.ledger import Held, Vacated
-from agent.claims.refusal import holds_other, is_moving
+from agent.claims.refusal import holds_other, is_late, is_moving
 from agent.claims.register import Register
 from agent.claims.releasing import withdraw
 from agent.claims.request import ClaimRequest
 from agent.claims.turns import Turns
+from agent.delivery import DELIVERED_MAX, Delivery
 from agent.driver import Guest
 from agent.errors import (
     ClaimsClosed,
-    PlacementError,
     PlacementUnavailable,
-    Refused,
     UnknownConsumer,
 )
 from agent.journal import Journal
@@ -46,10 +46,7 @@ from agent.tree import ProviderTree
 LOG = log.get(__name__)
 
 NOT_YET = "waiting for the first full inventory"
-DELIVERED_MAX = 64
 TURN_WAIT_S = 60.0
-LATE_S = 60.0
-"""For how long what placement did not answer in time may still be done: it waits there, or is at work."""
 
 
 class ResourceTracker:
@@ -65,6 +62,7 @@ class ResourceTracker:
         client: PlacementClient,
         *,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         turn_wait_s: float = TURN_WAIT_S,
     ) -> None:
         """Raises StateError where the journal cannot be read."""
@@ -76,7 +74,10 @@ class ResourceTracker:
         self._guests: frozenset[str] = frozenset()
         self._closed: str | None = NOT_YET
         self.silent: Callable[[PlacementUnavailable], None] = lambda _: None
-        self._late: dict[str, float] = {}
+        self._late = Late(monotonic)
+        for claim in self._register.ledger.claims.values():
+            if claim.state is ClaimState.CLAIMING:  # the last run ended while it was asked for, or in doubt
+                self._late.note(claim.consumer, clock() - claim.since)
         self._mover = Mover(
             self._register,
             client,
@@ -84,6 +85,16 @@ class ResourceTracker:
             self._turns.of,
             lambda: self._guests,
             self._check_open,
+            self._was_silent,
+        )
+        self._delivery = Delivery(
+            self._register,
+            self._turns,
+            self._mover,
+            self._late,
+            lambda: self._guests,
+            self._attempt,
+            self._resolve,
             self._was_silent,
         )
 
@@ -166,6 +177,8 @@ class ResourceTracker:
             raise is_moving(moving)
         leftover = present
         if present is not None and (present.state is ClaimState.RELEASING or present.request != request):
+            if self._is_late(request.consumer):
+                raise is_late(present)
             self._resolve(present)
             leftover = None
         return self._attempt(request, leftover)
@@ -173,13 +186,23 @@ class ResourceTracker:
     def _attempt(self, request: ClaimRequest, leftover: Claim | None) -> Claim:
         if leftover is not None:
             self._check_not_taken_over(leftover)
+        late = leftover is not None and self._is_late(request.consumer)
+        attempt = ClaimAttempt(self._register, self._client, self._clock, request, leftover, late=late)
         try:
-            return ClaimAttempt(self._register, self._client, self._clock, request, leftover).run()
+            claim = attempt.run()
         except PlacementUnavailable as error:
             if may_come_late(error):
                 with self._lock:
-                    self._late[request.consumer] = time.monotonic() + LATE_S
+                    self._late.note(request.consumer)
             raise
+        if attempt.came:
+            with self._lock:
+                self._late.came(request.consumer)
+        return claim
+
+    def _is_late(self, consumer: str) -> bool:
+        with self._lock:
+            return consumer in self._late
 
     def _check_not_taken_over(self, claim: Claim) -> None:
         """Raises ClaimConflict where a migration has what the claim wrote, and now the claim, too."""
@@ -225,7 +248,7 @@ class ResourceTracker:
                 )
             if present.state is not ClaimState.RELEASING:
                 self._register.move_durably(Step.RELEASE, consumer)
-            if not now or consumer in self._late:
+            if not now or self._is_late(consumer):
                 return False
             try:
                 self._resolve(self._of(consumer))
@@ -275,8 +298,7 @@ class ResourceTracker:
     @property
     def pending(self) -> int:
         """How many releases, intents in doubt and ends of moves wait for placement, or for a guest to go."""
-        with self._lock:
-            return len(self._pending()) + self._mover.pending
+        return self._delivery.pending
 
     def recover(self, guests: Collection[Guest]) -> int:
         """After a start: finish the intents whose guests are there, undo the others, deliver the releases.
@@ -291,59 +313,7 @@ class ResourceTracker:
 
         Stops where placement is away. What placement refuses is logged, and stays pending.
         """
-        try:
-            done = self._mover.deliver(limit)
-        except PlacementUnavailable as error:
-            self._was_silent(error)
-            return 0
-        with self._lock:
-            waiting = self._pending()[:limit]
-        for consumer in waiting:
-            try:
-                done += self._deliver(consumer)
-            except PlacementUnavailable as error:
-                self._was_silent(error)
-                break
-            except (PlacementError, Refused) as error:
-                LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
-        return done
-
-    def _deliver(self, consumer: str) -> bool:
-        """Whether there was something to resolve. Raises ClaimConflict where its turn does not come."""
-        with self._turns.of(consumer):
-            with self._lock:
-                present = self._register.ledger.claims.get(consumer)
-                running = consumer in self._guests
-            if present is None or present.state is ClaimState.CLAIMED:
-                return False
-            if present.state is ClaimState.CLAIMING and running:
-                self._finish(present)
-            else:
-                self._resolve(present)
-            return True
-
-    def _pending(self) -> list[str]:
-        moment = time.monotonic()
-        self._late = {consumer: until for consumer, until in self._late.items() if moment < until}
-        return [
-            consumer
-            for consumer, claim in self._register.ledger.claims.items()
-            if claim.state is not ClaimState.CLAIMED
-            and consumer not in self._late
-            and not self._turns.under_way(consumer)
-            and self._register.move_of(consumer) is None
-        ]
-
-    def _finish(self, intent: Claim) -> None:
-        """The guest of an interrupted claim is there: it keeps what was chosen for it."""
-        try:
-            self._attempt(intent.request, intent)
-        except Refused as error:
-            LOG.error(
-                "The guest of an interrupted claim is here without a claim: %s",
-                error.message,
-                fields={"consumer": intent.consumer},
-            )
+        return self._delivery.deliver(limit)
 
     def _resolve(self, present: Claim) -> None:
         """Take a claim that shall go, or an intent in doubt, out of placement and out of the journal."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from placements import Placement, usual_placement
 
 from agent.claims.cells import Layout
 from agent.claims.claim import Claim, ClaimState
+from agent.claims.late import LATE_S
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Cell, Guest, GuestState, Topology, UsedUnit
 from agent.errors import PlacementUnavailable
@@ -177,6 +179,7 @@ class Kit:
         self.directory = directory
         self.placement = placement.anew(directory) if placement else usual_placement(directory)
         self.providers = providers
+        self.later_s = 0.0
         self.tracker: ResourceTracker
         self._open()
         for each in providers:
@@ -204,7 +207,13 @@ class Kit:
         journal = TappedJournal.open(self.directory)
         assert isinstance(journal, TappedJournal)
         self.journal = journal
-        self.tracker = ResourceTracker(journal, PlacementClient(self.tap), turn_wait_s=10.0)
+        self.tracker = ResourceTracker(
+            journal,
+            PlacementClient(self.tap),
+            clock=lambda: time.time() + self.later_s,
+            monotonic=lambda: time.monotonic() + self.later_s,
+            turn_wait_s=10.0,
+        )
 
     def _create(self, wanted: Provider) -> None:
         generation = self.raw.create_provider(wanted)
@@ -217,8 +226,9 @@ class Kit:
                 self.raw.ensure_resource_class(name)
         self.raw.put_inventories(wanted.uuid, generation, wanted.inventories)
 
-    def restart(self) -> None:
+    def restart(self, after_s: float = LATE_S) -> None:
         """The process is gone and comes back: only the files are left. Claims are closed."""
+        self.later_s += after_s
         self.close()
         self._open()
 

@@ -65,6 +65,8 @@ class ClaimAttempt:
     """One attempt at one request; `run` once.
 
     `leftover` is the intent of an earlier attempt of which nobody knows what became: it is tried as it is.
+    `late`: and it may be done yet. Then nothing else is chosen, by which alone it could be known when it is
+    done, and it stays in doubt.
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class ClaimAttempt:
         clock: Callable[[], float],
         request: ClaimRequest,
         leftover: Claim | None = None,
+        *,
+        late: bool = False,
     ) -> None:
         self._register = register
         self._client = client
@@ -81,6 +85,9 @@ class ClaimAttempt:
         self._request = request
         self._consumer = request.consumer
         self._leftover = leftover
+        self._late = late
+        self.came = False
+        """The leftover was found done, by the attempt that it was left by."""
         self._in_doubt = leftover is not None
         self._generation: int | None = None
 
@@ -93,7 +100,7 @@ class ClaimAttempt:
         try:
             return self._run()
         except PlimsollError as error:
-            if not self._in_doubt:
+            if not self._in_doubt and not self._late:
                 self._undo(error)
             raise
 
@@ -103,7 +110,7 @@ class ClaimAttempt:
         for attempt in range(ATTEMPTS_MAX):
             suspects: Collection[str] = ()
             try:
-                if intent is None or attempt > 0:
+                if intent is None or (attempt > 0 and not self._late):
                     intent = self._reserve()
                 return self._write(intent)
             except PlacementConflict as conflict:
@@ -114,6 +121,8 @@ class ClaimAttempt:
                 suspects = [uuid for uuid in on if uuid in full.message] or on  # it names the full one
                 failure = self._refused_by_placement(intent, full)
                 self._read_again(suspects)  # it took the consumer for new, so that holds nothing
+                if self._late:
+                    break
                 continue
             except DoesNotFit as short:
                 suspects = {each["provider_uuid"] for each in short.details["shortfalls"]}
@@ -232,6 +241,7 @@ class ClaimAttempt:
     def _adopt(self, held: ConsumerAllocations) -> Claim:
         """Take over what somebody else wrote for the consumer. Raises ClaimConflict, DoesNotFit (units)."""
         if self._leftover is not None and is_of(held, self._leftover):
+            self.came = True
             return self._grant(self._leftover)
         with self._register.lock:
             ledger = self._register.ledger

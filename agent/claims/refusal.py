@@ -66,6 +66,15 @@ def holds_other(claim: Claim) -> ClaimConflict:
     )
 
 
+def is_late(claim: Claim) -> ClaimConflict:
+    """Another claim for the consumer was asked of placement, was not answered, and may be done yet."""
+    return ClaimConflict(
+        f"{called(claim.request)} was claimed for with {amounts(claim.request.resources)}, placement did not "
+        "answer, and may do it yet: try again in a minute, when that is undone.",
+        consumer=claim.consumer,
+    )
+
+
 def is_moving(move: Move) -> ClaimConflict:
     """The consumer is the instance or the migration of a move under way."""
     return ClaimConflict(

@@ -19,7 +19,7 @@ from outagekit import Outage
 from placements import OpenStack, Placement
 from trackerkit import fast_directory
 
-from agent import tracker
+from agent.claims import late
 from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest
 from agent.condition import State
@@ -284,8 +284,9 @@ def test_pulled_at_each_step_of_the_first_report(placement: Placement, after: bo
 
 @pytest.mark.parametrize("operation", [claim, release], ids=lambda each: each.__name__)
 def test_pulled_at_each_step_and_the_agent_killed_meanwhile(
-    placement: Placement, operation: Operation
+    placement: Placement, operation: Operation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(late, "LATE_S", 0.0)
     for number in range(1, REQUESTS_MAX):
         with a_host(placement) as host:
             host.cable.pull_at(number, after=True)
@@ -333,7 +334,7 @@ def test_a_placement_that_hangs_is_given_up_in_time(
     openstack: OpenStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what it may do once it goes on, it does not do unseen."""
-    monkeypatch.setattr(tracker, "LATE_S", 5.0)
+    monkeypatch.setattr(late, "LATE_S", 5.0)
     openstack.empty()
     openstack.options["timeout"] = 2
     try:
@@ -342,7 +343,7 @@ def test_a_placement_that_hangs_is_given_up_in_time(
                 host.agent.claim(ASKED)
             assert host.agent.status()["state"] == "degraded"
             host.recover()
-            time.sleep(tracker.LATE_S)
+            time.sleep(late.LATE_S)
             host.agent.deliver()
             host.check()
             nothing_is_leaked(host)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,19 +12,21 @@ import pytest
 from placements import Placement
 from trackerkit import ELSEWHERE, HOST, POOL, VFS, Kit, guest, provider, request, uuid_of
 
-from agent.claims.claim import ClaimState
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.claiming import wanted
-from agent.claims.request import TopologyRequest
+from agent.claims.late import LATE_S
+from agent.claims.request import ClaimRequest, TopologyRequest
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
     DoesNotFit,
+    PlacementConflict,
     PlacementUnavailable,
     StateError,
     UnknownConsumer,
     UsageError,
 )
-from agent.tracker import LATE_S, ResourceTracker
+from agent.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
 HOST_UUID = uuid_of("host")
@@ -405,31 +406,104 @@ def test_a_lost_request_leaves_nothing(kit: Kit) -> None:
     assert kit.state() == before
 
 
-@pytest.mark.parametrize("released", [False, True])
-def test_a_claim_that_placement_does_long_after_it_was_asked_is_undone(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch, *, released: bool
-) -> None:
-    """It waited in front of a placement that was slow, and came in after the read that was to decide."""
-    asked = request(PCPU=4)
+def given_up(kit: Kit, asked: ClaimRequest) -> Claim:
+    """The claim, that placement did not answer in time and may do yet, as it is journaled."""
 
     def gives_up(call: str) -> None:
         if call.startswith("PUT"):
             raise PlacementUnavailable("Placement did not answer in time.", busy=True)
 
-    with monkeypatch.context() as tapped:
-        tapped.setattr(kit.tap, "before", gives_up)
-        with pytest.raises(PlacementUnavailable, match="not known yet"):
-            kit.tracker.claim(asked)
+    kit.tap.before = gives_up
+    with pytest.raises(PlacementUnavailable, match="not known yet"):
+        kit.tracker.claim(asked)
+    kit.tap.before = lambda _: None
+    return kit.tracker.claims()[asked.consumer]
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_claim_that_placement_does_long_after_it_was_asked_is_undone(kit: Kit, *, released: bool) -> None:
+    """It waited in front of a placement that was slow, and came in after the read that was to decide."""
+    asked = request(PCPU=4)
+    claim = given_up(kit, asked)
     if released:
         assert kit.tracker.release(asked.consumer) is False
-    assert kit.tracker.deliver() == 0
-    claim = kit.tracker.claims()[asked.consumer]
+    assert (kit.tracker.deliver(), kit.tracker.pending) == (0, 1)
     with pytest.raises(DoesNotFit):
         kit.tracker.claim(request(PCPU=1))
     kit.raw.write_allocations(wanted(claim))
-    later = time.monotonic() + LATE_S
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    kit.later_s += LATE_S
     assert kit.tracker.deliver() == 1
+    assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
+
+
+def is_undone_once_it_was_done(kit: Kit, claim: Claim) -> None:
+    assert (kit.tracker.deliver(), kit.tracker.pending) == (0, 1)
+    kit.raw.write_allocations(wanted(claim))
+    kit.later_s += LATE_S
+    assert kit.tracker.deliver() == 1
+    assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
+
+
+@pytest.mark.parametrize("clock_back_s", [0.0, 86400.0], ids=["", "the clock was set back"])
+def test_a_claim_that_may_be_done_late_is_not_forgotten_by_a_restart(kit: Kit, clock_back_s: float) -> None:
+    claim = given_up(kit, request(PCPU=4))
+    kit.restart(1.0 - clock_back_s)
+    kit.refresh()
+    assert kit.tracker.recover([]) == 0
+    is_undone_once_it_was_done(kit, claim)
+
+
+def test_a_guest_keeps_what_may_be_done_late_at_once(kit: Kit) -> None:
+    asked = request(PCPU=4)
+    claim = given_up(kit, asked)
+    kit.restart(1.0)
+    kit.refresh()
+    assert kit.tracker.recover([guest(asked.consumer)]) == 1
+    with pytest.raises(PlacementConflict):
+        kit.raw.write_allocations(wanted(claim))
+    kit.check()
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_no_other_claim_takes_the_place_of_one_that_may_be_done_late(kit: Kit, *, released: bool) -> None:
+    asked = request(PCPU=4)
+    claim = given_up(kit, asked)
+    if released:
+        kit.tracker.release(asked.consumer)
+    with pytest.raises(ClaimConflict, match="may do it yet: try again in a minute"):
+        kit.tracker.claim(asked if released else request(asked.consumer, PCPU=1))
+    is_undone_once_it_was_done(kit, claim)
+    assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["nobody there", "no room"])
+def test_a_claim_that_may_be_done_late_stays_in_doubt_when_it_is_asked_for_again(
+    kit: Kit, *, full: bool
+) -> None:
+    asked, other = request(PCPU=4), str(uuid4())
+    claim = given_up(kit, asked)
+    if full:
+        kit.schedule(other, host={"PCPU": 1})
+        with pytest.raises(DoesNotFit, match="placement refuses"):
+            kit.tracker.claim(asked)
+        kit.raw.forget_consumer(other)
+    else:
+        with kit.away(only="PUT"), pytest.raises(PlacementUnavailable, match="holds nothing of it"):
+            kit.tracker.claim(asked)
+    is_undone_once_it_was_done(kit, claim)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["asked again", "done late"])
+def test_a_claim_that_comes_through_when_it_is_asked_for_again(kit: Kit, *, late: bool) -> None:
+    """Only one that was done late is not to come once more after its release."""
+    asked = request(PCPU=4)
+    claim = given_up(kit, asked)
+    if late:
+        kit.raw.write_allocations(wanted(claim))
+    assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
+    assert kit.tracker.release(asked.consumer) is late
+    kit.later_s += LATE_S
+    kit.tracker.deliver()
     assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
 
 
