@@ -99,6 +99,7 @@ class HostAgent:
         self._silences = 0
         self._faulting = threading.Lock()
         tracker.silent = self._silent
+        tracker.spares = self._spares_placement
         tracker.close(STARTING)
 
     # What the jobs run

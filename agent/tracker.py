@@ -53,7 +53,8 @@ class ResourceTracker:
     """See the module's docstring. Any thread may call; nothing blocks without a bound.
 
     Claims are closed at first: `refresh` must have told what there is, and `open` been called. `silent` is
-    told where placement does not answer and what was asked is journaled, to be done later.
+    told where placement does not answer and what was asked is journaled, to be done later; `spares` tells
+    whether placement is known to be away, and is not to be asked again yet.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class ResourceTracker:
         self._guests: frozenset[str] = frozenset()
         self._closed: str | None = NOT_YET
         self.silent: Callable[[PlacementUnavailable], None] = lambda _: None
+        self.spares: Callable[[], bool] = lambda: False
         self._late = Late(monotonic)
         for claim in self._register.ledger.claims.values():
             if claim.state is ClaimState.CLAIMING:  # the last run ended while it was asked for, or in doubt

@@ -60,6 +60,7 @@ class Ending:
     def settle(self, guests: Collection[Guest], at: float) -> None:
         """After a look at the host that began `at` (seconds since the epoch): end what is over.
 
+        Once placement is to be spared, the next look goes on with the rest.
         Raises PlacementUnavailable, StateError; other refusals are logged, and tried again at the next look.
         """
         here = {guest.uuid: guest for guest in guests}
@@ -67,12 +68,18 @@ class Ending:
             left = {uuid for uuid, when in self._left.items() if when < at}
         self._expect_no_more(at)
         moves = [move for move in self._tracker.moves().values() if not move.ended]
+        if self._tracker.spares():
+            return
         if self._freed(moves, here) or left:
-            self._tried("moves are not followed", self._tracker.follow_moves)
+            self._tried("moves are not followed", self._follow)
         for move in moves:
+            if self._tracker.spares():
+                return
             self._settle_arrival(move, here.get(move.instance), move.since + GRACE_S < at, left)
         moving = {each for move in moves for each in (move.instance, move.migration)}
         for claim in self._tracker.claims().values():
+            if self._tracker.spares():
+                return
             if not is_gates(claim) or claim.state is not ClaimState.CLAIMED or claim.consumer in moving:
                 continue
             guest = here.get(claim.consumer)
@@ -86,6 +93,10 @@ class Ending:
         with self._lock:
             for uuid in left:
                 self._left.pop(uuid, None)
+
+    def _follow(self) -> None:
+        if not self._tracker.spares():
+            self._tracker.follow_moves()
 
     def _expect_no_more(self, at: float) -> None:
         """Those that were let in so long ago; one that was let in again meanwhile is expected."""

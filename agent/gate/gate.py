@@ -222,7 +222,7 @@ class Gate:
                 found = self._tracker.register.ledger.fit(asked.request)
             if not found.fits:
                 raise does_not_fit(asked.request, found.shortfalls)
-            if not self._tracker.release(present.consumer):
+            if not self._tracker.release(present.consumer, now=not self._tracker.spares()):
                 raise ClaimsClosed(
                     f"What {called(asked.request)} held before is not released yet: try again."
                 )
@@ -280,7 +280,8 @@ class Gate:
         for move in self._tracker.moves().values():
             if move.instance != instance or move.ended:
                 continue
-            if move.state in (MoveState.REVERTING, MoveState.LEAVING, MoveState.CONFIRMING):
+            waits = move.state in (MoveState.REVERTING, MoveState.LEAVING, MoveState.CONFIRMING)
+            if waits and not self._tracker.spares():
                 self._tracker.deliver()
 
     # A guest goes

@@ -20,6 +20,7 @@ from gatekit import GatedHost, domain, gated, mdev, pci, vf
 from agent.api.access import Access
 from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.condition import State
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlacementUnavailable, UsageError
 from agent.gate import ending, install
@@ -120,6 +121,39 @@ def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch
     monkeypatch.setattr(ending, "GRACE_S", 0.0)
     host.world.agent.look("its interval, later")
     assert claim_of(host, uuid) is None
+
+
+def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_look(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, uuids = host.world, [str(uuid4()) for _ in range(4)]
+    for uuid in uuids:
+        host.allowed("prepare", "begin", domain(uuid))
+    inner = world.wire.inner
+    writes: list[str] = []
+
+    class Busy:
+        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
+            if method == "GET":
+                return inner.request(method, path, body, microversion=microversion)
+            writes.append(path)
+            return Reply(503, None, {"retry-after": "120"})
+
+        def close(self) -> None:
+            inner.close()
+
+    world.wire.inner = Busy()
+    monkeypatch.setattr(ending, "GRACE_S", 0.0)
+    for _ in range(3):
+        world.agent.look("its interval")
+        world.agent.deliver()
+    assert len(writes) == 1 and world.agent.condition.state is State.DEGRADED
+    assert world.retries[-1] > 100
+    world.wire.inner = inner
+    world.retry()
+    assert world.agent.condition.state is State.READY
+    assert [claim_of(host, uuid) for uuid in uuids] == [None] * 4
+    assert not any(host.held(uuid) for uuid in uuids)
 
 
 def test_who_came_after_a_look_had_begun_keeps_the_claim_that_let_it_in(host: GatedHost) -> None:
