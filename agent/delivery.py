@@ -1,8 +1,10 @@
 """What is left to do: releases, claims in doubt and ends of moves that wait for placement, or for a guest."""
 
 from collections.abc import Callable, Collection
+from functools import partial
 
 from agent import log
+from agent.backoff import Backoff
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.late import Late
 from agent.claims.register import Register
@@ -15,12 +17,17 @@ LOG = log.get(__name__)
 
 DELIVERED_MAX = 64
 
+_Work = tuple[str, Callable[[], bool]]
+"""An instance or consumer, and what delivers it."""
+
 
 class Delivery:
     """The tracker's part that has to do with that. Any thread may call.
 
     `guests` tells the uuids of the guests on this host; `attempt` tries an intent in doubt once more,
-    `resolve` takes a claim out of placement; `silent` is told where placement does not answer.
+    `resolve` takes a claim out of placement; `silent` is told where placement does not answer. It may be one
+    consumer alone that it never answers for: that one goes last, is asked for when `patience` lets it, and
+    closes nobody's host.
     """
 
     def __init__(
@@ -33,6 +40,7 @@ class Delivery:
         attempt: Callable[[ClaimRequest, Claim], Claim],
         resolve: Callable[[Claim], None],
         silent: Callable[[PlacementUnavailable], None],
+        patience: Backoff,
     ) -> None:
         self._register = register
         self._turns = turns
@@ -42,31 +50,55 @@ class Delivery:
         self._attempt = attempt
         self._resolve = resolve
         self._silent = silent
+        self._patience = patience
+        self._unanswered: frozenset[str] = frozenset()
 
     @property
     def pending(self) -> int:
         """How many there are, those that are late and not resolved yet among them."""
         with self._register.lock:
-            return len(self._pending()) + self._mover.pending
+            return len(self._pending()) + len(self._mover.pending())
 
     def deliver(self, limit: int | None) -> int:
         """See `ResourceTracker.deliver`."""
-        try:
-            done = self._mover.deliver(limit)
-        except PlacementUnavailable as error:
-            self._silent(error)
-            return 0
-        with self._register.lock:
-            waiting = [consumer for consumer in self._pending() if not self._waits(consumer)][:limit]
-        for consumer in waiting:
+        done, silent = 0, False
+        for consumer, deliver in self._in_turn(limit):
             try:
-                done += self._deliver(consumer)
+                done += deliver()
             except PlacementUnavailable as error:
-                self._silent(error)
-                break
+                self._unanswered |= {consumer}
+                if silent or not _may_be_alone(error):
+                    self._patience.succeeded()  # it is the host that waits
+                    self._silent(error)
+                    return done
+                silent = True
+                LOG.warning("%s goes last: %s", consumer, error.message, fields={"consumer": consumer})
             except (PlacementError, Refused) as error:
                 LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
+            else:
+                self._unanswered -= {consumer}
+        if silent:
+            self._patience.failed(busy=True)
+        elif not self._unanswered:
+            self._patience.succeeded()
         return done
+
+    def _in_turn(self, limit: int | None) -> list[_Work]:
+        """What waits, of each kind at most `limit`; last what got no answer, and not before it is time."""
+        with self._register.lock:
+            moves: list[_Work] = [
+                (move.instance, partial(self._mover.deliver, move)) for move in self._mover.pending()
+            ]
+            claims: list[_Work] = [
+                (each, partial(self._deliver, each)) for each in self._pending() if not self._waits(each)
+            ]
+        self._unanswered &= {consumer for consumer, _ in (*moves, *claims)}
+        too_soon = self._unanswered if self._patience.left_s() > 0 else ()
+        kinds = ([each for each in kind if each[0] not in too_soon] for kind in (moves, claims))
+        return self._last([each for kind in kinds for each in self._last(kind)[:limit]])
+
+    def _last(self, found: list[_Work]) -> list[_Work]:
+        return sorted(found, key=lambda each: each[0] in self._unanswered)
 
     def _deliver(self, consumer: str) -> bool:
         """Whether there was something to resolve. Raises ClaimConflict where its turn does not come."""
@@ -109,3 +141,8 @@ class Delivery:
                 error.message,
                 fields={"consumer": intent.consumer},
             )
+
+
+def _may_be_alone(silence: PlacementUnavailable) -> bool:
+    """Whether the others may be answered: somebody is there, and did not ask to be left alone."""
+    return bool(silence.details.get("busy")) and "retry_after" not in silence.details

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from agent import log
+from agent.backoff import Backoff
 from agent.claims.cells import Layout
 from agent.claims.claim import Claim, ClaimState, Explanation, Step, explained
 from agent.claims.claiming import ClaimAttempt, may_come_late
@@ -98,6 +99,7 @@ class ResourceTracker:
             self._attempt,
             self._resolve,
             self._was_silent,
+            Backoff(clock=monotonic),
         )
 
     # What there is
@@ -313,7 +315,8 @@ class ResourceTracker:
     def deliver(self, limit: int | None = DELIVERED_MAX) -> int:
         """Resolve what is pending, at most `limit`; returns how many. Raises StateError.
 
-        Stops where placement is away. What placement refuses is logged, and stays pending.
+        Stops where placement is away; one consumer that alone gets no answer goes last. What placement
+        refuses is logged, and stays pending.
         """
         return self._delivery.deliver(limit)
 

@@ -129,17 +129,12 @@ class Mover:
                 present = self._register.take(MoveStep.DELETE, present)
             return now and self._settled(present).ended
 
-    def deliver(self, limit: int | None) -> int:
-        """Bring what is on its way to an end, at most `limit` moves; returns how many got there.
+    def deliver(self, move: Move) -> bool:
+        """Bring a move that is on its way to its end, or nearer to it; whether that could be done.
 
-        Raises StateError; PlacementUnavailable ends it, other refusals are logged and stay pending.
+        Raises PlacementUnavailable, StateError; other refusals are logged and it stays pending.
         """
-        with self._register.lock:
-            waiting = [move for move in self._register.moves.values() if move.state in ON_THE_WAY][:limit]
-        done = 0
-        for move in waiting:
-            done += self._again(move)
-        return done
+        return self._again(move)
 
     def follow(self) -> int:
         """Learn from placement what became of the moves that others end; returns how many changed.
@@ -155,10 +150,9 @@ class Mover:
         """The move that took what a claim had on this host, if there is one; see `Follower.took_over`."""
         return self._follower.took_over(claim)
 
-    @property
-    def pending(self) -> int:
-        """How many are on their way, the caller having the lock."""
-        return sum(move.state in ON_THE_WAY for move in self._register.moves.values())
+    def pending(self) -> list[Move]:
+        """Those that are on their way, the caller having the lock."""
+        return [move for move in self._register.moves.values() if move.state in ON_THE_WAY]
 
     # Below
 

@@ -212,6 +212,32 @@ def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World
     assert world.agent.condition.state is State.READY and world.agent.instances() == ()
 
 
+def test_one_release_that_is_never_answered_closes_nobodys_host(world: World) -> None:
+    world.agent.look("the start")
+    poison = world.agent.claim(request(VCPU=1)).consumer
+    other = world.agent.claim(request(VCPU=1)).consumer
+    inner = world.wire.inner
+
+    class Poisoned:
+        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
+            if method != "GET" and poison in f"{path} {body}":
+                raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+            return inner.request(method, path, body, microversion=microversion)
+
+        def close(self) -> None:
+            inner.close()
+
+    world.wire.inner = Poisoned()
+    assert world.agent.release(poison) is False
+    assert world.agent.condition.state is State.DEGRADED
+    for _ in range(3):
+        world.retry()
+        world.agent.deliver()
+        assert world.agent.condition.state is State.READY
+    world.agent.claim(request(VCPU=1))
+    assert world.agent.release(other) is True
+
+
 def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
     world.agent.look("the start")
     asked, migration = request(VCPU=1), str(uuid4())

@@ -12,6 +12,7 @@ import pytest
 from placements import Placement
 from trackerkit import ELSEWHERE, HOST, POOL, VFS, Kit, guest, provider, request, uuid_of
 
+from agent.backoff import BUSY_MAX_S
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.claiming import wanted
 from agent.claims.late import LATE_S
@@ -538,6 +539,57 @@ def test_another_request_after_an_outcome_nobody_knows_undoes_the_first(kit: Kit
         kit.tracker.claim(asked)
     kit.tracker.claim(request(asked.consumer, VCPU=2))
     assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}}
+
+
+def owed(kit: Kit, number: int) -> list[str]:
+    """Consumers whose releases were journaled while placement was away."""
+    consumers = [kit.tracker.claim(request(VCPU=1)).claim.consumer for _ in range(number)]
+    with kit.away():
+        assert not any(kit.tracker.release(each) for each in consumers)
+    kit.tap.calls.clear()
+    return consumers
+
+
+def never_answered(kit: Kit, *consumers: str, **told: float) -> list[PlacementUnavailable]:
+    """What the tracker tells of that, from now on."""
+
+    def silent(call: str) -> None:
+        if any(each in call for each in consumers):
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True, **told)
+
+    found: list[PlacementUnavailable] = []
+    kit.tap.before, kit.tracker.silent = silent, found.append
+    return found
+
+
+def test_one_consumer_that_is_never_answered_for_keeps_nobody_waiting(kit: Kit) -> None:
+    poison, *others = owed(kit, 4)
+    told = never_answered(kit, poison)
+    assert (kit.tracker.deliver(), kit.tracker.pending, told) == (len(others), 1, [])
+    kit.tap.calls.clear()
+    kit.tracker.deliver()
+    assert kit.tap.calls == [], "it is not asked for again at once"
+    for _ in range(3):
+        kit.later_s += BUSY_MAX_S
+        kit.tracker.deliver()
+    assert (len(kit.tap.calls), kit.tracker.pending, told) == (3, 1, [])
+    kit.tap.before = lambda _: None
+    kit.later_s += BUSY_MAX_S
+    assert (kit.tracker.deliver(), kit.tracker.pending, kit.placed_all()) == (1, 0, {})
+
+
+def test_placement_is_away_where_it_does_not_answer_for_two_and_those_go_last(kit: Kit) -> None:
+    first, second, *others = owed(kit, 5)
+    told = never_answered(kit, first, second)
+    assert (kit.tracker.deliver(), len(told), len(kit.tap.calls)) == (0, 1, 2)
+    assert kit.tracker.deliver() == len(others)
+    assert (kit.tracker.pending, len(told)) == (2, 2)
+
+
+def test_where_placement_asks_to_be_left_alone_nobody_else_gets_a_turn(kit: Kit) -> None:
+    first, *_ = owed(kit, 3)
+    told = never_answered(kit, first, retry_after=120.0)
+    assert (kit.tracker.deliver(), len(told), len(kit.tap.calls)) == (0, 1, 1)
 
 
 def test_a_release_while_placement_is_away_is_journaled_and_delivered_later(kit: Kit) -> None:
