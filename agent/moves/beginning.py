@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from agent.backoff import pause
 from agent.claims.claim import Allocations, Claim, ClaimState, Explanation
-from agent.claims.claiming import expected_generation
+from agent.claims.claiming import expected_generation, may_come_late
 from agent.claims.refusal import amounts as told_amounts
 from agent.claims.refusal import called, does_not_fit, not_covered, refused_by_placement
 from agent.claims.register import Register
@@ -288,11 +288,13 @@ class MoveAttempt:
 
     def _after_silence(self, move: Move, error: PlacementUnavailable) -> None:
         """Placement did not answer the write: one read decides, if it is answered. Returns if it was done."""
-        told = {key: error.details[key] for key in ("retry_after",) if key in error.details}
+        told = {key: error.details[key] for key in ("retry_after", "busy") if key in error.details}
         try:
-            if told:
+            if "retry_after" in told:
                 raise error  # it asks not to be asked again so soon
             instance, migration = self._read()
+            if not migration.allocations and may_come_late(error):
+                raise error
         except PlacementUnavailable as again:
             raise PlacementUnavailable(
                 f"Placement did not answer the move of {called(self._request)}, and what it did is not known "

@@ -104,7 +104,17 @@ class Settler:
             return self._take(MoveStep.FREED, move)
         if where is Standing.NEITHER:
             return self._take(MoveStep.GONE, move)
+        if where is Standing.BEFORE:
+            self._shut_out(instance)
         return self._take(MoveStep.REFUSE, move)
+
+    def _shut_out(self, instance: ConsumerAllocations) -> None:
+        """What was asked for and not answered may be done late: not with the generation that it names, once
+        another write has raised it."""
+        try:
+            self._client.write_allocations(instance)
+        except PlacementFull as full:  # its place is over-committed, and so it is for what may be done late
+            LOG.info("%s keeps its generation: %s", instance.consumer, full.message)
 
     def _free(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         end = self._ending(move, instance) or MoveStep.FREED
