@@ -78,9 +78,6 @@ class ResourceTracker:
         self.silent: Callable[[PlacementUnavailable], None] = lambda _: None
         self.spares: Callable[[], bool] = lambda: False
         self._late = Late(monotonic)
-        for claim in self._register.ledger.claims.values():
-            if claim.state is ClaimState.CLAIMING:  # the last run ended while it was asked for, or in doubt
-                self._late.note(claim.consumer, clock() - claim.since)
         self._mover = Mover(
             self._register,
             client,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,6 @@ from trackerkit import SHARING, Tap, TappedJournal, provider, uuid_of
 
 from agent.audit.auditing import Auditor
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.late import LATE_S
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
 from agent.errors import PlacementUnavailable
@@ -70,7 +68,6 @@ class Agent:
         self._transport = transport
         self.guests: set[str] = set()
         self.uses: dict[str, Mapping[str, int]] = {}
-        self.later_s = 0.0
         self.tracker: ResourceTracker
         self._known = ProviderTree()
         self._sharing = Sharing(PlacementClient(transport))
@@ -86,9 +83,7 @@ class Agent:
         assert isinstance(journal, TappedJournal)
         self.journal = journal
         client = PlacementClient(self.tap)
-        self.tracker = ResourceTracker(
-            journal, client, clock=lambda: time.time() + self.later_s, turn_wait_s=10.0
-        )
+        self.tracker = ResourceTracker(journal, client, turn_wait_s=10.0)
         self.auditor = Auditor(
             self.tracker, client, uuid_of(self.name), self.running, lambda: devices_of(self.name)
         )
@@ -102,9 +97,7 @@ class Agent:
         self.journal.close()
 
     def restart(self) -> None:
-        """The process is gone and comes back, a minute later: only the files are left. It has seen its host
-        once."""
-        self.later_s += LATE_S
+        """The process is gone and comes back: only the files are left. It has seen its host once."""
         self.close()
         self._open()
         self.refresh()

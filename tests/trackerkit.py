@@ -16,7 +16,6 @@ from placements import Placement, usual_placement
 
 from agent.claims.cells import Layout
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.late import LATE_S
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Cell, Guest, GuestState, Topology, UsedUnit
 from agent.errors import PlacementUnavailable
@@ -226,9 +225,8 @@ class Kit:
                 self.raw.ensure_resource_class(name)
         self.raw.put_inventories(wanted.uuid, generation, wanted.inventories)
 
-    def restart(self, after_s: float = LATE_S) -> None:
+    def restart(self) -> None:
         """The process is gone and comes back: only the files are left. Claims are closed."""
-        self.later_s += after_s
         self.close()
         self._open()
 

@@ -17,11 +17,10 @@ class Late:
         self._clock = clock
         self._until: dict[str, float] = {}
 
-    def note(self, consumer: str, age_s: float = 0.0) -> None:
-        """It was asked for so long ago; in times to come, where somebody set the clock back since."""
+    def note(self, consumer: str) -> None:
         moment = self._clock()
         self._until = {each: until for each, until in self._until.items() if moment < until}
-        self._until[consumer] = moment + LATE_S - max(0.0, age_s)
+        self._until[consumer] = moment + LATE_S
 
     def came(self, consumer: str) -> None:
         """It was done: it will not be done once more."""

@@ -284,9 +284,8 @@ def test_pulled_at_each_step_of_the_first_report(placement: Placement, after: bo
 
 @pytest.mark.parametrize("operation", [claim, release], ids=lambda each: each.__name__)
 def test_pulled_at_each_step_and_the_agent_killed_meanwhile(
-    placement: Placement, operation: Operation, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, operation: Operation
 ) -> None:
-    monkeypatch.setattr(late, "LATE_S", 0.0)
     for number in range(1, REQUESTS_MAX):
         with a_host(placement) as host:
             host.cable.pull_at(number, after=True)

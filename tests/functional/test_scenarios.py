@@ -13,7 +13,6 @@ from movekit import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, Agent, W
 from placements import Placement
 from trackerkit import provider, uuid_of
 
-from agent.claims import late
 from agent.claims.claim import ClaimState
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimConflict, DoesNotFit, IdentityError, PlacementUnavailable
@@ -113,11 +112,8 @@ def test_a_host_that_was_deleted_in_placement_is_back_under_its_uuid(settings: S
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no guest", "guest there"])
-def test_what_a_crash_left_waits_for_the_hypervisor(
-    settings: Settings, there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_crash_left_waits_for_the_hypervisor(settings: Settings, there: bool) -> None:
     """Scenario 38: an intent is undone where its guest is not, so not before the guests were seen."""
-    monkeypatch.setattr(late, "LATE_S", 0.0)
     asked = request(VCPU=1)
     world = opened(settings)
     world.agent.look("the start")

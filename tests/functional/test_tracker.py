@@ -445,19 +445,10 @@ def is_undone_once_it_was_done(kit: Kit, claim: Claim) -> None:
     assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
 
 
-@pytest.mark.parametrize("clock_back_s", [0.0, 86400.0], ids=["", "the clock was set back"])
-def test_a_claim_that_may_be_done_late_is_not_forgotten_by_a_restart(kit: Kit, clock_back_s: float) -> None:
-    claim = given_up(kit, request(PCPU=4))
-    kit.restart(1.0 - clock_back_s)
-    kit.refresh()
-    assert kit.tracker.recover([]) == 0
-    is_undone_once_it_was_done(kit, claim)
-
-
 def test_a_guest_keeps_what_may_be_done_late_at_once(kit: Kit) -> None:
     asked = request(PCPU=4)
     claim = given_up(kit, asked)
-    kit.restart(1.0)
+    kit.restart()
     kit.refresh()
     assert kit.tracker.recover([guest(asked.consumer)]) == 1
     with pytest.raises(PlacementConflict):
