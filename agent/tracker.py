@@ -17,11 +17,11 @@ from agent import log
 from agent.backoff import Backoff
 from agent.claims.cells import Layout
 from agent.claims.claim import Claim, ClaimState, Explanation, Step, explained
-from agent.claims.claiming import ClaimAttempt, may_come_late
+from agent.claims.claiming import ClaimAttempt
 from agent.claims.fit import Amounts, FreeUnits, check_placeable
 from agent.claims.found import follow_guests
 from agent.claims.handle import ClaimHandle
-from agent.claims.late import Late
+from agent.claims.late import Late, may_come_late
 from agent.claims.ledger import Held, Vacated
 from agent.claims.refusal import holds_other, is_late, is_moving
 from agent.claims.register import Register

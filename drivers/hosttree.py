@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from agent.driver import Cell, DescribedInventory, DescribedProvider, HostSettings
 from agent.naming import page_class
+from agent.tree import MAX_UNIT
 from drivers.inventory import (
     cpu_inventories,
     cpu_units,
@@ -15,8 +16,6 @@ from drivers.inventory import (
 
 HUGE_KIB = 1024
 """No architecture's base page is as large, hardly a large one is smaller."""
-AMOUNT_MAX = 2**31 - 1
-"""The largest amount that Placement knows."""
 
 
 def host_providers(
@@ -74,7 +73,7 @@ def page_providers(
                 parent=below if report_numa else name,
                 inventories={
                     page_class(size): DescribedInventory(
-                        total=cell.pages[size], max_unit=AMOUNT_MAX, allocation_ratio=1.0
+                        total=cell.pages[size], max_unit=MAX_UNIT, allocation_ratio=1.0
                     )
                 },
                 device=f"pages:{cell.id}:{size}",

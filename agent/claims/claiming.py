@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from agent.backoff import pause
 from agent.claims.claim import Allocations, Claim, ClaimState, Shortfall, Step
+from agent.claims.late import may_come_late
 from agent.claims.refusal import called, does_not_fit, not_covered
 from agent.claims.register import Register
 from agent.claims.request import ClaimRequest
@@ -26,12 +27,6 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 
 ATTEMPTS_MAX = 8
 UNSEEN = 0
-GATEWAY_TIMEOUT = 504
-
-
-def may_come_late(silence: PlacementUnavailable) -> bool:
-    """Whether somebody may still be at work on what was asked: we, or a proxy, waited for it no longer."""
-    return bool(silence.details.get("busy")) and silence.status in (0, GATEWAY_TIMEOUT)
 
 
 def expected_generation(conflict: PlacementConflict, tried: int | None) -> int | None:

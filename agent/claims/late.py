@@ -6,8 +6,16 @@ that there is nothing, and forgets, leaves what is done later behind as an alloc
 
 from collections.abc import Callable
 
+from agent.errors import PlacementUnavailable
+
 LATE_S = 60.0
 """For how long what was not answered may still be done."""
+GATEWAY_TIMEOUT = 504
+
+
+def may_come_late(silence: PlacementUnavailable) -> bool:
+    """Whether somebody may still be at work on what was asked: we, or a proxy, waited for it no longer."""
+    return bool(silence.details.get("busy")) and silence.status in (0, GATEWAY_TIMEOUT)
 
 
 class Late:

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from agent.backoff import pause
 from agent.claims.claim import Allocations, Claim, ClaimState, Explanation
-from agent.claims.claiming import expected_generation, may_come_late
+from agent.claims.claiming import expected_generation
+from agent.claims.late import may_come_late
 from agent.claims.refusal import amounts as told_amounts
 from agent.claims.refusal import called, does_not_fit, not_covered, refused_by_placement
 from agent.claims.register import Register

@@ -134,7 +134,18 @@ class Mover:
 
         Raises PlacementUnavailable, StateError; other refusals are logged and it stays pending.
         """
-        return self._again(move)
+        with self._turns(move.instance, move.migration):
+            with self._register.lock:
+                present = self._register.moves.get(move.migration)
+            if present is None or present.ended:
+                return False
+            try:
+                return self._settler.settle(present).state is not present.state
+            except PlacementUnavailable:
+                raise
+            except (PlacementError, Refused) as error:
+                LOG.error("Pending: %s", error.message, fields={"migration": move.migration})
+                return False
 
     def follow(self) -> int:
         """Learn from placement what became of the moves that others end; returns how many changed.
@@ -143,7 +154,7 @@ class Mover:
         """
         with self._register.lock:
             under_way = [move for move in self._register.moves.values() if move.state is MoveState.BEGUN]
-        done = sum(self._again(move) for move in under_way)
+        done = sum(self.deliver(move) for move in under_way)
         return done + self._follower.follow()
 
     def took_over(self, claim: Claim) -> Move | None:
@@ -188,20 +199,6 @@ class Mover:
             LOG.warning("The end of migration %s waits for placement: %s", move.migration, error.message)
             self._silent(error)
             return move
-
-    def _again(self, move: Move) -> bool:
-        with self._turns(move.instance, move.migration):
-            with self._register.lock:
-                present = self._register.moves.get(move.migration)
-            if present is None or present.ended:
-                return False
-            try:
-                return self._settler.settle(present).state is not present.state
-            except PlacementUnavailable:
-                raise
-            except (PlacementError, Refused) as error:
-                LOG.error("Pending: %s", error.message, fields={"migration": move.migration})
-                return False
 
     def _present(self, migration: str, instance: str) -> Move | None:
         """The move of that uuid. Raises ClaimConflict where either of the two is in another one."""

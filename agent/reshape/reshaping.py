@@ -17,7 +17,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from agent.claims.claim import Allocations, Claim
-from agent.claims.claiming import may_come_late
+from agent.claims.late import LATE_S, may_come_late
 from agent.claims.withholding import Withholding
 from agent.driver import Description, Guest, Move
 from agent.errors import (
@@ -50,8 +50,6 @@ SUSPECT_EVERY = 3
 Units = Mapping[str, Mapping[str, tuple[str, ...]]]
 Sight = tuple[dict[str, int], dict[str, Mapping[str, Mapping[str, int]]], dict[str, ConsumerAllocations]]
 """({provider: generation}, {provider: {consumer: {class: amount}}}, {mover: all that it holds})"""
-LATE_S = 60.0
-"""For how long a reshape that was not answered in time may still be done: a large one takes its time."""
 _JITTER = SystemRandom()
 
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,8 @@ from placements import Placement
 
 from agent import host as host_module
 from agent.backoff import BASE_S, MAX_S
+from agent.claims.claim import Claim
+from agent.claims.late import LATE_S
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.condition import State
 from agent.driver import Guest, GuestState
@@ -23,8 +25,7 @@ from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateEr
 from agent.journal import Written
 from agent.moves.table import MoveKind
 from agent.placement.client import PlacementClient
-from agent.placement.transport import Reply
-from agent.reshape import reshaping
+from agent.placement.transport import Reply, Transport
 from agent.settings import Settings, load
 from drivers.fake import FakeDriver
 from drivers.fake.host import Gpu
@@ -266,6 +267,32 @@ def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
     assert [claim.request for _, claim in world.agent.instances() if claim] == [asked]
 
 
+class NoReshape:
+    """Placement is asked for a reshape, and nobody knows whether it will be done."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.asked: list[tuple[str, str, Any]] = []
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        if path == "/reshaper":
+            self.asked.append((method, path, body))
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+        return self._inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def followed(world: World, claimed: Iterable[Claim]) -> None:
+    """Each claim is on two providers, where placement has it."""
+    now = {claim.consumer: claim.allocations for _, claim in world.agent.instances() if claim}
+    client = PlacementClient(world.wire.inner)
+    for each in claimed:
+        assert len(now[each.consumer]) == 2
+        assert client.allocations_of(each.consumer).allocations == now[each.consumer]
+
+
 @pytest.mark.parametrize("late", [True, False], ids=["done late", "never done"])
 def test_a_reshape_that_was_not_answered_in_time_is_followed_when_it_is_done(
     world: World, monkeypatch: pytest.MonkeyPatch, *, late: bool
@@ -275,41 +302,25 @@ def test_a_reshape_that_was_not_answered_in_time_is_followed_when_it_is_done(
     world.agent.look("the start")
     claimed = [world.agent.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
     inner = world.wire.inner
-    waiting: list[tuple[str, str, object]] = []
-
-    class Slow:
-        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
-            if path == "/reshaper":
-                waiting.append((method, path, body))
-                raise PlacementUnavailable("Placement did not answer in time.", busy=True)
-            return inner.request(method, path, body, microversion=microversion)
-
-        def close(self) -> None:
-            inner.close()
-
-    world.wire.inner = Slow()
+    waiting = world.wire.inner = NoReshape(inner)
     world.driver.change(flat_devices=False)
     world.agent.look("an event")
     for _ in range(3):
         world.retry()
         assert world.agent.condition.state is State.DEGRADED
-    ((method, path, body),) = waiting  # it is not asked for twice
+    ((method, path, body),) = waiting.asked  # it is not asked for twice
     world.wire.inner = inner
     if late:
         assert inner.request(method, path, body, microversion="1.39").status == 204
     else:
-        later = time.time() + reshaping.LATE_S
+        later = time.time() + LATE_S
         world.retry()
         assert world.agent.condition.state is State.DEGRADED
         monkeypatch.setattr(world.agent._reporter.reshaping, "_clock", lambda: later)
     world.retry()
     assert world.agent.condition.state is State.READY, world.agent.condition.fault
     assert len(world.journal.reshapes(done=True)) == 1
-    now = {claim.consumer: claim.allocations for _, claim in world.agent.instances() if claim}
-    client = PlacementClient(inner)
-    for each in claimed:
-        assert len(now[each.consumer]) == 2
-        assert client.allocations_of(each.consumer).allocations == now[each.consumer]
+    followed(world, claimed)
 
 
 def test_a_reshape_that_comes_after_a_restart_is_refused(
@@ -321,23 +332,10 @@ def test_a_reshape_that_comes_after_a_restart_is_refused(
         world.driver.change(flat_devices=True, **card)
         world.agent.look("the start")
         claimed = [world.agent.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
-        lost: list[tuple[str, str, Any]] = []
-        inner = world.wire.inner
-
-        class Lost:
-            def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-                if path == "/reshaper":
-                    lost.append((method, path, body))
-                    raise PlacementUnavailable("Placement did not answer in time.", busy=True)
-                return inner.request(method, path, body, microversion=microversion)
-
-            def close(self) -> None:
-                inner.close()
-
-        world.wire.inner = Lost()
+        lost = world.wire.inner = NoReshape(world.wire.inner)
         world.driver.change(flat_devices=False)
         world.agent.look("an event")
-    ((method, path, body),) = lost
+    ((method, path, body),) = lost.asked
     with closing(opened(settings)) as world:
         world.driver.change(**card)
         late: list[int] = []
@@ -351,11 +349,7 @@ def test_a_reshape_that_comes_after_a_restart_is_refused(
         world.agent.look("the start")
         assert late == [409], "when it was forgotten"
         assert world.agent.condition.state is State.READY
-        now = {claim.consumer: claim.allocations for _, claim in world.agent.instances() if claim}
-        client = PlacementClient(world.wire.inner)
-        for each in claimed:
-            assert len(now[each.consumer]) == 2
-            assert client.allocations_of(each.consumer).allocations == now[each.consumer]
+        followed(world, claimed)
 
 
 def test_hours_without_placement_end_within_one_pass(world: World) -> None:
