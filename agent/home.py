@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agent.claims.claim import Claim, ClaimState
+from agent.durable.files import write_atomically
 from agent.errors import ApplyError, StateError
-from agent.files import write_atomically
 from agent.placement.client import PlacementClient
 from agent.settings import PlacementSettings
 

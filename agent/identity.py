@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.durable.files import write_atomically
 from agent.errors import IdentityError
-from agent.files import write_atomically
 
 ID_FILE = "host_id"
 NAME_FILE = "host_name"

@@ -26,12 +26,12 @@ from agent.claims.claimjson import (
     read_units,
 )
 from agent.claims.request import parse_claim, to_json
+from agent.durable.errors import DatabaseError
+from agent.durable.group_commit import Ticket, Transaction
+from agent.durable.sqlite_file import SqliteFile
 from agent.errors import PlimsollError, StateError
 from agent.jsonread import read_choice, read_uuid
 from agent.moves.table import Move, MoveState
-from agent.placement.embedded.groupcommit import Ticket, Transaction
-from agent.placement.embedded.sqliteerrors import DatabaseError
-from agent.placement.embedded.sqlitefile import SqliteFile
 from agent.reshape.receipt import Receipt, read_receipt
 from agent.resolve import Owned
 

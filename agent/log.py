@@ -6,17 +6,14 @@ LOG.info("The pass changed 3 providers.", fields={"operations": 7, "duration_ms"
 
 import json
 import logging
-import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import IO, Any
-
-from agent.journald import PRIORITIES, SOCKET, JournalHandler
+from typing import Any
 
 MASK = "***"
+PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
+"""{level: syslog priority}, with which a line for the journal may begin as <N> (sd-daemon(3))."""
 _BARE = re.compile(r'[^\s"=\x00-\x1f\x7f]+')
 
 
@@ -85,52 +82,3 @@ def _pairs(fields: Mapping[str, Any]) -> Iterable[str]:
     for name, value in fields.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         yield f"{name}={text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)}"
-
-
-def under_journal(stream: IO[str], environment: Mapping[str, str]) -> bool:
-    """Does `stream` go to the journal? $JOURNAL_STREAM names its device and inode (systemd.exec(5))."""
-    try:
-        found = os.fstat(stream.fileno())
-    except (OSError, ValueError):
-        return False
-    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
-
-
-def configure(
-    level: str,
-    style: str,
-    secrets: Iterable[str] = (),
-    stream: IO[str] | None = None,
-    *,
-    journal: Path = SOCKET,
-) -> None:
-    """Write the process's log to `stream` (standard error) from now on; may be called again.
-
-    In the style journald each record goes to the socket `journal`, field by field; to the stream, in the
-    style journal, if nobody listens there.
-    """
-    stream = stream or sys.stderr
-    if style == "auto":
-        style = "journald" if under_journal(stream, os.environ) else "logfmt"
-    root = logging.getLogger()
-    before = root.handlers[:]
-    root.handlers[:] = [_handler(style, tuple(secrets), stream, journal)]
-    for old in before:
-        if isinstance(old, JournalHandler):
-            old.close()
-    root.setLevel(level.upper())
-    for chatty in ("apscheduler", "urllib3", "keystoneauth", "cheroot"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-
-
-def _handler(style: str, secrets: Iterable[str], stream: IO[str], journal: Path) -> logging.Handler:
-    lines = logging.StreamHandler(stream)
-    lines.setFormatter(Formatter("journal" if style == "journald" else style, secrets))
-    if style != "journald":
-        return lines
-    try:
-        handler = JournalHandler(lines, journal)
-    except OSError:
-        return lines
-    handler.setFormatter(lines.formatter)
-    return handler

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from agent import log
 from agent.claims.ledger import Held
+from agent.durable.files import write_atomically
 from agent.errors import UsageError
-from agent.files import write_atomically
 from agent.jsonread import read_object
 from agent.placement.client import ConsumerAllocations
 from agent.placement.content import Content

@@ -23,13 +23,14 @@ from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, St
 from agent.identity import NAME_FILE, Identity, establish
 from agent.jobs import Jobs
 from agent.journal import Journal
-from agent.notify import Notifier
 from agent.options import driver_class
 from agent.placement.connect import open_transport
 from agent.seeing.listener import HttpListener
 from agent.seeing.meters import Meters
 from agent.seeing.observer import Observer
 from agent.settings import Settings
+from agent.systemd import log_setup
+from agent.systemd.notify import Notifier
 
 LOG = log.get(__name__)
 
@@ -52,10 +53,10 @@ def run(
     environment: Mapping[str, str] = os.environ,
 ) -> int:
     """Be the daemon until a signal ends it. Returns one of `agent.errors.ExitCode`; logs what was wrong."""
-    log.configure("info", "auto")
+    log_setup.configure("info", "auto")
     try:
         read = settings.load(config_files, config_dirs)
-        log.configure(read.log.level, read.log.format, read.secrets)
+        log_setup.configure(read.log.level, read.log.format, read.secrets)
         with Service(read, config_files, config_dirs, Notifier(environment)) as service:
             service.serve()
     except PlimsollError as error:
@@ -244,7 +245,7 @@ class Service:
     def _use(self, found: settings.Reloaded, driver: Driver | None) -> None:
         self._agent.use(found.settings, driver)
         self._settings = found.settings
-        log.configure(found.settings.log.level, found.settings.log.format, found.settings.secrets)
+        log_setup.configure(found.settings.log.level, found.settings.log.format, found.settings.secrets)
         if driver is not None:
             self._watch(driver)
         self._plan_jobs()

@@ -14,6 +14,7 @@ from agent.api.access import Access, Role
 from agent.api.handlers import ROUTES, Answer, Call, Caller, Route
 from agent.asker import asked_by
 from agent.errors import Forbidden, PlimsollError, UsageError
+from agent.http.errors import BodyTooLarge, LengthRequired, TooSlow, error_body
 from agent.operations import Operations
 
 if TYPE_CHECKING:
@@ -38,35 +39,9 @@ class WrongMethod(PlimsollError):
         super().__init__(message, allow=sorted(allow))
 
 
-class TooSlow(PlimsollError):
-    code = "plimsoll.api.too_slow"
-    http_status = 408
-
-
-class LengthRequired(PlimsollError):
-    code = "plimsoll.api.length_required"
-    http_status = 411
-
-
-class BodyTooLarge(PlimsollError):
-    code = "plimsoll.api.body_too_large"
-    http_status = 413
-
-
 class WrongMediaType(PlimsollError):
     code = "plimsoll.api.media_type"
     http_status = 415
-
-
-class Busy(PlimsollError):
-    code = "plimsoll.api.busy"
-    http_status = 503
-    SENTENCE = "The agent has more requests than it can answer just now; try again in a few seconds"
-
-
-def error_body(code: str, message: str, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The one shape of every error."""
-    return {"error": {"code": code, "message": message, "details": dict(details or {})}}
 
 
 def _error_id() -> str:

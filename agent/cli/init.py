@@ -132,7 +132,7 @@ def _write(path: Path, text: str) -> None:
     """Raises StateError, OSError."""
     import shutil
 
-    from agent.files import write_atomically
+    from agent.durable.files import write_atomically
 
     try:
         if path.exists():

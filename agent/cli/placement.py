@@ -24,13 +24,13 @@ Json = dict[str, Any]
 
 
 def serve(args: Namespace) -> ExitCode:
-    from agent import log
-    from agent.notify import Notifier
     from agent.placement.embedded import DatabaseError
     from agent.placement.embedded.auth import DoorError
     from agent.placement.embedded.serve import serve as run
+    from agent.systemd import log_setup
+    from agent.systemd.notify import Notifier
 
-    log.configure("info", "auto")
+    log_setup.configure("info", "auto")
     notifier = Notifier(os.environ)
     try:
         run(
@@ -49,7 +49,7 @@ def serve(args: Namespace) -> ExitCode:
 
 
 def export(args: Namespace) -> ExitCode:
-    from agent.files import write_atomically
+    from agent.durable.files import write_atomically
     from agent.placement.document import to_document, to_text
 
     content = _read_part(args) if args.root else _read(args)[0]

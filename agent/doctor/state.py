@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agent.doctor.check import Check, bad, good, warning
+from agent.durable.files import OWNER_ONLY
 from agent.errors import IdentityError
-from agent.files import OWNER_ONLY
 from agent.identity import ID_FILE, NAME_FILE, establish
 
 FREE_MIN_BYTES = 256 * 1024 * 1024

@@ -9,7 +9,7 @@ import stat
 from enum import StrEnum
 from pathlib import Path
 
-from agent import files
+from agent.durable import files
 from agent.errors import StateError, UsageError
 
 HOOK = Path("/etc/libvirt/hooks/qemu.d/50-plimsoll")

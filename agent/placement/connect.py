@@ -32,8 +32,8 @@ def open_transport(
 
 
 def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
+    from agent.durable.errors import DatabaseError
     from agent.placement.embedded.core import Core
-    from agent.placement.embedded.sqliteerrors import DatabaseError
     from agent.placement.embedded_transport import EmbeddedTransport
 
     try:

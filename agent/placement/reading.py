@@ -158,8 +158,8 @@ def read_state_dir(state_dir: Path) -> tuple[Content, Evidence]:
 
     Raises UsageError where there is no such database, StateError where it cannot be used.
     """
+    from agent.durable.errors import DatabaseError, DatabaseLocked
     from agent.placement.embedded.journal import FILE_NAME
-    from agent.placement.embedded.sqliteerrors import DatabaseError, DatabaseLocked
     from agent.placement.embedded.store import Store
 
     if not (state_dir / FILE_NAME).is_file():

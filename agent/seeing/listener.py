@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from agent import log
-from agent.api.bounded import BoundedServer
+from agent.http.server import BoundedServer
 from agent.httpaddress import Address
 from agent.seeing.seeing import Seeing
 from agent.seeing.web import Web

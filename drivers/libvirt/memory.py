@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from agent.durable.files import write_atomically
 from agent.errors import DriverDataError
-from agent.files import write_atomically
 from drivers.libvirt.cards import Remembered
 from drivers.libvirt.former import Classes
 

@@ -9,8 +9,8 @@ from seeingkit import fill, sight
 from agent.claims.claim import Step
 from agent.condition import State
 from agent.journal import RESHAPE_EVENT
-from agent.journald import MESSAGE_IDS
 from agent.moves.table import MoveStep
+from agent.systemd.journald import MESSAGE_IDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "seeing.md").read_text(encoding="utf-8")
 

@@ -17,10 +17,10 @@ from agent import journalsql as sql
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.numa import PlacedCell
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, to_json
+from agent.durable.ballast import Ballast
+from agent.durable.sqlite_file import SqliteFile
 from agent.errors import StateError
 from agent.journal import FILE_NAME, Journal
-from agent.placement.embedded.ballast import Ballast
-from agent.placement.embedded.sqlitefile import SqliteFile
 from agent.resolve import Owned, OwnedProvider
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 
 from agent import log
-from agent.journald import FIELD_BYTES_MAX, FIELDS_MAX, MESSAGE_IDS
+from agent.systemd import log_setup
+from agent.systemd.journald import FIELD_BYTES_MAX, FIELDS_MAX, MESSAGE_IDS
 
 
 class Journal:
@@ -45,14 +46,14 @@ class Journal:
 def journal(tmp_path: Path) -> Iterator[Journal]:
     listening = Journal(tmp_path / "socket")
     yield listening
-    log.configure("info", "logfmt", stream=io.StringIO())
+    log_setup.configure("info", "logfmt", stream=io.StringIO())
     if listening.path.exists():
         listening.close()
 
 
 def configured(journal: Journal, *secrets: str) -> io.StringIO:
     stream = io.StringIO()
-    log.configure("info", "journald", secrets, stream, journal=journal.path)
+    log_setup.configure("info", "journald", secrets, stream, journal=journal.path)
     return stream
 
 
@@ -144,7 +145,7 @@ def test_without_a_journal_the_lines_go_to_the_stream(journal: Journal, tmp_path
     journal.close()
     log.get("agent.x").info("Still here.", fields={"consumer": "c1"})
     assert stream.getvalue() == "<6>Still here. consumer=c1\n"
-    log.configure("info", "journald", stream=stream, journal=tmp_path / "none")
+    log_setup.configure("info", "journald", stream=stream, journal=tmp_path / "none")
     log.get("agent.x").info("And here.")
     assert stream.getvalue().endswith("<6>And here.\n")
 
@@ -161,7 +162,7 @@ def test_a_journal_that_was_restarted_is_found_again(journal: Journal, tmp_path:
 def test_a_journal_that_takes_nothing_is_not_waited_for_long(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.journald.SEND_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("agent.systemd.journald.SEND_TIMEOUT_S", 0.05)
     stream = configured(journal)
     for number in range(2000):  # far more than its queue holds
         log.get("agent.x").info("Line %d", number)

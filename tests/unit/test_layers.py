@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = {
-    *("agent.cpuset", "agent.driver", "agent.errors", "agent.files", "agent.log", "agent.naming"),
+    *("agent.cpuset", "agent.driver", "agent.errors", "agent.durable.files", "agent.log", "agent.naming"),
     "agent.novajson",
     "agent.tree",
 }

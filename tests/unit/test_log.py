@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent import log
+from agent.systemd import log_setup
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def root() -> Iterator[None]:
 
 def written(style: str, secrets: tuple[str, ...] = ()) -> io.StringIO:
     stream = io.StringIO()
-    log.configure("info", style, secrets, stream)
+    log_setup.configure("info", style, secrets, stream)
     return stream
 
 
@@ -79,7 +80,7 @@ def test_secrets_do_not_get_through(style: str) -> None:
 def test_auto_asks_systemd(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as stream:
         status = (tmp_path / "out").stat()
-        assert log.under_journal(stream, {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"})
-        assert not log.under_journal(stream, {"JOURNAL_STREAM": "1:2"})
-        assert not log.under_journal(stream, {})
-    assert not log.under_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})
+        assert log_setup.under_journal(stream, {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"})
+        assert not log_setup.under_journal(stream, {"JOURNAL_STREAM": "1:2"})
+        assert not log_setup.under_journal(stream, {})
+    assert not log_setup.under_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.notify import Notifier
+from agent.systemd.notify import Notifier
 
 
 @pytest.fixture

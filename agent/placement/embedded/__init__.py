@@ -5,8 +5,8 @@ handlers/ (the API), rules/ (what a write may do), draft.py and model.py (the st
 journal.py (the same on disk), sqlitefile.py (a durable SQLite file, of use to others too).
 """
 
+from agent.durable.errors import DatabaseError
 from agent.placement.embedded.answers import Answer
 from agent.placement.embedded.core import Core
-from agent.placement.embedded.sqliteerrors import DatabaseError
 
 __all__ = ["Answer", "Core", "DatabaseError"]

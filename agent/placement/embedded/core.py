@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from agent.durable.errors import DatabaseError
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import routes
 from agent.placement.embedded.answers import Answer, Request
 from agent.placement.embedded.errors import INTERNAL_ERROR, NOT_ACCEPTABLE, TITLES, UNAVAILABLE, Refused
 from agent.placement.embedded.query import Query
-from agent.placement.embedded.sqliteerrors import DatabaseError
 from agent.placement.embedded.store import Store
 
 LOG = logging.getLogger(__name__)

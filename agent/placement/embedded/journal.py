@@ -13,11 +13,11 @@ from typing import Any
 import os_resource_classes
 import os_traits
 
+from agent.durable.errors import DatabaseDamaged
+from agent.durable.group_commit import Transaction
+from agent.durable.sqlite_file import SqliteFile
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.groupcommit import Transaction
 from agent.placement.embedded.model import Consumer, Inventory, Model, Provider
-from agent.placement.embedded.sqliteerrors import DatabaseDamaged
-from agent.placement.embedded.sqlitefile import SqliteFile
 
 APPLICATION_ID = 0x504C5043
 FILE_NAME = "placement.db"

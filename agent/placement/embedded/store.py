@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from agent.durable.group_commit import Transaction
+from agent.durable.sqlite_file import SqliteFile
 from agent.placement.embedded import journal
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.groupcommit import Transaction
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.sqlitefile import SqliteFile
 
 T = TypeVar("T")
 Rule = Callable[[Draft], T]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from unit.embedded.api import Api, new
 
+from agent.durable.errors import DatabaseDamaged, DatabaseLocked, DatabaseUnwritable
 from agent.placement.embedded import Core
 from agent.placement.embedded.journal import FILE_NAME
-from agent.placement.embedded.sqliteerrors import DatabaseDamaged, DatabaseLocked, DatabaseUnwritable
 
 
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.placement.embedded.groupcommit import Transaction
-from agent.placement.embedded.sqliteerrors import (
+from agent.durable.errors import (
     DatabaseClosed,
     DatabaseDamaged,
     DatabaseError,
@@ -25,7 +24,8 @@ from agent.placement.embedded.sqliteerrors import (
     DatabaseTimeout,
     DiskFull,
 )
-from agent.placement.embedded.sqlitefile import SqliteFile
+from agent.durable.group_commit import Transaction
+from agent.durable.sqlite_file import SqliteFile
 
 APPLICATION = 0x54455354
 SCHEMA = ("CREATE TABLE thing (name TEXT PRIMARY KEY, size INTEGER NOT NULL) STRICT",)
@@ -119,7 +119,7 @@ def test_a_second_owner_is_refused_and_told_the_first_ones_pid(file: SqliteFile,
 def test_the_lock_of_a_killed_owner_is_free(path: Path) -> None:
     script = (
         "import os, sys, signal\nfrom pathlib import Path\n"
-        "from agent.placement.embedded.sqlitefile import SqliteFile\n"
+        "from agent.durable.sqlite_file import SqliteFile\n"
         f"SqliteFile.open(Path(sys.argv[1]), application_id={APPLICATION}, migrations=())\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -279,7 +279,7 @@ def test_writes_go_on_once_the_ballast_could_be_made_again(
     file.run(lambda tx: tx.execute("PRAGMA max_page_count = 3"))
     with pytest.raises(DiskFull):
         file.run(add("x" * 100_000))
-    monkeypatch.setattr("agent.placement.embedded.sqlitefile.BALLAST_RETRY_S", 0.0)
+    monkeypatch.setattr("agent.durable.sqlite_file.BALLAST_RETRY_S", 0.0)
     file.run(add("b"))
     assert not file.disk_full
 

@@ -24,25 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.placement.embedded.ballast import Ballast
-from agent.placement.embedded.durablefiles import (
-    LockHeld,
-    make_directory,
-    make_file,
-    owner_beside_root,
-    sync_directory,
-    sync_file,
-    take_lock,
-)
-from agent.placement.embedded.groupcommit import (
-    GroupWriter,
-    Job,
-    Parameters,
-    Participant,
-    Ticket,
-    Transaction,
-)
-from agent.placement.embedded.sqliteerrors import (
+from agent.durable.ballast import Ballast
+from agent.durable.errors import (
     DatabaseClosed,
     DatabaseDamaged,
     DatabaseError,
@@ -54,6 +37,23 @@ from agent.placement.embedded.sqliteerrors import (
     DatabaseUnwritable,
     DiskFull,
     typed,
+)
+from agent.durable.files import (
+    LockHeld,
+    make_directory,
+    make_file,
+    owner_beside_root,
+    sync_directory,
+    sync_file,
+    take_lock,
+)
+from agent.durable.group_commit import (
+    GroupWriter,
+    Job,
+    Parameters,
+    Participant,
+    Ticket,
+    Transaction,
 )
 
 T = TypeVar("T")

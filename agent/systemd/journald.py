@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from agent.log import PRIORITIES
+
 SOCKET = Path("/run/systemd/journal/socket")
 IDENTIFIER = "plimsoll"
 SEND_TIMEOUT_S = 1.0
 FIELD_BYTES_MAX = 48 * 1024
 """With all its fields a record stays below what one datagram holds by default (net.core.wmem_default)."""
 FIELDS_MAX = 32
-PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
-"""syslog's, which a line for the journal may begin with as <N>, too (sd-daemon(3))."""
 
 MESSAGE_IDS = {
     "ready": "7c35dd1af6bb440fbd1c7ffc6986e314",

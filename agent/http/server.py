@@ -12,7 +12,7 @@ from cheroot import server as cheroot_server
 from cheroot import wsgi
 
 from agent import log
-from agent.api.app import BodyTooLarge, Busy, LengthRequired, TooSlow, error_body
+from agent.http.errors import BodyTooLarge, Busy, LengthRequired, TooSlow, error_body
 
 LOG = log.get("agent.api")
 

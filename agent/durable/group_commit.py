@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from agent.placement.embedded.sqliteerrors import concerns_the_file
+from agent.durable.errors import concerns_the_file
 
 LOG = logging.getLogger(__name__)
 

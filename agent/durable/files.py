@@ -86,3 +86,22 @@ def _sync(path: Path, flags: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+OWNER_ONLY = 0o600
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Put `text` into `path` so that it survives a power cut once this returned. Raises OSError."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, OWNER_ONLY)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
