@@ -26,7 +26,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["agent", "agent.*", "drivers", "drivers.*"]),
     package_data={
-        "agent": ["py.typed", "api/*.json", "seeing/*.css", "seeing/*.html"],
+        "agent": ["py.typed", "api/*.json", "status/*.css", "status/*.html"],
         "drivers": ["py.typed", "fake/*.yaml"],
     },
     install_requires=[

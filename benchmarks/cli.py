@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agent.api.access import Access
 from agent.api.server import ApiServer
+from agent.config.access import Access
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROUNDS = 30

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from movekit import INSTANCE, SMALL, World, asks
 
-from agent.moves.table import MoveKind
+from agent.moves.states import MoveKind
 
 ROUNDS = 300
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from uuid import uuid4
 
 from agent.claims.flavor import Flavor, claim_for_flavor
-from agent.claims.request import ClaimRequest
+from agent.claims.parse_request import ClaimRequest
 from agent.driver import Cell, DriverSettings, HostSettings
-from agent.journal import Journal
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
-from agent.report import Reporter
-from agent.tracker import ResourceTracker
+from agent.reconcile.reconciler import Reporter
+from agent.state.journal import Journal
+from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver, Host
 from drivers.fake.host import Nic, cell
 

@@ -14,11 +14,11 @@ from uuid import uuid4
 from agentkit import Wire
 
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
-from agent.journal import Journal
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
-from agent.report import Reporter
-from agent.tracker import ResourceTracker
+from agent.reconcile.reconciler import Reporter
+from agent.state.journal import Journal
+from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver
 from drivers.fake.host import Gpu, Host, cell
 

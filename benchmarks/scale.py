@@ -19,7 +19,7 @@ from agentkit import World, opened, request, told
 from placements import DATABASE, OpenStack
 from trackerkit import fast_directory
 
-from agent.condition import State
+from agent.status.condition import State
 
 AGENTS = 200
 CLIENTS = 16
@@ -42,7 +42,7 @@ class Fleet:
         self.open()
 
     def open(self) -> None:
-        from agent.settings import load
+        from agent.config.settings import load
 
         self.worlds = [opened(load([file])) for file in self._homes]
 

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from agent.claims.request import ClaimRequest, RequestGroup
-from agent.journal import Journal
+from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
-from agent.tracker import ResourceTracker
+from agent.state.journal import Journal
+from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, Provider, ProviderTree
 
 CLAIMS = 2000

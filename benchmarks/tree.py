@@ -8,8 +8,8 @@ from dataclasses import replace
 from uuid import UUID, uuid5
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
-from agent.plan import applied, plan
-from agent.resolve import Owned, resolve
+from agent.providers.plan import applied, plan
+from agent.providers.resolve import Owned, resolve
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "5a8f5cbd-5d75-4e5e-9d3f-0d8f3b3a6f01"

@@ -17,7 +17,7 @@ from libvirt_node import domain, recorded_devices, write_node
 from agent.driver import DriverSettings, Guest, GuestState
 from drivers.fake import FakeDriver, Gpu, Host, Nic, default_host
 from drivers.libvirt import LibvirtDriver
-from drivers.libvirt.domains import guest_of, parse_domain
+from drivers.libvirt.xml.domains import guest_of, parse_domain
 
 ROUNDS = 11
 DEVICES = """

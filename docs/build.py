@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.cli.parser import build as build_parser
-from agent.options import all_options, allowed, driver_classes, is_pattern
+from agent.config.options import all_options, allowed, driver_classes, is_pattern
 
 DOCS = Path(__file__).parent
 SHELLS = {"bash": "plimsoll", "zsh": "_plimsoll", "tcsh": "plimsoll.csh"}

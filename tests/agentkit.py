@@ -8,18 +8,18 @@ from uuid import uuid4
 
 from placements import Placement, section_of
 
-from agent.assembly import assemble
 from agent.backoff import Backoff
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.config.settings import Settings, load
+from agent.daemon.assemble import assemble
+from agent.daemon.host_agent import HostAgent
 from agent.errors import PlacementUnavailable
-from agent.host import HostAgent
-from agent.identity import establish
-from agent.journal import Journal
 from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
-from agent.seeing.meters import Meters
-from agent.seeing.observer import Observer
-from agent.settings import Settings, load
+from agent.state.identity import establish
+from agent.state.journal import Journal
+from agent.status.metrics import Meters
+from agent.status.recorder import Observer
 from drivers.fake import FakeDriver
 
 

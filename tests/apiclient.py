@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator, FormatChecker
 
-from agent.api.access import Access
 from agent.api.handlers import document
+from agent.api.operations import Operations
 from agent.api.server import ApiServer
-from agent.operations import Operations
+from agent.config.access import Access
 
 TIMEOUT_S = 10.0
 

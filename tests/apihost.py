@@ -4,26 +4,26 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from agent.audit.auditing import AuditReport
+from agent.api.operations import Usages
+from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.claim import Claim, ClaimState, Explanation, Shortfall
+from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit
-from agent.claims.request import ClaimRequest
-from agent.condition import State
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, Refused, UnknownConsumer, UsageError
 from agent.gate.gate import Asked, Outcome, Verdict
-from agent.journal import Event
-from agent.moves.table import Move, MoveKind
-from agent.operations import Usages
-from agent.plan import Plan, PutTraits
-from agent.reshape.asked import Preview
+from agent.moves.states import Move, MoveKind
+from agent.providers.plan import Plan, PutTraits
+from agent.reconcile.reshape_request import Preview
 from agent.reshape.receipt import Receipt
-from agent.seeing.explaining import Known, explain
-from agent.seeing.health import Signs, judge
-from agent.seeing.meters import Meters
-from agent.seeing.overview import Health, Overview
-from agent.seeing.seeing import Explained
+from agent.state.journal import Event
+from agent.status.condition import State
+from agent.status.explain import Known, explain
+from agent.status.health import Signs, judge
+from agent.status.host_status import Explained
+from agent.status.metrics import Meters
+from agent.status.overview import Health, Overview
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"

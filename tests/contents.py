@@ -5,7 +5,7 @@ import uuid
 from hypothesis import strategies as st
 
 from agent.placement.client import ConsumerAllocations
-from agent.placement.content import UNTYPED, Content
+from agent.placement.transfer.content import UNTYPED, Content
 from agent.tree import Inventory, Provider
 
 CLASSES = ("VCPU", "MEMORY_MB", "VGPU", "CUSTOM_FPGA")

@@ -10,11 +10,11 @@ from agentkit import World, opened, told
 from apiclient import serving
 from placements import Embedded, usual_placement
 
-from agent.api.access import Access
+from agent.config.access import Access
+from agent.config.settings import Settings
 from agent.driver import Guest, GuestState
 from agent.gate import install
 from agent.placement.transport import Reply, Transport
-from agent.settings import Settings
 from drivers.fake import FakeDriver
 
 HOOK_TIMEOUT_S = 30

@@ -4,11 +4,11 @@ from xml.etree import ElementTree
 
 from libvirt_node import DATA
 
-from drivers.libvirt.capabilities import parse_capabilities
-from drivers.libvirt.cards import cards_of
-from drivers.libvirt.devices import DeviceFacts
-from drivers.libvirt.host import HostFacts
-from drivers.libvirt.nodedevs import parse_node_device
+from drivers.libvirt.describe.cards import cards_of
+from drivers.libvirt.describe.devices import DeviceFacts
+from drivers.libvirt.describe.host import HostFacts
+from drivers.libvirt.xml.capabilities import parse_capabilities
+from drivers.libvirt.xml.nodedevs import parse_node_device
 
 HOST = HostFacts(
     parse_capabilities((DATA / "host" / "capabilities.xml").read_text()),

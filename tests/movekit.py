@@ -10,16 +10,16 @@ from types import TracebackType
 from placements import Placement, usual_placement
 from trackerkit import SHARING, Tap, TappedJournal, provider, uuid_of
 
-from agent.audit.auditing import Auditor
+from agent.audit.auditor import Auditor
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
 from agent.errors import PlacementUnavailable
-from agent.moves.table import Move, MoveState
+from agent.moves.states import Move, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
-from agent.sharing import Sharing
-from agent.tracker import ResourceTracker
+from agent.reconcile.allocation_cache import Sharing
+from agent.tracker.tracker import ResourceTracker
 from agent.tree import Provider, ProviderTree
 
 POOL = provider("pool", traits=(SHARING,), rack=True, DISK_GB=1000)
@@ -212,9 +212,9 @@ class World:
             for name, inventory in each.inventories.items():
                 assert usages[name] <= inventory.capacity
         for agent in self.agents:
-            claims = agent.tracker.claims()
-            assert claims == agent.journal.claims()
-            assert agent.tracker.moves() == agent.journal.moves()
+            claims = agent.tracker.tracker.claims()
+            assert claims == agent.state.journal.claims()
+            assert agent.tracker.tracker.moves() == agent.state.journal.moves()
             _check_units(agent.name, claims)
 
     def check_settled(self) -> None:
@@ -222,15 +222,15 @@ class World:
         self.check()
         everything = self.placed_all()
         for agent in self.agents:
-            assert agent.tracker.pending == 0, agent.tracker.moves()
+            assert agent.tracker.tracker.pending == 0, agent.tracker.tracker.moves()
             mine = {each.name for each in (*host(agent.name),)}
-            for consumer, claim in agent.tracker.claims().items():
+            for consumer, claim in agent.tracker.tracker.claims().items():
                 assert claim.state is ClaimState.CLAIMED
                 wanted = {NAMES[uuid]: dict(each) for uuid, each in claim.allocations.items()}
                 assert everything[consumer] == wanted, (agent.name, consumer)
             for consumer, held in everything.items():
                 if mine & held.keys():
-                    assert consumer in agent.tracker.claims(), (agent.name, consumer, held)
+                    assert consumer in agent.tracker.tracker.claims(), (agent.name, consumer, held)
 
     # Faults
 
@@ -257,7 +257,7 @@ class World:
     @contextmanager
     def taps(self, agent: Agent, told: Callable[[str], None]) -> Iterator[None]:
         """Call `told` before and after each request and each journal write of the agent."""
-        tap, journal = agent.tap, agent.journal
+        tap, journal = agent.tap, agent.state.journal
         tap.before = tap.after = journal.before = journal.after = told
         try:
             yield

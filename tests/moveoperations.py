@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from movekit import INSTANCE, MIGRATION, OTHER_MIGRATION, SMALL, World, asks
 
 from agent.errors import ClaimConflict, PlacementUnavailable, UnknownConsumer
-from agent.moves.table import MoveKind
+from agent.moves.states import MoveKind
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
 ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}

@@ -13,15 +13,15 @@ from placements import usual_placement
 from trackerkit import Tap, TappedJournal, uuid_of
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.fit_cells import cell_amounts
 from agent.claims.flavor import Flavor, claim_for_flavor
-from agent.claims.request import ClaimRequest
+from agent.claims.numa.fit import cell_amounts
+from agent.claims.parse_request import ClaimRequest
 from agent.driver import DriverSettings, HostSettings
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
-from agent.report import Reporter
-from agent.reshape.reshaping import Reshaping
-from agent.tracker import ResourceTracker
+from agent.reconcile.reconciler import Reporter
+from agent.reconcile.reshape_runner import Reshaping
+from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver, Host, cell
 from drivers.fake.host import Nic
 

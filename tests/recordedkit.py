@@ -23,11 +23,11 @@ from agent.driver import (
 )
 from agent.placement.client import ConsumerAllocations
 from agent.tree import Inventory, Provider
-from drivers.libvirt.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.devicespec import MdevSpec, parse_device_specs
-from drivers.libvirt.domains import guest_of, parse_domain
-from drivers.libvirt.model import Model, ModelSettings, make_model
-from drivers.libvirt.moves import Tenant
+from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.model import Model, ModelSettings, make_model
+from drivers.libvirt.describe.moves import Tenant
+from drivers.libvirt.xml.domains import guest_of, parse_domain
 
 M60, A100 = (f"{HOST}_pci_0000:{bus}:00.0" for bus in ("42", "84"))
 NIC0, NIC1 = f"{HOST}_net_enp65s0", f"{HOST}_net_enp129s0"

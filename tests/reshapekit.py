@@ -21,14 +21,14 @@ from agent.driver import (
     Move,
     Topology,
 )
-from agent.journal import Journal, Written
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.report import Reporter
-from agent.reshape.asked import ask
+from agent.reconcile.pass_report import PassReport
+from agent.reconcile.reconciler import Reporter
+from agent.reconcile.reshape_request import ask
+from agent.reconcile.reshape_runner import Reshaping
 from agent.reshape.receipt import Receipt
-from agent.reshape.reshaping import Reshaping
-from agent.telling import PassReport
-from agent.tracker import ResourceTracker
+from agent.state.journal import Journal, Written
+from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
 ROOT = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"

@@ -12,14 +12,14 @@ from uuid import NAMESPACE_DNS, uuid5
 from agentkit import World, opened
 from trackerkit import fast_directory
 
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.config.address import Address
+from agent.config.settings import load
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.httpaddress import Address
-from agent.journal import Journal
-from agent.moves.table import MoveKind
-from agent.seeing.listener import HttpListener
-from agent.seeing.seeing import Seeing
-from agent.settings import load
+from agent.moves.states import MoveKind
+from agent.state.journal import Journal
+from agent.status.host_status import Seeing
+from agent.status.listener import HttpListener
 from drivers.fake import Gpu, Host, Nic, cell
 
 HOST = "kvm-07"

@@ -14,16 +14,16 @@ from uuid import UUID, uuid4, uuid5
 from cellcheck import check_cells
 from placements import Placement, usual_placement
 
-from agent.claims.cells import Layout
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.numa.host_cells import Layout
+from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Cell, Guest, GuestState, Topology, UsedUnit
 from agent.errors import PlacementUnavailable
-from agent.journal import Journal, Written
-from agent.moves.table import Move
+from agent.moves.states import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.tracker import ResourceTracker
+from agent.state.journal import Journal, Written
+from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, Provider, ProviderTree
 
 VFS = ("0000:41:02.0", "0000:41:02.1")

@@ -10,12 +10,12 @@ from werkzeug.routing import Map, Rule
 from werkzeug.wrappers import Request, Response
 
 from agent import log
-from agent.api.access import Access, Role
 from agent.api.handlers import ROUTES, Answer, Call, Caller, Route
-from agent.asker import asked_by
+from agent.api.operations import Operations
+from agent.caller import asked_by
+from agent.config.access import Access, Role
 from agent.errors import Forbidden, PlimsollError, UsageError
 from agent.http.errors import BodyTooLarge, LengthRequired, TooSlow, error_body
-from agent.operations import Operations
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

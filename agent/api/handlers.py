@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from agent import log
-from agent.api import auditing, gate, looking, moving
-from agent.api.access import Role
+from agent.api import audit_views, gate_views, move_views, status_views
+from agent.api.operations import Operations
 from agent.api.views import (
     claim_view,
     explanation_view,
@@ -21,14 +21,14 @@ from agent.api.views import (
     tree_view,
 )
 from agent.claims.claim import Claim
-from agent.claims.request import parse_claim
+from agent.claims.parse_request import parse_claim
+from agent.config.access import Role
 from agent.errors import UnknownConsumer, UsageError
 from agent.gate.gate import Verdict
-from agent.jsonread import read_object, read_text
-from agent.moves.table import Move
-from agent.operations import Operations
-from agent.seeing.seeing import Seeing
-from agent.seeing.web import PATHS, Shown
+from agent.json_checks import read_object, read_text
+from agent.moves.states import Move
+from agent.status.host_status import Seeing
+from agent.status.web import PATHS, Shown
 
 LOG = log.get("agent.api")
 
@@ -116,21 +116,21 @@ def reshape(call: Call) -> Answer:
 
 
 def overview(call: Call) -> Answer:
-    return Answer(200, looking.overview_view(call.operations.seeing.overview()))
+    return Answer(200, status_views.overview_view(call.operations.seeing.overview()))
 
 
 def history(call: Call) -> Answer:
-    since, limit = looking.parse_history(call.query)
+    since, limit = status_views.parse_history(call.query)
     who = call.query.get("consumer")
     seeing = call.operations.seeing
     events = seeing.history(None if who is None else _uuid(who), since, limit)
-    return Answer(200, looking.history_view(events, seeing.overview()))
+    return Answer(200, status_views.history_view(events, seeing.overview()))
 
 
 def explain(call: Call) -> Answer:
     if "what" not in call.query:
         raise UsageError("The query parameter what is missing: it says what to explain", parameter="what")
-    return Answer(200, looking.explained_view(call.operations.seeing.explain(call.query["what"])))
+    return Answer(200, status_views.explained_view(call.operations.seeing.explain(call.query["what"])))
 
 
 def config(call: Call) -> Answer:
@@ -162,19 +162,19 @@ def release(call: Call) -> Answer:
 
 
 def moves(call: Call) -> Answer:
-    return Answer(200, moving.moves_view(call.operations.moves()))
+    return Answer(200, move_views.moves_view(call.operations.moves()))
 
 
 def show_move(call: Call) -> Answer:
-    found = moving.find(call.operations.moves(), _uuid(call.path["migration"]))
-    return Answer(200, moving.move_view(found))
+    found = move_views.find(call.operations.moves(), _uuid(call.path["migration"]))
+    return Answer(200, move_views.move_view(found))
 
 
 def begin_move(call: Call) -> Answer:
-    kind, migration, request = moving.parse_move(call.body)
+    kind, migration, request = move_views.parse_move(call.body)
     move = call.operations.begin_move(kind, migration, request)
     _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
-    return Answer(201, moving.move_view(move), {"Location": f"/v1/moves/{move.migration}"})
+    return Answer(201, move_views.move_view(move), {"Location": f"/v1/moves/{move.migration}"})
 
 
 def confirm_move(call: Call) -> Answer:
@@ -189,14 +189,14 @@ def _end_move(call: Call, what: str, end: Callable[[str, str | None], Move]) -> 
     hint = call.query.get("instance")
     move = end(_uuid(call.path["migration"]), None if hint is None else _uuid(hint))
     _record(f"{what} of migration {move.migration}", move.instance, call.caller, move.state, "move")
-    return Answer(200 if move.ended else 202, moving.move_view(move))
+    return Answer(200 if move.ended else 202, move_views.move_view(move))
 
 
 def ask_gate(call: Call) -> Answer:
-    verdict = call.operations.gate(gate.parse_asked(call.body))
+    verdict = call.operations.gate(gate_views.parse_asked(call.body))
     if verdict.consumer is not None:
         _record("gate", verdict.consumer, call.caller, verdict.outcome)
-    return Answer(200, gate.verdict_view(verdict))
+    return Answer(200, gate_views.verdict_view(verdict))
 
 
 def claim_running(call: Call) -> Answer:
@@ -205,11 +205,11 @@ def claim_running(call: Call) -> Answer:
     for guest, outcome in found:
         if isinstance(outcome, Verdict):
             _record("gate", guest.uuid, call.caller, outcome.outcome)
-    return Answer(200, gate.running_view(found))
+    return Answer(200, gate_views.running_view(found))
 
 
 def audit(call: Call) -> Answer:
-    return Answer(200, auditing.audit_view(call.operations.audit(heal=False)))
+    return Answer(200, audit_views.audit_view(call.operations.audit(heal=False)))
 
 
 def heal(call: Call) -> Answer:
@@ -218,7 +218,7 @@ def heal(call: Call) -> Answer:
     for index in sorted(report.healed):
         finding = report.findings[index]
         _record("healing", finding.subject, call.caller, finding.kind, "healed")
-    return Answer(200, auditing.audit_view(report))
+    return Answer(200, audit_views.audit_view(report))
 
 
 @cache

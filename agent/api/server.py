@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agent import log
-from agent.api.access import Access
 from agent.api.app import BODY_BYTES_MAX, Api
+from agent.api.operations import Operations
+from agent.config.access import Access
 from agent.errors import SettingsError, StateError
 from agent.http.server import IO_TIMEOUT_S, REQUEST_TIMEOUT_S, BoundedServer
-from agent.operations import Operations
 
 LOG = log.get("agent.api")
 

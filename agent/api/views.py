@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from agent.api.operations import Usages
 from agent.claims.claim import Allocations, Claim, Explanation, Shortfall, Units
-from agent.claims.claimjson import cells_to_json
-from agent.claims.request import ClaimRequest, to_json
+from agent.claims.claim_json import cells_to_json
+from agent.claims.parse_request import ClaimRequest, to_json
 from agent.driver import Guest
-from agent.operations import Usages
-from agent.plan import Plan
-from agent.reshape.asked import Preview, Used
+from agent.providers.plan import Plan
+from agent.reconcile.reshape_request import Preview, Used
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Relocation, name_of
 from agent.tree import Inventory, Provider, ProviderTree

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from agent.claims.claim import Allocations
-from agent.claims.request_types import ClaimRequest
+from agent.claims.request import ClaimRequest
 
 
 @dataclass(frozen=True, slots=True)

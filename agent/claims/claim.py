@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agent.claims.numa import PlacedCell
-from agent.claims.request import ClaimRequest
+from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.parse_request import ClaimRequest
 
 Allocations = Mapping[str, Mapping[str, int]]
 """{provider uuid: {resource class: amount}}"""

@@ -6,20 +6,20 @@ together; a suffixed group comes from one; `isolate` keeps suffixed groups on pr
 `same_subtree` puts one of its providers above the others. The order of choice is in agent.claims.fit_search.
 Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
 
-A guest with NUMA cells gets its CPUs and memory from the cells that suit it (agent.claims.fit_cells); there a
+A guest with NUMA cells gets its CPUs and memory from the cells that suit it (agent.claims.numa.fit); there a
 class may come from several of them, as the guest's own cells say.
 """
 
 from dataclasses import replace
 
-from agent.claims.affinity import policies
-from agent.claims.cells import CellStock
 from agent.claims.claim import Allocations, Explanation
-from agent.claims.fit_cells import covers_in_sum, fit_with_cells, pinned_first, summed
 from agent.claims.fit_search import Amounts, FreeUnits, Host, Search, Stock, first_units, slots_of
-from agent.claims.fit_why import shortfalls
-from agent.claims.guest_cells import guest_cells, wants_cells
-from agent.claims.request_types import ClaimRequest, unresolved
+from agent.claims.numa.affinity import policies
+from agent.claims.numa.fit import covers_in_sum, fit_with_cells, pinned_first, summed
+from agent.claims.numa.guest_cells import guest_cells, wants_cells
+from agent.claims.numa.host_cells import CellStock
+from agent.claims.request import ClaimRequest, unresolved
+from agent.claims.shortfalls import shortfalls
 from agent.errors import UsageError
 from agent.tree import Inventory, ProviderTree
 
@@ -33,7 +33,7 @@ def check_placeable(request: ClaimRequest) -> None:
     if unresolved(request):
         raise UsageError(
             "pci_passthrough:alias: this request asks for devices by alias, and nobody has said yet what the "
-            "aliases mean (agent.claims.pci.with_devices)."
+            "aliases mean (agent.claims.pci_alias.with_devices)."
         )
 
 

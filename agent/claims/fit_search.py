@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.claims.exclusion import WaysOf, goes_together, rival, room
-from agent.claims.request_types import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.providers.exclusive import WaysOf, goes_together, rival, room
 from agent.tree import Inventory, Provider, ProviderTree
 
 SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"

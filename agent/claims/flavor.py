@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from agent.claims.flavor_hw import check_hw, topology_of, whole
-from agent.claims.request_types import ClaimRequest, RequestGroup, TopologyRequest, checked
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, checked
 from agent.errors import UsageError
-from agent.jsonread import below, fault, read_object, read_text, read_whole
+from agent.json_checks import below, fault, read_object, read_text, read_whole
 from agent.tree import MAX_UNIT
 
 SPEC_MAX = 1024

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
-from agent.claims.request_types import NUMA_POLICIES, TopologyRequest
+from agent.claims.request import NUMA_POLICIES, TopologyRequest
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.errors import UsageError
-from agent.jsonread import fault
+from agent.json_checks import fault
 from agent.tree import MAX_UNIT
 
 CELLS_MAX = 64

@@ -7,15 +7,15 @@ does not depend on how many there are.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from agent.claims.cellbook import CellBook
-from agent.claims.cells import HostCells
 from agent.claims.claim import Allocations, Claim, ClaimState, Explanation, Shortfall, Units
-from agent.claims.exclusion import room
 from agent.claims.fit import Amounts, FreeUnits, Host, cover, fit
 from agent.claims.fit_search import Makings, Stock
-from agent.claims.lacking import lacking
-from agent.claims.request import ClaimRequest
+from agent.claims.numa.host_cells import HostCells
+from agent.claims.numa.memory_check import lacking
+from agent.claims.numa.usage import CellBook
+from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest, GuestState
+from agent.providers.exclusive import room
 from agent.tree import ProviderTree
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from agent.claims.claim import Allocations, Claim, Shortfall
-from agent.claims.request import ClaimRequest
+from agent.claims.parse_request import ClaimRequest
 from agent.errors import ClaimConflict, DoesNotFit
-from agent.moves.table import Move
 from agent.tree import ProviderTree
 
 TOLD_MAX = 4
@@ -72,16 +71,6 @@ def is_late(claim: Claim) -> ClaimConflict:
         f"{called(claim.request)} was claimed for with {amounts(claim.request.resources)}, placement did not "
         "answer, and may do it yet: try again in a minute, when that is undone.",
         consumer=claim.consumer,
-    )
-
-
-def is_moving(move: Move) -> ClaimConflict:
-    """The consumer is the instance or the migration of a move under way."""
-    return ClaimConflict(
-        f"{move.instance} is moving (migration {move.migration}, {move.kind}, {move.state}): confirm or "
-        "revert that first.",
-        consumer=move.instance,
-        migration=move.migration,
     )
 
 

@@ -1,269 +1,151 @@
-"""What a claim asks for: Placement's request groups, and what the host itself must fit. Pure.
+"""What a claim asks for, as values, and the rules that they keep among each other. Pure.
 
-The JSON form is the local API's. Either groups, in Placement's terms:
-
-    {"consumer": uuid, "groups": [{"suffix": "", "resources": {"VCPU": 2},
-                                   "required": ["HW_CPU_X86_AVX2", "in:A,B", "!CUSTOM_X"],
-                                   "member_of": [uuid, "in:uuid,uuid"]}],
-     "group_policy": "none" | "isolate", "same_subtree": [["_A", "_B"]]}
-
-or a flavor, as agent.claims.flavor has it: {"consumer": uuid, "flavor": {"vcpus": 2, ...}}. Both may have
-name, project_id, user_id and consumer_type. Groups may also have `topology` and `pci`, which is what a
-flavor's `hw:` and `pci_passthrough:` specs become, and each group a `numa_policy`.
+Import these from `agent.claims.parse_request`, which also reads and writes them as JSON.
+Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates (granular groups).
 """
 
-import re
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from agent.claims.flavor import claim_for_flavor, parse_flavor
-from agent.claims.request_types import (
-    GROUP_POLICIES,
-    NUMA_POLICIES,
-    ClaimRequest,
-    RequestGroup,
-    TopologyRequest,
-    checked,
-)
-from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.errors import UsageError
-from agent.jsonread import (
-    below,
-    fault,
-    read_choice,
-    read_list,
-    read_object,
-    read_text,
-    read_uuid,
-    read_whole,
-)
-from agent.tree import MAX_UNIT
 
-__all__ = ["ClaimRequest", "RequestGroup", "TopologyRequest", "parse_claim", "to_json"]
-
-NAME_MAX = 255
-CPU_POLICIES = ("shared", "dedicated", "mixed")
-THREAD_POLICIES = ("prefer", "isolate", "require")
-PAGE_WORDS = ("small", "large", "any")
-
-_IDENTITY = ("name", "project_id", "user_id", "consumer_type")
-_GROUPS_FORM = ("consumer", "groups", "group_policy", "same_subtree", "topology", "pci", *_IDENTITY)
-_FLAVOR_FORM = ("consumer", "flavor", *_IDENTITY)
-_GROUP_KEYS = tuple(each.name for each in fields(RequestGroup) if each.name != "forbidden")
-_TOPOLOGY_KEYS = tuple(each.name for each in fields(TopologyRequest))
-_NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
-_SUFFIX = re.compile(r"[A-Za-z0-9_-]{0,64}", re.ASCII)
-_CONSUMER_TYPE = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
-_SOMETHING = re.compile(r".+", re.DOTALL)
-_ALIAS = re.compile(r"[^\s:,]{1,255}")
-_CLASS_WANTED = "a resource class such as MEMORY_MB or CUSTOM_FPGA"
-_TRAIT_WANTED = "a trait such as HW_CPU_X86_AVX2, in:TRAIT,TRAIT or !TRAIT"
+GROUP_POLICIES = ("none", "isolate")
+GROUPS_MAX = 64
+NUMA_POLICIES = ("required", "preferred", "legacy", "socket")
+DEVICE_PREFIX = "pci-"
+"""With which the suffix of a group begins that a device asked for by alias became."""
 
 
-def parse_claim(body: object) -> ClaimRequest:
-    """The claim that a body of the local API asks for.
+@dataclass(frozen=True, slots=True)
+class RequestGroup:
+    """`resources` {class: amount} wanted together.
 
-    Raises UsageError, naming the path of the key at fault and what is allowed there.
+    suffix "" is the unsuffixed group, whose classes may come from several providers of the tree; any other
+    group comes from one provider. `required` is a conjunction of any-of sets; `forbidden` traits bar a
+    provider. `member_of` likewise is a conjunction of any-of sets of aggregates. `numa_policy` says how near
+    to the guest's cells its provider must be (NUMA_POLICIES, as in nova), None: as near as it can be.
     """
-    by_flavor = isinstance(body, dict) and "flavor" in body
-    given = read_object(body, "", _FLAVOR_FORM if by_flavor else _GROUPS_FORM)
-    for key in ("consumer",) if by_flavor else ("consumer", "groups"):
-        if key not in given:
-            choice = " (or flavor)" if key == "groups" else ""
-            raise UsageError(f"{key}{choice}: missing; a claim needs it.", path=key)
-    consumer = read_uuid(given["consumer"], "consumer")
-    identity = _identity(given)
-    if by_flavor:
-        return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), **identity)
-    policy = given.get("group_policy")
-    return checked(
-        ClaimRequest(
-            consumer,
-            tuple(
-                _group(each, f"groups[{number}]")
-                for number, each in enumerate(read_list(given["groups"], "groups"))
-            ),
-            group_policy=None if policy is None else read_choice(policy, "group_policy", GROUP_POLICIES),
-            same_subtree=_subtrees(given.get("same_subtree", [])),
-            topology=_topology(given.get("topology", {}), "topology"),
-            pci=_pci(given.get("pci", [])),
-            **identity,
-        )
-    )
+
+    suffix: str = ""
+    resources: Mapping[str, int] = field(default_factory=dict)
+    required: tuple[frozenset[str], ...] = ()
+    forbidden: frozenset[str] = frozenset()
+    member_of: tuple[frozenset[str], ...] = ()
+    numa_policy: str | None = None
 
 
-def _identity(given: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
-    for key in _IDENTITY:
-        if key == "consumer_type" and key in given:
-            found[key] = read_text(given[key], key, _CONSUMER_TYPE, "a type such as INSTANCE")
-        elif key == "name" and key in given:
-            found[key] = read_text(
-                given[key], key, None, f"a name of at most {NAME_MAX} characters", NAME_MAX
-            )
-        elif key in given:
-            found[key] = read_text(given[key], key, _SOMETHING, "a text of 1 to 255 characters")
-    return found
+@dataclass(frozen=True, slots=True)
+class TopologyRequest:
+    """What a guest wants of CPUs, cells and pages; names as in a flavor's `hw:` extra specs.
+
+    `cell_cpus` and `cell_memory_mb` have one entry a guest cell, empty for "split evenly".
+    `dedicated_cpus` are the guest's CPUs to be pinned under the policy "mixed".
+    `mem_page_size` is KiB, or "small", "large", "any"; None: the guest does not care. `pci_numa_policy` goes
+    before that of an alias.
+    """
+
+    cpu_policy: str = "shared"
+    cpu_thread_policy: str | None = None
+    cells: int = 0
+    cell_cpus: tuple[frozenset[int], ...] = ()
+    cell_memory_mb: tuple[int, ...] = ()
+    dedicated_cpus: frozenset[int] = frozenset()
+    mem_page_size: int | str | None = None
+    pci_numa_policy: str | None = None
 
 
-def _group(value: object, path: str) -> RequestGroup:
-    given = read_object(value, path, _GROUP_KEYS)
-    required: list[frozenset[str]] = []
-    forbidden: set[str] = set()
-    for number, each in enumerate(read_list(given.get("required", []), f"{path}.required")):
-        here = f"{path}.required[{number}]"
-        text = read_text(each, here, _SOMETHING, _TRAIT_WANTED, 16384)
-        if text.startswith("!"):
-            forbidden.add(read_text(text[1:], here, _NAME, _TRAIT_WANTED))
-        else:
-            required.append(
-                frozenset(read_text(name, here, _NAME, _TRAIT_WANTED) for name in _alternatives(text))
-            )
-    return RequestGroup(
-        read_text(given.get("suffix", ""), f"{path}.suffix", _SUFFIX, "at most 64 of A-Z a-z 0-9 _ -"),
-        _resources(given.get("resources", {}), f"{path}.resources"),
-        tuple(required),
-        frozenset(forbidden),
-        tuple(
-            _aggregates(each, f"{path}.member_of[{number}]")
-            for number, each in enumerate(read_list(given.get("member_of", []), f"{path}.member_of"))
-        ),
-        _numa_policy(given.get("numa_policy"), f"{path}.numa_policy"),
-    )
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """All a consumer asks for at once. `name` is for people, `pci` is ((alias, count), ...)
+    makes groups of it where the request enters.
+    """
+
+    consumer: str
+    groups: tuple[RequestGroup, ...]
+    group_policy: str | None = None
+    same_subtree: tuple[frozenset[str], ...] = ()
+    topology: TopologyRequest = TopologyRequest()
+    pci: tuple[tuple[str, int], ...] = ()
+    name: str = ""
+    project_id: str = "plimsoll"
+    user_id: str = "plimsoll"
+    consumer_type: str = "INSTANCE"
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """{class: amount}, over all groups."""
+        total: dict[str, int] = {}
+        for group in self.groups:
+            for name, amount in group.resources.items():
+                total[name] = total.get(name, 0) + amount
+        return total
 
 
-def _numa_policy(value: object, path: str) -> str | None:
-    return None if value is None else read_choice(value, path, NUMA_POLICIES)
-
-
-def _alternatives(text: str) -> list[str]:
-    return text.removeprefix("in:").split(",") if text.startswith("in:") else [text]
-
-
-def _resources(value: object, path: str) -> dict[str, int]:
-    return {
-        read_text(name, below(path, str(name)), _NAME, _CLASS_WANTED): read_whole(
-            amount, below(path, name), 1, MAX_UNIT
-        )
-        for name, amount in read_object(value, path).items()
-    }
-
-
-def _aggregates(value: object, path: str) -> frozenset[str]:
-    text = read_text(value, path, _SOMETHING, "an aggregate's uuid or in:uuid,uuid", 16384)
-    if text.startswith("!"):
+def checked(request: ClaimRequest) -> ClaimRequest:
+    """The request, if its groups make sense together. Raises UsageError as Placement answers 400."""
+    suffixes = [group.suffix for group in request.groups]
+    devices = {group.suffix for group in request.groups if is_device_group(group)}
+    # Devices are counted before they are groups: nobody shall have millions made.
+    count = len(suffixes) - len(devices) + max(len(devices), sum(number for _, number in request.pci))
+    if not any(group.resources for group in request.groups):
+        raise UsageError("groups: nothing is asked for; name at least one resource and its amount.")
+    if count > GROUPS_MAX:
         raise UsageError(
-            f"{path}: forbidden aggregates ({text}) cannot be asked of a single host.", path=path
+            f"groups: {count} groups are asked for, {GROUPS_MAX} are allowed; each device asked for by alias "
+            "is one."
         )
-    return frozenset(read_uuid(each, path) for each in _alternatives(text))
+    for suffix in suffixes:
+        if suffixes.count(suffix) > 1:
+            raise UsageError(f"groups: the suffix {suffix!r} is given twice; merge the groups or rename one.")
+    for group in request.groups:
+        _check_group(group, request.same_subtree)
+    _check_policies(request, [suffix for suffix in suffixes if suffix and suffix not in devices])
+    return request
 
 
-def _subtrees(value: object) -> tuple[frozenset[str], ...]:
-    found = []
-    for number, each in enumerate(read_list(value, "same_subtree")):
-        path = f"same_subtree[{number}]"
-        found.append(
-            frozenset(read_text(one, path, _SUFFIX, "suffixes of groups") for one in read_list(each, path))
+def is_device_group(group: RequestGroup) -> bool:
+    """Whether the group is what a device asked for by alias became."""
+    return group.suffix.startswith(DEVICE_PREFIX)
+
+
+def unresolved(request: ClaimRequest) -> bool:
+    """Whether it asks for devices by alias that are no groups yet."""
+    return bool(request.pci) and not any(map(is_device_group, request.groups))
+
+
+def _check_group(group: RequestGroup, same_subtree: tuple[frozenset[str], ...]) -> None:
+    called = f"group {group.suffix!r}" if group.suffix else "the unsuffixed group"
+    both = group.forbidden & {name for any_of in group.required if len(any_of) == 1 for name in any_of}
+    if both:
+        raise UsageError(f"{called}: trait {', '.join(sorted(both))} is both required and forbidden.")
+    if group.resources:
+        return
+    if not any(group.suffix in suffixes for suffixes in same_subtree):
+        raise UsageError(
+            f"{called} has traits or aggregates but no resources: give it some, or name it in same_subtree."
         )
-    return tuple(found)
+    if not group.required and not group.member_of:
+        raise UsageError(
+            f"{called} has no resources: it needs a required trait or an aggregate to be found by."
+        )
 
 
-def _topology(value: object, path: str) -> TopologyRequest:
-    given = read_object(value, path, _TOPOLOGY_KEYS)
-    thread_policy = given.get("cpu_thread_policy")
-    cpus = read_list(given.get("cell_cpus", []), f"{path}.cell_cpus")
-    memory = read_list(given.get("cell_memory_mb", []), f"{path}.cell_memory_mb")
-    return TopologyRequest(
-        read_choice(given.get("cpu_policy", "shared"), f"{path}.cpu_policy", CPU_POLICIES),
-        None
-        if thread_policy is None
-        else read_choice(thread_policy, f"{path}.cpu_thread_policy", THREAD_POLICIES),
-        read_whole(given.get("cells", 0), f"{path}.cells", 0, 1024),
-        tuple(_cpus(each, f"{path}.cell_cpus[{number}]") for number, each in enumerate(cpus)),
-        tuple(
-            read_whole(each, f"{path}.cell_memory_mb[{number}]", 1, MAX_UNIT)
-            for number, each in enumerate(memory)
-        ),
-        _cpus(given.get("dedicated_cpus", ""), f"{path}.dedicated_cpus"),
-        _page_size(given.get("mem_page_size"), f"{path}.mem_page_size"),
-        _numa_policy(given.get("pci_numa_policy"), f"{path}.pci_numa_policy"),
-    )
+def _check_policies(request: ClaimRequest, suffixed: list[str]) -> None:
+    if request.group_policy not in (None, *GROUP_POLICIES):
+        raise UsageError(f"group_policy: {request.group_policy!r} is not one of none, isolate.")
+    if len(suffixed) > 1 and request.group_policy is None:
+        raise UsageError(
+            f"group_policy: the groups {_listed(suffixed)} need one: isolate puts each on a provider of its "
+            "own, none lets them share."
+        )
+    for suffixes in request.same_subtree:
+        unknown = suffixes - set(suffixed)
+        if unknown or not suffixes:
+            raise UsageError(
+                f"same_subtree: {_listed(unknown) or 'an empty set'} is no suffix of a group; "
+                f"there are {_listed(suffixed) or 'none'}."
+            )
 
 
-def _cpus(value: object, path: str) -> frozenset[int]:
-    text = read_text(value, path, None, "a CPU set such as 0-3,6", 16384)
-    try:
-        return parse_cpu_set(text)
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}.", path=path) from error
-
-
-def _page_size(value: object, path: str) -> int | str | None:
-    if value is None or (isinstance(value, str) and value in PAGE_WORDS):
-        return value
-    if isinstance(value, str):
-        raise fault(path, f"KiB, or one of {', '.join(PAGE_WORDS)}", value)
-    return read_whole(value, path, 1, MAX_UNIT)
-
-
-def _pci(value: object) -> tuple[tuple[str, int], ...]:
-    found = []
-    for number, each in enumerate(read_list(value, "pci")):
-        path = f"pci[{number}]"
-        given = read_object(each, path, ("alias", "count"))
-        alias = read_text(given.get("alias"), f"{path}.alias", _ALIAS, "the name of an alias")
-        found.append((alias, read_whole(given.get("count", 1), f"{path}.count", 1, MAX_UNIT)))
-    return tuple(found)
-
-
-def to_json(request: ClaimRequest) -> dict[str, Any]:
-    """The body, in its groups form, that `parse_claim` reads as this very request; defaults are left out."""
-    body: dict[str, Any] = {
-        "consumer": request.consumer,
-        "name": request.name,
-        "groups": [_group_json(group) for group in request.groups],
-        "group_policy": request.group_policy,
-        "same_subtree": [sorted(suffixes) for suffixes in request.same_subtree],
-        "topology": _topology_json(request.topology),
-        "pci": [{"alias": alias, "count": count} for alias, count in request.pci],
-    }
-    body = {key: value for key, value in body.items() if value}
-    body.setdefault("groups", [])
-    for key in ("project_id", "user_id", "consumer_type"):
-        body[key] = getattr(request, key)
-    return body
-
-
-def _group_json(group: RequestGroup) -> dict[str, Any]:
-    found: dict[str, Any] = {"suffix": group.suffix, "resources": dict(group.resources)}
-    required = [_any_of(traits) for traits in group.required] + [
-        f"!{name}" for name in sorted(group.forbidden)
-    ]
-    if required:
-        found["required"] = required
-    if group.member_of:
-        found["member_of"] = [_any_of(aggregates) for aggregates in group.member_of]
-    if group.numa_policy:
-        found["numa_policy"] = group.numa_policy
-    return found
-
-
-def _any_of(names: frozenset[str]) -> str:
-    return next(iter(names)) if len(names) == 1 else "in:" + ",".join(sorted(names))
-
-
-def _topology_json(topology: TopologyRequest) -> dict[str, Any]:
-    if topology == TopologyRequest():
-        return {}
-    found: dict[str, Any] = {
-        "cpu_policy": topology.cpu_policy,
-        "cpu_thread_policy": topology.cpu_thread_policy,
-        "cells": topology.cells,
-        "cell_cpus": [format_cpu_set(cpus) for cpus in topology.cell_cpus],
-        "cell_memory_mb": list(topology.cell_memory_mb),
-        "dedicated_cpus": format_cpu_set(topology.dedicated_cpus),
-        "mem_page_size": topology.mem_page_size,
-        "pci_numa_policy": topology.pci_numa_policy,
-    }
-    return {key: value for key, value in found.items() if value}
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))

@@ -27,8 +27,8 @@ def add_bundle_command(
 
 
 def bundle(args: Namespace) -> ExitCode:
+    from agent.cli.client import SOCKET_DEFAULT
     from agent.cli.commands import paths
-    from agent.cli.parser import SOCKET_DEFAULT
     from agent.doctor.bundle import gather
 
     named = args.socket if args.socket != SOCKET_DEFAULT else ""

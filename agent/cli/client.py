@@ -172,3 +172,6 @@ class _DeadlineSocket(socket.socket):
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
         self.settimeout(self._left())
         return super().recv_into(*args, **kwargs)
+
+
+SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"

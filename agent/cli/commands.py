@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.cli import render
-from agent.cli.claimbody import claim_body
+from agent.cli.claim_body import claim_body
 from agent.cli.client import Client, claim_path
 from agent.cli.output import Output
 from agent.cli.terminal import plain
@@ -91,7 +91,7 @@ def plan(args: Namespace) -> ExitCode:
 
 def config_show(args: Namespace) -> ExitCode:
     if args.config_file or args.config_dir:
-        from agent.settings import describe
+        from agent.config.settings import describe
 
         answer = describe(_load(args))
     else:
@@ -101,7 +101,7 @@ def config_show(args: Namespace) -> ExitCode:
 
 
 def config_validate(args: Namespace) -> ExitCode:
-    from agent.settings import check_driver
+    from agent.config.settings import check_driver
 
     settings = _load(args)
     check_driver(settings)
@@ -112,7 +112,7 @@ def config_validate(args: Namespace) -> ExitCode:
 
 
 def config_sample(args: Namespace) -> ExitCode:
-    from agent.settings import sample
+    from agent.config.settings import sample
 
     text = sample()
     Output(args.output).show({"sample": text}, lambda _: text.splitlines())
@@ -120,7 +120,7 @@ def config_sample(args: Namespace) -> ExitCode:
 
 
 def adopt(args: Namespace) -> ExitCode:
-    from agent.adopt import adopt as be
+    from agent.daemon.adopt import adopt as be
 
     identity = be(_load(args), args.uuid)
     answer = {"uuid": identity.uuid, "name": identity.name}
@@ -130,13 +130,13 @@ def adopt(args: Namespace) -> ExitCode:
 
 
 def agent(args: Namespace) -> ExitCode:
-    from agent.service import run
+    from agent.daemon.service import run
 
     return ExitCode(run(paths(args.config_file), paths(args.config_dir)))
 
 
 def _load(args: Namespace) -> Any:
-    from agent.settings import load
+    from agent.config.settings import load
 
     return load(paths(args.config_file), paths(args.config_dir))
 

@@ -27,8 +27,8 @@ def add_doctor_command(
 
 
 def doctor(args: Namespace) -> ExitCode:
+    from agent.cli.client import SOCKET_DEFAULT
     from agent.cli.commands import paths
-    from agent.cli.parser import SOCKET_DEFAULT
     from agent.doctor.check import Verdict, worst
     from agent.doctor.examine import examine
 

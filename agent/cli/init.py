@@ -63,8 +63,8 @@ def _proposed(args: Namespace) -> tuple[str, Json]:
     """The file's text, and the tree that the agent would report with it. Raises SettingsError."""
     from dataclasses import replace
 
-    from agent.options import AGENT_OPTIONS, driver_class
-    from agent.proposal import own_suggestions, propose
+    from agent.config.options import AGENT_OPTIONS, driver_class
+    from agent.config.proposal import own_suggestions, propose
 
     (named,) = (option for option in AGENT_OPTIONS["DEFAULT"] if option.dest == "host")
     host = args.host or named.default
@@ -86,7 +86,7 @@ def _proposed(args: Namespace) -> tuple[str, Json]:
 def _settings(text: str) -> Any:
     from tempfile import NamedTemporaryFile
 
-    from agent.settings import load
+    from agent.config.settings import load
 
     with NamedTemporaryFile("w", suffix=".conf", encoding="utf-8") as file:
         file.write(text)
@@ -98,8 +98,8 @@ def _tree(settings: Any, host: str) -> Json:
     from dataclasses import replace
 
     from agent.api.views import tree_view
-    from agent.options import driver_class
-    from agent.resolve import Owned, resolve
+    from agent.config.options import driver_class
+    from agent.providers.resolve import Owned, resolve
     from agent.tree import Provider, ProviderTree
 
     driver = driver_class(settings.compute_driver).create(replace(settings.driver, state_path=None))

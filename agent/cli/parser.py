@@ -8,18 +8,18 @@ from typing import Any, NoReturn
 from agent.cli import commands
 from agent.cli.audit import add_audit_command
 from agent.cli.bundle import add_bundle_command
+from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.doctor import add_doctor_command
 from agent.cli.gate import add_gate_commands
 from agent.cli.history import add_history_commands
 from agent.cli.init import add_init_command
-from agent.cli.move_parser import add_move_commands
+from agent.cli.moves import add_move_commands
 from agent.cli.output import FORMATS
-from agent.cli.placement_parser import add_placement_commands
+from agent.cli.placement import add_placement_commands
 from agent.cli.reshape import add_reshape_command
 from agent.cli.top import add_top_command
 from agent.errors import ExitCode, UsageError
 
-SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"
 TIMEOUT_DEFAULT_S = 30.0
 
 EXIT_CODES = {

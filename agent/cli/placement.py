@@ -1,305 +1,171 @@
-"""`plimsoll placement`: serve an embedded placement, carry a placement's content elsewhere, check it."""
+"""The grammar of `plimsoll placement`."""
 
-import os
-import sys
-from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from agent.cli.output import Output
-from agent.cli.waiting import waiting
-from agent.errors import ExitCode, SettingsError, StateError, UsageError
+from agent.cli import placement_commands
 
-if TYPE_CHECKING:
-    from agent.placement.content import Content
-    from agent.placement.invariants import Evidence
-    from agent.placement.transport import Reply, Transport
+Adder = Callable[..., argparse.ArgumentParser]
+"""Takes name, function, short help, text and examples."""
 
-TOKEN = "PLIMSOLL_PLACEMENT_TOKEN"  # noqa: S105 - the name of a variable
-STANDARD_STREAM = "-"
+STANDARD_OUTPUT = "-"
 
-Json = dict[str, Any]
+_SOURCES = (
+    "Which placement: --state-dir for an embedded one that does not run, --url for one that is served, or\n"
+    "--config-file for the one that the agent's [placement] settings name.\n"
+)
 
 
-def serve(args: Namespace) -> ExitCode:
-    from agent.placement.embedded import DatabaseError
-    from agent.placement.embedded.auth import DoorError
-    from agent.placement.embedded.serve import serve as run
-    from agent.systemd import log_setup
-    from agent.systemd.notify import Notifier
-
-    log_setup.configure("info", "auto")
-    notifier = Notifier(os.environ)
-    try:
-        run(
-            args.state_dir,
-            args.bind,
-            tokens_file=args.tokens_file,
-            tls_cert=args.tls_cert,
-            tls_key=args.tls_key,
-            on_ready=lambda addresses: notifier.ready(f"serving placement at {', '.join(addresses)}"),
-        )
-    except DoorError as error:
-        raise SettingsError(str(error)) from error
-    except DatabaseError as error:
-        raise StateError(str(error), path=str(error.path)) from error
-    return ExitCode.DONE
+def add_placement_commands(add: Adder, verbs_of: Callable[[argparse.ArgumentParser], Adder]) -> None:
+    """Add `placement` and its verbs; `verbs_of` gives the adder for verbs of a command."""
+    group = add(
+        "placement",
+        None,
+        "serve, export, import, remove, check or ping a placement",
+        "An embedded placement can be served to any Placement client, and its content carried to another\n"
+        "embedded one or to an OpenStack Placement.",
+        "  plimsoll placement serve --bind 127.0.0.1:8778 --state-dir /var/lib/plimsoll\n"
+        "  plimsoll placement export --state-dir /var/lib/plimsoll host1.json\n"
+        "  plimsoll placement import host1.json --url http://placement.example/placement\n"
+        "  plimsoll placement check --state-dir /var/lib/plimsoll",
+    )
+    verbs = verbs_of(group)
+    _serve(verbs)
+    _export(verbs)
+    _import(verbs)
+    _remove(verbs)
+    _check(verbs)
+    _ping(verbs)
 
 
-def export(args: Namespace) -> ExitCode:
-    from agent.durable.files import write_atomically
-    from agent.placement.document import to_document, to_text
-
-    content = _read_part(args) if args.root else _read(args)[0]
-    if args.file == STANDARD_STREAM:
-        Output(args.output).show(to_document(content), lambda _: [to_text(content).removesuffix("\n")])
-        return ExitCode.DONE
-    try:
-        write_atomically(Path(args.file), to_text(content))
-    except OSError as error:
-        raise StateError(f"{args.file} cannot be written: {error.strerror}; choose another file.") from error
-    answer = {"file": args.file, **content.counts()}
-    Output(args.output).show(answer, lambda _: [f"exported {_counted(answer)} to {args.file}"])
-    return ExitCode.DONE
-
-
-def import_(args: Namespace) -> ExitCode:
-    from agent.placement.content import differences, strangers
-    from agent.placement.document import from_text
-    from agent.placement.importing import UNTYPED_MICROVERSION, apply_import, plan_import
-    from agent.placement.reading import ContentClient, read_place
-
-    wanted = from_text(_text(args.file))
-    with _transport(args) as transport:
-        client = ContentClient(transport)
-        again, evidence = read_place(client, wanted)
-        if not client.knows_types():
-            wanted = wanted.without_types()
-        plan = plan_import(wanted, again, evidence.names, overwrite=args.overwrite)
-        if not args.dry_run:
-            apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
-            again, _ = read_place(client, wanted)
-    if args.dry_run:
-        lines = list(plan.lines()) or ["nothing to write: the target says all of it already"]
-        Output(args.output).show(plan.to_json(), lambda _: lines)
-        return ExitCode.DONE if plan.empty else ExitCode.DRIFT_FOUND
-    left = differences(wanted, again)
-    others = strangers(wanted, again)
-    answer = {
-        **wanted.counts(),
-        "written": {"operations": plan.operations, "consumers": len(plan.consumers)},
-        "differences": [each.to_json() for each in left],
-        "other_consumers": list(others),
-    }
-    Output(args.output).show(answer, lambda _: _imported(answer, [each.line() for each in left]))
-    return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
+def _serve(add: Adder) -> None:
+    serve = add(
+        "serve",
+        placement_commands.serve,
+        "serve an embedded placement over HTTP, in the foreground",
+        "On a loopback address and on a Unix socket callers are believed, as `noauth2` of OpenStack\n"
+        "Placement does (X-Auth-Token: admin). Any other address needs a token file and TLS files; where\n"
+        "they are given they hold for loopback addresses too. A line of the token file is\n"
+        "NAME ROLE[,ROLE][@PROJECT] TOKEN, with the roles admin, service and reader. SIGTERM stops it.",
+        "  plimsoll placement serve --bind 127.0.0.1:8778 --state-dir /var/lib/plimsoll\n"
+        "  plimsoll placement serve --bind unix:/run/plimsoll/placement.sock --state-dir DIR\n"
+        "  plimsoll placement serve --bind 192.0.2.7:8778 --tokens-file TOKENS --tls-cert CERT.pem \\\n"
+        "      --tls-key KEY.pem --state-dir DIR",
+    )
+    serve.add_argument(
+        "--bind",
+        metavar="ADDRESS",
+        action="append",
+        required=True,
+        help="HOST:PORT, [IPV6]:PORT or unix:PATH; may be repeated",
+    )
+    serve.add_argument("--state-dir", metavar="DIR", type=Path, required=True, help="where placement.db is")
+    serve.add_argument("--tokens-file", metavar="FILE", type=Path, help="who may call, and as what")
+    serve.add_argument("--tls-cert", metavar="FILE", type=Path, help="the certificate and its chain, PEM")
+    serve.add_argument("--tls-key", metavar="FILE", type=Path, help="the certificate's key, PEM")
 
 
-def _imported(answer: Json, left: list[str]) -> Iterator[str]:
-    written = answer["written"]
-    wrote = f"{written['operations']} operations and {written['consumers']} consumers were written"
-    yield f"imported {_counted(answer)}: {wrote}"
-    if left:
-        yield f"read again, the target differs in {len(left)} places:"
-        yield from (f"  {line}" for line in left)
-    else:
-        yield "read again, the target says what the document says; generations are its own"
-    others = len(answer["other_consumers"])
-    if others:
-        yield f"{others} consumers that the document does not have use these providers too"
+def _export(add: Adder) -> None:
+    export = add(
+        "export",
+        placement_commands.export,
+        "write all that a placement holds as one JSON document",
+        f"{_SOURCES}The same content always makes the same document. Nobody should write to the placement\n"
+        "meanwhile.",
+        "  plimsoll placement export --state-dir /var/lib/plimsoll host1.json\n"
+        "  plimsoll placement export --url unix:/run/plimsoll/placement.sock | jq .consumers",
+    )
+    _source(export)
+    export.add_argument(
+        "--root",
+        metavar="ROOT",
+        action="append",
+        help="only the tree of this root provider, by name or uuid, and what is held on it; may be repeated",
+    )
+    export.add_argument(
+        "file", nargs="?", metavar="FILE", default=STANDARD_OUTPUT, help="- (default) is standard output"
+    )
 
 
-def remove(args: Namespace) -> ExitCode:
-    from agent.placement.document import from_text
-    from agent.placement.parting import apply_removal, plan_removal
-    from agent.placement.reading import ContentClient, read_place
-
-    unwanted = from_text(_text(args.file))
-    with _transport(args) as transport:
-        client = ContentClient(transport)
-        plan = plan_removal(unwanted, read_place(client, unwanted)[0])
-        if not args.dry_run:
-            apply_removal(client, plan)
-    answer = {
-        "resource_providers": len(plan.providers),
-        "consumers": len(plan.consumers),
-        "removed": not args.dry_run,
-    }
-    done = "to be removed" if args.dry_run else "removed"
-    lines = [*(plan.lines() if args.dry_run else ()), f"{done}: {_counted(answer)}"]
-    Output(args.output).show(answer, lambda _: lines)
-    return ExitCode.DRIFT_FOUND if args.dry_run and not plan.empty else ExitCode.DONE
-
-
-def ping(args: Namespace) -> ExitCode:
-    from agent.placement.ping import ping as ask
-
-    with _opened(args) as transport:
-        found = ask(transport, f"embedded in {args.state_dir or 'the state directory'}")
-    Output(args.output).show(found.to_json(), lambda _: _pinged(found.to_json()))
-    return ExitCode.DRIFT_FOUND if found.lacking else ExitCode.DONE
+def _import(add: Adder) -> None:
+    import_ = add(
+        "import",
+        placement_commands.import_,
+        "bring an exported document into a placement, and verify it",
+        f"{_SOURCES}What the target holds besides stays. Where it holds something else in the place of\n"
+        "what the document has, nothing is written (exit code 5), unless --overwrite says so. Afterwards\n"
+        "the target is read again; differences end with 3. An import that was cut off can be run again.",
+        "  plimsoll placement import host1.json --url http://placement.example/placement --dry-run\n"
+        "  plimsoll placement import host1.json --state-dir /var/lib/plimsoll",
+    )
+    _source(import_)
+    import_.add_argument("file", metavar="FILE", help="the document; - is standard input")
+    import_.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="make the target say what the document says, where it differs",
+    )
+    import_.add_argument("--dry-run", action="store_true", help="print what would be written; write nothing")
 
 
-def _pinged(answer: Json) -> Iterator[str]:
-    versions, times = answer["microversions"], answer["round_trip_ms"]
-    yield f"placement   {answer['where']}"
-    yield f"asked as    {answer['who']}"
-    yield f"speaks      {versions['lowest']} to {versions['highest']}, spoken to in {versions['spoken']}"
-    yield f"round trip  {times['best']:.1f} ms at best, {times['median']:.1f} ms in the middle"
-    for each in answer["lacking"]:
-        yield f"lacking     {each}"
+def _remove(add: Adder) -> None:
+    remove = add(
+        "remove",
+        placement_commands.remove,
+        "take out of a placement what was carried elsewhere",
+        f"{_SOURCES}The last step of a move from one placement to another, after the import was verified.\n"
+        "If the placement says anything else than the document by now, nothing is removed (exit code 5).",
+        "  plimsoll placement remove host1.json --state-dir /var/lib/plimsoll --dry-run\n"
+        "  plimsoll placement remove host1.json --url http://placement.example/placement",
+    )
+    _source(remove)
+    remove.add_argument("file", metavar="FILE", help="the document; - is standard input")
+    remove.add_argument("--dry-run", action="store_true", help="print what would go; change nothing")
 
 
-def check(args: Namespace) -> ExitCode:
-    from agent.placement.invariants import findings
-
-    content, evidence = _read_any(args)
-    broken = findings(content, evidence)
-    answer = {**content.counts(), "findings": [each.to_json() for each in broken]}
-    Output(args.output).show(answer, lambda _: _checked(answer))
-    return ExitCode.DRIFT_FOUND if broken else ExitCode.DONE
-
-
-def _checked(answer: Json) -> Iterator[str]:
-    for each in answer["findings"]:
-        yield f"{each['name']}: {each['sentence']}"
-        yield f"  {each['remedy']}"
-    if answer["findings"]:
-        yield f"{len(answer['findings'])} broken invariants in {_counted(answer)}"
-    else:
-        yield f"all is well with {_counted(answer)}"
+def _check(add: Adder) -> None:
+    check = add(
+        "check",
+        placement_commands.check,
+        "find broken invariants, and what to do about each",
+        f"{_SOURCES}Or a FILE that was exported. Ends with 3 when something is broken: allocations without\n"
+        "provider or inventory, more in use than there is, usages that do not add up, missing parents,\n"
+        "rings, wrong roots, unknown classes and traits.",
+        "  plimsoll placement check --state-dir /var/lib/plimsoll\n"
+        "  plimsoll placement check host1.json -o json | jq '.findings[].name'",
+    )
+    _source(check)
+    check.add_argument("file", nargs="?", metavar="FILE", help="an exported document; - is standard input")
 
 
-def _counted(answer: Json) -> str:
-    return f"{answer['resource_providers']} providers and {answer['consumers']} consumers"
+def _ping(add: Adder) -> None:
+    ping = add(
+        "ping",
+        placement_commands.ping,
+        "whether a placement is there and will do",
+        f"{_SOURCES}Says where it is, as whom it is asked, which microversions it speaks, how long an\n"
+        "answer takes, and what the agent may not do there. Writes nothing. Ends with 3 where something is\n"
+        "lacking that the agent can do without, with 1 where it cannot.",
+        "  plimsoll placement ping --config-file /etc/plimsoll/plimsoll.conf\n"
+        "  plimsoll placement ping --url http://placement.example/placement -o json | jq .round_trip_ms",
+    )
+    _source(ping)
 
 
-def _read_any(args: Namespace) -> "tuple[Content, Evidence | None]":
-    if args.file is None:
-        return _read(args, with_usages=True)
-    if args.state_dir or args.url or args.config_file:
-        raise UsageError("Check either a file or a placement, not both.")
-    from agent.placement.document import from_text
-
-    return from_text(_text(args.file)), None
-
-
-def _read(args: Namespace, *, with_usages: bool = False) -> "tuple[Content, Evidence]":
-    from agent.placement.reading import ContentClient, read_service, read_state_dir
-
-    if args.state_dir and not (args.url or args.config_file):
-        return read_state_dir(args.state_dir)
-    with _transport(args) as transport:
-        return read_service(ContentClient(transport), with_usages=with_usages)
-
-
-def _read_part(args: Namespace) -> "Content":
-    from agent.placement.parting import part
-    from agent.placement.reading import ContentClient, read_state_dir, read_trees
-
-    if args.state_dir and not (args.url or args.config_file):
-        return part(read_state_dir(args.state_dir)[0], args.root)
-    with _transport(args) as transport:
-        return part(read_trees(ContentClient(transport), args.root), args.root)
-
-
-@contextmanager
-def _transport(args: Namespace) -> "Iterator[Transport]":
-    """As `_opened`; a person at a terminal sees how far it is."""
-    with _opened(args) as transport, waiting("asking placement") as tell:
-        yield _Counted(transport, tell)
-
-
-@contextmanager
-def _opened(args: Namespace) -> "Iterator[Transport]":
-    """The transport to the one placement that the options name."""
-    openers: list[Callable[[], Transport]] = []
-    if args.state_dir:
-        openers.append(lambda: _open("embedded", state_dir=args.state_dir))
-    if args.url:
-        openers.append(lambda: _open_url(args))
-    if args.config_file:
-        openers.append(lambda: _open_configured(args))
-    if len(openers) != 1:
-        raise UsageError(
-            "Say which placement, in one way: --state-dir DIR, --url URL (http://..., unix:PATH) or "
-            "--config-file FILE."
-        )
-    with closing(openers[0]()) as transport:
-        yield transport
-
-
-class _Counted:
-    """A transport that tells how many requests it has carried."""
-
-    def __init__(self, inner: "Transport", tell: Callable[[str], None]) -> None:
-        self._inner = inner
-        self._tell = tell
-        self._count = 0
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> "Reply":
-        self._count += 1
-        self._tell(f"asking placement, request {self._count}: {method} {path}")
-        return self._inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def _open(kind: str, **options: Any) -> "Transport":
-    from agent.placement.connect import open_transport
-
-    return open_transport(kind, **options)
-
-
-def _open_url(args: Namespace) -> "Transport":
-    token = _token(args)
-    if args.url.startswith("unix:"):
-        from agent.placement.socket_transport import SocketTransport
-
-        path = Path(args.url.removeprefix("unix:"))
-        return SocketTransport(path, token=token, timeout_s=args.timeout)
-    if not args.url.startswith(("http://", "https://")):
-        raise UsageError(f"--url takes http://..., https://... or unix:PATH, not {args.url!r}.")
-    if args.cafile is not None and not Path(args.cafile).is_file():
-        raise UsageError(f"--cafile {args.cafile} is no file; it must hold certificates, PEM.")
-    options = {
-        "auth_type": "admin_token",
-        "endpoint_override": args.url,
-        "token": token or "admin",
-        "cafile": args.cafile,
-        "timeout": args.timeout,
-    }
-    return _open("remote", options={name: value for name, value in options.items() if value is not None})
-
-
-def _open_configured(args: Namespace) -> "Transport":
-    from dataclasses import asdict
-
-    from agent.settings import load
-
-    told = load(tuple(Path(name) for name in args.config_file), ())
-    options = {**asdict(told.placement), "serve": ()}  # that is the agent's to do
-    return _open(told.placement.kind, state_dir=told.state_path, options=options)
-
-
-def _token(args: Namespace) -> str | None:
-    if args.token_file is None:
-        return os.environ.get(TOKEN) or None
-    words = _text(str(args.token_file)).split()
-    if len(words) != 1 or not words[0].isascii():
-        raise UsageError(f"The token file {args.token_file} must hold one token and nothing else.")
-    return words[0]
-
-
-def _text(file: str) -> str:
-    try:
-        if file == STANDARD_STREAM:
-            return sys.stdin.read()
-        return Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} cannot be read: it is not UTF-8 text.") from error
+def _source(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("which placement")
+    group.add_argument("--state-dir", metavar="DIR", type=Path, help="an embedded one, not running")
+    group.add_argument(
+        "--url", metavar="URL", help="one that is served: http://..., https://... or unix:PATH"
+    )
+    group.add_argument(
+        "--config-file", metavar="FILE", action="append", help="the one in these settings' [placement]"
+    )
+    group.add_argument(
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        help=f"the token for --url; else ${placement_commands.TOKEN}, else `admin`, which noauth believes",
+    )
+    group.add_argument("--cafile", metavar="FILE", help="who vouches for the certificate behind --url, PEM")

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agent.cli.terminal import Style, plain
-from agent.cli.topology import HEADINGS as CELL_HEADINGS
-from agent.cli.topology import cell_rows
 
 Json = dict[str, Any]
 
@@ -191,3 +189,21 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(str(part) for part in value) or "-"
     return "-" if value is None or value == "" else str(value)
+
+
+CELL_HEADINGS = ("GUEST CELL", "HOST CELL", "PINNED CPUS", "SHARED CPUS", "WITHHELD", "MEMORY_MB", "PAGE_KIB")
+
+
+def cell_rows(cells: Sequence[Json]) -> Iterator[tuple[object, ...]]:
+    """A row for each; pinned as guest CPU->host CPU."""
+    for cell in cells:
+        pinned = ",".join(f"{cpu}->{pin}" for cpu, pin in cell["pinned_cpus"].items())
+        yield (
+            cell["cell"],
+            cell["host_cell"],
+            pinned or "-",
+            ",".join(map(str, cell["shared_cpus"])) or "-",
+            ",".join(map(str, cell["withheld_cpus"])) or "-",
+            cell["memory_mb"],
+            cell["page_kib"],
+        )

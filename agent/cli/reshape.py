@@ -58,10 +58,10 @@ def reshape(args: Namespace) -> ExitCode:
 def _previewed(args: Namespace) -> Json:
     if args.offline:
         from agent.api.views import preview_view
-        from agent.reshape import offline
+        from agent.daemon import offline_reshape
 
         with waiting("looking at the host and at placement"):
-            return preview_view(offline.preview_reshape(_settings(args), args.undo))
+            return preview_view(offline_reshape.preview_reshape(_settings(args), args.undo))
     query = f"?{urlencode({'undo': args.undo})}" if args.undo is not None else ""
     answer: Json = Client(args.socket, args.timeout).get(f"/v1/reshape{query}")
     return answer
@@ -70,17 +70,17 @@ def _previewed(args: Namespace) -> Json:
 def _done(args: Namespace) -> Json:
     if args.offline:
         from agent.api.views import reshaped_view
-        from agent.reshape import offline
+        from agent.daemon import offline_reshape
 
         with waiting("looking at the host, and reshaping"):
-            return reshaped_view(offline.reshape(_settings(args), args.undo))
+            return reshaped_view(offline_reshape.reshape(_settings(args), args.undo))
     body = {} if args.undo is None else {"undo": args.undo}
     answer: Json = Client(args.socket, args.timeout).request("POST", "/v1/reshape", body)
     return answer
 
 
 def _settings(args: Namespace) -> Any:
-    from agent.settings import load
+    from agent.config.settings import load
 
     return load(
         tuple(Path(name) for name in args.config_file or ()),

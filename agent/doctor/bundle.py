@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agent.config.settings import load
 from agent.doctor.examine import examine
+from agent.doctor.mask import mask
 from agent.errors import PlimsollError, SettingsError, UsageError
-from agent.masking import mask
-from agent.settings import load
 
 QUESTIONS = {
     **{name: name for name in ("status", "tree", "instances", "plan", "moves", "reshape", "audit", "config")},

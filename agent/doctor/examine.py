@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.doctor import host, service, state
+from agent.config.settings import load
+from agent.doctor import checks_host, checks_service, checks_state
 from agent.doctor.check import Check, bad, good
 from agent.errors import SettingsError
-from agent.settings import load
 
 
 def examine(
@@ -20,8 +20,8 @@ def examine(
 
     `socket` is where the agent is asked, if not where the settings say.
     """
-    yield host.versions()
-    yield host.clock()
+    yield checks_host.versions()
+    yield checks_host.clock()
     try:
         settings = load(config_files, config_dirs)
     except SettingsError as error:
@@ -29,9 +29,9 @@ def examine(
         return
     files = ", ".join(map(str, settings.files)) or "no file, so every option has its default"
     yield good("settings", f"They can be used: {files}.")
-    yield from state.state_directory(settings.state_path)
-    yield state.identity(settings.state_path, settings.host)
-    yield from state.databases(settings.state_path)
-    yield from service.agent(Path(socket) if socket else settings.api.socket, ask)
-    yield from service.placement(settings)
-    yield from host.hypervisor(settings)
+    yield from checks_state.state_directory(settings.state_path)
+    yield checks_state.identity(settings.state_path, settings.host)
+    yield from checks_state.databases(settings.state_path)
+    yield from checks_service.agent(Path(socket) if socket else settings.api.socket, ask)
+    yield from checks_service.placement(settings)
+    yield from checks_host.hypervisor(settings)

@@ -2,7 +2,7 @@
 
 libvirt waits for the answer with the domain locked, so nothing is asked of the hypervisor. A guest that comes
 in by a live migration is a move, which this host, the destination, begins: the hook of the source has nothing
-to say in it. What becomes of all that afterwards is in `agent.gate.ending`.
+to say in it. What becomes of all that afterwards is in `agent.gate.settle`.
 Source: https://libvirt.org/hooks.html#etc-libvirt-hooks-qemu
 """
 
@@ -27,12 +27,12 @@ from agent.errors import (
     Refused,
     UsageError,
 )
-from agent.gate.ending import ABSENT, Ending
-from agent.gate.wanted import Wanted, as_large_as_before, covers, is_gates, wanted
+from agent.gate.domain_request import Wanted, as_large_as_before, covers, is_gates, wanted
+from agent.gate.settle import ABSENT, Ending
 from agent.moves.ownership import parts
-from agent.moves.table import MoveKind, MoveState
+from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import PlacementClient
-from agent.tracker import ResourceTracker
+from agent.tracker.tracker import ResourceTracker
 
 LOG = log.get(__name__)
 

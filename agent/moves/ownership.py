@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.claims.claim import Allocations
-from agent.moves.table import MIGRATION_TYPE, Move, MoveKind, MoveStep, Role
+from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveStep, Role
 
 IsOwn = Callable[[str], bool]
 """Whether a provider is in this host's own tree."""

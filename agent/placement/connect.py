@@ -24,7 +24,7 @@ def open_transport(
                 raise SettingsError("The embedded placement needs a state directory: set state_path.")
             return _embedded(state_dir, options or {})
         case "remote":
-            from agent.placement.http_transport import HttpTransport
+            from agent.placement.transport_http import HttpTransport
 
             return HttpTransport.from_options(options or {})
         case _:
@@ -34,7 +34,7 @@ def open_transport(
 def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
     from agent.durable.errors import DatabaseError
     from agent.placement.embedded.core import Core
-    from agent.placement.embedded_transport import EmbeddedTransport
+    from agent.placement.transport_embedded import EmbeddedTransport
 
     try:
         core = Core.open(state_dir)
@@ -50,8 +50,8 @@ def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
 
 
 def _served(core: Any, options: Mapping[str, Any]) -> Any:
-    from agent.placement.embedded.auth import DoorError
-    from agent.placement.embedded.serve import Server
+    from agent.placement.embedded.http.auth import DoorError
+    from agent.placement.embedded.http.serve import Server
 
     def file(option: str) -> Path | None:
         return Path(options[option]) if options.get(option) else None

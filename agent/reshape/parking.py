@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.driver import Move
+from agent.providers.resolve import Owned, OwnedProvider
 from agent.reshape.stage import Held
 from agent.reshape.types import Instruction, Slot, instructions, inventory_at, total_at
-from agent.resolve import Owned, OwnedProvider
 from agent.tree import ProviderTree
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from agent.claims.claim import Allocations
 from agent.driver import Move
-from agent.jsonread import read_list, read_object, read_text, read_uuid, read_whole
+from agent.json_checks import read_list, read_object, read_text, read_uuid, read_whole
+from agent.providers.resolve import Owned, OwnedProvider
 from agent.reshape.plan import inverse_moves
 from agent.reshape.types import Instruction, Relocation, Reshape, Slot, inventory_at
-from agent.resolve import Owned, OwnedProvider
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
 Slots = Mapping[Slot, Inventory | None]

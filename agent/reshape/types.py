@@ -7,7 +7,7 @@ from typing import NamedTuple
 from agent.claims.claim import Allocations
 from agent.driver import Move
 from agent.errors import ReshapeRefused
-from agent.plan import CUSTOM
+from agent.providers.plan import CUSTOM
 from agent.tree import Inventory, ProviderTree
 
 

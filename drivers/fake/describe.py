@@ -6,8 +6,8 @@ from dataclasses import replace
 from agent.driver import DescribedInventory, DescribedProvider, Description, HostSettings, Topology
 from drivers.fake.host import Gpu, Host, Nic
 from drivers.fake.moves import derived_moves
-from drivers.hosttree import cell_provider_name, host_providers, page_providers
-from drivers.inventory import physical_network_trait, split_cpus
+from drivers.host.inventory import physical_network_trait, split_cpus
+from drivers.host.providers import cell_provider_name, host_providers, page_providers
 
 
 def describe_host(host: Host, settings: HostSettings, name: str) -> Description:

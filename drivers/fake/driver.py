@@ -15,7 +15,7 @@ from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
 from drivers.fake.host import Host
 from drivers.fake.hostfile import load_host
-from drivers.inventory import check_cpu_sets
+from drivers.host.inventory import check_cpu_sets
 
 DEFAULT_HOST_FILE = Path(__file__).with_name("default.yaml")
 POLL_INTERVAL_S = 0.2
@@ -93,8 +93,8 @@ class FakeDriver(Driver):
     def guest_of(self, xml: str) -> Guest:
         """Files of disks have no size here, so DISK_GB is what a guest of that uuid has, if there is one."""
         # late: a described host needs nothing of libvirt's, only its guests do
-        from drivers.libvirt.domains import BYTES_PER_GIB, guest_of, parse_domain
-        from drivers.libvirt.holding import Place, with_places
+        from drivers.libvirt.describe.used_units import Place, with_places
+        from drivers.libvirt.xml.domains import BYTES_PER_GIB, guest_of, parse_domain
 
         domain, description = parse_domain(xml), self.describe()
         places = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from agent.driver import Cell, DescribedProvider, Guest, Move
 from drivers.fake.host import Host
-from drivers.hosttree import cell_provider_name
+from drivers.host.providers import cell_provider_name
 
 CPU_AND_MEMORY = ("VCPU", "PCPU", "MEMORY_MB")
 

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from agent.driver import Description, Driver, DriverSettings, Guest, GuestState, Suggestion, Topology
 from agent.errors import DriverUnavailable, SettingsError
-from drivers.inventory import check_cpu_sets
-from drivers.libvirt.deadline import Runner
-from drivers.libvirt.deviceoptions import OPTIONS as DEVICE_OPTIONS
-from drivers.libvirt.deviceoptions import device_settings
-from drivers.libvirt.domains import BYTES_PER_GIB, guest_of, parse_domain
-from drivers.libvirt.hints import Hints, Watcher
-from drivers.libvirt.holding import with_places
-from drivers.libvirt.host import HostFacts
-from drivers.libvirt.lost import lost_mdevs
-from drivers.libvirt.memory import Memory, boot_id
-from drivers.libvirt.model import Model, ModelSettings, make_model
-from drivers.libvirt.moves import Tenant
-from drivers.libvirt.options import OPTIONS, LibvirtOptions
-from drivers.libvirt.suggest import suggestions
-from drivers.libvirt.sysfs import usual_page_kib
+from drivers.host.inventory import check_cpu_sets
+from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
+from drivers.libvirt.describe.device_options import device_settings
+from drivers.libvirt.describe.host import HostFacts
+from drivers.libvirt.describe.lost_mdevs import lost_mdevs
+from drivers.libvirt.describe.model import Model, ModelSettings, make_model
+from drivers.libvirt.describe.moves import Tenant
+from drivers.libvirt.describe.suggest import suggestions
+from drivers.libvirt.describe.used_units import with_places
+from drivers.libvirt.io.deadline import Runner
+from drivers.libvirt.io.hints import Hints, Watcher
+from drivers.libvirt.io.options import OPTIONS, LibvirtOptions
+from drivers.libvirt.io.remembered import Memory, boot_id
+from drivers.libvirt.io.sysfs import usual_page_kib
+from drivers.libvirt.xml.domains import BYTES_PER_GIB, guest_of, parse_domain
 
 if TYPE_CHECKING:
-    from drivers.libvirt.connection import Connection
-    from drivers.libvirt.reader import Reader
+    from drivers.libvirt.io.connection import Connection
+    from drivers.libvirt.io.reader import Reader
 
 
 class LibvirtDriver(Driver):
@@ -155,8 +155,8 @@ class LibvirtDriver(Driver):
             return self._parts
 
     def _make_parts(self) -> "tuple[Connection, Reader]":
-        from drivers.libvirt.connection import Connection  # late: they import libvirt
-        from drivers.libvirt.reader import Reader
+        from drivers.libvirt.io.connection import Connection  # late: they import libvirt
+        from drivers.libvirt.io.reader import Reader
 
         options = self._options
         connection = Connection(

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.wsgi import Door
+from agent.placement.embedded.http.wsgi import Door
 
 from .exchange import Answer, Request
 from .wsgi import ask_wsgi

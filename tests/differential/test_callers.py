@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.wsgi import Door
+from agent.placement.embedded.http.wsgi import Door
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

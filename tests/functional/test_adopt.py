@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.adopt import adopt
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.config.settings import Settings, load
+from agent.daemon.adopt import adopt
 from agent.errors import IdentityError, StateError
-from agent.identity import establish
-from agent.journal import Journal
-from agent.settings import Settings, load
+from agent.state.identity import establish
+from agent.state.journal import Journal
 
 A = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
 B = "5f1c44a2-1f0e-4d0e-8a89-0f8a5ce2f222"

@@ -15,8 +15,8 @@ import pytest
 from apiclient import ask, check, raw, serving
 from apihost import GPU, LONER, ROOT, SmallHost
 
-from agent.api.access import Access
 from agent.api.server import ApiServer
+from agent.config.access import Access
 from agent.errors import PlacementUnavailable, SettingsError, StateError
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"

@@ -12,9 +12,9 @@ import pytest
 from apiclient import NOBODY, ROOT_NEEDED, ask, is_root, public_directory, serving
 from apihost import SmallHost
 
-from agent.api.access import Access, Principals
 from agent.api.app import Api
 from agent.api.handlers import ROUTES
+from agent.config.access import Access, Principals
 
 NOBODY_UID = Principals(frozenset({NOBODY}))
 BODY = {"consumer": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69", "groups": [{"resources": {"VCPU": 1}}]}

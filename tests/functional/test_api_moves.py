@@ -12,9 +12,9 @@ from apihost import SmallHost
 from cliprocess import one_line, plimsoll
 from movekit import INSTANCE, MIGRATION, Agent, World, asks
 
-from agent.claims.request import ClaimRequest, to_json
+from agent.claims.parse_request import ClaimRequest, to_json
 from agent.errors import ExitCode
-from agent.moves.table import Move, MoveKind
+from agent.moves.states import Move, MoveKind
 
 WANTED = ("--resources", "VCPU=1,PCPU=2")
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from placements import Placement
 from trackerkit import fast_directory
 
-from agent.apply import ATTEMPTS_MAX, apply
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import (
     ApplyError,
@@ -25,11 +24,12 @@ from agent.errors import (
     SettingsError,
     StateError,
 )
+from agent.placement.apply import ATTEMPTS_MAX, apply
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
-from agent.plan import Plan, applied, plan
-from agent.resolve import Owned, resolve
+from agent.providers.plan import Plan, applied, plan
+from agent.providers.resolve import Owned, resolve
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "c0ffee00-0000-4000-8000-000000000001"

@@ -15,11 +15,11 @@ import pytest
 from placements import Placement
 from trackerkit import CARD, CARDS, HOST, UNITS, Kit, request, uuid_of
 
-from agent.audit.auditing import Auditor, AuditReport
+from agent.audit.auditor import Auditor, AuditReport
 from agent.audit.finding import FindingKind
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlacementUnavailable, Refused
-from agent.moves.table import MoveKind
+from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations, PlacementClient
 
 DEVICES = {uuid_of(each.name): each.name for each in (*HOST, CARD)}
@@ -65,7 +65,7 @@ def running(uuid: str, *units: UsedUnit, **resources: int) -> Guest:
 def test_a_healthy_host_has_no_findings_and_reads_a_few_consumers_in_turn(
     audited: Audited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.audit.auditing.IN_TURN", 2)
+    monkeypatch.setattr("agent.audit.auditor.IN_TURN", 2)
     for _ in range(3):
         audited.kit.tracker.claim(request(VCPU=1, PCPU=1, VGPU=1, MEMORY_MB=64))
     consumer = str(uuid4())

@@ -19,10 +19,10 @@ from reshapekit import World as Reshaped
 from test_reshape_kill import OWN, SAMPLE, does, prepare
 from trackerkit import Crash, Death, fast_directory
 
-from agent.audit.auditing import Auditor
+from agent.audit.auditor import Auditor
 from agent.driver import Guest, GuestState
 from agent.placement.client import PlacementClient
-from agent.tracker import ResourceTracker
+from agent.tracker.tracker import ResourceTracker
 
 BOUNDARIES_MAX = 120
 HEALTHY = [each for each in OPERATIONS if each.before is not None]
@@ -41,7 +41,7 @@ class Audits:
 
     @classmethod
     def by(cls, *agents: Agent) -> Audits:
-        return cls(*((agent.tracker, agent.auditor) for agent in agents))
+        return cls(*((agent.tracker.tracker, agent.auditor) for agent in agents))
 
     def __call__(self, moment: str) -> None:
         if self._busy:
@@ -67,7 +67,7 @@ class Audits:
 def audited(world: World | Reshaped, agent: Agent | Reshaped, audits: Audits) -> Iterator[None]:
     """At each moment of what the agent does but the beginning of a journal write: its lock is held then."""
     with world.taps(agent, audits) if isinstance(world, World) else world.taps(audits):
-        agent.journal.before = lambda _: None
+        agent.state.journal.before = lambda _: None
         yield
     assert audits.found == []
 

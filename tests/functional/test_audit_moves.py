@@ -14,9 +14,9 @@ from movekit import INSTANCE, MIGRATION, OTHER, SMALL, Agent, World, asks
 from placements import Placement
 from trackerkit import uuid_of
 
-from agent.audit.auditing import AuditReport
+from agent.audit.auditor import AuditReport
 from agent.audit.finding import FindingKind
-from agent.moves.table import MoveKind, MoveState
+from agent.moves.states import MoveKind, MoveState
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
 ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
@@ -84,10 +84,10 @@ def in_place(world: World, kind: MoveKind, rounds: int) -> None:
 def coming_and_going(world: World, _: MoveKind, rounds: int) -> None:
     for number in range(rounds):
         agent = world.agents[number % 2]
-        with suppress(RuntimeError), agent.tracker.claim(asks(str(uuid4()), VCPU=1)) as held:
+        with suppress(RuntimeError), agent.tracker.tracker.claim(asks(str(uuid4()), VCPU=1)) as held:
             if number % 3 == 0:
                 raise RuntimeError("no such image")
-            agent.tracker.release(held.claim.consumer)
+            agent.tracker.tracker.release(held.claim.consumer)
 
 
 @pytest.mark.parametrize("kind", ACROSS)

@@ -7,9 +7,9 @@ from apihost import SmallHost
 from cliprocess import plimsoll
 from placements import usual_placement
 
+from agent.api.operations import Operations
 from agent.audit.finding import DropClaim, Finding, FindingKind
 from agent.errors import ExitCode
-from agent.operations import Operations
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 LEAKED = Finding(

@@ -18,8 +18,8 @@ from apiclient import NOBODY, ROOT_NEEDED, is_root, public_directory, serving
 from apihost import SmallHost
 from cliprocess import COMMAND, DEADLINE_S, ENVIRONMENT, one_line, plimsoll, python
 
-from agent.api.access import Access
 from agent.cli.parser import INTERRUPTED, READER_GONE
+from agent.config.access import Access
 from agent.errors import ExitCode
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from cliprocess import plimsoll, python
 
-from agent.cli.parser import EXIT_CODES, SOCKET_DEFAULT
+from agent.cli.client import SOCKET_DEFAULT
+from agent.cli.parser import EXIT_CODES
 from agent.errors import ExitCode
 
 COMMANDS = (
@@ -64,7 +65,7 @@ ALSO_LATE = (
     "logging",
     "importlib.metadata",
     "uuid",
-    "agent.settings",
+    "agent.config.settings",
     "agent.api",
     "drivers",
 )

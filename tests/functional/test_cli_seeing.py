@@ -24,7 +24,7 @@ from seeingkit import FORGOTTEN, HOST, MDEVS, MIGRATION, VGPU_CARD, Sight, asks,
 from agent.cli.top import fit
 from agent.driver import UsedUnit
 from agent.errors import ClaimsClosed, DoesNotFit, DriverUnavailable, ExitCode
-from agent.seeing.observer import REPEATED_S
+from agent.status.recorder import REPEATED_S
 
 CARD = f"{HOST}_pci_{VGPU_CARD}"
 

@@ -18,7 +18,6 @@ from agentkit import opened, request, told
 from placements import Placement
 
 from agent.claims.claim import ClaimState
-from agent.condition import State
 from agent.errors import (
     ClaimsClosed,
     PlacementConflict,
@@ -29,6 +28,7 @@ from agent.errors import (
 )
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
+from agent.status.condition import State
 from agent.tree import Inventory, Provider, ProviderTree
 
 HOST, GPU, AGGREGATE, INSTANCE, MIGRATION, NOBODY = (

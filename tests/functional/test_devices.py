@@ -14,13 +14,13 @@ from placements import usual_placement
 
 from agent.api.views import claim_view
 from agent.claims.claim import Claim
-from agent.claims.request import ClaimRequest, RequestGroup, parse_claim
+from agent.claims.parse_request import ClaimRequest, RequestGroup, parse_claim
 from agent.cli.render import holdings_lines
+from agent.config.settings import load
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, Refused, UsageError
-from agent.moves.table import MoveKind
+from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.settings import load
 from agent.tree import Inventory, Provider
 from drivers.fake import Gpu, Nic, cell
 

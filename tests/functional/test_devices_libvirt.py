@@ -16,9 +16,9 @@ from reshapekit import World
 from trackerkit import request
 
 from agent.errors import DoesNotFit, DriverDataError
-from drivers.libvirt.devices import DeviceSettings
-from drivers.libvirt.devicespec import MdevSpec, parse_device_specs
-from drivers.libvirt.lost import lost_mdevs
+from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
+from drivers.libvirt.describe.devices import DeviceSettings
+from drivers.libvirt.describe.lost_mdevs import lost_mdevs
 
 
 @pytest.fixture

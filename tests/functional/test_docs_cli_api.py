@@ -6,9 +6,10 @@ from pathlib import Path
 
 from agent.api import app
 from agent.api.handlers import ROUTES
-from agent.cli.parser import EXIT_CODES, INTERRUPTED, READER_GONE, SOCKET_DEFAULT, build
+from agent.cli.client import SOCKET_DEFAULT
+from agent.cli.parser import EXIT_CODES, INTERRUPTED, READER_GONE, build
+from agent.config.options import all_options
 from agent.errors import PlimsollError
-from agent.options import all_options
 
 DOCS = Path(__file__).parents[2] / "docs"
 CLI = (DOCS / "cli.md").read_text(encoding="utf-8")

@@ -7,9 +7,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from seeingkit import fill, sight
 
 from agent.claims.claim import Step
-from agent.condition import State
-from agent.journal import RESHAPE_EVENT
-from agent.moves.table import MoveStep
+from agent.moves.states import MoveStep
+from agent.state.journal import RESHAPE_EVENT
+from agent.status.condition import State
 from agent.systemd.journald import MESSAGE_IDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "seeing.md").read_text(encoding="utf-8")

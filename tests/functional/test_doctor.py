@@ -10,11 +10,11 @@ import pytest
 from agentprocess import Agent
 from cliprocess import plimsoll
 
+from agent.config.settings import load
 from agent.doctor.check import Check, Verdict
+from agent.doctor.checks_host import at_libvirt
 from agent.doctor.examine import examine
-from agent.doctor.rights import at_libvirt
 from agent.errors import DaemonUnreachable, ExitCode, Forbidden, SettingsError
-from agent.settings import load
 
 NOBODY = 65534
 HOST = "0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
@@ -198,7 +198,7 @@ def test_who_may_open_nothing_is_told_so_and_what_else_there_is(
 ) -> None:
     closed = tmp_path / "etc"
     closed.mkdir(mode=0o700)
-    monkeypatch.setattr("agent.settings.DEFAULT_FILE", closed / "plimsoll.conf")
+    monkeypatch.setattr("agent.config.settings.DEFAULT_FILE", closed / "plimsoll.conf")
     socket = patient.state / "s"
     read = load((patient.file,))
     monkeypatch.setattr("agent.doctor.examine.load", lambda *_: read)

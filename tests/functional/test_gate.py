@@ -17,17 +17,17 @@ from apiclient import ask, check
 from cliprocess import plimsoll
 from gatekit import GatedHost, domain, gated, mdev, pci, vf
 
-from agent.api.access import Access
 from agent.claims.claim import ClaimState
-from agent.claims.request import ClaimRequest, RequestGroup
-from agent.condition import State
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.config.access import Access
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlacementUnavailable, UsageError
-from agent.gate import ending, install
-from agent.gate.wanted import GATE_USER
-from agent.moves.table import MoveKind, MoveState
+from agent.gate import install, settle
+from agent.gate.domain_request import GATE_USER
+from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply
+from agent.status.condition import State
 from drivers.fake.host import Gpu, Host, Nic, cell
 
 VGPU = "11111111-1111-4111-8111-111111111111"
@@ -105,7 +105,7 @@ def test_a_defined_guest_keeps_its_claim_until_it_is_undefined(
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     host.starts(vm, domain(vm.uuid))
     host.ends(vm, domain(vm.uuid), defined=True)
-    monkeypatch.setattr(ending, "GRACE_S", 0.0)
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
     host.world.agent.look("its interval")
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     host.driver.remove_guest(vm.uuid)
@@ -118,7 +118,7 @@ def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch
     host.allowed("prepare", "begin", domain(uuid))
     host.world.agent.look("its interval")
     assert claim_of(host, uuid) is ClaimState.CLAIMED
-    monkeypatch.setattr(ending, "GRACE_S", 0.0)
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
     host.world.agent.look("its interval, later")
     assert claim_of(host, uuid) is None
 
@@ -143,7 +143,7 @@ def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_lo
             inner.close()
 
     world.wire.inner = Busy()
-    monkeypatch.setattr(ending, "GRACE_S", 0.0)
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
     for _ in range(3):
         world.agent.look("its interval")
         world.agent.deliver()
@@ -163,9 +163,9 @@ def test_who_came_after_a_look_had_begun_keeps_the_claim_that_let_it_in(host: Ga
     host.driver.remove_guest(vm.uuid)
     at = time.time()
     host.allowed("prepare", "begin", domain(vm.uuid))
-    host.world.agent._gate.settle((), at + ending.GRACE_S)
+    host.world.agent._gate.settle((), at + settle.GRACE_S)
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
-    host.world.agent._gate.settle((), time.time() + ending.GRACE_S + 1)
+    host.world.agent._gate.settle((), time.time() + settle.GRACE_S + 1)
     assert claim_of(host, vm.uuid) is None
 
 
@@ -504,7 +504,7 @@ def test_a_migration_that_never_came_is_reverted_after_a_while(
     other.allowed("migrate", "begin", domain(vm.uuid))
     other.world.agent.look("its interval")
     assert other.held(vm.uuid) != {}
-    monkeypatch.setattr(ending, "GRACE_S", 0.0)
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
     other.world.agent.look("its interval, later")
     assert other.held(vm.uuid) == {}
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}

@@ -13,13 +13,13 @@ from gatekit import GatedHost, domain, gated
 from trackerkit import Crash
 
 from agent.claims.flavor import claim_for_flavor, parse_flavor
-from agent.claims.request import ClaimRequest
-from agent.condition import State
+from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedMemory
 from agent.errors import PlacementUnavailable
-from agent.gate import ending
-from agent.moves.table import MoveState
+from agent.gate import settle
+from agent.moves.states import MoveState
 from agent.placement.transport import Reply
+from agent.status.condition import State
 from drivers.fake.host import cell
 
 LARGE_KIB = 2048
@@ -120,7 +120,7 @@ def test_pages_are_kept_until_the_guest_is_seen_or_did_not_come(
     host.allowed("prepare", "begin", domain(uuid, memory_mb=3072, inside=ANY_PAGES))
     host.world.agent.look("it is still on its way")
     assert "0 pages" in host.refused("prepare", "begin", domain(str(uuid4()), inside=ANY_PAGES))
-    monkeypatch.setattr(ending, "GRACE_S", 0.0)
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
     host.world.agent.look("later")
     host.allowed("prepare", "begin", domain(str(uuid4()), inside=ANY_PAGES))
 

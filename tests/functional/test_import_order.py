@@ -13,9 +13,9 @@ from placements import OpenStack
 
 from agent.errors import PlimsollError
 from agent.placement.connect import open_transport
-from agent.placement.content import Content, differences
-from agent.placement.importing import UNTYPED_MICROVERSION, apply_import, plan_import
-from agent.placement.reading import ContentClient, read_service
+from agent.placement.transfer.content import Content, differences
+from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
+from agent.placement.transfer.read import ContentClient, read_service
 from agent.placement.transport import Reply, Transport
 
 

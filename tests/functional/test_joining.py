@@ -12,13 +12,13 @@ import pytest
 from agentkit import World, opened, request, told
 from placements import Embedded, OpenStack, Placement
 
-from agent.claims.request import ClaimRequest
+from agent.claims.parse_request import ClaimRequest
 from agent.cli.main import main
-from agent.condition import State
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, ExitCode
-from agent.identity import establish
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.state.identity import establish
+from agent.status.condition import State
 from agent.tree import Inventory, Provider
 
 NEIGHBOUR = Provider("c0ffee00-0000-4000-8000-000000000001", "neighbour", None, {"VCPU": Inventory(4)})
@@ -55,7 +55,7 @@ class Site:
         return Embedded(self.state) if file == self.alone else self.openstack
 
     def agent(self, file: Path, guests: dict[str, ClaimRequest]) -> World:
-        from agent.settings import load
+        from agent.config.settings import load
 
         world = opened(load([file]))
         for uuid in guests:

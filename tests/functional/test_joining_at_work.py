@@ -13,10 +13,10 @@ from placements import Placement
 
 from agent.errors import ImportRefused, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.content import Content, differences
-from agent.placement.importing import UNTYPED_MICROVERSION, apply_import, plan_import
-from agent.placement.parting import apply_removal, part, plan_removal
-from agent.placement.reading import ContentClient, read_place, read_trees
+from agent.placement.transfer.content import Content, differences
+from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
+from agent.placement.transfer.read import ContentClient, read_place, read_trees
+from agent.placement.transfer.remove import apply_removal, part, plan_removal
 from agent.placement.transport import Reply, Transport
 from agent.tree import Inventory, Provider
 

@@ -12,13 +12,13 @@ import pytest
 from agentkit import World, opened, request, told
 from placements import Placement
 
-from agent.adopt import adopt
 from agent.claims.claim import ClaimState
-from agent.condition import State
+from agent.config.settings import Settings
+from agent.daemon.adopt import adopt
 from agent.errors import ClaimsClosed
-from agent.moves.table import MoveKind, MoveState
+from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.settings import Settings
+from agent.status.condition import State
 from agent.tree import Inventory, Provider
 
 NEIGHBOUR = Provider("c0ffee00-0000-4000-8000-000000000001", "neighbour", None, {"VCPU": Inventory(4)})

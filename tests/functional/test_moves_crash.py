@@ -21,7 +21,7 @@ from placements import OpenStack
 from trackerkit import Crash, Death, fast_directory
 
 from agent.claims.claim import Allocations, Units
-from agent.claims.request import ClaimRequest
+from agent.claims.parse_request import ClaimRequest
 from agent.errors import PlacementUnavailable
 
 BOUNDARIES_MAX = 120
@@ -123,7 +123,7 @@ def claims_of(world: World) -> Claims:
     return {
         agent.name: {
             consumer: (claim.request, claim.allocations, claim.units)
-            for consumer, claim in agent.tracker.claims().items()
+            for consumer, claim in agent.tracker.tracker.claims().items()
         }
         for agent in world.agents
     }

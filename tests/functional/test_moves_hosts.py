@@ -8,8 +8,8 @@ from uuid import uuid4
 from agentkit import World, opened, request, told
 from placements import OpenStack
 
-from agent.moves.table import MoveKind, MoveState, Role
-from agent.settings import load
+from agent.config.settings import load
+from agent.moves.states import MoveKind, MoveState, Role
 
 
 def node(directory: Path, name: str, placement: OpenStack) -> World:

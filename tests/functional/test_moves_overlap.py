@@ -12,7 +12,7 @@ from movekit import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, World, asks
 from placements import Placement
 
 from agent.errors import ClaimConflict, PlacementUnavailable
-from agent.moves.table import MoveKind, MoveState, Role
+from agent.moves.states import MoveKind, MoveState, Role
 
 PINNED = {"VCPU": 2, "PCPU": 2}
 ON_A, ON_B = {"a": PINNED}, {"b": PINNED}

@@ -15,13 +15,13 @@ from numakit import CELLS, NICS, NumaHost, ask
 from trackerkit import uuid_of
 
 from agent import api
-from agent.api.moving import move_view
+from agent.api.move_views import move_view
 from agent.api.views import claim_view, explanation_view
 from agent.claims.claim import Claim
-from agent.claims.request import RequestGroup
+from agent.claims.parse_request import RequestGroup
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import ClaimConflict, DoesNotFit, UsageError
-from agent.moves.table import MoveKind, MoveState
+from agent.moves.states import MoveKind, MoveState
 from drivers.fake import cell
 
 PAGES, GIB_PAGES = "CUSTOM_HUGEPAGES_2048KIB", "CUSTOM_HUGEPAGES_1048576KIB"

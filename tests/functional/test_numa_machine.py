@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from numakit import NICS, NumaHost, ask
 from trackerkit import fast_directory, uuid_of
 
-from agent.claims.request import ClaimRequest
+from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import ClaimConflict, DoesNotFit, UnknownConsumer
-from agent.moves.table import MoveKind
+from agent.moves.states import MoveKind
 
 CONSUMERS = tuple(uuid_of(f"guest {number}") for number in range(5))
 MIGRATIONS = tuple(uuid_of(f"migration {number}") for number in range(2))

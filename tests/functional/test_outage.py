@@ -19,13 +19,13 @@ from outagekit import Outage
 from placements import OpenStack, Placement
 from trackerkit import fast_directory
 
-from agent.claims import late
 from agent.claims.claim import ClaimState
-from agent.claims.request import ClaimRequest
-from agent.condition import State
+from agent.claims.parse_request import ClaimRequest
 from agent.errors import ClaimsClosed, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
+from agent.status.condition import State
+from agent.tracker import late_answers
 from drivers.fake.host import Gpu
 
 REQUESTS_MAX = 40
@@ -333,7 +333,7 @@ def test_a_placement_that_hangs_is_given_up_in_time(
     openstack: OpenStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what it may do once it goes on, it does not do unseen."""
-    monkeypatch.setattr(late, "LATE_S", 5.0)
+    monkeypatch.setattr(late_answers, "LATE_S", 5.0)
     openstack.empty()
     openstack.options["timeout"] = 2
     try:
@@ -342,7 +342,7 @@ def test_a_placement_that_hangs_is_given_up_in_time(
                 host.agent.claim(ASKED)
             assert host.agent.status()["state"] == "degraded"
             host.recover()
-            time.sleep(late.LATE_S)
+            time.sleep(late_answers.LATE_S)
             host.agent.deliver()
             host.check()
             nothing_is_leaked(host)

@@ -14,10 +14,10 @@ from placements import Placement
 from trackerkit import fast_directory
 
 from agent.errors import ApplyError, PlacementUnavailable
-from agent.placement.content import differences
-from agent.placement.importing import UNTYPED_MICROVERSION, apply_import, plan_import
-from agent.placement.parting import apply_removal, plan_removal
-from agent.placement.reading import ContentClient, read_service
+from agent.placement.transfer.content import differences
+from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
+from agent.placement.transfer.read import ContentClient, read_service
+from agent.placement.transfer.remove import apply_removal, plan_removal
 from agent.placement.transport import Reply, Transport
 
 REQUESTS_MAX = 100

@@ -16,9 +16,9 @@ from placements import Embedded, OpenStack, Placement
 from trackerkit import fast_directory, uuid_of
 
 from agent.claims.claim import ClaimState
-from agent.condition import State
 from agent.errors import ClaimsClosed, PlacementUnavailable
-from agent.moves.table import MoveKind, MoveState
+from agent.moves.states import MoveKind, MoveState
+from agent.status.condition import State
 
 REQUESTS_MAX = 40
 MIGRATION = uuid_of("the resize")

@@ -30,15 +30,15 @@ from agent.errors import (
 )
 from agent.placement.client import ConsumerAllocations
 from agent.placement.connect import open_transport
-from agent.placement.content import Content, differences, strangers
-from agent.placement.document import to_text
 from agent.placement.embedded import Core
-from agent.placement.embedded.serve import Server
-from agent.placement.importing import UNTYPED_MICROVERSION, apply_import, plan_import
-from agent.placement.invariants import findings
-from agent.placement.reading import ContentClient, read_service, read_state_dir
-from agent.placement.socket_transport import SocketTransport
+from agent.placement.embedded.http.serve import Server
+from agent.placement.transfer.content import Content, differences, strangers
+from agent.placement.transfer.document import to_text
+from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
+from agent.placement.transfer.invariants import findings
+from agent.placement.transfer.read import ContentClient, read_service, read_state_dir
 from agent.placement.transport import Reply, Transport
+from agent.placement.transport_socket import SocketTransport
 from agent.tree import Inventory, Provider
 
 HOST, GPU = provider_uuid(0), provider_uuid(1)

@@ -12,7 +12,7 @@ from trackerkit import request
 
 from agent.driver import DescribedInventory, Move
 from agent.errors import SettingsError
-from agent.providerconfig.document import COMPUTE_NODE, Entry, ProviderConfig
+from agent.providers.provider_config import COMPUTE_NODE, Entry, ProviderConfig
 from agent.tree import MAX_UNIT, Inventory
 
 LICENSES = {"CUSTOM_LICENSE": DescribedInventory(4, reserved=1, max_unit=MAX_UNIT, allocation_ratio=1.0)}

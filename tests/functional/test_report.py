@@ -9,15 +9,15 @@ from uuid import uuid4
 import pytest
 from placements import Placement
 
-from agent.claims.cells import Layout
 from agent.claims.ledger import Vacated
+from agent.claims.numa.host_cells import Layout
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import DriverUnavailable, IdentityError, PlacementUnavailable
-from agent.holdings import Held
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.report import Reporter
-from agent.resolve import Owned
+from agent.providers.resolve import Owned
+from agent.reconcile.allocation_cache import Held
+from agent.reconcile.reconciler import Reporter
 from agent.tree import Inventory, Provider, ProviderTree
 from drivers.fake import FakeDriver
 from drivers.fake.host import Gpu, Host, cell

@@ -13,11 +13,11 @@ from placements import Placement
 from trackerkit import Tap, fast_directory
 
 from agent.claims.claim import ClaimState
-from agent.condition import State
 from agent.errors import DoesNotFit, PlacementUnavailable
-from agent.moves.table import MoveKind, MoveState
+from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
+from agent.status.condition import State
 from drivers.fake.host import Gpu
 
 MIGRATION = "5a1f0f4c-8f52-4b7e-9a68-0f1f7d3f8c11"

@@ -33,10 +33,10 @@ from reshapekit import HOST, World
 from trackerkit import request
 
 from agent.errors import DoesNotFit, ReshapeRefused
-from drivers.libvirt.cards import Card
-from drivers.libvirt.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.devicespec import parse_device_specs
-from drivers.libvirt.host import HostFacts
+from drivers.libvirt.describe.cards import Card
+from drivers.libvirt.describe.device_spec import parse_device_specs
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.host import HostFacts
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ from agent.driver import (
     Description,
     GuestState,
 )
-from drivers.libvirt.devicespec import MdevSpec
+from drivers.libvirt.describe.device_spec import MdevSpec
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from reshapekit import HOST, World, host, provider, uuid_of
 from trackerkit import request
 
 from agent.driver import Move
-from agent.moves.table import MoveKind
+from agent.moves.states import MoveKind
 
 FLAT = (host(VGPU=8),)
 NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))

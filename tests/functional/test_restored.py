@@ -12,10 +12,10 @@ from agentkit import World, opened, request, told
 from placements import Embedded, OpenStack, Placement
 
 from agent.audit.finding import FindingKind
-from agent.condition import State
 from agent.driver import Guest, GuestState
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.seen import SEEN_FILE
+from agent.reconcile.tree_cache import SEEN_FILE
+from agent.status.condition import State
 
 KEPT, GONE, NEW = (request(VCPU=number, MEMORY_MB=64) for number in (1, 2, 3))
 DISK_GB = 4321

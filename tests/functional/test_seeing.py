@@ -27,9 +27,9 @@ from seeingkit import (
     uuid_of,
 )
 
+from agent.config.address import Address
 from agent.driver import GuestState
 from agent.errors import DoesNotFit, DriverError, DriverUnavailable, SettingsError
-from agent.httpaddress import Address
 
 HOSTILE = '<script>alert("1")</script>&amp;\x1b[31m\'"><img src=x onerror=alert(2)>'
 
@@ -280,7 +280,7 @@ def test_what_is_too_large_is_refused(url: str) -> None:
 def test_an_address_that_is_taken_keeps_nobody_from_claiming(
     full: Sight, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from agent.seeing.listener import HttpListener
+    from agent.status.listener import HttpListener
 
     taken = Address.parse(urlsplit(url).netloc)
     listener = HttpListener(full.seeing, [taken, Address.parse("127.0.0.1:0")])
@@ -406,8 +406,8 @@ def test_a_scrape_while_the_hypervisor_hangs(fresh: Sight) -> None:
 
 def test_what_is_stuck_keeps_nobody_who_looks_waiting(fresh: Sight, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tracker's lock is never free again: the health checks answer, and tell; the others give up."""
-    monkeypatch.setattr("agent.claims.register.PICTURE_WAIT_S", 0.2)
-    monkeypatch.setattr("agent.seeing.health.LOOP_LATE_S", 0.1)
+    monkeypatch.setattr("agent.tracker.register.PICTURE_WAIT_S", 0.2)
+    monkeypatch.setattr("agent.status.health.LOOP_LATE_S", 0.1)
     with listening(fresh.seeing) as url, fresh.world.agent._tracker.register.lock:
         for _ in range(6):  # more than there are threads
             assert fetch(url + "/metrics")[0] == 500

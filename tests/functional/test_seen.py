@@ -8,10 +8,10 @@ import pytest
 from agentkit import World, opened, request, told
 from placements import Placement
 
-from agent.condition import State
+from agent.config.settings import Settings
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.seen import SEEN_FILE
-from agent.settings import Settings
+from agent.reconcile.tree_cache import SEEN_FILE
+from agent.status.condition import State
 from agent.tree import Inventory, Provider
 
 ASKED = request(VCPU=2, MEMORY_MB=64)

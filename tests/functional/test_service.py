@@ -14,19 +14,19 @@ import pytest
 from agentkit import World, opened, request, told
 from placements import Placement
 
-from agent import host as host_module
 from agent.backoff import BASE_S, MAX_S
 from agent.claims.claim import Claim
-from agent.claims.late import LATE_S
-from agent.claims.request import ClaimRequest, RequestGroup
-from agent.condition import State
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.config.settings import Settings, load
+from agent.daemon import host_agent as host_module
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateError, UnknownConsumer
-from agent.journal import Written
-from agent.moves.table import MoveKind
+from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.settings import Settings, load
+from agent.state.journal import Written
+from agent.status.condition import State
+from agent.tracker.late_answers import LATE_S
 from drivers.fake import FakeDriver
 from drivers.fake.host import Gpu
 

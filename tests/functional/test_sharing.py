@@ -17,7 +17,7 @@ from trackerkit import SHARING, request
 
 from agent.driver import DescribedProvider, Move
 from agent.errors import DoesNotFit
-from agent.moves.table import MoveKind
+from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations
 from agent.tree import Inventory, Provider
 

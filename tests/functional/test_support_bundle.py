@@ -16,8 +16,8 @@ from cliprocess import DEADLINE_S, one_line, plimsoll
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.doctor.mask import LEAST_CHARS, MASK, mask
 from agent.errors import ExitCode
-from agent.masking import LEAST_CHARS, MASK, mask
 
 CANARY = 'canary-7f3a"\\é-9b1c'
 READS = (

@@ -14,9 +14,7 @@ from trackerkit import ELSEWHERE, HOST, POOL, VFS, Kit, guest, provider, request
 
 from agent.backoff import BUSY_MAX_S
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.claiming import wanted
-from agent.claims.late import LATE_S
-from agent.claims.request import ClaimRequest, TopologyRequest
+from agent.claims.parse_request import ClaimRequest, TopologyRequest
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
@@ -27,7 +25,9 @@ from agent.errors import (
     UnknownConsumer,
     UsageError,
 )
-from agent.tracker import ResourceTracker
+from agent.tracker.claim_attempt import wanted
+from agent.tracker.late_answers import LATE_S
+from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
 HOST_UUID = uuid_of("host")

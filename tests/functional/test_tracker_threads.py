@@ -12,7 +12,7 @@ from placements import Placement
 from trackerkit import Kit, request, uuid_of
 
 from agent.claims.claim import ClaimState
-from agent.claims.request import ClaimRequest
+from agent.claims.parse_request import ClaimRequest
 from agent.errors import DoesNotFit, PlacementConflict, PlacementFull
 
 CLIENTS = 16

@@ -8,9 +8,9 @@ from typing import Any
 from agentkit import opened, told
 from placements import Embedded
 
-from agent.api.access import Access
 from agent.api.app import Api
 from agent.api.handlers import document
+from agent.config.access import Access
 
 CLASSES = ("VCPU", "MEMORY_MB", "VGPU", "SRIOV_NET_VF")
 UIDS = {"X_REMOTE_UID": "0", "X_REMOTE_GID": "0", "X_REMOTE_PID": "1"}

@@ -19,8 +19,8 @@ from placement.schemas import (
 )
 
 from agent.placement.embedded.core import Core
+from agent.placement.embedded.http.wsgi import Door
 from agent.placement.embedded.routes import ROUTES
-from agent.placement.embedded.wsgi import Door
 
 LATEST = 39
 PROVIDERS_MAX = 60

@@ -15,7 +15,7 @@ import requests
 import responses
 from placements import OpenStack
 
-from agent.apply import apply
+from agent.config.settings import PlacementSettings
 from agent.errors import (
     IdentityError,
     PlacementConflict,
@@ -24,11 +24,11 @@ from agent.errors import (
     PlacementUnavailable,
     SettingsError,
 )
+from agent.placement.apply import apply
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
-from agent.placement.http_transport import HttpTransport
-from agent.plan import plan
-from agent.settings import PlacementSettings
+from agent.placement.transport_http import HttpTransport
+from agent.providers.plan import plan
 from agent.tree import Inventory, Provider, ProviderTree
 
 pytest.importorskip("placement", reason="the real Placement is installed with the test extra")

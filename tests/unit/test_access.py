@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.api.access import Access, Principals, Role
+from agent.config.access import Access, Principals, Role
 from agent.errors import SettingsError
 
 STRANGER = 2**31 - 7

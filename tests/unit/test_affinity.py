@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.claims.affinity import policies
-from agent.claims.request import RequestGroup
+from agent.claims.numa.affinity import policies
+from agent.claims.parse_request import RequestGroup
 
 SOCKETS = {0: 0, 1: 0, 2: 1, 3: 1}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trackerkit import HOST, POOL, UNITS, request, uuid_of
 
 from agent.audit.finding import FindingKind, Holding
-from agent.audit.judgement import Truths, judge, on_devices, on_providers, suspects
+from agent.audit.judge import Truths, judge, on_devices, on_providers, suspects
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import Host
 from agent.claims.ledger import Ledger

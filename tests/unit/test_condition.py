@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.condition import Condition, Fault, State
+from agent.status.condition import Condition, Fault, State
 
 
 @pytest.fixture

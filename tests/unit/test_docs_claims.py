@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from agent.claims.claim import TRANSITIONS
-from agent.claims.request import parse_claim, to_json
-from agent.claims.request_types import ClaimRequest, RequestGroup
+from agent.claims.parse_request import parse_claim, to_json
+from agent.claims.request import ClaimRequest, RequestGroup
 
 TEXT = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from agent.moves.table import TRANSITIONS, MoveKind, MoveState
+from agent.moves.states import TRANSITIONS, MoveKind, MoveState
 
 TEXT = (Path(__file__).parents[2] / "docs" / "moves.md").read_text(encoding="utf-8")
 

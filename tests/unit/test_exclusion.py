@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.exclusion import rival, room, shared_out
 from agent.claims.fit import Amounts, Host, fit
 from agent.claims.ledger import Ledger
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
+from agent.providers.exclusive import rival, room, shared_out
 from agent.tree import Inventory, Provider, ProviderTree
 
 WHOLE_OR_PARTS = (frozenset({"PF"}), frozenset({"VF"}))

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from agent.claims.claim import Explanation, Shortfall
 from agent.claims.fit import Host, cover, fit
-from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
+from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
 from agent.placement.embedded import model as core
-from agent.placement.embedded.candidate_query import CandidateQuery
-from agent.placement.embedded.candidate_query import RequestGroup as QueryGroup
-from agent.placement.embedded.candidates import find_candidates
+from agent.placement.embedded.candidates.find import find_candidates
+from agent.placement.embedded.candidates.query import CandidateQuery
+from agent.placement.embedded.candidates.query import RequestGroup as QueryGroup
 from agent.placement.embedded.query import AggregateFilter, TraitFilter
 from agent.tree import Inventory, Provider, ProviderTree
 

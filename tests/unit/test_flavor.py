@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.claims.flavor import Flavor, claim_for_flavor
-from agent.claims.request import RequestGroup, TopologyRequest
+from agent.claims.parse_request import RequestGroup, TopologyRequest
 from agent.errors import UsageError
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

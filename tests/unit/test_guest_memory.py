@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.cells import CellStock, HostCell, HostCells, use_of_guests
 from agent.claims.fit_search import Host, Stock
-from agent.claims.lacking import lacking
+from agent.claims.numa.host_cells import CellStock, HostCell, HostCells, use_of_guests
+from agent.claims.numa.memory_check import lacking
 from agent.driver import Guest, GuestState, UsedMemory
 from agent.tree import Inventory, Provider, ProviderTree
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import IdentityError
-from agent.identity import adopt, establish
+from agent.state.identity import adopt, establish
 
 A = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
 B = "5f1c44a2-1f0e-4d0e-8a89-0f8a5ce2f222"

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from agent.jobs import Jobs
+from agent.daemon.jobs import Jobs
 
 LONG_S = 3600.0
 

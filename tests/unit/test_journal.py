@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from agent import journal as module
-from agent import journalsql as sql
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.numa import PlacedCell
-from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, to_json
+from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest, to_json
 from agent.durable.ballast import Ballast
 from agent.durable.sqlite_file import SqliteFile
 from agent.errors import StateError
-from agent.journal import FILE_NAME, Journal
-from agent.resolve import Owned, OwnedProvider
+from agent.providers.resolve import Owned, OwnedProvider
+from agent.state import journal as module
+from agent.state import schema as sql
+from agent.state.journal import FILE_NAME, Journal
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 OTHER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b02"

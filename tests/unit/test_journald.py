@@ -74,7 +74,7 @@ def test_a_record_is_its_fields(journal: Journal) -> None:
 
 def test_an_event_has_a_message_id(journal: Journal) -> None:
     configured(journal)
-    log.get("agent.condition").info("Ready.", fields={"event": "ready"})
+    log.get("agent.status.condition").info("Ready.", fields={"event": "ready"})
     found = journal.read()
     assert (found["MESSAGE_ID"], found["EVENT"]) == (MESSAGE_IDS["ready"], "ready")
     log.get("agent.x").info("Nothing of note.", fields={"event": "none"})

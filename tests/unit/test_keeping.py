@@ -3,8 +3,8 @@
 import pytest
 
 from agent.errors import ApplyError
-from agent.keeping import going, keep_held
-from agent.plan import plan
+from agent.providers.plan import plan
+from agent.providers.retained import going, keep_held
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT, CELL, NIC = (f"00000000-0000-4000-8000-00000000000{n}" for n in range(3))

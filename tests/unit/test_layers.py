@@ -9,8 +9,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = {
-    *("agent.cpuset", "agent.driver", "agent.errors", "agent.durable.files", "agent.log", "agent.naming"),
-    "agent.novajson",
+    *(
+        "agent.cpuset",
+        "agent.driver",
+        "agent.errors",
+        "agent.durable.files",
+        "agent.log",
+        "agent.device_names",
+    ),
+    "agent.nova_json",
     "agent.tree",
 }
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from agent.claims.claim import TRANSITIONS, Claim, ClaimState, Step
 from agent.claims.fit import Host
 from agent.claims.ledger import Ledger
-from agent.claims.register import Register
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import StateError
-from agent.journal import Journal
+from agent.state.journal import Journal
+from agent.tracker.register import Register
 from agent.tree import Inventory, Provider, ProviderTree
 
 

@@ -53,7 +53,7 @@ def test_journal_puts_the_priority_first_and_keeps_one_line() -> None:
     try:
         raise ValueError("of two\nlines")
     except ValueError:
-        log.get("agent.service").exception("It broke\nhere.", fields={"pass": "7 a"})
+        log.get("agent.daemon.service").exception("It broke\nhere.", fields={"pass": "7 a"})
     assert stream.getvalue().startswith('<3>It broke\\nhere. pass="7 a" exception="Traceback')
     assert stream.getvalue().count("\n") == 1
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.claims.claim import Allocations, Claim, ClaimState
-from agent.claims.claimjson import move_to_json, read_move
 from agent.errors import UsageError
+from agent.moves.move_json import move_to_json, read_move
 from agent.moves.ownership import (
     Holder,
     Standing,
@@ -25,7 +25,7 @@ from agent.moves.ownership import (
     standing,
     took_over,
 )
-from agent.moves.table import (
+from agent.moves.states import (
     ENDS,
     TRANSITIONS,
     Move,

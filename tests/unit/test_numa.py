@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.claims.numa import FreeCell, GuestCell, Pairs, ThreadPolicy, fit_cells
+from agent.claims.numa.cell_fit import FreeCell, GuestCell, Pairs, ThreadPolicy, fit_cells
 
 
 def cell(number: int, cores: int = 4, threads: int = 2, memory_mb: int = 8192, **more: object) -> FreeCell:

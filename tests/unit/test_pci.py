@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.pci import Alias, as_asked, parse_aliases, with_devices
-from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, parse_claim, to_json
+from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest, parse_claim, to_json
+from agent.claims.pci_alias import Alias, as_asked, parse_aliases, with_devices
+from agent.device_names import product_trait, vendor_trait
 from agent.errors import SettingsError, UsageError
-from agent.naming import product_trait, vendor_trait
 from agent.tree import Inventory, Provider, ProviderTree
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

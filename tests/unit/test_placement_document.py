@@ -9,8 +9,8 @@ from contents import contents, provider_uuid, small
 from hypothesis import given
 
 from agent.errors import UsageError
-from agent.placement.content import Content, differences
-from agent.placement.document import from_document, from_text, to_document, to_text
+from agent.placement.transfer.content import Content, differences
+from agent.placement.transfer.document import from_document, from_text, to_document, to_text
 
 
 @given(contents())

@@ -5,9 +5,9 @@ import json
 import re
 from pathlib import Path
 
-from agent.placement import invariants
-from agent.placement.document import from_document, to_document
-from agent.placement.embedded.auth import ROLES, Tokens
+from agent.placement.embedded.http.auth import ROLES, Tokens
+from agent.placement.transfer import invariants
+from agent.placement.transfer.document import from_document, to_document
 
 TEXT = (Path(__file__).parents[2] / "docs" / "placement-export.md").read_text(encoding="utf-8")
 

@@ -7,8 +7,8 @@ from contents import consumer_uuid, contents, provider_uuid, small
 from hypothesis import given
 
 from agent.placement.client import ConsumerAllocations
-from agent.placement.content import Content
-from agent.placement.invariants import Evidence, findings
+from agent.placement.transfer.content import Content
+from agent.placement.transfer.invariants import Evidence, findings
 from agent.tree import Inventory, Provider
 
 HOST, GPU = provider_uuid(0), provider_uuid(1)

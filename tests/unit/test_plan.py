@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.plan import (
+from agent.providers.plan import (
     CreateProvider,
     CreateResourceClass,
     CreateTrait,

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.config.provider_config_files import FILES_MAX, load
 from agent.driver import DescribedInventory, DescribedProvider, Description, Move
 from agent.errors import SettingsError
-from agent.providerconfig.document import BYTES_MAX, COMPUTE_NODE, Entry, ProviderConfig, merged, parse
-from agent.providerconfig.files import FILES_MAX, load
-from agent.providerconfig.overlay import overlay
+from agent.providers.overlay import overlay
+from agent.providers.provider_config import BYTES_MAX, COMPUTE_NODE, Entry, ProviderConfig, merged, parse
 from agent.tree import MAX_UNIT
 
 SAMPLE = Path(__file__).parents[2] / "etc/plimsoll/provider_config/provider.yaml.sample"

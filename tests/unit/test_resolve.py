@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import DriverDataError, StateError
-from agent.plan import plan
-from agent.resolve import Owned, OwnedProvider, Resolved, resolve
+from agent.providers.plan import plan
+from agent.providers.resolve import Owned, OwnedProvider, Resolved, resolve
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "c0ffee00-0000-4000-8000-000000000001"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.condition import Fault, State
-from agent.seeing.health import LOOP_LATE_S, PASS_STUCK_S, Signs, judge
+from agent.status.condition import Fault, State
+from agent.status.health import LOOP_LATE_S, PASS_STUCK_S, Signs, judge
 
 WELL = Signs(State.READY, None, None, True, 1.0, 0.0, True, "/var/lib/plimsoll")
 

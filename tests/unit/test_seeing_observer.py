@@ -2,10 +2,10 @@
 
 import pytest
 
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.errors import DoesNotFit, PlacementUnavailable, StateError
-from agent.seeing.meters import Meters
-from agent.seeing.observer import REPEATED_MAX, REPEATED_S, UNFORESEEN, Observer
+from agent.status.metrics import Meters
+from agent.status.recorder import REPEATED_MAX, REPEATED_S, UNFORESEEN, Observer
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 

@@ -6,9 +6,9 @@ from typing import NoReturn
 
 import pytest
 
-from agent import configfile
+from agent.config import files
+from agent.config.settings import check_driver, describe, load, reload, sample
 from agent.errors import SettingsError
-from agent.settings import check_driver, describe, load, reload, sample
 
 
 def written(path: Path, text: str) -> Path:
@@ -257,7 +257,7 @@ def test_a_command_run_by_hand_finds_the_credential_of_the_service(
 ) -> None:
     written(file, "[DEFAULT]\ncompute_driver = fake\n" + REMOTE.replace("password = canary-$$1\n", ""))
     running, kept = tmp_path / "running", tmp_path / "kept"
-    monkeypatch.setattr(configfile, "STORES", (running, kept))
+    monkeypatch.setattr(files, "STORES", (running, kept))
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
     with pytest.raises(SettingsError, match=r"needs password.*LoadCredential"):
         load([file])

@@ -6,9 +6,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent.config.options import all_options, driver_classes
+from agent.config.settings import Settings, describe, load
 from agent.errors import SettingsError
-from agent.options import all_options, driver_classes
-from agent.settings import Settings, describe, load
 
 OPTIONS = [
     (group.replace("<type>", "nvidia-11"), option.dest)

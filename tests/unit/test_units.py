@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.options import all_options, driver_classes
+from agent.config.options import all_options, driver_classes
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
 UNITS = ("plimsoll-agent.service", "plimsoll-reshape.service")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from agent.placement.embedded.model import Consumer, Provider
+from agent.placement.embedded.records import Consumer, Provider
 
 
 class State(Protocol):

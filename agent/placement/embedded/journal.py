@@ -17,7 +17,8 @@ from agent.durable.errors import DatabaseDamaged
 from agent.durable.group_commit import Transaction
 from agent.durable.sqlite_file import SqliteFile
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.model import Consumer, Inventory, Model, Provider
+from agent.placement.embedded.model import Model
+from agent.placement.embedded.records import Consumer, Inventory, Provider
 
 APPLICATION_ID = 0x504C5043
 FILE_NAME = "placement.db"

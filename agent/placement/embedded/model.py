@@ -13,71 +13,16 @@ Amounts are whole units of the resource class; times are seconds since 1970 (UTC
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent.placement.embedded.locks import WriterFirstLock
+from agent.placement.embedded.records import Consumer, Provider
 
 if TYPE_CHECKING:
     from agent.placement.embedded.draft import Draft
 
 Ordered = dict[str, None]
 """A set of uuids that keeps the order of insertion."""
-
-SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
-
-
-class Inventory(NamedTuple):
-    """What a provider offers of one resource class."""
-
-    total: int
-    reserved: int
-    min_unit: int
-    max_unit: int
-    step_size: int
-    allocation_ratio: float
-    updated_at: float
-
-    @property
-    def capacity(self) -> float:
-        """How much may be used in sum; summaries truncate it to an int."""
-        return (self.total - self.reserved) * self.allocation_ratio
-
-    def admits(self, amount: int) -> bool:
-        """Whether one allocation of `amount` respects min_unit, max_unit and step_size."""
-        return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
-
-
-class Provider(NamedTuple):
-    """A resource provider with everything that hangs on it, except usage."""
-
-    uuid: str
-    name: str
-    generation: int
-    parent_uuid: str | None
-    root_uuid: str
-    inventories: Mapping[str, Inventory]
-    traits: frozenset[str]
-    aggregates: frozenset[str]
-    updated_at: float
-
-    @property
-    def is_sharing(self) -> bool:
-        return SHARING_TRAIT in self.traits
-
-
-class Consumer(NamedTuple):
-    """A consumer and all its allocations: `{provider uuid: {resource class: amount}}`, never empty.
-
-    `consumer_type` is None where the consumer was last written before microversion 1.38 ("unknown").
-    """
-
-    uuid: str
-    project_id: str
-    user_id: str
-    consumer_type: str | None
-    generation: int
-    allocations: Mapping[str, Mapping[str, int]]
-    updated_at: float
 
 
 class Model:

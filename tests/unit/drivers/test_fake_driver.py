@@ -12,7 +12,7 @@ from agent.driver import DescribedProvider, DriverSettings, Guest, GuestState, H
 from agent.errors import DriverDataError, DriverUnavailable, SettingsError
 from drivers.fake import FakeDriver, Gpu, Host, Nic, cell, default_host
 from drivers.fake.describe import describe_host
-from drivers.inventory import physical_network_trait
+from drivers.host.inventory import physical_network_trait
 
 FILE = "cells: [{{id: 0, cpus: 0-3, memory_mb: {memory_mb}}}]\n"
 

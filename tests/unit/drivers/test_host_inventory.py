@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from agent.driver import HostSettings
 from agent.errors import DriverDataError, SettingsError
-from drivers.inventory import (
+from drivers.host.inventory import (
     check_cpu_sets,
     cpu_inventories,
     disk_inventory,

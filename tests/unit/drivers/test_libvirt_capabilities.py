@@ -6,15 +6,15 @@ from libvirt_node import DATA
 
 from agent.driver import Cell, HostSettings
 from agent.errors import DriverDataError
-from drivers.libvirt.capabilities import (
+from drivers.libvirt.describe.host import HostFacts, describe_host, describe_topology
+from drivers.libvirt.describe.traits import CPU_FLAGS, guest_traits, host_traits
+from drivers.libvirt.xml.capabilities import (
     DomainCapabilities,
     merge,
     parse_capabilities,
     parse_cpu_features,
     parse_domain_capabilities,
 )
-from drivers.libvirt.host import HostFacts, describe_host, describe_topology
-from drivers.libvirt.traits import CPU_FLAGS, guest_traits, host_traits
 
 RECORDED = parse_capabilities((DATA / "host" / "capabilities.xml").read_text())
 KVM = parse_domain_capabilities((DATA / "host" / "domcapabilities-kvm.xml").read_text())

@@ -7,12 +7,12 @@ from libvirt_node import DATA
 
 from agent.driver import DescribedProvider
 from agent.errors import DriverDataError
-from drivers.libvirt.cards import Card, cards_of, mdev_total, mdev_types
-from drivers.libvirt.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.devicespec import MdevSpec
-from drivers.libvirt.domains import parse_domain
-from drivers.libvirt.holding import unit_places
-from drivers.libvirt.nodedevs import (
+from drivers.libvirt.describe.cards import Card, cards_of, mdev_total, mdev_types
+from drivers.libvirt.describe.device_spec import MdevSpec
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.used_units import unit_places
+from drivers.libvirt.xml.domains import parse_domain
+from drivers.libvirt.xml.nodedevs import (
     MdevType,
     MediatedDevice,
     NetDevice,

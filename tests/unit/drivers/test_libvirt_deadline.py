@@ -4,7 +4,7 @@ import time
 import pytest
 
 from agent.errors import DriverDataError, DriverUnavailable
-from drivers.libvirt.deadline import Beat, Runner
+from drivers.libvirt.io.deadline import Beat, Runner
 
 
 def test_work_in_time_gives_its_result_or_its_error() -> None:

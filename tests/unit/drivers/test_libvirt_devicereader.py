@@ -9,11 +9,11 @@ from typing import Any
 import libvirt
 import pytest
 
-from drivers.libvirt.connection import Session
-from drivers.libvirt.devicereader import DeviceReader
-from drivers.libvirt.hints import Hints
-from drivers.libvirt.nodedevs import MediatedDevice
-from drivers.libvirt.sysfs import Sysfs
+from drivers.libvirt.io.connection import Session
+from drivers.libvirt.io.device_reader import DeviceReader
+from drivers.libvirt.io.hints import Hints
+from drivers.libvirt.io.sysfs import Sysfs
+from drivers.libvirt.xml.nodedevs import MediatedDevice
 
 ACTIVE = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_ACTIVE
 INACTIVE = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_INACTIVE

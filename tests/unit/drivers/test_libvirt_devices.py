@@ -9,10 +9,10 @@ from libvirt_node import DATA
 
 from agent.driver import DescribedProvider
 from agent.errors import DriverDataError, SettingsError
-from drivers.libvirt.cards import Card, cards_of
-from drivers.libvirt.devices import DeviceFacts, DeviceSettings, describe_cards
-from drivers.libvirt.devicespec import DeviceSpec, MdevSpec, parse_device_specs
-from drivers.libvirt.nodedevs import parse_node_device
+from drivers.libvirt.describe.cards import Card, cards_of
+from drivers.libvirt.describe.device_spec import DeviceSpec, MdevSpec, parse_device_specs
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
+from drivers.libvirt.xml.nodedevs import parse_node_device
 
 NIC0, NIC1 = "0000:41:00.0", "0000:81:00.0"
 T4 = "0000:43:00.0"

@@ -10,8 +10,8 @@ from libvirt_node import DATA, domain, domain_uuid
 
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
-from drivers.libvirt.domains import Disk, Domain, guest_of, parse_domain
-from drivers.libvirt.sysfs import usual_page_kib
+from drivers.libvirt.io.sysfs import usual_page_kib
+from drivers.libvirt.xml.domains import Disk, Domain, guest_of, parse_domain
 
 DEDICATED = frozenset({4, 5, 6, 7})
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from agent.errors import DriverUnavailable
-from drivers.libvirt.hints import Hints, Watcher
+from drivers.libvirt.io.hints import Hints, Watcher
 
 
 def test_at_first_everything_is_out_of_date_and_then_what_was_named() -> None:

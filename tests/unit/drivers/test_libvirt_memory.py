@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from agent.errors import DriverDataError
-from drivers.libvirt.cards import Remembered
-from drivers.libvirt.memory import FILE, Memory, boot_id
-from drivers.libvirt.sysfs import Sysfs
+from drivers.libvirt.describe.cards import Remembered
+from drivers.libvirt.io.remembered import FILE, Memory, boot_id
+from drivers.libvirt.io.sysfs import Sysfs
 
 UNITS = {
     each.unit: each

@@ -8,15 +8,15 @@ from libvirt_model import FACTS, HOST, HOSTDEV, INTERFACE
 from libvirt_node import domain, domain_uuid
 
 from agent.driver import DescribedProvider, GuestState, HostSettings, Move
-from drivers.libvirt.cards import Remembered
-from drivers.libvirt.devices import DeviceSettings
-from drivers.libvirt.devicespec import MdevSpec, parse_device_specs
-from drivers.libvirt.domains import guest_of, parse_domain
-from drivers.libvirt.former import Classes, cells_before, cells_described, cells_gone
-from drivers.libvirt.lost import lost_mdevs, mdev_xml
-from drivers.libvirt.model import Model, ModelSettings, make_model
-from drivers.libvirt.moves import Tenant
-from drivers.libvirt.nodedevs import MediatedDevice, parse_node_device
+from drivers.libvirt.describe.cards import Remembered
+from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
+from drivers.libvirt.describe.devices import DeviceSettings
+from drivers.libvirt.describe.history import Classes, cells_before, cells_described, cells_gone
+from drivers.libvirt.describe.lost_mdevs import lost_mdevs, mdev_xml
+from drivers.libvirt.describe.model import Model, ModelSettings, make_model
+from drivers.libvirt.describe.moves import Tenant
+from drivers.libvirt.xml.domains import guest_of, parse_domain
+from drivers.libvirt.xml.nodedevs import MediatedDevice, parse_node_device
 
 ANY_VF = parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca"}',))
 DEVICES = DeviceSettings(ANY_VF, (MdevSpec("nvidia-11"), MdevSpec("nvidia-471")))

@@ -8,7 +8,7 @@ from agent.driver import DriverSettings, HostSettings
 from agent.errors import DriverUnavailable, SettingsError
 from drivers.fake import FakeDriver
 from drivers.libvirt import LibvirtDriver
-from drivers.libvirt.options import OPTIONS, LibvirtOptions
+from drivers.libvirt.io.options import OPTIONS, LibvirtOptions
 
 
 def test_the_declared_defaults_are_the_ones_that_hold() -> None:

@@ -12,12 +12,12 @@ import libvirt
 import pytest
 from libvirt_model import FACTS
 
-from drivers.libvirt.cards import Remembered
-from drivers.libvirt.connection import Session
-from drivers.libvirt.devices import DeviceFacts
-from drivers.libvirt.lost import Lost, lost_mdevs, mdev_xml
-from drivers.libvirt.nodedevs import MediatedDevice
-from drivers.libvirt.restore import Restorer
+from drivers.libvirt.describe.cards import Remembered
+from drivers.libvirt.describe.devices import DeviceFacts
+from drivers.libvirt.describe.lost_mdevs import Lost, lost_mdevs, mdev_xml
+from drivers.libvirt.io.connection import Session
+from drivers.libvirt.io.restore_mdevs import Restorer
+from drivers.libvirt.xml.nodedevs import MediatedDevice
 
 M60 = "0000:42:00.0"
 PARENT = "pci_0000_42_00_0"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import DriverDataError
-from drivers.libvirt.xmldata import SIZE_MAX, number, parse_xml, pci_address, size_bytes, uuid_of
+from drivers.libvirt.xml.parse import SIZE_MAX, number, parse_xml, pci_address, size_bytes, uuid_of
 
 BOMB = (
     '<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>'

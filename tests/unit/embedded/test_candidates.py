@@ -7,12 +7,13 @@ from itertools import islice
 
 import pytest
 
-from agent.placement.embedded.candidate_query import parse_query
-from agent.placement.embedded.candidates import Candidate, find_candidates
+from agent.placement.embedded.candidates.find import Candidate, find_candidates
+from agent.placement.embedded.candidates.query import parse_query
 from agent.placement.embedded.errors import Refused
 from agent.placement.embedded.handlers.candidates import document, find
-from agent.placement.embedded.model import SHARING_TRAIT, Consumer, Inventory, Model, Provider
+from agent.placement.embedded.model import Model
 from agent.placement.embedded.query import Query
+from agent.placement.embedded.records import SHARING_TRAIT, Consumer, Inventory, Provider
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "VGPU")
 TRAITS = ("HW_NUMA_ROOT", "CUSTOM_A", "CUSTOM_B", SHARING_TRAIT)

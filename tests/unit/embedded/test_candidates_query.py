@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from agent.placement.embedded.candidate_query import CandidateQuery, parse_query
+from agent.placement.embedded.candidates.query import CandidateQuery, parse_query
 from agent.placement.embedded.errors import (
     BAD_REQUEST,
     BAD_VALUE,

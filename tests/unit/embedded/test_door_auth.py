@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.placement.embedded.auth import ROLES, Caller, DoorError, Tokens, Unauthenticated, noauth, permits
-from agent.placement.embedded.listeners import Bind
+from agent.placement.embedded.http.auth import (
+    ROLES,
+    Caller,
+    DoorError,
+    Tokens,
+    Unauthenticated,
+    noauth,
+    permits,
+)
+from agent.placement.embedded.http.listeners import Bind
 
 TOKEN = "0123456789abcdef"
 OTHER = "fedcba9876543210"

@@ -11,7 +11,8 @@ from agent.placement.embedded import schemas
 from agent.placement.embedded.answers import Answer, Request, empty, ok
 from agent.placement.embedded.errors import BAD_REQUEST, Refused
 from agent.placement.embedded.handlers.inventories import from_bodies
-from agent.placement.embedded.model import Consumer, Model
+from agent.placement.embedded.model import Model
+from agent.placement.embedded.records import Consumer
 from agent.placement.embedded.rules import allocations, providers, reshaper
 from agent.placement.embedded.rules.allocations import ConsumerWrite
 from agent.placement.embedded.validation import is_loose_uuid

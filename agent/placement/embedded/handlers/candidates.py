@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded.answers import Answer, Request, ok
-from agent.placement.embedded.candidate_query import CandidateQuery, parse_query
-from agent.placement.embedded.candidates import Candidate, find_candidates
+from agent.placement.embedded.candidates.find import Candidate, find_candidates
+from agent.placement.embedded.candidates.query import CandidateQuery, parse_query
 from agent.placement.embedded.errors import BAD_REQUEST, Refused
-from agent.placement.embedded.model import Model, Provider
+from agent.placement.embedded.model import Model
+from agent.placement.embedded.records import Provider
 
 
 class Found(NamedTuple):

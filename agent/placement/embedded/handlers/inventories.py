@@ -11,7 +11,7 @@ from agent.placement.embedded.answers import Answer, Request, empty, ok
 from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.errors import NOT_FOUND, Refused
 from agent.placement.embedded.handlers.providers import url_of
-from agent.placement.embedded.model import Inventory, Provider
+from agent.placement.embedded.records import Inventory, Provider
 from agent.placement.embedded.rules import inventories, providers
 
 _FIELDS = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")

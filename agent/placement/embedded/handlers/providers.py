@@ -11,7 +11,8 @@ from agent.placement.embedded import query, schemas
 from agent.placement.embedded.answers import Answer, Request, empty, freshness, ok
 from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.errors import BAD_REQUEST, Refused
-from agent.placement.embedded.model import Model, Provider
+from agent.placement.embedded.model import Model
+from agent.placement.embedded.records import Provider
 from agent.placement.embedded.rules import inventories, providers
 
 _LINKS = (

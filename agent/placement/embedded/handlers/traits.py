@@ -9,7 +9,8 @@ from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import schemas
 from agent.placement.embedded.answers import Answer, Request, empty, freshness, ok
 from agent.placement.embedded.errors import BAD_REQUEST, NOT_FOUND, Refused
-from agent.placement.embedded.model import Model, Provider
+from agent.placement.embedded.model import Model
+from agent.placement.embedded.records import Provider
 from agent.placement.embedded.rules import names, providers
 
 

@@ -8,7 +8,7 @@ from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import schemas
 from agent.placement.embedded.answers import Answer, Request, ok
 from agent.placement.embedded.handlers.allocations import UNKNOWN_TYPE
-from agent.placement.embedded.model import Consumer
+from agent.placement.embedded.records import Consumer
 from agent.placement.embedded.rules import providers
 
 ALL_TYPES = "all"

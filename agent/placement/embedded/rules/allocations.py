@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.errors import BAD_REQUEST, CONCURRENT_UPDATE, CONFLICT, NOT_FOUND, Refused
-from agent.placement.embedded.model import Consumer, Provider
+from agent.placement.embedded.records import Consumer, Provider
 from agent.placement.embedded.rules import inventories, providers
 
 Allocations = Mapping[str, Mapping[str, int]]

@@ -15,7 +15,7 @@ from agent.placement.embedded.errors import (
     Problem,
     Refused,
 )
-from agent.placement.embedded.model import Inventory, Provider
+from agent.placement.embedded.records import Inventory, Provider
 from agent.placement.embedded.rules import providers
 from agent.placement.embedded.validation import MAX_INT
 

@@ -14,7 +14,7 @@ from agent.placement.embedded.errors import (
     PROVIDER_IN_USE,
     Refused,
 )
-from agent.placement.embedded.model import Provider
+from agent.placement.embedded.records import Provider
 
 
 def get(state: State, uuid: str) -> Provider:

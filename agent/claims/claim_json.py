@@ -1,0 +1,119 @@
+"""Claims and moves as JSON, for the journal. What is read is checked. Pure."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from agent.claims.claim import Allocations, Claim, ClaimState, Makings, Units
+from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.parse_request import parse_claim, to_json
+from agent.errors import UsageError
+from agent.json_checks import read_choice, read_list, read_object, read_text, read_uuid, read_whole
+from agent.tree import MAX_UNIT
+
+Json = dict[str, Any]
+
+
+def claim_to_json(claim: Claim) -> Json:
+    """What `read_claim` reads; `since` is seconds since 1970."""
+    return {
+        "consumer": claim.consumer,
+        "state": claim.state.value,
+        "request": to_json(claim.request),
+        "allocations": claim.allocations,
+        "units": claim.units,
+        "since": claim.since,
+        "adopted": claim.adopted,
+        "cells": cells_to_json(claim.cells),
+        "makings": claim.makings,
+    }
+
+
+def read_claim(value: object) -> Claim:
+    """Raises UsageError where it makes no sense."""
+    found = read_object(value, "claim")
+    return Claim(
+        read_uuid(found.get("consumer"), "consumer"),
+        ClaimState(read_choice(found.get("state"), "state", list(ClaimState))),
+        parse_claim(found.get("request")),
+        read_allocations(found.get("allocations")),
+        read_units(found.get("units")),
+        read_since(found.get("since")),
+        found.get("adopted") is True,
+        read_cells(found.get("cells", [])),
+        read_makings(found.get("makings", {})),
+    )
+
+
+def read_makings(value: object) -> Makings:
+    return {
+        unit: {key: read_text(each, "makings") for key, each in read_object(making, "makings").items()}
+        for unit, making in read_object(value, "makings").items()
+    }
+
+
+def cells_to_json(cells: Iterable[PlacedCell]) -> list[Json]:
+    """The guest's topology, as the local API shows it: the host's CPUs by the guest's."""
+    return [
+        {
+            "cell": cell.guest_cell,
+            "host_cell": cell.host_cell,
+            "pinned_cpus": {str(cpu): pin for cpu, pin in sorted(cell.pinning.items())},
+            "shared_cpus": sorted(cell.floating),
+            "withheld_cpus": sorted(cell.withheld),
+            "memory_mb": cell.memory_mb,
+            "page_kib": cell.page_kib,
+        }
+        for cell in cells
+    ]
+
+
+def read_cells(value: object) -> tuple[PlacedCell, ...]:
+    return tuple(_cell(each) for each in read_list(value, "cells"))
+
+
+def _cell(value: object) -> PlacedCell:
+    found = read_object(value, "cell")
+    pinned = read_object(found.get("pinned_cpus"), "pinned_cpus")
+    if not all(str(cpu).isdecimal() for cpu in pinned):
+        raise UsageError("pinned_cpus: the guest's CPUs are numbers.")
+    return PlacedCell(
+        guest_cell=read_whole(found.get("cell"), "cell", 0, MAX_UNIT),
+        host_cell=read_whole(found.get("host_cell"), "host_cell", 0, MAX_UNIT),
+        pinning={int(cpu): read_whole(pin, "pinned_cpus", 0, MAX_UNIT) for cpu, pin in pinned.items()},
+        withheld=_cpus(found.get("withheld_cpus"), "withheld_cpus"),
+        page_kib=read_whole(found.get("page_kib"), "page_kib", 1, MAX_UNIT),
+        memory_mb=read_whole(found.get("memory_mb"), "memory_mb", 0, MAX_UNIT),
+        floating=_cpus(found.get("shared_cpus"), "shared_cpus"),
+    )
+
+
+def _cpus(value: object, what: str) -> frozenset[int]:
+    return frozenset(read_whole(cpu, what, 0, MAX_UNIT) for cpu in read_list(value, what))
+
+
+def read_allocations(value: object) -> Allocations:
+    """{provider uuid: {class: amount}}. Raises UsageError where it makes no sense."""
+    return {
+        read_uuid(uuid, "provider"): {
+            name: read_whole(amount, name, 1, MAX_UNIT)
+            for name, amount in read_object(amounts, "allocations").items()
+        }
+        for uuid, amounts in read_object(value, "allocations").items()
+    }
+
+
+def read_units(value: object) -> Units:
+    """{provider uuid: {class: (unit, ...)}}. Raises UsageError where it makes no sense."""
+    return {
+        read_uuid(uuid, "provider"): {
+            name: tuple(read_text(unit, "units") for unit in read_list(exact, "units"))
+            for name, exact in read_object(classes, "units").items()
+        }
+        for uuid, classes in read_object(value, "units").items()
+    }
+
+
+def read_since(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"since: {value!r} is no time.")
+    return float(value)

@@ -1,0 +1,239 @@
+"""Fitting a guest that has NUMA cells: its CPUs and memory onto host cells, all else beside them. Pure.
+
+First the guest's cells are placed (`cell_fit`), those ways first that are near the devices it asks
+for. Each way says what the providers of the cells give, and those of their large pages; the rest of the
+request is then searched for as for any other guest, with the devices that `affinity` likes best for these
+cells. The first way that holds is taken.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from agent.claims.claim import Allocations, Explanation, Shortfall
+from agent.claims.fit_search import STEPS_MAX, FreeUnits, Search, Slot, Stock, first_units, slots_of
+from agent.claims.numa.affinity import Affinity
+from agent.claims.numa.cell_fit import KIB_PER_MIB, Misfit, Pairs, PlacedCell
+from agent.claims.numa.guest_cells import guest_cells, page_sizes, thread_policy
+from agent.claims.numa.host_cells import CELL_CLASSES, CellStock, HostCells
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.shortfalls import shortfalls
+from agent.device_names import is_page_class, page_class
+from agent.tree import Provider, ProviderTree
+
+UNTOLD = "the host has not told its NUMA cells yet"
+
+
+def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affinity: Affinity) -> Explanation:
+    """Where the request fits, with the guest's cells, or why it does not. Raises UsageError."""
+    guest = guest_cells(request)
+    root = stock.host.root
+    if not cells.host.cells or root is None:
+        return _refused(
+            [Shortfall("", len(guest), 0, root.name if root else "", root.uuid if root else "", UNTOLD)]
+        )
+    rest = slots_of(without_cells(request), stock)
+    pairs = Pairs.of(
+        guest,
+        cells.free(stock),
+        thread_policy=thread_policy(request.topology),
+        page_sizes_kib=page_sizes(request.topology, cells.host.page_sizes_kib),
+        near=cells.near or _near(rest, stock, cells.host),
+        at=cells.at,
+    )
+    refusal: tuple[list[Slot], Search] | None = None
+    steps, hopeless = 0, not all(slot.options for slot in rest)
+    for exacting in (True, False):
+        for placed in pairs.placements():
+            beside = _beside(rest, placed, stock, cells.host, affinity, exacting=exacting)
+            if exacting and not all(slot.options for slot in beside):
+                continue
+            slots = [*_own_slots(request, placed, stock, cells.host), *beside]
+            search = Search(request, stock, slots)
+            if all(slot.options for slot in slots) and search.run():
+                return _explained(slots, search.chosen, placed, stock.units, cells.host)
+            steps += 1 + search.steps
+            if not exacting and refusal is None:
+                refusal = slots, search
+            if hopeless or steps > STEPS_MAX:
+                break
+    if refusal is None:
+        return _refused(_shortfall(each, stock, cells.host) for each in pairs.misfits())
+    return _refused(shortfalls(request, stock, *refusal))
+
+
+def without_cells(request: ClaimRequest) -> ClaimRequest:
+    """The request without the CPUs and the memory of its unsuffixed group.
+
+    With a page size, so many large pages as the memory comes to are its cells', whatever it names besides.
+    """
+    own = frozenset[str]()
+    if request.topology.mem_page_size is not None:
+        own = frozenset(name for group in request.groups for name in group.resources if is_page_class(name))
+    return replace(
+        request,
+        groups=tuple(
+            _without(group, own if group.suffix else own.union(CELL_CLASSES)) for group in request.groups
+        ),
+    )
+
+
+def _without(group: RequestGroup, classes: frozenset[str]) -> RequestGroup:
+    return replace(group, resources={name: n for name, n in group.resources.items() if name not in classes})
+
+
+def cell_amounts(
+    placed: Iterable[PlacedCell], host: HostCells, tree: ProviderTree
+) -> dict[str, dict[str, int]]:
+    """{provider uuid: {class: amount}} of CPUs and memory of a guest on these cells; withheld CPUs count, and
+    large pages besides, where `tree` has them.
+    """
+    cells = {cell.id: cell for cell in host.cells}
+    found: dict[str, dict[str, int]] = {}
+    for cell in placed:
+        amounts = {"VCPU": len(cell.floating), "PCPU": len(cell.cpus), "MEMORY_MB": cell.memory_mb}
+        uuid, pages = cells[cell.host_cell].page_providers.get(cell.page_kib, ""), page_class(cell.page_kib)
+        if uuid in tree and pages in tree[uuid].inventories:
+            found.setdefault(uuid, {})[pages] = cell.memory_mb * KIB_PER_MIB // cell.page_kib
+        here = found.setdefault(cells[cell.host_cell].provider, {})
+        for name, amount in amounts.items():
+            if amount:
+                here[name] = here.get(name, 0) + amount
+    return found
+
+
+def pinned_first(units: FreeUnits, placed: Sequence[PlacedCell], host: HostCells) -> FreeUnits:
+    """The same units, those of the chosen CPUs before all others."""
+    providers = {cell.id: cell.provider for cell in host.cells}
+    chosen: dict[str, list[str]] = {}
+    for cell in placed:
+        cpus = (*cell.pinning.values(), *sorted(cell.withheld))
+        chosen.setdefault(providers[cell.host_cell], []).extend(map(str, cpus))
+    found = dict(units)
+    for uuid, pinned in chosen.items():
+        exact = units.get(uuid, {}).get("PCPU")
+        if exact is not None and pinned:
+            others = (unit for unit in exact if unit not in pinned)
+            found[uuid] = {**units[uuid], "PCPU": (*pinned, *others)}
+    return found
+
+
+def _near(rest: Sequence[Slot], stock: Stock, host: HostCells) -> frozenset[int]:
+    """The cells on which all the devices are to be had; or else those on which any is."""
+    wanted = []
+    for slot in rest:
+        on = {host.cell_of(provider.uuid, stock.host.tree) for provider in slot.options}
+        if on and None not in on:
+            wanted.append(frozenset(cell for cell in on if cell is not None))
+    if not wanted:
+        return frozenset()
+    return frozenset.intersection(*wanted) or frozenset.union(*wanted)
+
+
+def _beside(
+    rest: Sequence[Slot],
+    placed: Sequence[PlacedCell],
+    stock: Stock,
+    host: HostCells,
+    affinity: Affinity,
+    *,
+    exacting: bool,
+) -> list[Slot]:
+    """The rest's slots with their options in the order that suits these cells; `exacting`: the best alone."""
+    cells = {cell.host_cell for cell in placed}
+    found = []
+    for slot in rest:
+        ranked: list[tuple[int, Provider]] = []
+        barred = {}
+        for provider in slot.options:
+            rank = affinity(slot.group, host.cell_of(provider.uuid, stock.host.tree), cells)
+            if isinstance(rank, str):
+                barred[provider.uuid] = rank
+            elif rank == 0 or not exacting:
+                ranked.append((rank, provider))
+        ranked.sort(key=lambda pair: pair[0])
+        found.append(replace(slot, options=tuple(provider for _, provider in ranked), barred=barred))
+    return found
+
+
+def _own_slots(
+    request: ClaimRequest, placed: Sequence[PlacedCell], stock: Stock, host: HostCells
+) -> Iterator[Slot]:
+    """What the cells' providers are to give: a slot for each provider and class, with that one option."""
+    group = next((each for each in request.groups if not each.suffix), RequestGroup())
+    for uuid, amounts in cell_amounts(placed, host, stock.host.tree).items():
+        provider = stock.host.tree[uuid]
+        for name, amount in amounts.items():
+            resources = {name: amount}
+            able = next(stock.obstacles(group, resources, provider), None) is None
+            yield Slot(group, resources, (provider,) if able else ())
+
+
+def _explained(
+    slots: Sequence[Slot],
+    chosen: Sequence[Provider],
+    placed: tuple[PlacedCell, ...],
+    units: FreeUnits,
+    host: HostCells,
+) -> Explanation:
+    allocations = summed(slots, chosen)
+    exact = first_units(allocations, pinned_first(units, placed, host))
+    return Explanation(True, allocations, exact, (), placed)
+
+
+def summed(slots: Sequence[Slot], chosen: Sequence[Provider]) -> Allocations:
+    """What each provider gives, all its slots together."""
+    found: dict[str, dict[str, int]] = {}
+    for slot, provider in zip(slots, chosen, strict=True):
+        for name, amount in slot.resources.items():
+            given = found.setdefault(provider.uuid, {})
+            given[name] = given.get(name, 0) + amount
+    return found
+
+
+def _refused(short: Iterable[Shortfall]) -> Explanation:
+    return Explanation(False, {}, {}, tuple(short))
+
+
+def _shortfall(misfit: Misfit, stock: Stock, host: HostCells) -> Shortfall:
+    uuid = next((cell.provider for cell in host.cells if cell.id == misfit.host_cell), None)
+    provider = stock.host.tree.get(uuid) if uuid else stock.host.root
+    reason = misfit.reason
+    if misfit.host_cell >= 0:
+        reason = f"guest cell {misfit.guest_cell}: host cell {misfit.host_cell} {misfit.reason}"
+    return Shortfall(
+        misfit.resource_class,
+        misfit.asked,
+        misfit.free,
+        provider.name if provider else "",
+        provider.uuid if provider else "",
+        reason,
+    )
+
+
+def covers_in_sum(request: ClaimRequest, stock: Stock) -> Explanation:
+    """Whether the amounts are there, whichever cells they are on, and all else as it must be.
+
+    For a consumer that holds something already: which cells that comes to is another question.
+    """
+    own = [provider for provider in stock.host.providers if stock.host.is_own(provider.uuid)]
+    slots, short = [], []
+    group = next((each for each in request.groups if not each.suffix), RequestGroup())
+    for name in (name for name in group.resources if name in CELL_CLASSES):
+        left = asked = group.resources[name]
+        for provider in own:
+            resources = {name: min(left, stock.free(provider, name))}
+            if resources[name]:
+                left -= resources[name]
+                able = next(stock.obstacles(group, resources, provider), None) is None
+                slots.append(Slot(group, resources, (provider,) if able else ()))
+        if left:
+            at = (stock.host.root.name, stock.host.root.uuid) if stock.host.root else ("", "")
+            reason = f"only {asked - left} of it are held"
+            short.append(Shortfall(name, asked, asked - left, *at, reason))
+    if short:
+        return _refused(short)
+    slots += slots_of(without_cells(request), stock)
+    search = Search(request, stock, slots)
+    if not all(slot.options for slot in slots) or not search.run():
+        return _refused(shortfalls(request, stock, slots, search))
+    return Explanation(True, {}, {}, ())

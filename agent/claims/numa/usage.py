@@ -1,0 +1,146 @@
+"""Who uses what of the host's NUMA cells, in memory: claims with cells of their own, and guests. Pure.
+
+Part of the ledger. A guest whose claim says which cells it has is counted by its claim; of any other guest
+counts what the driver tells of its memory, and the CPUs that it is pinned to.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from agent.claims.claim import Allocations, Claim
+from agent.claims.numa.host_cells import CellStock, HostCells, charged, use_of, use_of_guests
+from agent.driver import Guest, GuestState
+
+CPUS = "PCPU"
+_ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
+"""Their memory is free; their CPUs are kept for them, as every exact unit is."""
+
+
+class CellBook:
+    """`host` is what there is. `put` and `drop` follow the ledger's claims, `saw` the driver's guests."""
+
+    def __init__(self) -> None:
+        self.host = HostCells()
+        self._claims: dict[str, Claim] = {}
+        self._use: Counter[tuple[int, str]] = Counter()
+        self._charged: Counter[str] = Counter()
+        self._owners: dict[int, str] = {}
+        self._in_guests: dict[int, str] = {}
+        self._guests: dict[str, Guest] = {}
+        self._coming: dict[str, Guest] = {}
+
+    def refresh(self, host: HostCells) -> None:
+        self.host = host
+        self._use, self._charged = Counter(), Counter()
+        for claim in self._claims.values():
+            self._count(claim)
+
+    def put(self, claim: Claim) -> None:
+        """Count the claim, in the place of the one that its consumer had."""
+        self.drop(claim.consumer)
+        self._claims[claim.consumer] = claim
+        self._count(claim)
+        for cpu in _cpus_of(claim):
+            self._owners[cpu] = claim.consumer
+
+    def drop(self, consumer: str) -> None:
+        claim = self._claims.pop(consumer, None)
+        if claim is None:
+            return
+        use = use_of(claim.cells, self.host.small_page_kib)
+        self._use.subtract(use)
+        self._charged.subtract(charged(claim.allocations, use, self.host))
+        for cpu in _cpus_of(claim):
+            if self._owners.get(cpu) == consumer:
+                del self._owners[cpu]
+
+    def _count(self, claim: Claim) -> None:
+        use = use_of(claim.cells, self.host.small_page_kib)
+        self._use.update(use)
+        self._charged.update(charged(claim.allocations, use, self.host))
+
+    def saw(self, guests: Iterable[Guest]) -> None:
+        seen = tuple(guests)
+        self._in_guests = {
+            int(used.unit): guest.uuid
+            for guest in seen
+            for used in guest.units
+            if used.resource_class == CPUS and used.unit.isdecimal()
+        }
+        here = {guest.uuid: guest for guest in seen if guest.state not in _ABSENT}
+        self._guests = {uuid: guest for uuid, guest in here.items() if guest.memory}
+        self._coming = {uuid: guest for uuid, guest in self._coming.items() if uuid not in here}
+
+    def expect(self, consumer: str, guest: Guest | None) -> None:
+        """Its guest is about to come: its memory counts until `saw` is told of it. None: it does not come."""
+        self._coming.pop(consumer, None)
+        if guest is not None:
+            self._coming[consumer] = guest
+
+    def stock(
+        self,
+        consumer: str,
+        moving: Mapping[str, str],
+        others: Mapping[str, Allocations],
+        *,
+        keeps: bool = False,
+    ) -> CellStock:
+        """What is left for the consumer; `keeps`: besides what it has already, which goes to a migration.
+
+        `moving` {instance: migration} are the moves under way: a guest that moves is counted by its
+        migration. `others` {consumer: what it holds} are those who have no claim.
+        """
+        use, held = Counter(self._use), Counter(self._charged)
+        own = None if keeps else self._claims.get(consumer)
+        if own is not None:
+            mine = use_of(own.cells, self.host.small_page_kib)
+            use.subtract(mine)
+            held.subtract(charged(own.allocations, mine, self.host))
+        holder = None if keeps else consumer
+        guests = {**self._guests, **self._coming}
+        counted = [guest for guest in guests.values() if self._counts(guest, holder, moving)]
+        use.update(use_of_guests(counted, self.host, use))
+        held.update(self._charged_to(counted, moving, others))
+        cpus = frozenset(cpu for cpu, who in self._in_guests.items() if who == holder)
+        busy = frozenset(
+            cpu for held in (self._owners, self._in_guests) for cpu, who in held.items() if who != holder
+        )
+        memory = self._guests[consumer].memory if consumer in self._guests else ()
+        at = {
+            used.guest_cell: used.cell
+            for used in memory
+            if used.guest_cell is not None and used.cell is not None
+        }
+        on = {used.cell for used in memory if used.cell is not None}
+        on |= {cell.id for cell in self.host.cells if cell.dedicated & cpus}
+        return CellStock(self.host, use, busy, cpus, frozenset(on), {} if keeps else at, held)
+
+    def _charged_to(
+        self, guests: Iterable[Guest], moving: Mapping[str, str], others: Mapping[str, Allocations]
+    ) -> Counter[str]:
+        """What these guests, which no claim stands for, use of what somebody holds for them in placement."""
+        found: Counter[str] = Counter()
+        providers = {uuid for cell in self.host.cells for uuid in cell.page_providers.values()}
+        for guest in guests:
+            for holder in {guest.uuid, moving.get(guest.uuid, guest.uuid)}:
+                claim = self._claims.get(holder)
+                held = claim.allocations if claim else others.get(holder, {})
+                if not providers.isdisjoint(held):
+                    bound = replace(
+                        guest, memory=tuple(each for each in guest.memory if each.cell is not None)
+                    )
+                    found.update(charged(held, use_of_guests([bound], self.host, {}), self.host))
+        return found
+
+    def _counts(self, guest: Guest, holder: str | None, moving: Mapping[str, str]) -> bool:
+        claims = (self._claims.get(guest.uuid), self._claims.get(moving.get(guest.uuid, "")))
+        return guest.uuid != holder and not any(claim and claim.cells for claim in claims)
+
+
+def _cpus_of(claim: Claim) -> Iterable[int]:
+    """The host CPUs that nobody else may have."""
+    for classes in claim.units.values():
+        yield from (int(unit) for unit in classes.get(CPUS, ()) if unit.isdecimal())
+    for cell in claim.cells:
+        yield from cell.cpus

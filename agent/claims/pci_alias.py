@@ -1,0 +1,210 @@
+"""PCI devices by alias: `[pci] alias`, in nova's words, and what a request for some becomes. Pure.
+
+One device is one request group, so that each may come from a provider of its own. Groups are made where a
+request enters, from the configuration and the tree of that moment, and stay with the claim: a configuration
+that says something else later changes no claim that there is.
+Source: https://docs.openstack.org/nova/latest/configuration/config.html#pci.alias
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent.claims.request import (
+    DEVICE_PREFIX,
+    NUMA_POLICIES,
+    ClaimRequest,
+    RequestGroup,
+    checked,
+    is_device_group,
+)
+from agent.device_names import (
+    LIVE_MIGRATABLE,
+    TYPES,
+    custom_class,
+    custom_traits,
+    pci_class,
+    product_trait,
+    vendor_trait,
+)
+from agent.errors import SettingsError, UsageError
+from agent.nova_json import flag_of, id_of, known_object, text_of
+from agent.tree import ProviderTree
+
+SHOWN_MAX = 200
+
+_KEYS = (
+    *("name", "vendor_id", "product_id", "device_type", "numa_policy", "resource_class", "traits"),
+    *("live_migratable", "capability_type"),
+)
+_NAME = re.compile(r"[^\s:,]{1,255}")
+_MODEL_CLASS = re.compile(pci_class("[0-9A-F]{4}", "[0-9A-F]{4}"), re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A kind of device under the operator's name for it; ids are four hexadecimal digits.
+
+    `resource_class` None: the one that the host's providers of such devices have. `live_migratable` None: it
+    does not matter.
+    """
+
+    name: str
+    vendor_id: str | None = None
+    product_id: str | None = None
+    device_type: str | None = None
+    numa_policy: str | None = None
+    resource_class: str | None = None
+    traits: frozenset[str] = frozenset()
+    live_migratable: bool | None = None
+
+    @property
+    def model_traits(self) -> frozenset[str]:
+        """The traits of the providers that have such devices, beside the operator's own."""
+        found = {TYPES[self.device_type]} if self.device_type else set()
+        if self.vendor_id:
+            found.add(vendor_trait(self.vendor_id))
+        if self.product_id:
+            found.add(product_trait(self.product_id))
+        return frozenset(found)
+
+
+Aliases = Mapping[str, Alias]
+"""{name: alias}"""
+
+ExactUnits = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""{provider uuid: {class: (unit, ...)}}"""
+
+
+def parse_aliases(texts: Iterable[str]) -> Aliases:
+    """From JSON objects, one an alias; what is empty is none. Raises SettingsError with the text and why."""
+    found: dict[str, Alias] = {}
+    for text in filter(str.strip, texts):
+        shown = f"[pci] alias {text[:SHOWN_MAX]!r}"
+        try:
+            alias = _alias(json.loads(text))
+        except RecursionError as error:
+            raise SettingsError(f"{shown} is no JSON: it is nested too deeply.", option="alias") from error
+        except json.JSONDecodeError as error:
+            raise SettingsError(f"{shown} is no JSON: {error}.", option="alias") from error
+        except ValueError as error:
+            raise SettingsError(f"{shown}: {error}.", option="alias") from error
+        if alias.name in found:
+            raise SettingsError(
+                f"{shown}: the name {alias.name!r} is given twice; for one alias of several models give them "
+                "one resource_class in [pci] device_spec, and name that here.",
+                option="alias",
+            )
+        found[alias.name] = alias
+    return found
+
+
+def _alias(data: object) -> Alias:
+    given = known_object(data, _KEYS)
+    name = text_of(given, "name")
+    if name is None or not _NAME.fullmatch(name):
+        raise ValueError("it needs a name without blanks, colons and commas, by which a flavor asks for it")
+    _choice(given, "capability_type", ("pci",))
+    resource_class = text_of(given, "resource_class")
+    alias = Alias(
+        name,
+        vendor_id=id_of(given, "vendor_id"),
+        product_id=id_of(given, "product_id"),
+        device_type=_choice(given, "device_type", tuple(TYPES)),
+        numa_policy=_choice(given, "numa_policy", NUMA_POLICIES),
+        resource_class=None if resource_class is None else custom_class(resource_class),
+        traits=custom_traits((text_of(given, "traits") or "").split(",")),
+        live_migratable=flag_of(given, "live_migratable"),
+    )
+    if alias.resource_class is None and (alias.vendor_id is None or alias.product_id is None):
+        raise ValueError("it says of no device what it is: give vendor_id and product_id, or resource_class")
+    return alias
+
+
+def _choice(data: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str | None:
+    text = text_of(data, key)
+    if text is not None and text not in choices:
+        raise ValueError(f"{key} is one of {', '.join(choices)}, not {text!r}")
+    return text
+
+
+def with_devices(
+    request: ClaimRequest, aliases: Aliases, tree: ProviderTree, units: ExactUnits
+) -> ClaimRequest:
+    """The request with a group for each device that it asks for by alias.
+
+    `units` are the exact units that the tree's providers offer. Raises UsageError for an alias that is not
+    configured, or that means devices of several classes.
+    """
+    if not request.pci:
+        return request
+    if any(is_device_group(group) for group in request.groups):
+        raise UsageError(
+            f"groups: suffixes that begin with {DEVICE_PREFIX!r} are kept for devices asked for by alias."
+        )
+    made: list[RequestGroup] = []
+    for name, count in request.pci:
+        alias = aliases.get(name)
+        if alias is None:
+            raise UsageError(
+                f"pci_passthrough:alias: no alias {name!r} is configured on this host; [pci] alias has "
+                f"{', '.join(sorted(aliases)) or 'none'}.",
+                alias=name,
+            )
+        wanted = _wanted(alias, request.topology.pci_numa_policy, tree, units)
+        made += [
+            replace(wanted, suffix=f"{DEVICE_PREFIX}{number}")
+            for number in range(len(made), len(made) + count)
+        ]
+    return checked(replace(request, groups=(*request.groups, *made)))
+
+
+def as_asked(request: ClaimRequest) -> ClaimRequest:
+    """The request as it was before it got groups for its devices."""
+    if not request.pci:
+        return request
+    return replace(request, groups=tuple(group for group in request.groups if not is_device_group(group)))
+
+
+def _wanted(alias: Alias, numa_policy: str | None, tree: ProviderTree, units: ExactUnits) -> RequestGroup:
+    resource_class = alias.resource_class or _reported_class(alias, tree, units)
+    required = alias.traits | alias.model_traits
+    if (
+        alias.vendor_id
+        and alias.product_id
+        and resource_class == pci_class(alias.vendor_id, alias.product_id)
+    ):
+        # The class says it already, also where a driver does not say it by traits.
+        required -= {vendor_trait(alias.vendor_id), product_trait(alias.product_id)}
+    if alias.live_migratable:
+        required |= {LIVE_MIGRATABLE}
+    return RequestGroup(
+        resources={resource_class: 1},
+        required=tuple(frozenset({trait}) for trait in sorted(required)),
+        forbidden=frozenset({LIVE_MIGRATABLE}) if alias.live_migratable is False else frozenset(),
+        numa_policy=numa_policy or alias.numa_policy or "legacy",
+    )
+
+
+def _reported_class(alias: Alias, tree: ProviderTree, units: ExactUnits) -> str:
+    """The class of such devices on this host; where there are none, the one that they would have."""
+    assert alias.vendor_id is not None and alias.product_id is not None
+    types = frozenset(TYPES.values())
+    found = {
+        resource_class
+        for provider in tree
+        if alias.model_traits <= provider.traits and types & provider.traits
+        for resource_class in units.get(provider.uuid, {})
+        if resource_class in provider.inventories
+    }
+    own = pci_class(alias.vendor_id, alias.product_id)
+    found = {own} if own in found else {name for name in found if not _MODEL_CLASS.fullmatch(name)}
+    if len(found) > 1:
+        raise UsageError(
+            f"pci_passthrough:alias: {alias.name!r} means devices of the classes {', '.join(sorted(found))}: "
+            "say in [pci] alias which one, by resource_class.",
+            alias=alias.name,
+        )
+    return found.pop() if found else own

@@ -1,0 +1,120 @@
+"""Why a request does not fit, resource by resource and provider by provider. Pure."""
+
+from collections.abc import Iterator
+
+from agent.claims.claim import Shortfall
+from agent.claims.fit_search import STEPS_MAX, Host, Search, Slot, Stock, one_of
+from agent.claims.request import ClaimRequest
+from agent.tree import Provider
+
+
+def shortfalls(
+    request: ClaimRequest, stock: Stock, slots: list[Slot], search: Search
+) -> tuple[Shortfall, ...]:
+    """At least one; `search` is the one that failed."""
+    alone = tuple(short for slot in slots if not slot.options for short in _of_slot(slot, stock))
+    if alone:
+        return alone
+    if search.gave_up:
+        asked = sum(request.resources.values())
+        reason = f"no arrangement was found within {STEPS_MAX} steps; ask for fewer groups at once"
+        return (_at(stock.host.root, "", asked, 0, reason),)
+    if Search(request, stock, slots, traits=False).run():
+        return tuple(_of_traits(stock, slots))
+    if Search(request, stock, slots, subtrees=False).run():
+        return tuple(_of_subtrees(request, stock, slots))
+    if Search(request, stock, slots, isolated=False).run():
+        return tuple(_of_isolation(stock, slots))
+    return tuple(_of_crowding(stock, slots))
+
+
+def _of_slot(slot: Slot, stock: Stock) -> Iterator[Shortfall]:
+    """A slot that no provider can serve even by itself."""
+    candidates = [
+        one for one in stock.host.providers if any(name in one.inventories for name in slot.resources)
+    ]
+    for provider in candidates:
+        for name, reason in stock.obstacles(slot.group, slot.resources, provider):
+            free = stock.free(provider, name)
+            yield _at(provider, name, slot.resources.get(name, 0), free, _in_group(slot, reason))
+        if provider.uuid in slot.barred:
+            for name, amount in slot.resources.items():
+                reason = _in_group(slot, slot.barred[provider.uuid])
+                yield _at(provider, name, amount, stock.free(provider, name), reason)
+    if not candidates:
+        for name, amount in (slot.resources or {"": 0}).items():
+            yield _at(stock.host.root, name, amount, 0, _in_group(slot, _nothing(slot, stock.host)))
+
+
+def _nothing(slot: Slot, host: Host) -> str:
+    if host.root is None:
+        return "the host has no inventory yet"
+    if slot.resources:
+        return "no provider of this host has it"
+    wanted = [one_of("trait", any_of) for any_of in slot.group.required]
+    wanted += [one_of("aggregate", any_of) for any_of in slot.group.member_of]
+    return f"no provider of this host has {' and '.join(wanted)}"
+
+
+def _in_group(slot: Slot, reason: str) -> str:
+    return f"group {slot.group.suffix!r}: {reason}" if slot.group.suffix else reason
+
+
+def _of_traits(stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
+    unsuffixed = [slot for slot in slots if not slot.group.suffix]
+    able = [provider for slot in unsuffixed for provider in slot.options]
+    missing = [
+        one_of("trait", any_of)
+        for any_of in unsuffixed[0].group.required
+        if not any(any_of & provider.traits for provider in able)
+    ]
+    reason = "the providers that have the required traits cannot give all of the group together"
+    if missing:
+        reason = f"no provider that can give any of the group has {' or '.join(missing)}"
+    for slot in unsuffixed:
+        yield from _everywhere(slot, stock, reason)
+
+
+def _of_subtrees(request: ClaimRequest, stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
+    for suffixes in request.same_subtree:
+        called = ", ".join(map(repr, sorted(suffixes)))
+        for slot in slots:
+            if slot.group.suffix in suffixes:
+                reason = f"the groups {called} must lie in one subtree, and here they do not fit together"
+                yield from _everywhere(slot, stock, reason)
+
+
+def _of_isolation(stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
+    suffixed = [slot for slot in slots if slot.group.suffix]
+    within = {one.uuid for slot in suffixed for one in slot.options}
+    reason = (
+        f"group_policy isolate puts each of {len(suffixed)} groups on a provider of its own, "
+        f"and {len(within)} can serve them"
+    )
+    for slot in suffixed:
+        yield from _everywhere(slot, stock, reason)
+
+
+def _of_crowding(stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
+    """Each slot fits by itself; what several ask for is not there for all of them."""
+    for name in dict.fromkeys(name for slot in slots for name in slot.resources):
+        askers = [slot for slot in slots if name in slot.resources]
+        if len(askers) < 2:
+            continue
+        asked = sum(slot.resources[name] for slot in askers)
+        for provider in {one.uuid: one for slot in askers for one in slot.options}.values():
+            called = ", ".join(repr(slot.group.suffix) for slot in askers)
+            free = stock.free(provider, name)
+            yield _at(provider, name, asked, free, f"the groups {called} together ask for more than fits")
+
+
+def _everywhere(slot: Slot, stock: Stock, reason: str) -> Iterator[Shortfall]:
+    for name, amount in (slot.resources or {"": 0}).items():
+        for provider in slot.options:
+            yield _at(provider, name, amount, stock.free(provider, name), _in_group(slot, reason))
+
+
+def _at(provider: Provider | None, name: str, asked: int, free: int, reason: str) -> Shortfall:
+    if provider is None:
+        return Shortfall(name, asked, free, "", "", reason)
+    return Shortfall(name, asked, free, provider.name, provider.uuid, reason)

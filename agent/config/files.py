@@ -1,0 +1,275 @@
+"""From configuration files to checked values, each with where it came from.
+
+oslo.config alone takes a misspelt option in silence and finds a bad value only when somebody reads it. So
+each reading makes a new ConfigOpts, reads every option once, and refuses what it does not know.
+Source: https://docs.openstack.org/oslo.config/latest/reference/
+"""
+
+import difflib
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from oslo_config import cfg
+
+from agent.config.options import Options, allowed, options_of, with_groups
+from agent.errors import SettingsError
+
+MASK = "***"
+STORES = (
+    Path("/run/credentials/plimsoll-agent.service"),
+    *(Path(each) for each in ("/etc/credstore", "/run/credstore", "/usr/lib/credstore")),
+)
+"""Where the service's credentials are: those of the running one, and what the next one would be handed."""
+
+Sections = Mapping[str, Mapping[str, list[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """One option's value; `origin` is "default", a file, "environment NAME" or "credential NAME or file"."""
+
+    value: Any
+    origin: str = "default"
+    secret: bool = False
+
+    def __repr__(self) -> str:
+        return f"Configured({MASK if self.secret else self.value!r}, {self.origin!r})"
+
+
+Table = Mapping[str, Mapping[str, Configured]]
+"""{group: {option: Configured}}, every option there is."""
+
+
+def expand(files: Sequence[Path], directories: Sequence[Path]) -> tuple[Path, ...]:
+    """The files, then each directory's *.conf by name, no hidden ones, which are editors'.
+
+    Raises SettingsError for what is not there.
+    """
+    found = list(files)
+    for directory in directories:
+        try:
+            found.extend(sorted(path for path in directory.iterdir() if path.match("[!.]*.conf")))
+        except OSError as error:
+            raise unreadable("directory", directory, error) from error
+    return tuple(found)
+
+
+def unreadable(kind: str, path: Path, error: OSError) -> SettingsError:
+    """`kind` is file or directory."""
+    remedy = " Ask as root, or as the agent's user." if isinstance(error, PermissionError) else ""
+    return SettingsError(
+        f"The configuration {kind} {path} cannot be read: {error.strerror}.{remedy}", file=str(path)
+    )
+
+
+def read(files: Sequence[Path], options: Options) -> Table:
+    """Every option's value: environment over files, later files over earlier ones, defaults last.
+
+    Raises SettingsError with file, group, option, value and what is allowed.
+    """
+    parsed = [(path, _parse(path)) for path in files]
+    for path, sections in parsed:
+        _check_known(path, sections, options)
+    options = with_groups(options, (group for _, sections in parsed for group in sections))
+    _check_environment(options)
+    conf = cfg.ConfigOpts()
+    for group, declared in options.items():
+        conf.register_opts(declared, group=None if group == "DEFAULT" else group)
+    try:
+        conf(
+            args=[],
+            project="plimsoll",
+            default_config_files=[str(path) for path in files],
+            default_config_dirs=[],
+        )
+    except cfg.Error as error:
+        raise SettingsError(f"The configuration cannot be used: {error}.") from error
+    return MappingProxyType(
+        {
+            group: MappingProxyType({option.dest: _value(conf, group, option, parsed) for option in declared})
+            for group, declared in options.items()
+        }
+    )
+
+
+def _parse(path: Path) -> Sections:
+    sections: dict[str, dict[str, list[str]]] = {}
+    try:
+        cfg.ConfigParser(str(path), sections).parse()
+    except OSError as error:
+        raise unreadable("file", path, error) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"The configuration file {path} is not UTF-8 text.", file=str(path)) from error
+    except cfg.ParseError as error:
+        # The line itself is left out: it may hold a secret.
+        raise SettingsError(
+            f"The configuration file {path} cannot be understood at line {error.lineno}: {error.msg}.",
+            file=str(path),
+            line=error.lineno,
+        ) from error
+    merged: dict[str, dict[str, list[str]]] = {}
+    for name, assignments in sections.items():
+        for option, values in assignments.items():
+            merged.setdefault(_group_name(name), {}).setdefault(option, []).extend(values)
+        merged.setdefault(_group_name(name), {})
+    return merged
+
+
+def _group_name(name: str) -> str:
+    return "DEFAULT" if name.upper() == "DEFAULT" else name.lower()
+
+
+def _check_known(path: Path, sections: Sections, options: Options) -> None:
+    for group, assignments in sections.items():
+        declared = options_of(group, options)
+        if declared is None:
+            raise SettingsError(
+                f"{path}: there is no group [{group}]{_nearest(group, options)}.", file=str(path), group=group
+            )
+        known = [option.dest for option in declared]
+        for name in assignments:
+            if name not in known:
+                hint = _nearest(name, known) or _elsewhere(name, options)
+                raise SettingsError(
+                    f"{path}: [{group}] has no option {name!r}{hint}.",
+                    file=str(path),
+                    group=group,
+                    option=name,
+                )
+
+
+def _check_environment(options: Options) -> None:
+    """OS_<GROUP>__<OPTION> of one of our groups must name one of its options; other groups are not ours."""
+    by_upper = {group.upper(): group for group in options if group != "DEFAULT"}
+    for variable in os.environ:
+        group_part, separator, name = variable.removeprefix("OS_").partition("__")
+        group = by_upper.get(group_part)
+        if not variable.startswith("OS_") or not separator or group is None:
+            continue
+        known = [option.dest for option in options[group]]
+        if name.lower() not in known:
+            hint = _nearest(name.lower(), known)
+            raise SettingsError(
+                f"The environment variable {variable} names no option of [{group}]{hint}.",
+                file="environment",
+                group=group,
+                option=name.lower(),
+            )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; the nearest one is {close[0]!r}" if close else ""
+
+
+def _elsewhere(name: str, options: Options) -> str:
+    groups = [group for group, declared in options.items() if name in {option.dest for option in declared}]
+    return f"; it belongs into [{groups[0]}]" if groups else ""
+
+
+def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> Configured:
+    origin = _origin(group, option, parsed)
+    text = _text(group, option, origin, parsed)
+    try:
+        value = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
+    except ValueError as error:
+        if text.strip() or option.default is not None:
+            _refuse(group, option, origin, text, str(error).rpartition("is not valid: ")[2])
+        value = None
+    except cfg.Error as error:
+        _refuse(group, option, origin, text, str(error), ", with $$ for a dollar sign")
+    if value == "" and option.default is None:
+        value = None  # "option =" is how a file leaves it unset
+    if value is None and option.secret:
+        return _credential(group, option)
+    if option.secret:
+        _check_kept(group, option, origin)
+    return Configured(_frozen(value), origin, bool(option.secret))
+
+
+def _origin(group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> str:
+    variable = f"OS_{group.upper()}__{option.dest.upper()}"
+    if variable in os.environ:
+        return f"environment {variable}"
+    for path, sections in reversed(parsed):
+        if option.dest in sections.get(group, {}):
+            return str(path)
+    return "default"
+
+
+def _text(group: str, option: Any, origin: str, parsed: Sequence[tuple[Path, Sections]]) -> str:
+    if origin.startswith("environment "):
+        return os.environ[origin.removeprefix("environment ")]
+    found = [sections[group][option.dest][-1] for path, sections in parsed if str(path) == origin]
+    return found[-1] if found else str(option.default)
+
+
+def _refuse(group: str, option: Any, origin: str, text: str, why: str, hint: str = "") -> NoReturn:
+    shown = MASK if option.secret else text
+    reason = "" if option.secret else f" ({why.rstrip('.')})"
+    raise SettingsError(
+        f"{origin}: [{group}] {option.dest} = {shown} is not allowed{reason}; "
+        f"allowed is {allowed(option)}{hint}.",
+        file=origin,
+        group=group,
+        option=option.dest,
+        value=shown,
+        allowed=allowed(option),
+    )
+
+
+def _check_kept(group: str, option: Any, origin: str) -> None:
+    """A secret is for its owner alone. Raises SettingsError where others may read it."""
+    name = f"{group}.{option.dest}"
+    better = f"better, take it out and hand it over as a credential (LoadCredential={name}:PATH)"
+    if origin.startswith("environment "):
+        why, remedy = "others can see the environment of a service (systemctl show)", better
+    else:
+        mode = stat.S_IMODE(Path(origin).stat().st_mode)
+        if not mode & (stat.S_IRWXG | stat.S_IRWXO):
+            return
+        why = f"others than its owner may open that file (mode {mode:04o})"
+        remedy = f"chmod it to 0600, for the agent's user; {better}"
+    raise SettingsError(
+        f"{origin}: [{group}] {option.dest} is a secret, and {why}: {remedy}.",
+        file=origin,
+        group=group,
+        option=option.dest,
+    )
+
+
+def _credential(group: str, option: Any) -> Configured:
+    """A secret that systemd hands over (LoadCredential=GROUP.OPTION), None where it does not.
+
+    A command that is run by hand finds it where systemd has it for the service, if it may read that.
+    Source: https://systemd.io/CREDENTIALS/
+    """
+    name = f"{group}.{option.dest}"
+    handed = os.environ.get("CREDENTIALS_DIRECTORY")
+    for path in [Path(handed) / name] if handed else [directory / name for directory in STORES]:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            if not handed and isinstance(error, PermissionError):
+                continue
+            raise SettingsError(
+                f"The credential {name} cannot be read: {error}.", group=group, option=option.dest
+            ) from error
+        origin = f"credential {name}" if handed else f"credential {path}"
+        return Configured(text.removesuffix("\n"), origin, True)
+    return Configured(None, "default", True)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, dict):
+        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
+    return value

@@ -1,0 +1,54 @@
+"""Reading the directory of provider config files ([compute] provider_config_location)."""
+
+from pathlib import Path
+
+from agent.errors import SettingsError
+from agent.providers.provider_config import BYTES_MAX, Entry, ProviderConfig, merged, parse
+
+FILES_MAX = 64
+SUFFIX = ".yaml"
+
+
+def load(directory: Path, *, required: bool) -> ProviderConfig:
+    """All entries of the directory's *.yaml files, by the files' names, as nova reads them: no hidden ones,
+    which are editors'.
+
+    Without `required` a directory that is not there holds nothing. Raises SettingsError with file and key.
+    """
+    try:
+        files = sorted(path for path in directory.iterdir() if path.match(f"[!.]*{SUFFIX}"))
+    except FileNotFoundError as error:
+        if not required:
+            return ProviderConfig()
+        raise _unreadable(directory, error) from error
+    except OSError as error:
+        raise _unreadable(directory, error) from error
+    if len(files) > FILES_MAX:
+        raise SettingsError(
+            f"{directory} has {len(files)} provider config files; {FILES_MAX} are read at most.",
+            file=str(directory),
+        )
+    entries: list[Entry] = []
+    for path in files:
+        entries.extend(parse(_content(path), str(path)))
+    return merged(entries)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise SettingsError(
+            f"The provider config file {path} cannot be read: {error.strerror}.", file=str(path)
+        ) from error
+
+
+def _unreadable(directory: Path, error: OSError) -> SettingsError:
+    return SettingsError(
+        f"[compute] provider_config_location = {directory} cannot be read: {error.strerror}; make it, "
+        "readable for the agent, or take the option out.",
+        file=str(directory),
+        group="compute",
+        option="provider_config_location",
+    )

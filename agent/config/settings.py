@@ -1,0 +1,398 @@
+"""The agent's settings: read and checked whole, then frozen; a bad reload leaves the running ones."""
+
+import grp
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+from agent.claims.pci_alias import Aliases, parse_aliases
+from agent.config import provider_config_files as provider_config_files
+from agent.config.access import Access
+from agent.config.address import Address
+from agent.config.files import MASK, Configured, Table, expand, read, unreadable
+from agent.config.options import (
+    NEED_RESTART,
+    PROVIDER_CONFIG_LOCATION,
+    all_options,
+    allowed,
+    driver_class,
+    driver_classes,
+    is_pattern,
+    with_groups,
+)
+from agent.cpuset import format_cpu_set
+from agent.driver import DriverSettings, HostSettings
+from agent.errors import SettingsError
+from agent.providers.provider_config import ProviderConfig
+
+DEFAULT_FILE = Path("/etc/plimsoll/plimsoll.conf")
+DEFAULT_DIRECTORY = Path("/etc/plimsoll/conf.d")
+READERS_GROUP = "plimsoll"
+
+HOST_NAME_CHARS_MAX = 200
+SOCKET_PATH_BYTES_MAX = 107
+SAMPLE_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSettings:
+    """[placement]; `serve` and what begins so is for the embedded kind, all else but `kind` and `timeout`
+    (seconds) for the remote kind, as in keystoneauth.
+    """
+
+    kind: str = "embedded"
+    serve: tuple[str, ...] = ()
+    serve_tokens: str | None = None
+    serve_tls_cert: str | None = None
+    serve_tls_key: str | None = None
+    auth_type: str = "password"
+    auth_url: str | None = None
+    endpoint_override: str | None = None
+    region_name: str | None = None
+    valid_interfaces: tuple[str, ...] = ("internal", "public")
+    timeout: int = 15
+    cafile: str | None = None
+    insecure: bool = False
+    certfile: str | None = None
+    keyfile: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    user_domain_name: str | None = "Default"
+    project_name: str | None = "service"
+    project_domain_name: str | None = "Default"
+    token: str | None = field(default=None, repr=False)
+    application_credential_id: str | None = None
+    application_credential_secret: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """[api]; `access` is who may do what, by the ids of today."""
+
+    socket: Path
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """[http]"""
+
+    listen: tuple[Address, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    level: str = "info"
+    format: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything the agent is told. Intervals are seconds; `association_refresh_s` 0 is never."""
+
+    host: str
+    state_path: Path
+    compute_driver: str
+    update_resources_interval_s: int
+    association_refresh_s: int
+    audit_interval_s: int
+    audit_heal_own: bool
+    driver: DriverSettings
+    placement: PlacementSettings
+    api: ApiSettings
+    http: HttpSettings
+    log: LogSettings
+    pci_aliases: Aliases = field(default_factory=dict)
+    provider_config: ProviderConfig = field(default_factory=ProviderConfig)
+    files: tuple[Path, ...] = ()
+    table: Table = field(default_factory=dict, repr=False)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The values that must never be shown."""
+        return frozenset(
+            item.value
+            for options in self.table.values()
+            for item in options.values()
+            if item.secret and item.value
+        )
+
+
+def load(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) -> Settings:
+    """Read and check everything; without arguments, /etc/plimsoll/plimsoll.conf and conf.d where they exist.
+
+    Raises SettingsError; nothing that is running is touched.
+    """
+    files, directories = tuple(config_files), tuple(config_dirs)
+    if not files and not directories:
+        try:
+            files = (DEFAULT_FILE,) if DEFAULT_FILE.exists() else ()
+            directories = (DEFAULT_DIRECTORY,) if DEFAULT_DIRECTORY.is_dir() else ()
+        except OSError as error:  # the package's is open to root and the agent's group
+            raise unreadable("file", DEFAULT_FILE, error) from error
+    files = expand(files, directories)
+    return build(read(files, all_options(driver_classes()[0])), files)
+
+
+def check_driver(settings: Settings) -> None:
+    """What only the driver knows of its own options. Connects to nothing. Raises SettingsError."""
+    driver_class(settings.compute_driver).create(settings.driver).close()
+
+
+def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
+    """Settings from single good values; raises SettingsError where they do not go together."""
+    default, compute = _values(table, "DEFAULT"), _values(table, "compute")
+    host_settings = HostSettings(
+        **{option.name: {**default, **compute}[option.name] for option in fields(HostSettings)}
+    )
+    groups = with_groups(driver_class(default["compute_driver"]).OPTIONS, table)
+    settings = Settings(
+        host=_host(default["host"]),
+        state_path=_absolute("state_path", default["state_path"]),
+        compute_driver=default["compute_driver"],
+        update_resources_interval_s=default["update_resources_interval"],
+        association_refresh_s=compute["resource_provider_association_refresh"],
+        audit_interval_s=table["audit"]["interval"].value,
+        audit_heal_own=table["audit"]["heal"].value == "own",
+        driver=DriverSettings(
+            host=default["host"],
+            host_settings=host_settings,
+            options=MappingProxyType(
+                {
+                    group: MappingProxyType(
+                        {option.dest: table[group][option.dest].value for option in options}
+                    )
+                    for group, options in groups.items()
+                }
+            ),
+            state_path=_absolute("state_path", default["state_path"]),
+        ),
+        placement=PlacementSettings(**_values(table, "placement")),
+        api=_api(_values(table, "api")),
+        http=HttpSettings(tuple(map(Address.parse, table["http"]["listen"].value))),
+        log=LogSettings(**_values(table, "log")),
+        pci_aliases=parse_aliases(table["pci"]["alias"].value),
+        provider_config=_provider_config(table["compute"]["provider_config_location"].value),
+        files=files,
+        table=table,
+    )
+    _check_cpus(host_settings)
+    _check_placement(settings.placement)
+    return settings
+
+
+def _values(table: Table, group: str) -> dict[str, Any]:
+    return {option: configured.value for option, configured in table[group].items()}
+
+
+def _provider_config(location: str) -> ProviderConfig:
+    """What the files in that directory say; the default one need not be there."""
+    if not location:
+        return ProviderConfig()
+    directory = _absolute("[compute] provider_config_location", location)
+    return provider_config_files.load(directory, required=location != PROVIDER_CONFIG_LOCATION)
+
+
+def _host(name: str) -> str:
+    if not 1 <= len(name) <= HOST_NAME_CHARS_MAX or not name.isprintable() or name.split() != [name]:
+        raise SettingsError(
+            f"[DEFAULT] host = {name!r} cannot name a host; allowed are 1 to {HOST_NAME_CHARS_MAX} printable "
+            "characters without blanks.",
+            group="DEFAULT",
+            option="host",
+            value=name,
+        )
+    return name
+
+
+def _absolute(option: str, value: str) -> Path:
+    path = Path(value)
+    if not path.is_absolute():
+        raise SettingsError(
+            f"{option} = {value} must be a path from the root, such as /var/lib/plimsoll.",
+            option=option,
+            value=value,
+        )
+    return path
+
+
+def _api(values: Mapping[str, Any]) -> ApiSettings:
+    socket = _absolute("socket", values["socket"])
+    if len(bytes(socket)) > SOCKET_PATH_BYTES_MAX:
+        raise SettingsError(
+            f"[api] socket = {socket} is too long; a socket's path has up to {SOCKET_PATH_BYTES_MAX} bytes.",
+            group="api",
+            option="socket",
+            value=str(socket),
+        )
+    readers = values["readers"]
+    if readers is None:
+        readers = (f"@{READERS_GROUP}",) if _group_exists(READERS_GROUP) else ()
+    return ApiSettings(socket, Access.parse(readers, values["claimers"], values["admins"]))
+
+
+def _group_exists(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _check_cpus(host: HostSettings) -> None:
+    both = (host.cpu_shared_set or frozenset()) & (host.cpu_dedicated_set or frozenset())
+    if both:
+        raise SettingsError(
+            f"[compute] cpu_shared_set and cpu_dedicated_set both name CPU {format_cpu_set(both)}; "
+            "a CPU is either shared or dedicated, take it out of one of them.",
+            group="compute",
+            option="cpu_dedicated_set",
+        )
+    if host.reserved_host_cpus and host.cpu_dedicated_set and host.cpu_shared_set is None:
+        raise SettingsError(
+            f"[DEFAULT] reserved_host_cpus = {host.reserved_host_cpus} reserves nothing: all CPUs for guests "
+            "are dedicated; leave CPUs out of [compute] cpu_dedicated_set instead.",
+            group="DEFAULT",
+            option="reserved_host_cpus",
+        )
+
+
+def _check_placement(placement: PlacementSettings) -> None:
+    if placement.kind != "remote":
+        return
+    if placement.serve:
+        raise SettingsError(
+            f"[placement] serve = {','.join(placement.serve)} is for kind = embedded: a remote placement is "
+            "served by its own host. Take it out.",
+            group="placement",
+            option="serve",
+        )
+    needed = {
+        "password": ("auth_url", "username", "password"),
+        "v3applicationcredential": ("auth_url", "application_credential_id", "application_credential_secret"),
+        "admin_token": ("endpoint_override", "token"),
+        "none": ("endpoint_override",),
+    }.get(placement.auth_type, ())
+    missing = [name for name in needed if not getattr(placement, name)]
+    if missing:
+        raise SettingsError(
+            f"[placement] kind = remote, auth_type = {placement.auth_type} needs {' and '.join(missing)}; "
+            "set it (a secret by LoadCredential=placement.OPTION), or use kind = embedded.",
+            group="placement",
+            option=missing[0],
+        )
+    for name in ("auth_url", "endpoint_override"):
+        if _has_password(getattr(placement, name)):
+            raise SettingsError(
+                f"[placement] {name} has a password in it, which errors would tell: take it out, and use "
+                "username and password.",
+                group="placement",
+                option=name,
+            )
+    if bool(placement.certfile) != bool(placement.keyfile):
+        raise SettingsError(
+            "[placement] certfile and keyfile go together; set both or none.",
+            group="placement",
+            option="certfile",
+        )
+
+
+def _has_password(url: str | None) -> bool:
+    try:
+        return urlsplit(url or "").password is not None
+    except ValueError:
+        return False  # it is no URL: whoever uses it says so
+
+
+def describe(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
+    """JSON-ready {group: {option: {value, origin}}}, secrets masked."""
+    return {
+        group: {
+            option: {
+                "value": MASK if item.secret and item.value else _plain(item.value),
+                "origin": item.origin,
+            }
+            for option, item in options.items()
+        }
+        for group, options in settings.table.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return format_cpu_set(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What a reload came to: `changed` is in force, `restart` needs a restart; each "[group] option"."""
+
+    settings: Settings
+    changed: tuple[str, ...]
+    restart: tuple[str, ...]
+
+
+def reload(
+    running: Settings, config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()
+) -> Reloaded:
+    """Load anew and keep what the process is built on. Raises SettingsError; `running` is then still good."""
+    wanted = load(config_files, config_dirs)
+    table: dict[str, Mapping[str, Configured]] = {}
+    changed: list[str] = []
+    restart: list[str] = []
+    for group, options in wanted.table.items():
+        merged = dict(options)
+        for option, new in options.items():
+            old = running.table.get(group, {}).get(option)
+            if old is None:  # a group that was not in the file before
+                changed.extend([f"[{group}] {option}"] if new.origin != "default" else [])
+                continue
+            if option in NEED_RESTART.get(group, ()):
+                merged[option] = old
+            if old.value != new.value:
+                (restart if option in NEED_RESTART.get(group, ()) else changed).append(f"[{group}] {option}")
+        table[group] = merged
+    changed.extend(f"[{group}]" for group in running.table if group not in wanted.table)
+    settings = build(table, wanted.files)
+    if settings.provider_config != running.provider_config:
+        changed.append("the provider config files")
+    return Reloaded(settings, tuple(changed), tuple(restart))
+
+
+def sample() -> str:
+    """A configuration file with every option, the installed drivers' too, commented out at its default."""
+    blocks = ["# Every option of Plimsoll, at its default; `plimsoll config validate` checks a file.\n"]
+    for group, options in all_options(driver_classes()[0]).items():
+        blocks.append(f"\n{'#' * is_pattern(group)}[{group}]\n")
+        blocks.extend(_sample_option(option) for option in options)
+    return "".join(blocks)
+
+
+def _sample_option(option: Any) -> str:
+    lines = textwrap.wrap(
+        option.help or option.dest, SAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# "
+    )
+    choices = getattr(option.type, "choices", None) or {}
+    if any(choices.values()):
+        lines.extend(f"#   {choice}: {meaning}" for choice, meaning in choices.items())
+    elif allowed(option) != "text":
+        lines.append(f"# Allowed: {allowed(option)}.")
+    default = option.sample_default if option.sample_default is not None else option.default
+    return "\n".join(("", *lines, f"#{option.dest} = {_sample_default(default)}".rstrip(), ""))
+
+
+def _sample_default(default: Any) -> str:
+    if default is None:
+        return ""
+    if isinstance(default, list):
+        return ",".join(default)
+    return str(default).lower() if isinstance(default, bool) else str(default)

@@ -1,0 +1,289 @@
+"""The daemon's process: start in order, serve, reload, stop in order.
+
+Start: settings, state, identity, driver, placement, recovery, first pass, API socket, READY=1. The hypervisor
+or placement being away is no reason not to start: the agent is degraded then, claims are closed, and the loop
+tries again.
+"""
+
+import os
+import queue
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from agent import log
+from agent.api.server import ApiServer
+from agent.config import settings
+from agent.config.options import driver_class
+from agent.config.settings import Settings
+from agent.daemon.assemble import assemble
+from agent.daemon.jobs import Jobs
+from agent.driver import Driver
+from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
+from agent.placement.connect import open_transport
+from agent.state.identity import NAME_FILE, Identity, establish
+from agent.state.journal import Journal
+from agent.status.condition import State
+from agent.status.listener import HttpListener
+from agent.status.metrics import Meters
+from agent.status.recorder import Observer
+from agent.systemd import log_setup
+from agent.systemd.notify import Notifier
+
+LOG = log.get(__name__)
+
+DEBOUNCE_S = 0.3
+SIGNAL_LATE_S = 1.0
+AUDIT = "audit"
+DELIVER_INTERVAL_S = 10.0
+HEARTBEAT_INTERVAL_S = 10.0
+HEARTBEATS_PER_WATCHDOG = 3
+START_EXTENSION_S = 300.0
+STATE_MODE = 0o700
+OTHERS_MAY_WRITE = 0o002
+
+LOOK, VERIFY, DELIVER, HEARTBEAT = "look", "verify", "deliver", "heartbeat"
+
+
+def run(
+    config_files: Sequence[Path] = (),
+    config_dirs: Sequence[Path] = (),
+    environment: Mapping[str, str] = os.environ,
+) -> int:
+    """Be the daemon until a signal ends it. Returns one of `agent.errors.ExitCode`; logs what was wrong."""
+    log_setup.configure("info", "auto")
+    try:
+        read = settings.load(config_files, config_dirs)
+        log_setup.configure(read.log.level, read.log.format, read.secrets)
+        with Service(read, config_files, config_dirs, Notifier(environment)) as service:
+            service.serve()
+    except PlimsollError as error:
+        LOG.error("The agent cannot run: %s", error.message, fields={"code": error.code})
+        return error.exit_code
+    return ExitCode.DONE
+
+
+class Service:
+    """Everything that lives as long as the process; leaving the context stops it in order."""
+
+    def __init__(
+        self,
+        read: Settings,
+        config_files: Sequence[Path],
+        config_dirs: Sequence[Path],
+        notifier: Notifier,
+    ) -> None:
+        self._settings = read
+        self._config = (tuple(config_files), tuple(config_dirs))
+        self._notifier = notifier
+        self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._stop = False
+        self._reload = False
+        self._stack = ExitStack()
+        self._jobs = Jobs(self._broken)
+        self._why = "its interval"
+
+    def __enter__(self) -> "Service":
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._signalled)
+        with self._stack:
+            self._start()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._notifier.stopping()
+        LOG.info("Stopping.")
+        self._agent.stopping()
+        self._stack.close()
+        LOG.info("Stopped.")
+
+    def serve(self) -> None:
+        """Wait for signals and act on them, until one says stop."""
+        if not self._stop:
+            self._notifier.ready(self._status())
+        while not self._stop:
+            with suppress(queue.Empty):
+                self._wanted.get(timeout=SIGNAL_LATE_S)  # one may come just before the wait
+            if self._reload and not self._stop:
+                self._reload = False
+                self._reload_settings()
+
+    # Start
+
+    def _start(self) -> None:
+        told = self._settings
+        LOG.info("Starting.", fields={"host": told.host, "driver": told.compute_driver, "pid": os.getpid()})
+        self._notifier.status("starting")
+        _prepare(told.state_path)
+        journal = Journal.open(told.state_path)
+        self._stack.callback(journal.close)
+        self._put_together(journal, _identity(told, journal))
+        self._plan_jobs()
+        self._notifier.extend_timeout(START_EXTENSION_S)
+        self._notifier.status("looking at the host for the first time")
+        self._agent.look("the start")
+        self._agent.alive()  # the loop begins
+        self._open()
+
+    def _put_together(self, journal: Journal, identity: Identity) -> None:
+        told = self._settings
+        driver = driver_class(told.compute_driver).create(told.driver)
+        meters = Meters()
+        journal.measure(meters.commit_seconds.observe)
+        transport = open_transport(
+            told.placement.kind, state_dir=told.state_path, options=asdict(told.placement)
+        )
+        self._stack.callback(transport.close)
+        self._observer = Observer(meters, journal.note)
+        self._agent, reporter = assemble(
+            told,
+            identity,
+            journal,
+            driver,
+            transport,
+            self._observer,
+            turned=self._changed,
+            wake=self._retry,
+        )
+        self._stack.callback(reporter.close)
+        self._watch(driver)
+
+    def _open(self) -> None:
+        """Answer whoever asks, and run the jobs."""
+        server = ApiServer(self._agent, self._settings.api.access, self._settings.api.socket)
+        listener = HttpListener(self._agent.seeing, self._settings.http.listen)
+        listener.start()
+        self._stack.callback(listener.stop)
+        server.start()
+        self._jobs.start()
+        # Last in, first out: no new claims, then no new passes, and only then what they work with.
+        self._stack.callback(self._jobs.stop)
+        self._stack.callback(server.stop)
+
+    def _plan_jobs(self) -> None:
+        told = self._settings
+        watchdog_s = self._notifier.watchdog_interval_s
+        heartbeat_s = watchdog_s / HEARTBEATS_PER_WATCHDOG if watchdog_s else HEARTBEAT_INTERVAL_S
+        self._jobs.every(LOOK, self._look, told.update_resources_interval_s)
+        self._jobs.every(DELIVER, self._agent.deliver, DELIVER_INTERVAL_S)
+        self._jobs.every(HEARTBEAT, self._heartbeat, heartbeat_s)
+        if told.audit_interval_s:
+            self._jobs.every(AUDIT, self._agent.audit_job, told.audit_interval_s, jitter=True)
+        else:
+            self._jobs.remove(AUDIT)
+        if told.association_refresh_s:
+            self._jobs.every(VERIFY, self._agent.verify, told.association_refresh_s, jitter=True)
+        else:
+            self._jobs.remove(VERIFY)
+
+    # What wakes the jobs
+
+    def _look(self) -> None:
+        why, self._why = self._why, "its interval"
+        self._agent.look(why)
+
+    def _watch(self, driver: Driver) -> None:
+        try:
+            driver.watch(self._event)
+        except DriverError as error:
+            LOG.warning("The hypervisor's events are not seen, only each interval: %s", error.message)
+
+    def _event(self, why: str) -> None:
+        self._why = why
+        self._jobs.wake(LOOK, DEBOUNCE_S)
+
+    def _retry(self, delay_s: float) -> None:
+        self._jobs.wake(LOOK, delay_s)
+
+    def _heartbeat(self) -> None:
+        if self._agent.alive():
+            self._notifier.watchdog()
+        else:
+            LOG.error("A pass has been running for too long; the service manager is not told to wait for it.")
+
+    def _broken(self, job: str, error: BaseException) -> None:
+        self._agent.broken(job, error)
+
+    def _changed(self, state: State, sentence: str) -> None:
+        self._notifier.status(f"{state}: {sentence}")
+        self._observer.turned(state, sentence)
+
+    def _status(self) -> str:
+        condition = self._agent.condition
+        return f"{condition.state}: {condition.fault.sentence}" if condition.fault else str(condition.state)
+
+    # Signals
+
+    def _signalled(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._reload = True
+        else:
+            self._stop = True
+        # A handler may interrupt another one: an Event's lock, held by both, would never be free again.
+        self._wanted.put(None)
+
+    def _reload_settings(self) -> None:
+        """All of it or nothing: whatever is wrong, what runs goes on running."""
+        self._notifier.reloading()
+        driver: Driver | None = None
+        refused = ""
+        try:
+            found = settings.reload(self._settings, *self._config)
+            if found.settings.driver != self._settings.driver:
+                driver = driver_class(found.settings.compute_driver).create(found.settings.driver)
+            self._use(found, driver)
+        except SettingsError as error:
+            if driver is not None:
+                driver.close()
+            refused = f"The settings were not reloaded, the running ones stay: {error.message}"
+            LOG.error("%s", refused)
+        self._notifier.ready(f"{self._status()}. {refused}" if refused else self._status())
+
+    def _use(self, found: settings.Reloaded, driver: Driver | None) -> None:
+        self._agent.use(found.settings, driver)
+        self._settings = found.settings
+        log_setup.configure(found.settings.log.level, found.settings.log.format, found.settings.secrets)
+        if driver is not None:
+            self._watch(driver)
+        self._plan_jobs()
+        self._event("the reload")
+        LOG.info("Reloaded: %s.", ", ".join(found.changed) or "nothing changed")
+        if found.restart:
+            LOG.warning("Only a restart changes %s.", ", ".join(found.restart))
+
+
+def _identity(told: Settings, journal: Journal) -> Identity:
+    """Who this host is, which the journal knows from now on, too. Raises IdentityError, StateError."""
+    known = (told.state_path / NAME_FILE).exists()
+    directories = dict.fromkeys(file.parent for file in told.files)
+    identity = establish(told.state_path, told.host, journal.host_uuid(), directories)
+    if journal.host_uuid() is None:
+        if known:
+            LOG.warning(
+                "This host was here before, but the agent's journal is new: what was claimed until now "
+                "counts as somebody else's. `plimsoll audit` lists it; a backup of agent.db has it."
+            )
+        journal.remember_host(identity.uuid)
+    return identity
+
+
+def _prepare(state_path: Path) -> None:
+    """The state directory, made if only it is missing; nobody else may write in it. Raises StateError."""
+    try:
+        state_path.mkdir(mode=STATE_MODE, exist_ok=True)
+        mode = state_path.stat().st_mode
+    except OSError as error:
+        raise StateError(
+            f"The state directory {state_path} cannot be used: {error.strerror}; make it, owned by the "
+            "agent's user, or set [DEFAULT] state_path.",
+            path=str(state_path),
+        ) from error
+    if mode & OTHERS_MAY_WRITE:
+        raise StateError(
+            f"Anybody may write into the state directory {state_path}; chmod it to 0700.",
+            path=str(state_path),
+        )

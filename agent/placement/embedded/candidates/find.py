@@ -1,0 +1,129 @@
+"""Allocation candidates: the ways in which a query's request groups fit into the trees, found one at a time.
+
+For each tree (its root is the *anchor*) the providers in reach are those of the tree and the sharing ones
+that have an aggregate in common with any of them. A query is cut into *slots* (candidate_slots.py), each
+filled by one provider: one slot per class of the unsuffixed group, one per suffixed group. Each tree is
+searched for all ways to fill them (candidate_search.py), and only as long as somebody asks for more.
+
+Pure functions over the model; the caller holds `model.lock`. tests/differential compares what follows here
+with OpenStack Placement 16.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from agent.placement.embedded.candidates.query import CandidateQuery
+from agent.placement.embedded.candidates.search import TreeSearch
+from agent.placement.embedded.candidates.slots import Demands, Slot
+from agent.placement.embedded.model import Model
+from agent.placement.embedded.records import SHARING_TRAIT, Provider
+
+
+class Candidate(NamedTuple):
+    """Amounts by provider and class, and the providers of each group."""
+
+    allocations: Mapping[str, Mapping[str, int]]
+    mappings: Mapping[str, list[str]]
+
+
+def find_candidates(model: Model, query: CandidateQuery) -> Iterator[Candidate]:
+    """Every candidate once, tree by tree, in the order in which the trees were made.
+
+    The classes and traits of the query exist; whoever calls has checked that.
+    """
+    seen: set[tuple[str, ...]] = set()
+    reach, demands = Reach(model), Demands(model, query)
+    for root in anchors(model, query, reach):
+        slots = demands.slots(reach.providers(root))
+        if slots is None:
+            continue
+        for chosen in TreeSearch(model, query, slots).fill():
+            if all(provider.is_sharing for provider in chosen):
+                # Nothing of the tree itself is used: other trees that share these come to the same candidate.
+                key = tuple(provider.uuid for provider in chosen)
+                if key in seen:
+                    continue
+                seen.add(key)
+            yield _candidate(slots, chosen)
+
+
+def _candidate(slots: Iterable[Slot], chosen: Iterable[Provider]) -> Candidate:
+    allocations: dict[str, dict[str, int]] = {}
+    mappings: dict[str, list[str]] = {}
+    for slot, provider in zip(slots, chosen, strict=True):
+        uuids = mappings.setdefault(slot.group.suffix, [])
+        if provider.uuid not in uuids:
+            uuids.append(provider.uuid)
+        for name, amount in slot.resources.items():
+            amounts = allocations.setdefault(provider.uuid, {})
+            amounts[name] = amounts.get(name, 0) + amount
+    return Candidate(allocations, mappings)
+
+
+class Reach:
+    """Which providers serve which tree."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._sharing: dict[str, list[Provider]] = {}
+        for uuid in model.providers_by_trait.get(SHARING_TRAIT, ()):
+            provider = model.providers[uuid]
+            for aggregate in provider.aggregates:
+                self._sharing.setdefault(aggregate, []).append(provider)
+
+    def providers(self, root: str) -> list[Provider]:
+        """The tree's own providers, then the sharing ones."""
+        tree = self._model.tree(root)
+        if not self._sharing:
+            return tree
+        found = {provider.uuid: provider for provider in tree}
+        aggregates = {name for provider in tree for name in provider.aggregates}
+        for aggregate in sorted(aggregates & self._sharing.keys()):
+            found.update((provider.uuid, provider) for provider in self._sharing[aggregate])
+        return list(found.values())
+
+    def roots(self, provider: Provider) -> Iterator[str]:
+        """The roots of the trees that the provider can serve."""
+        yield provider.root_uuid
+        if provider.is_sharing:
+            for aggregate in provider.aggregates:
+                for uuid in self._model.providers_by_aggregate[aggregate]:
+                    yield self._model.providers[uuid].root_uuid
+
+
+def anchors(model: Model, query: CandidateQuery, reach: Reach) -> Iterator[str]:
+    """Roots of the trees in which there might be a candidate, lazily, each once.
+
+    The rarest thing that the query needs leads the way, so that it does not look at every tree in vain.
+    """
+    seen = set()
+    for uuid in min(_needs(model, query), key=len):
+        for root in reach.roots(model.providers[uuid]):
+            if root in seen:
+                continue
+            seen.add(root)
+            if query.root_traits.admits(model.providers[root].traits):
+                yield root
+
+
+def _needs(model: Model, query: CandidateQuery) -> Iterator[Mapping[str, None]]:
+    """Sets of providers; of each set at least one provider takes part in every candidate."""
+    for group in query.groups:
+        for name in group.resources:
+            yield model.providers_by_class.get(name, {})
+        for any_of in group.traits.required:
+            yield _union(model.providers_by_trait, any_of)
+        if group.suffix:
+            for any_of in group.aggregates.required:
+                yield _union(model.providers_by_aggregate, any_of)
+        if group.in_tree is not None:
+            known = model.providers.get(group.in_tree)
+            yield {} if known is None else model.trees[known.root_uuid]
+
+
+def _union(index: Mapping[str, Mapping[str, None]], keys: frozenset[str]) -> Mapping[str, None]:
+    found = [index.get(key, {}) for key in sorted(keys)]
+    return found[0] if len(found) == 1 else dict.fromkeys(itertools.chain(*found))

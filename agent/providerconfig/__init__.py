@@ -1,1 +1,0 @@
-"""What an operator adds to the providers, in files: nova's provider.yaml."""

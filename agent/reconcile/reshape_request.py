@@ -1,0 +1,126 @@
+"""Reshapes on demand: what asking for one would do, and doing it, in the daemon and offline alike."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.driver import Description, Move
+from agent.errors import PlacementUnavailable, PlimsollError, ReshapeRefused, StateError
+from agent.placement.client import PlacementClient
+from agent.providers.resolve import Resolved
+from agent.reconcile.reshape_runner import Goal, Reshaping
+from agent.reconcile.undone_reshapes import Withholding
+from agent.reshape.receipt import Receipt
+from agent.reshape.types import Relocation
+from agent.tree import ProviderTree
+
+Used = Mapping[str, Mapping[str, int]]
+"""{provider uuid: {class: amount in use}}"""
+
+WHY = "a reshape that was asked for"
+
+
+class Report(Protocol):
+    """What a pass says; see `agent.reconcile.reconciler.PassReport`."""
+
+    @property
+    def error(self) -> PlimsollError | None: ...
+
+    @property
+    def pending(self) -> ReshapeRefused | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a reshape would do: the trees `before` and `after` it, and what is used in each.
+
+    `refused` says why it would not be done; `relocations` is empty then. `parked` names what would stay where
+    it is, a sentence for each consumer. `receipts` are those of the reshapes that were done, `undone` the ids
+    of those that are withheld now.
+    """
+
+    before: ProviderTree
+    after: ProviderTree
+    used_before: Used
+    used_after: Used
+    moves: tuple[Move, ...]
+    relocations: tuple[Relocation, ...]
+    refused: str | None
+    receipts: tuple[Receipt, ...]
+    undone: tuple[str, ...]
+    parked: tuple[str, ...] = ()
+
+
+def preview(
+    reshaping: Reshaping,
+    client: PlacementClient,
+    seen: tuple[Description, ProviderTree, Resolved],
+    undo: str | None,
+) -> Preview:
+    """What asking for a reshape, or for undoing the receipt `undo`, would do; nothing is written.
+
+    `seen` is what the driver says, what placement holds, and what follows from the two. Raises UsageError,
+    PlacementError, StateError.
+    """
+    description, current, resolved = seen
+    withholding = reshaping.withholding
+    withheld = withholding.asked(undo)
+    refused: str | None = None
+    relocations: tuple[Relocation, ...] = ()
+    goal = Goal(resolved.tree, resolved.owned)
+    try:
+        goal = reshaping.goal(description, current, resolved, withheld)
+        if goal.due:
+            relocations = reshaping.prepare(current, goal).reshape.relocations
+    except ReshapeRefused as refusal:
+        refused = refusal.message
+    used = {each.uuid: dict(client.usages(each.uuid)) for each in current if each.inventories}
+    return Preview(
+        current,
+        goal.tree,
+        used,
+        _used_after(used, relocations, goal.tree),
+        goal.due,
+        relocations,
+        refused,
+        withholding.receipts(),
+        withholding.ids(),
+        goal.parked,
+    )
+
+
+def ask(
+    withholding: Withholding,
+    look: Callable[[str], Report],
+    undo: str | None,
+) -> tuple[Receipt, ...]:
+    """Do what is due, or undo the receipt `undo`, in a pass of its own, `look`: the receipts it made.
+
+    Where it is refused, what was asked for is forgotten, and a second pass leaves all as it was. Where
+    placement is away it stays asked for, and the loop goes on with it. Raises PlimsollError.
+    """
+    before, known = withholding.ids(), {receipt.id for receipt in withholding.receipts()}
+    wanted = withholding.asked(undo)
+    withholding.keep(wanted)
+    report = look(WHY)
+    problem = report.error or report.pending
+    if problem is not None:
+        if wanted != before and not isinstance(problem, PlacementUnavailable | StateError):
+            withholding.keep(before)
+            look("a reshape that was refused")
+        raise problem
+    return tuple(receipt for receipt in withholding.receipts() if receipt.id not in known)
+
+
+def _used_after(used: Used, relocations: Iterable[Relocation], tree: ProviderTree) -> Used:
+    after = {each.uuid: dict(used.get(each.uuid, {})) for each in tree}
+    for each in relocations:
+        for change, (uuid, name) in zip((-each.amount, each.amount), each.slots, strict=True):
+            if uuid in after:
+                after[uuid][name] = after[uuid].get(name, 0) + change
+    return {
+        each.uuid: {
+            name: amount for name, amount in after[each.uuid].items() if amount or name in each.inventories
+        }
+        for each in tree
+    }

@@ -1,0 +1,76 @@
+"""The schema of the agent's journal, each step of it, and the statements that write it."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE claims (
+        consumer TEXT NOT NULL PRIMARY KEY,
+        state TEXT NOT NULL CHECK (state IN ('claiming', 'claimed', 'releasing')),
+        request TEXT NOT NULL,      -- as the local API takes it
+        allocations TEXT NOT NULL,  -- {provider uuid: {class: amount}}
+        units TEXT NOT NULL,        -- {provider uuid: {class: [exact unit, ...]}}
+        since REAL NOT NULL,
+        adopted INTEGER NOT NULL CHECK (adopted IN (0, 1))
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE facts (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE history (
+        id INTEGER PRIMARY KEY,
+        at REAL NOT NULL,
+        consumer TEXT NOT NULL,
+        event TEXT NOT NULL,
+        detail TEXT NOT NULL
+    ) STRICT;
+    """,
+    """
+    CREATE TABLE moves (
+        migration TEXT NOT NULL PRIMARY KEY,
+        since REAL NOT NULL,
+        ended INTEGER NOT NULL CHECK (ended IN (0, 1)),
+        move TEXT NOT NULL          -- the migration context: agent.claims.claim_json
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE reshapes (
+        id TEXT NOT NULL PRIMARY KEY,
+        at REAL NOT NULL,
+        done INTEGER NOT NULL CHECK (done IN (0, 1)),
+        receipt TEXT NOT NULL       -- agent.reshape.receipt
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    ALTER TABLE claims ADD COLUMN cells TEXT NOT NULL DEFAULT '[]';  -- the guest's topology as it was chosen
+    """,
+    """
+    ALTER TABLE claims ADD COLUMN makings TEXT NOT NULL DEFAULT '{}';  -- {unit that was not there: making}
+    """,
+    """
+    ALTER TABLE history ADD COLUMN uid INTEGER;  -- who asked for it; null: the agent did it by itself
+    ALTER TABLE history ADD COLUMN pid INTEGER;
+    """,
+)
+
+PUT_CLAIM = """
+    INSERT OR REPLACE INTO claims
+    (consumer, state, request, allocations, units, since, adopted, cells, makings)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+CLAIMS = """
+    SELECT consumer, state, request, allocations, units, since, adopted, cells, makings
+    FROM claims ORDER BY consumer
+"""
+PUT_MOVE = "INSERT OR REPLACE INTO moves (migration, since, ended, move) VALUES (?, ?, ?, ?)"
+FORGET_ENDED = """
+    DELETE FROM moves WHERE ended = 1 AND migration NOT IN
+        (SELECT migration FROM moves WHERE ended = 1 ORDER BY since DESC, migration DESC LIMIT ?)
+"""
+PUT_RESHAPE = "INSERT OR REPLACE INTO reshapes (id, at, done, receipt) VALUES (?, ?, ?, ?)"
+FORGET_RESHAPES = """
+    DELETE FROM reshapes WHERE done = 1 AND id NOT IN
+        (SELECT id FROM reshapes WHERE done = 1 ORDER BY at DESC, id DESC LIMIT ?)
+"""
+SET_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
+NOTE = "INSERT INTO history (at, consumer, event, detail, uid, pid) VALUES (?, ?, ?, ?, ?, ?)"
+HISTORY = """
+    SELECT at, consumer, event, detail, uid, pid FROM history
+    WHERE at >= ? AND consumer = ifnull(?, consumer) ORDER BY id DESC LIMIT ?
+"""
+FORGET_OLD = "DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - ?"

@@ -1,0 +1,161 @@
+"""What there is to look at over HTTP: the page, the health checks, the metrics."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from werkzeug.wrappers import Request, Response
+
+from agent import log
+from agent.errors import PlimsollError, UsageError
+from agent.status.host_status import Seeing
+from agent.status.overview import Check, Health
+from agent.status.page import CSP, page
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+LOG = log.get(__name__)
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+HTML_TYPE = "text/html; charset=utf-8"
+JSON_TYPE = "application/json"
+REFRESH_MIN_S, REFRESH_MAX_S = 5, 3600
+EVENTS_SHOWN = 12
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": CSP,
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Shown(NamedTuple):
+    """An answer: `text` is of the media type `kind`."""
+
+    status: int
+    kind: str
+    text: bytes
+
+
+def healthz(seeing: Seeing) -> Shown:
+    """200 as long as the agent answers at all; `state` says how it is."""
+    return _json(200, health_view(seeing.health(), ()))
+
+
+def livez(seeing: Seeing) -> Shown:
+    health = seeing.health()
+    return _probe(health, health.live)
+
+
+def readyz(seeing: Seeing) -> Shown:
+    health = seeing.health()
+    return _probe(health, health.ready)
+
+
+def metrics(seeing: Seeing) -> Shown:
+    return Shown(200, METRICS_TYPE, seeing.metrics())
+
+
+def status_page(seeing: Seeing, refresh: str | None = None) -> Shown:
+    """Raises UsageError, StateError."""
+    refresh_s = None if refresh is None else _refresh_s(refresh)
+    receipts = seeing.receipts()
+    text = page(
+        seeing.overview(), receipts[-1] if receipts else None, seeing.history(limit=EVENTS_SHOWN), refresh_s
+    )
+    return Shown(200, HTML_TYPE, text.encode())
+
+
+def health_view(health: Health, checks: Iterable[Check]) -> dict[str, object]:
+    """`failed` are the names of those checks that failed."""
+    told = tuple(checks)
+    return {
+        "ok": all(check.ok for check in told),
+        "state": health.state,
+        "failed": [check.name for check in told if not check.ok],
+        "checks": {check.name: {"ok": check.ok, "reason": check.reason or None} for check in told},
+    }
+
+
+def _probe(health: Health, checks: tuple[Check, ...]) -> Shown:
+    view = health_view(health, checks)
+    return _json(200 if view["ok"] else 503, view)
+
+
+def _json(status: int, body: Mapping[str, object]) -> Shown:
+    return Shown(status, JSON_TYPE, json.dumps(body).encode() + b"\n")
+
+
+def _refresh_s(word: str) -> int:
+    if word.isascii() and word.isdigit() and REFRESH_MIN_S <= int(word) <= REFRESH_MAX_S:
+        return int(word)
+    raise UsageError(
+        f"The query parameter refresh is seconds from {REFRESH_MIN_S} to {REFRESH_MAX_S}, not {word!r}",
+        parameter="refresh",
+    )
+
+
+PATHS: Mapping[str, Callable[[Seeing], Shown]] = {
+    "/healthz": healthz,
+    "/livez": livez,
+    "/readyz": readyz,
+    "/metrics": metrics,
+}
+
+
+class Web:
+    """A WSGI callable for the listener; `local`: it is at a loopback address, and has the page."""
+
+    def __init__(self, seeing: Seeing, *, local: bool) -> None:
+        self._seeing = seeing
+        self._local = local
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        request = Request(environ)
+        try:
+            shown = self._answer(request)
+        except PlimsollError as error:
+            shown = Shown(error.http_status, "text/plain; charset=utf-8", f"{error.message}\n".encode())
+        except Exception:
+            # The last line of defence: the log gets what the caller does not.
+            LOG.exception("The answer to %s %s was not made", request.method, request.path)
+            shown = _plain(500, "The agent failed in a way it does not know; its log tells more.")
+        response = Response(shown.text, shown.status, content_type=shown.kind, headers=HEADERS)
+        if shown.status == 405:
+            response.headers["Allow"] = "GET, HEAD"
+        return response(environ, start_response)
+
+    def _answer(self, request: Request) -> Shown:
+        if request.method not in ("GET", "HEAD"):
+            return _plain(405, "This is for reading only: GET and HEAD.")
+        if self._local and not _is_loopback(request.headers.get("Host", "")):
+            return _plain(421, "This is served as localhost only, and the request is for another host.")
+        if request.path == "/":
+            if not self._local:
+                return _plain(
+                    403,
+                    "The status page names guests, so it is served on loopback only: with "
+                    "[http] listen = 127.0.0.1:9464, ssh -L 9464:127.0.0.1:9464 HOST takes you there.",
+                )
+            return status_page(self._seeing, request.args.get("refresh"))
+        show = PATHS.get(request.path)
+        if show is None:
+            return _plain(404, f"There are / and {', '.join(PATHS)}.")
+        return show(self._seeing)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return urlsplit(f"//{host}").hostname in LOOPBACK_NAMES
+    except ValueError:
+        return False
+
+
+def _plain(status: int, sentence: str) -> Shown:
+    return Shown(status, "text/plain; charset=utf-8", f"{sentence}\n".encode())

@@ -1,0 +1,138 @@
+"""The options on devices; groups and names are nova's, and neutron's for bandwidth."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from oslo_config import cfg
+
+from agent.device_names import custom_class
+from agent.errors import SettingsError
+from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs, pci_address_of
+from drivers.libvirt.describe.devices import DeviceSettings
+
+MDEV_GROUP = "mdev_<type>"
+"""A pattern of groups, see `agent.driver.Driver.OPTIONS`."""
+_MDEV_PREFIX = MDEV_GROUP.partition("<")[0]
+
+OPTIONS: Mapping[str, tuple[Any, ...]] = {
+    "devices": (
+        cfg.ListOpt(
+            "enabled_mdev_types",
+            default=[],
+            help="Types of mediated devices (vGPU) that guests may have, such as nvidia-11. A card is "
+            "divided by the first of them that it offers; with several, say in [mdev_<type>] "
+            "which cards are meant.",
+        ),
+        cfg.BoolOpt(
+            "restore_mdevs",
+            default=True,
+            help="After a reboot of the host, make the mediated devices again that its domains name, with "
+            "the same uuid on the same parent. Needs a user who may manage libvirt.",
+        ),
+    ),
+    MDEV_GROUP: (
+        cfg.ListOpt(
+            "device_addresses",
+            default=[],
+            help="The PCI addresses of the cards, or of their virtual functions, that are divided into this "
+            "type. None: every card that offers it.",
+        ),
+        cfg.StrOpt(
+            "mdev_class",
+            default="VGPU",
+            help="The resource class of the type: VGPU or CUSTOM_... Types that name the same card need one "
+            "each: then the card is divided by whichever is asked for first.",
+        ),
+        cfg.IntOpt(
+            "max_instances",
+            min=1,
+            help="How many there may be on each card; those in use count on, though they be more.",
+        ),
+    ),
+    "pci": (
+        cfg.MultiStrOpt(
+            "device_spec",
+            default=[],
+            help="Devices for guests, as JSON: vendor_id, product_id, address (with globs) or devname; "
+            "physical_network, resource_class, traits, live_migratable, one_time_use. May be given many "
+            "times.",
+        ),
+    ),
+    "sriov_nic": (
+        cfg.ListOpt(
+            "resource_provider_bandwidths",
+            default=[],
+            help="Bandwidth of network cards, in kbit/s: INTERFACE:EGRESS:INGRESS, as for Neutron's agent. "
+            "Only where no network agent reports it.",
+        ),
+    ),
+}
+
+
+def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
+    """From the configuration's groups; what is missing has its default. Raises SettingsError."""
+    devices, pci = options.get("devices", {}), options.get("pci", {})
+    types = tuple(dict.fromkeys(devices.get("enabled_mdev_types") or ()))
+    groups = {group: values for group, values in options.items() if group.startswith(_MDEV_PREFIX)}
+    wanted = {_MDEV_PREFIX + type_id.lower() for type_id in types}
+    for group in groups:
+        if group.lower() not in wanted:
+            raise SettingsError(
+                f"[{group}] is of a type that [devices] enabled_mdev_types does not name; add "
+                f"{group.removeprefix(_MDEV_PREFIX)} there, or take the group out",
+                group=group,
+            )
+    by_name = {group.lower(): values for group, values in groups.items()}
+    mdevs = tuple(_mdev(type_id, by_name.get(_MDEV_PREFIX + type_id.lower(), {})) for type_id in types)
+    _check_cards(mdevs)
+    return DeviceSettings(
+        specs=parse_device_specs(tuple(pci.get("device_spec") or ())),
+        mdevs=mdevs,
+        bandwidth=_bandwidths(options.get("sriov_nic", {}).get("resource_provider_bandwidths") or ()),
+    )
+
+
+def _mdev(type_id: str, values: Mapping[str, Any]) -> MdevSpec:
+    group = f"[{_MDEV_PREFIX}{type_id}]"
+    try:
+        return MdevSpec(
+            type_id,
+            frozenset(pci_address_of(text) for text in values.get("device_addresses") or ()),
+            custom_class(values.get("mdev_class") or "VGPU"),
+            values.get("max_instances"),
+        )
+    except ValueError as error:
+        raise SettingsError(f"{group}: {error}", group=group.strip("[]")) from error
+
+
+def _check_cards(mdevs: Iterable[MdevSpec]) -> None:
+    """A card is divided by one type, or by types that have classes of their own to be asked for by."""
+    seen: dict[tuple[str, str], str] = {}
+    for spec in mdevs:
+        for address in sorted(spec.addresses):
+            key = (address, spec.resource_class)
+            if key in seen:
+                raise SettingsError(
+                    f"[mdev_{spec.type_id}] device_addresses names {address}, as [mdev_{seen[key]}] does, "
+                    f"and both are {spec.resource_class}; take it out of one of them, or give each type an "
+                    "mdev_class of its own"
+                )
+            seen[key] = spec.type_id
+
+
+def _bandwidths(texts: Iterable[str]) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for text in texts:
+        interface, egress, ingress = (*(part.strip() for part in text.split(":")), "", "", "")[:3]
+        if text.count(":") != 2 or not interface or interface in found:
+            raise SettingsError(
+                f"[sriov_nic] resource_provider_bandwidths: {text!r} is no INTERFACE:EGRESS:INGRESS, or "
+                "names an interface again"
+            )
+        try:
+            found[interface] = (int(egress or 0), int(ingress or 0))
+        except ValueError as error:
+            raise SettingsError(f"[sriov_nic] resource_provider_bandwidths: {text!r}: {error}") from error
+        if min(found[interface]) < 0:
+            raise SettingsError(f"[sriov_nic] resource_provider_bandwidths: {text!r} is below nothing")
+    return found

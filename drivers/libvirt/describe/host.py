@@ -1,0 +1,67 @@
+"""From what libvirt says of the host to the contract's description. Pure."""
+
+from dataclasses import dataclass, replace
+
+from agent.driver import Cell, DescribedProvider, HostSettings, Topology
+from agent.errors import DriverDataError
+from drivers.host.inventory import shares, split_cpus
+from drivers.host.providers import host_providers
+from drivers.libvirt.describe.traits import guest_traits, host_traits
+from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """All that was read of the host.
+
+    `online` are the ids of the CPUs in use, `cpu_flags` libvirt's names of those that guests can have;
+    `guests` is None where libvirt would not say what guests can have.
+    """
+
+    capabilities: Capabilities
+    guests: DomainCapabilities | None
+    cpu_flags: frozenset[str]
+    online: frozenset[int]
+    memory_mb: int
+    disk_gb: int
+
+
+def describe_host(
+    facts: HostFacts, settings: HostSettings, name: str, *, report_numa: bool = False
+) -> tuple[DescribedProvider, ...]:
+    """The host's own provider, called `name`, and those of its cells. Raises DriverDataError (CPU sets)."""
+    capabilities = facts.capabilities
+    traits = host_traits(capabilities, facts.online, facts.cpu_flags)
+    if facts.guests is not None:
+        traits |= guest_traits(facts.guests, capabilities.arch)
+    return host_providers(name, host_cells(facts), facts.disk_gb, traits, settings, report_numa=report_numa)
+
+
+def describe_topology(facts: HostFacts, settings: HostSettings) -> Topology:
+    """Raises DriverDataError (CPU sets)."""
+    cells = host_cells(facts)
+    return Topology(cells, *split_cpus(frozenset().union(*(cell.cpus for cell in cells)), settings))
+
+
+def host_cells(facts: HostFacts) -> tuple[Cell, ...]:
+    """The cells with their online CPUs.
+
+    A host that libvirt knows no cells of is one cell; memory that it knows no cell of is in all. Raises
+    DriverDataError where a CPU is in two cells.
+    """
+    cells = tuple(_online(cell, facts.online) for cell in facts.capabilities.cells)
+    if not any(cell.cpus for cell in cells):
+        return (
+            Cell(0, facts.online, facts.memory_mb, tuple(frozenset({cpu}) for cpu in sorted(facts.online))),
+        )
+    if len(frozenset().union(*(cell.cpus for cell in cells))) != sum(len(cell.cpus) for cell in cells):
+        raise DriverDataError("the host's capabilities: a CPU is in two NUMA cells")
+    if not any(cell.memory_mb for cell in cells):
+        memory_mb = shares(facts.memory_mb, len(cells))
+        cells = tuple(replace(cell, memory_mb=mb) for cell, mb in zip(cells, memory_mb, strict=True))
+    return cells
+
+
+def _online(cell: Cell, online: frozenset[int]) -> Cell:
+    siblings = tuple(core & online for core in cell.siblings if core & online)
+    return replace(cell, cpus=cell.cpus & online, siblings=siblings)

@@ -1,0 +1,85 @@
+"""Which options a host calls for, by what it has. Pure."""
+
+import json
+from collections.abc import Iterable, Iterator
+
+from agent.driver import Suggestion, Topology
+from drivers.libvirt.describe.cards import Card, mdev_types
+
+DISPLAY = 0x03
+SHOWN_MAX = 3
+
+
+def suggestions(topology: Topology, cards: Iterable[Card]) -> tuple[Suggestion, ...]:
+    """What can be known of a host is certain; what its devices are for is the operator's to say."""
+    cards = tuple(cards)
+    return (*_cells(topology), *_mediated(cards), *_networks(cards), *_whole(cards))
+
+
+def _cells(topology: Topology) -> Iterator[Suggestion]:
+    cells = [cell for cell in topology.cells if cell.cpus]
+    if len(cells) > 1:
+        yield Suggestion(
+            "libvirt",
+            "report_numa",
+            "true",
+            f"The host has {len(cells)} NUMA cells; with a provider for each, a claim can ask for CPUs, "
+            "memory and devices of one cell.",
+        )
+
+
+def _mediated(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
+    types: dict[str, list[str]] = {}
+    names: dict[str, str] = {}
+    for card in cards:
+        for type_id in mdev_types(card):
+            types.setdefault(type_id, []).append(card.device.address)
+        names |= {found.id: found.name for each in card.mdev_parents for found in each.mdev_types.values()}
+    if types:
+        told = "; ".join(
+            f"{type_id} ({names[type_id]}) on {_few(addresses)}"
+            for type_id, addresses in sorted(types.items())
+        )
+        yield Suggestion(
+            "devices",
+            "enabled_mdev_types",
+            sorted(types)[0],
+            f"Cards here can be divided into vGPUs; choose one type for each card: {told}.",
+            certain=False,
+        )
+
+
+def _networks(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
+    for card in cards:
+        if card.is_network and card.device.vfs_max:
+            where = card.interface.interface if card.interface else card.device.address
+            yield Suggestion(
+                "pci",
+                "device_spec",
+                json.dumps({"address": card.device.address, "physical_network": "physnet1"}),
+                f"{where} can have {card.device.vfs_max} virtual functions, and has {len(card.vfs)}; say "
+                "which physical network it is on.",
+                certain=False,
+            )
+
+
+def _whole(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for card in cards:
+        device = card.device
+        if device.class_id >> 16 == DISPLAY and not device.mdev_types and not card.vfs and not device.vfs_max:
+            kinds.setdefault((device.vendor_id, device.product_id), []).append(device.address)
+    for (vendor, product), addresses in sorted(kinds.items()):
+        yield Suggestion(
+            "pci",
+            "device_spec",
+            json.dumps({"vendor_id": vendor, "product_id": product}),
+            f"Graphics cards that could be given to guests whole: {_few(addresses)}. Leave the host's own "
+            "console out.",
+            certain=False,
+        )
+
+
+def _few(addresses: list[str]) -> str:
+    more = f" and {len(addresses) - SHOWN_MAX} more" if len(addresses) > SHOWN_MAX else ""
+    return ", ".join(addresses[:SHOWN_MAX]) + more

@@ -1,0 +1,169 @@
+"""From libvirt's words to os-traits' names. Pure.
+
+Sources: libvirt's src/cpu_map (the flags' names), https://libvirt.org/formatdomaincaps.html, os-traits'
+comments. What libvirt does not say is not claimed, with one exception, see NETWORK_CARDS.
+"""
+
+from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities
+
+CPU_FLAGS: dict[str, tuple[str, ...]] = {
+    "3dnow": ("3DNOW",),
+    "abm": ("ABM",),
+    "aes": ("AESNI",),
+    "amd-no-ssb": ("AMD_NO_SSB",),
+    "amd-ssbd": ("AMD_SSBD",),
+    "amx-bf16": ("AMXBF16",),
+    "amx-int8": ("AMXINT8",),
+    "amx-tile": ("AMXTILE",),
+    "avx": ("AVX",),
+    "avx2": ("AVX2",),
+    "avx512-vpopcntdq": ("AVX512VPOPCNTDQ",),
+    "avx512bitalg": ("AVX512BITALG",),
+    "avx512bw": ("AVX512BW",),
+    "avx512cd": ("AVX512CD",),
+    "avx512dq": ("AVX512DQ",),
+    "avx512er": ("AVX512ER",),
+    "avx512f": ("AVX512F",),
+    "avx512ifma": ("AVX512IFMA",),
+    "avx512pf": ("AVX512PF",),
+    "avx512vbmi": ("AVX512VBMI",),
+    "avx512vbmi2": ("AVX512VBMI2",),
+    "avx512vl": ("AVX512VL",),
+    "avx512vnni": ("AVX512VNNI",),
+    "bmi1": ("BMI",),
+    "bmi2": ("BMI2",),
+    "f16c": ("F16C",),
+    "fma": ("FMA3",),
+    "fma4": ("FMA4",),
+    "gfni": ("AVX512GFNI",),
+    "ibpb": ("AMD_IBPB",),
+    "md-clear": ("INTEL_MD_CLEAR",),
+    "mmx": ("MMX",),
+    "mpx": ("MPX",),
+    "pcid": ("INTEL_PCID",),
+    "pclmuldq": ("CLMUL",),
+    "pclmulqdq": ("CLMUL",),
+    "pdpe1gb": ("PDPE1GB",),
+    "pni": ("SSE3",),
+    "rtm": ("TSX",),
+    "sha-ni": ("SHA",),
+    "spec-ctrl": ("INTEL_SPEC_CTRL",),
+    "ssbd": ("INTEL_SSBD",),
+    "sse": ("SSE",),
+    "sse2": ("SSE2",),
+    "sse4.1": ("SSE41",),
+    "sse4.2": ("SSE42",),
+    "sse4a": ("SSE4A",),
+    "ssse3": ("SSSE3",),
+    "stibp": ("STIBP",),
+    "svm": ("SVM", "AMD_SVM"),
+    "tbm": ("TBM",),
+    "vaes": ("AVX512VAES",),
+    "virt-ssbd": ("AMD_VIRT_SSBD",),
+    "vmx": ("VMX", "INTEL_VMX"),
+    "vpclmulqdq": ("AVX512VPCLMULQDQ",),
+    "xop": ("XOP",),
+}
+"""libvirt's name of an x86 flag: the ends of HW_CPU_X86_ traits."""
+
+_ARCHITECTURES = {
+    "aarch64": "AARCH64",
+    "i686": "I686",
+    "mipsel": "MIPSEL",
+    "ppc64": "PPC64",
+    "ppc64le": "PPC64LE",
+    "s390x": "S390X",
+    "x86_64": "X86_64",
+}
+_GUEST_ARCHITECTURES = {"aarch64", "mipsel", "ppc64le", "riscv64", "s390x", "x86_64"}
+
+_ENUMS: dict[str, tuple[str, frozenset[str]]] = {
+    "disk.bus": (
+        "COMPUTE_STORAGE_BUS_",
+        frozenset({"fdc", "ide", "sata", "scsi", "usb", "virtio", "uml", "xen"}),
+    ),
+    "video.modelType": (
+        "COMPUTE_GRAPHICS_MODEL_",
+        frozenset({"bochs", "cirrus", "gop", "none", "qxl", "vga", "virtio", "vmvga", "xen"}),
+    ),
+    "sound.model": (
+        "COMPUTE_SOUND_MODEL_",
+        frozenset({"sb16", "es1370", "pcspk", "ac97", "ich6", "ich9", "usb", "virtio"}),
+    ),
+    "iommu.model": ("COMPUTE_VIOMMU_MODEL_", frozenset({"intel", "smmuv3", "virtio"})),
+}
+"""An enumeration of the domain capabilities: the start of a trait, and the values that os-traits has."""
+
+_SINGLE = {
+    ("os.firmware", "bios"): "COMPUTE_FIRMWARE_BIOS",
+    ("os.firmware", "efi"): "COMPUTE_FIRMWARE_UEFI",
+    ("loader.type", "rom"): "COMPUTE_FIRMWARE_BIOS",
+    ("filesystem.driverType", "virtiofs"): "COMPUTE_STORAGE_VIRTIO_FS",
+}
+
+_FEATURES = {
+    "sev": ("HW_CPU_X86_AMD_SEV", "HW_CPU_AMD_SEV"),
+    "sev-es": ("HW_CPU_X86_AMD_SEV_ES",),
+    "sev-snp": ("HW_CPU_X86_AMD_SEV_SNP",),
+    "tdx": ("HW_CPU_X86_INTEL_TDX",),
+    "sgx": ("HW_CPU_X86_SGX",),
+}
+
+NETWORK_CARDS = ("E1000", "E1000E", "NE2K_PCI", "PCNET", "RTL8139", "VIRTIO", "VMXNET3")
+"""libvirt does not list network cards; these are part of every QEMU for x86, and what nova reports of one."""
+
+
+def host_traits(
+    capabilities: Capabilities, online: frozenset[int], cpu_flags: frozenset[str]
+) -> frozenset[str]:
+    """What the host is: COMPUTE_NODE, HW_ARCH_, the architectures of guests, HW_CPU_; whether its sockets are
+    known.
+
+    `cpu_flags` are libvirt's names of the flags that guests can have.
+    """
+    traits = {"COMPUTE_NODE"}
+    if capabilities.arch in _ARCHITECTURES:
+        traits.add(f"HW_ARCH_{_ARCHITECTURES[capabilities.arch]}")
+    traits.update(
+        f"COMPUTE_ARCH_{arch.upper()}" for arch in _GUEST_ARCHITECTURES & capabilities.guests.keys()
+    )
+    if capabilities.arch in ("x86_64", "i686"):
+        traits.update(f"HW_CPU_X86_{name}" for flag in cpu_flags for name in CPU_FLAGS.get(flag, ()))
+    if any(len(core & online) > 1 for cell in capabilities.cells for core in cell.siblings):
+        traits.add("HW_CPU_HYPERTHREADING")
+    if any(cell.socket is not None for cell in capabilities.cells):
+        traits.add("COMPUTE_SOCKET_PCI_NUMA_AFFINITY")
+    return frozenset(traits)
+
+
+def guest_traits(capabilities: DomainCapabilities, arch: str) -> frozenset[str]:
+    """What guests can have: COMPUTE_STORAGE_, COMPUTE_GRAPHICS_, COMPUTE_FIRMWARE_, COMPUTE_SECURITY_ ..."""
+    traits: set[str] = set()
+    for enum, (start, known) in _ENUMS.items():
+        traits.update(start + value.upper() for value in capabilities.enums.get(enum, frozenset()) & known)
+    for (enum, value), trait in _SINGLE.items():
+        if value in capabilities.enums.get(enum, ()):
+            traits.add(trait)
+    for feature, names in _FEATURES.items():
+        if feature in capabilities.features:
+            traits.update(names)
+    if "yes" in capabilities.enums.get("loader.secure", ()):
+        traits.add("COMPUTE_SECURITY_UEFI_SECURE_BOOT")
+    if arch in ("x86_64", "i686") and capabilities.domain_type in ("kvm", "qemu"):
+        traits.update(f"COMPUTE_NET_VIF_MODEL_{model}" for model in NETWORK_CARDS)
+    return frozenset(traits | _tpm_traits(capabilities))
+
+
+def _tpm_traits(capabilities: DomainCapabilities) -> set[str]:
+    """An emulated TPM is what a guest can have without holding the host's own."""
+    if "emulator" not in capabilities.enums.get("tpm.backendModel", ()):
+        return set()
+    traits = {
+        f"COMPUTE_SECURITY_TPM_{model.removeprefix('tpm-').upper()}"
+        for model in capabilities.enums.get("tpm.model", frozenset()) & {"tpm-tis", "tpm-crb"}
+    }
+    # libvirt before 8.6 does not say which versions; 2.0 is what every swtpm has
+    versions = capabilities.enums.get("tpm.backendVersion", frozenset({"2.0"}))
+    return traits | {
+        f"COMPUTE_SECURITY_TPM_{version.replace('.', '_')}" for version in versions & {"1.2", "2.0"}
+    }

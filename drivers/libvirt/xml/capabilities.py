@@ -1,0 +1,182 @@
+"""What libvirt says of the host and of the guests it can run: values from its XML. Pure.
+
+Source: https://libvirt.org/formatcaps.html and https://libvirt.org/formatdomaincaps.html
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from agent.cpuset import CPU_ID_MAX, parse_cpu_set
+from agent.driver import Cell
+from agent.errors import DriverDataError
+from drivers.libvirt.xml.parse import HOST_SIZE_MAX, number, parse_xml, size_bytes, text_of
+
+CELLS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The host. `cpu` is its <cpu> element as text, `features` the CPU flags it lists beside its model's.
+
+    `guests` {architecture: the domain types that it runs as ("kvm", "qemu")}.
+    """
+
+    arch: str
+    cells: tuple[Cell, ...]
+    cpu: str = ""
+    features: frozenset[str] = frozenset()
+    guests: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainCapabilities:
+    """What guests of one type can have.
+
+    `enums` {"disk.bus": {"virtio", "sata"}} holds every enumeration of what is supported, `features` the
+    supported features, `cpu` the host-model CPU as a <cpu> element's text ("" if there is none).
+    """
+
+    domain_type: str
+    enums: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
+    cpu: str = ""
+
+
+def parse_capabilities(text: str) -> Capabilities:
+    """Raises DriverDataError."""
+    what = "the host's capabilities"
+    root = parse_xml(text, what, "capabilities", HOST_SIZE_MAX)
+    cells = root.findall("host/topology/cells/cell")
+    if len(cells) > CELLS_MAX:
+        raise DriverDataError(f"{what}: more than {CELLS_MAX} NUMA cells")
+    cpu = root.find("host/cpu")
+    guests: dict[str, frozenset[str]] = {}
+    for arch in root.findall("guest/arch"):
+        kinds = {each.get("type", "") for each in arch.findall("domain")}
+        name = arch.get("name", "")
+        guests[name] = guests.get(name, frozenset()) | kinds
+    return Capabilities(
+        arch=text_of(root, "host/cpu/arch", what),
+        cells=tuple(sorted((_cell(cell, what) for cell in cells), key=lambda cell: cell.id)),
+        cpu="" if cpu is None else ElementTree.tostring(cpu, encoding="unicode"),
+        features=_required_features(cpu),
+        guests=guests,
+    )
+
+
+def _cell(element: Element, what: str) -> Cell:
+    cell_id = number(element.get("id"), f"{what}: NUMA cell", 2**16)
+    what = f"{what}: NUMA cell {cell_id}"
+    memory = element.find("memory")
+    cpus: set[int] = set()
+    siblings: set[frozenset[int]] = set()
+    sockets: set[int] = set()
+    for cpu in element.findall("cpus/cpu"):
+        cpu_id = number(cpu.get("id"), f"{what}: CPU", CPU_ID_MAX)
+        cpus.add(cpu_id)
+        siblings.add(_siblings(cpu, cpu_id, what))
+        if cpu.get("socket_id") is not None:  # an offline CPU has none
+            sockets.add(number(cpu.get("socket_id"), f"{what}: socket of CPU {cpu_id}", CPU_ID_MAX))
+    return Cell(
+        id=cell_id,
+        cpus=frozenset(cpus),
+        memory_mb=0 if memory is None else size_bytes(memory, f"{what}: memory") // 2**20,
+        siblings=tuple(sorted(siblings, key=min)),
+        pages={
+            size_bytes_of_page(page, what) // 2**10: number(page.text, f"{what}: pages", 2**53)
+            for page in element.findall("pages")
+        },
+        socket=sockets.pop() if len(sockets) == 1 else None,
+    )
+
+
+def _siblings(cpu: Element, cpu_id: int, what: str) -> frozenset[int]:
+    """An offline CPU has no siblings in the XML; it is one of its own."""
+    try:
+        return parse_cpu_set(cpu.get("siblings", "")) | {cpu_id}
+    except ValueError as error:
+        raise DriverDataError(f"{what}: siblings of CPU {cpu_id}: {error}") from error
+
+
+def size_bytes_of_page(page: Element, what: str) -> int:
+    """<pages unit='KiB' size='2048'>: the size is an attribute, the text is how many there are."""
+    size = Element("size", unit=page.get("unit", "KiB"))
+    size.text = page.get("size")
+    return size_bytes(size, f"{what}: page size")
+
+
+def parse_domain_capabilities(text: str) -> DomainCapabilities:
+    """Raises DriverDataError."""
+    what = "the domain capabilities"
+    root = parse_xml(text, what, "domainCapabilities", HOST_SIZE_MAX)
+    enums: dict[str, frozenset[str]] = {}
+    for element in [*root.findall("os"), *root.findall("os/loader"), *root.findall("devices/*")]:
+        if element.get("supported") == "yes":
+            enums |= _enums(element)
+    return DomainCapabilities(
+        domain_type=text_of(root, "domain", what),
+        enums=enums,
+        features=_features(root),
+        cpu=_host_model(root, text_of(root, "arch", what)),
+    )
+
+
+def _enums(element: Element) -> dict[str, frozenset[str]]:
+    return {
+        f"{element.tag}.{enum.get('name')}": frozenset(value.text or "" for value in enum.findall("value"))
+        for enum in element.findall("enum")
+    }
+
+
+def _features(root: Element) -> frozenset[str]:
+    """Supported features by tag; encrypted memory by its kinds ("sev", "sev-es", "sev-snp", "tdx")."""
+    supported = {each.tag for each in root.findall("features/*") if each.get("supported") == "yes"}
+    for kind in root.findall("features/launchSecurity[@supported='yes']/enum[@name='sectype']/value"):
+        supported.add(kind.text or "")
+    guests = root.findtext("features/sev[@supported='yes']/maxESGuests", "0").strip()
+    if guests not in ("", "0"):
+        supported.add("sev-es")
+    return frozenset(supported)
+
+
+def _host_model(root: Element, arch: str) -> str:
+    """The host-model CPU in the form that libvirt's baselineCPU takes."""
+    mode = root.find("cpu/mode[@name='host-model'][@supported='yes']")
+    if mode is None or mode.find("model") is None:
+        return ""
+    cpu = Element("cpu")
+    ElementTree.SubElement(cpu, "arch").text = arch
+    cpu.extend(each for each in mode if each.tag in ("model", "vendor", "feature"))
+    return ElementTree.tostring(cpu, encoding="unicode")
+
+
+def merge(found: Iterable[DomainCapabilities]) -> DomainCapabilities | None:
+    """What guests of any of several machine types can have; the first one's CPU. None for none."""
+    merged: DomainCapabilities | None = None
+    for each in found:
+        if merged is None:
+            merged = each
+            continue
+        names = merged.enums.keys() | each.enums.keys()
+        none: frozenset[str] = frozenset()
+        enums = {name: merged.enums.get(name, none) | each.enums.get(name, none) for name in names}
+        merged = replace(merged, enums=enums, features=merged.features | each.features)
+    return merged
+
+
+def parse_cpu_features(text: str) -> frozenset[str]:
+    """The flags that a <cpu> element requires, such as baselineCPU answers. Raises DriverDataError."""
+    return _required_features(parse_xml(text, "the CPU's flags", "cpu"))
+
+
+def _required_features(cpu: Element | None) -> frozenset[str]:
+    if cpu is None:
+        return frozenset()
+    without = ("disable", "forbid", "optional")
+    return frozenset(
+        each.get("name", "")
+        for each in cpu.findall("feature")
+        if each.get("policy", "require") not in without
+    )
