@@ -11,6 +11,7 @@ TEST = [
     "openstack-placement>=16.0,<17",
     "pytest>=8.0",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "responses>=0.25",
 ]
 DOCS = ["myst-parser>=3.0", "shtab>=1.7", "sphinx>=7.2"]

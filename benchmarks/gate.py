@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
-from gatekit import domain, vf
 from integration.daemonprocess import Daemon
+from kits.gate import domain, vf
 
 from agent.gate import install
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from movekit import INSTANCE, SMALL, World, asks
+from kits.moves import INSTANCE, SMALL, World, asks
 
 from agent.moves.states import MoveKind
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from agentkit import Wire
+from kits.agent import Wire
 
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.placement.client import PlacementClient

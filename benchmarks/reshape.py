@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from reshapeload import Load, loaded, reshaped
+from kits.reshape_load import Load, loaded, reshaped
 
 CONSUMERS, CLAIMS_PER_S, ROUNDS = 1000, 20, 10
 WARM_UP_S = 0.3

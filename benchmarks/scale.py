@@ -15,9 +15,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from agentkit import World, opened, request, told
-from placements import DATABASE, OpenStack
-from trackerkit import fast_directory
+from kits.agent import World, opened, request, told
+from kits.placements import DATABASE, OpenStack
+from kits.tracker import fast_directory
 
 from agent.status.condition import State
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from libvirt_node import domain, recorded_devices, write_node
+from kits.libvirt_node import domain, recorded_devices, write_node
 
 from agent.driver import DriverSettings, Guest, GuestState
 from drivers.fake import FakeDriver, Gpu, Host, Nic, default_host

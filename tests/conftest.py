@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from placements import REMOTE_TOO, Embedded, OpenStack, Placement
-from trackerkit import fast_directory
+from kits.placements import REMOTE_TOO, Embedded, OpenStack, Placement
+from kits.tracker import fast_directory
 
 # How long an example takes says how busy the machine is; the tests have time limits of their own.
 settings.register_profile("plimsoll", deadline=None, suppress_health_check=[HealthCheck.too_slow])

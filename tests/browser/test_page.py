@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from chromium import Browser, browser, save
-from seeingkit import HOST, Sight, asks, fill, guest, listening, sight
+from kits.chromium import Browser, browser, save
+from kits.status import HOST, Sight, asks, fill, guest, listening, sight
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from kits.paths import CHECKOUT
 
 from .__main__ import MACHINES, compare
 from .known import NAMES
 from .machine import Differential
 
-DIFFERENCES = Path(__file__).parents[2] / "docs" / "placement-differences.md"
+DIFFERENCES = CHECKOUT / "docs" / "placement-differences.md"
 
 # The reference and what it brings along warn about their own futures.
 pytestmark = pytest.mark.filterwarnings("ignore")

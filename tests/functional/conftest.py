@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from apiclient import serving
-from apihost import SmallHost
+from kits.api_client import serving
+from kits.api_host import SmallHost
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-import movekit
 import pytest
-from agentkit import opened, request, told
-from movekit import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, Agent, World, asks, host
-from placements import Placement
-from trackerkit import provider, uuid_of
+from kits import moves
+from kits.agent import opened, request, told
+from kits.moves import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, Agent, World, asks, host
+from kits.placements import Placement
+from kits.tracker import provider, uuid_of
 
 from agent.claims.claim import ClaimState
 from agent.config.settings import Settings, load
@@ -212,7 +212,7 @@ def test_the_next_alternate_is_tried_with_the_same_migration(
     """Scenario 47: the first destination refuses, or fails later; the instance is back, another takes it."""
     for each in host("c"):
         world._create(each)
-        monkeypatch.setitem(movekit.NAMES, each.uuid, each.name)
+        monkeypatch.setitem(moves.NAMES, each.uuid, each.name)
     (tmp_path / "c").mkdir()
     c = Agent("c", tmp_path / "c", world._transport)
     world.a.tracker.claim(asks(**SMALL))
@@ -246,13 +246,13 @@ def test_mediated_devices_are_held_on_the_side_where_the_guest_runs(
     world: World, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Scenario 59: over a resize each side has its own; after it the one that lost the guest has none."""
-    plain = movekit.units_of
+    plain = moves.units_of
     for name in ("a", "b"):
         card = provider(f"{name}-gpu", name, VGPU=4)
         world._create(card)
-        monkeypatch.setitem(movekit.NAMES, card.uuid, card.name)
+        monkeypatch.setitem(moves.NAMES, card.uuid, card.name)
     monkeypatch.setattr(
-        movekit,
+        moves,
         "units_of",
         lambda name: {
             **plain(name),

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from agentkit import opened, told
-from placements import Embedded
+from kits.agent import opened, told
+from kits.placements import Embedded
 
 from agent.api.app import Api
 from agent.api.handlers import document

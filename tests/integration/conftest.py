@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libvirt
 import pytest
-from libvirt_daemon import MissingPrograms, PrivateLibvirtd, find_programs, wait_until
+from kits.libvirt_daemon import MissingPrograms, PrivateLibvirtd, find_programs, wait_until
 
 SYSTEM_URI = "qemu:///system"
 

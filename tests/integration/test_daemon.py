@@ -8,9 +8,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from daemonprocess import Daemon, Manager, eventually
-from libvirt_daemon import PrivateLibvirtd
-from placements import OpenStack
+from kits.daemon_process import Daemon, Manager, eventually
+from kits.libvirt_daemon import PrivateLibvirtd
+from kits.placements import OpenStack
 
 from agent.errors import ClaimsClosed, DaemonUnreachable, ExitCode, PlimsollError
 

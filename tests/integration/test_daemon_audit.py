@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cliprocess import plimsoll
-from daemonprocess import Daemon, eventually
+from kits.cli_process import plimsoll
+from kits.daemon_process import Daemon, eventually
 
 from agent.errors import ExitCode
 

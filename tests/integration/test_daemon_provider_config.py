@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemonprocess import Daemon, Manager, eventually
+from kits.daemon_process import Daemon, Manager, eventually
 
 from agent.errors import ExitCode
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemonprocess import Daemon, eventually
+from kits.daemon_process import Daemon, eventually
+from kits.status import fetch
 from prometheus_client.parser import text_string_to_metric_families
-from seeingkit import fetch
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemonprocess import Daemon, eventually
-from hypervisors import Hypervisor
-from libvirt_daemon import MissingPrograms, small_domain
+from kits.daemon_process import Daemon, eventually
+from kits.hypervisors import Hypervisor
+from kits.libvirt_daemon import MissingPrograms, small_domain
 
 from agent.gate import install
 

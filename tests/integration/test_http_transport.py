@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 import requests
 import responses
-from placements import OpenStack
+from kits.placements import OpenStack
 
 from agent.config.settings import PlacementSettings
 from agent.errors import (

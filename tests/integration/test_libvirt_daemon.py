@@ -11,7 +11,7 @@ from typing import Any
 
 import libvirt
 import pytest
-from libvirt_daemon import PrivateLibvirtd, file_disk, small_domain, wait_until
+from kits.libvirt_daemon import PrivateLibvirtd, file_disk, small_domain, wait_until
 
 from agent.driver import DriverSettings, Guest, GuestState
 from agent.errors import DriverUnavailable

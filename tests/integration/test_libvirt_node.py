@@ -7,8 +7,8 @@ from pathlib import Path
 
 import libvirt
 import pytest
-from libvirt_daemon import wait_until
-from libvirt_node import domain, domain_uuid, recorded_domain, write_node
+from kits.libvirt_daemon import wait_until
+from kits.libvirt_node import domain, domain_uuid, recorded_domain, write_node
 
 from agent.driver import DriverSettings, GuestState, HostSettings, UsedUnit
 from agent.errors import DriverDataError, DriverUnavailable

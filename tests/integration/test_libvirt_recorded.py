@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from libvirt_node import recorded_devices, recorded_domain, recorded_sysfs, write_node
+from kits.libvirt_node import recorded_devices, recorded_domain, recorded_sysfs, write_node
 
 from agent.driver import DescribedProvider, DriverSettings, Guest, Move, UsedUnit
 from drivers.libvirt import LibvirtDriver

@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from kits.paths import CHECKOUT, TESTS
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(TESTS / "lab"))
 
-from labnode import Lab, Node, Prepare, Transcript
+from kits.lab_node import Lab, Node, Prepare, Transcript
 
 LAB = "PLIMSOLL_LAB"
 KEEP = "PLIMSOLL_LAB_KEEP"
@@ -21,7 +22,7 @@ KEEP = "PLIMSOLL_LAB_KEEP"
 PACKAGE = "PLIMSOLL_DEB"
 OLDER_PACKAGE = "PLIMSOLL_DEB_BEFORE"
 TRANSCRIPT = "PLIMSOLL_LAB_TRANSCRIPT"
-ROOT = Path(__file__).parents[2]
+ROOT = CHECKOUT
 TEST_TIMEOUT_S = 1200
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
@@ -32,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+    here = TESTS / "lab"
     for item in items:
         if here in item.path.parents:
             if not item.get_closest_marker("timeout"):

@@ -2,13 +2,13 @@
 
 import os
 import re
-from pathlib import Path
 
 import pytest
-from labnode import Node
+from kits.lab_node import Node
+from kits.paths import CHECKOUT
 
 PACKAGE = "PLIMSOLL_DEB"
-PAGE = Path(__file__).parents[2] / "docs" / "first-day.md"
+PAGE = CHECKOUT / "docs" / "first-day.md"
 COMMANDS_MAX = 9
 TOO_BIG = """<domain type='kvm'><name>too-big</name><memory unit='GiB'>900</memory><vcpu>1</vcpu>
 <os><type arch='x86_64' machine='pc'>hvm</type></os><devices><memballoon model='none'/></devices></domain>"""

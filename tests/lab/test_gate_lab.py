@@ -1,7 +1,7 @@
 """The gate on a real hypervisor: libvirt starts guests with real devices, or does not."""
 
 import pytest
-from labnode import Node, Prepare
+from kits.lab_node import Node, Prepare
 
 VM = "c0000000-0000-4000-8000-00000000000{}".format
 NIC = "hv1_net_enp65s0"

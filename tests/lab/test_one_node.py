@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from labnode import UNIT, Node, Prepare, alone
+from kits.lab_node import UNIT, Node, Prepare, alone
 
 DEVICES = """[devices]
 enabled_mdev_types = nvidia-11,nvidia-471

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from labnode import UNIT, Node
+from kits.lab_node import UNIT, Node
 
 PACKAGE = "PLIMSOLL_DEB"
 OLDER_PACKAGE = "PLIMSOLL_DEB_BEFORE"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import pytest
-from labnode import UNIT, Node, Prepare, Truth, alone
+from kits.lab_node import UNIT, Node, Prepare, Truth, alone
 from test_one_node import DEVICES, TYPES
 
 NICS = ("0000:41:00.0", "0000:81:00.0")

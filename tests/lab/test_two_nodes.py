@@ -5,7 +5,7 @@ between them, alive, under the agents' claims; in this order.
 from typing import Any, NamedTuple
 
 import pytest
-from labnode import Node, Prepare, alone
+from kits.lab_node import Node, Prepare, alone
 
 ADDRESS = "192.168.77.1:8778"
 TOKEN = "5c1d0f5e7a3b4c6d8e9f"

@@ -3,7 +3,7 @@ operator gives each function its type in sysfs.
 """
 
 import pytest
-from labnode import Node, Prepare, alone
+from kits.lab_node import Node, Prepare, alone
 
 DEVICES = """[devices]
 enabled_mdev_types = nvidia-471

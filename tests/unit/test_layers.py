@@ -2,12 +2,12 @@
 
 import ast
 import tomllib
-from pathlib import Path
 
 import grimp
 import pytest
+from kits.paths import CHECKOUT
 
-ROOT = Path(__file__).parents[2]
+ROOT = CHECKOUT
 CONTRACT = {
     *(
         "agent.cpuset",

@@ -6,7 +6,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from libvirt_node import domain, recorded_domain, write_node
+from kits.libvirt_node import domain, recorded_domain, write_node
+from kits.paths import CHECKOUT
 
 from agent.driver import Driver, DriverSettings, HostSettings
 from agent.errors import DriverUnavailable
@@ -24,7 +25,7 @@ def fake(settings: HostSettings, folder: Path) -> Driver:
 
 def fake_with_cells(settings: HostSettings, folder: Path) -> Driver:
     path = folder / "host.yaml"
-    text = (Path(__file__).parents[3] / "drivers" / "fake" / "default.yaml").read_text()
+    text = (CHECKOUT / "drivers" / "fake" / "default.yaml").read_text()
     path.write_text(text + "report_numa: true\n")
     return FakeDriver.create(DriverSettings("node1", settings, {"fake": {"host_file": str(path)}}))
 

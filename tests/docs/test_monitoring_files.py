@@ -1,0 +1,135 @@
+"""The dashboard and the alert rules ask for metrics that there are, by labels that these have."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kits.paths import CHECKOUT
+from kits.status import fill, sight
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.cli.parser import build
+
+HERE = CHECKOUT
+RULES = HERE / "etc" / "prometheus" / "plimsoll.rules.yml"
+RULES_TEST = RULES.with_name("plimsoll.rules.test.yml")
+DASHBOARD = HERE / "etc" / "grafana" / "plimsoll.json"
+
+
+@pytest.fixture(scope="module")
+def labels() -> dict[str, set[str]]:
+    """{sample's name: the labels that it has}"""
+    with sight() as shown:
+        fill(shown)
+        text = shown.seeing.metrics().decode()
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(text):
+        for each in family.samples:
+            found.setdefault(each.name, set()).update(each.labels)
+        if not family.samples:
+            found.setdefault(family.name + ("_total" if family.type == "counter" else ""), set())
+    return found
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    yield from json.loads(DASHBOARD.read_text())["panels"]
+
+
+def expressions() -> list[str]:
+    asked = [target["expr"] for panel in panels() for target in panel.get("targets", ())]
+    return [*(rule["expr"] for rule in rules()), *asked]
+
+
+def test_each_metric_is_one_of_ours_and_has_these_labels(labels: dict[str, set[str]]) -> None:
+    for expression in expressions():
+        named = re.findall(r"\b(plimsoll_\w+)(?:\{([^}]*)\})?", expression)
+        assert named or expression.startswith("up{")
+        for name, selectors in named:
+            assert name in labels, expression
+            for label in re.findall(r"(\w+)=~?\"", selectors):
+                assert label in {"instance", "job"} | labels[name] or not labels[name], (label, expression)
+
+
+def test_each_alert_says_what_and_what_to_do() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(set(names)) == len(names)
+    for rule in rules():
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert set(rule["annotations"]) == {"summary", "description"}
+
+
+def test_the_commands_that_they_name_are_there() -> None:
+    known = {name for action in build()._actions for name in (getattr(action, "choices", None) or ())}
+    for rule in rules():
+        for command in re.findall(r"plimsoll ([a-z]+)", rule["annotations"]["description"]):
+            assert command in known
+
+
+def test_the_dashboard_s_panels_do_not_lie_on_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    ids = [panel["id"] for panel in panels()]
+    assert len(set(ids)) == len(ids)
+    for panel in panels():
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken and at["x"] + at["w"] <= 24
+        taken |= cells
+
+
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="./dev test-seeing installs promtool, and runs this"
+)
+
+
+def promtool(*words: str, directory: Path) -> None:
+    done = subprocess.run(
+        [str(PROMTOOL), *words], cwd=directory, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_promtool_finds_nothing_wrong_with_the_rules() -> None:
+    promtool("check", "rules", RULES.name, directory=RULES.parent)
+    promtool("test", "rules", RULES_TEST.name, directory=RULES.parent)
+
+
+@needs_promtool
+def test_promtool_reads_every_expression_of_the_dashboard(tmp_path: Path) -> None:
+    said = [
+        re.sub(r"\$__rate_interval", "5m", re.sub(r"\$(instance|resource_class)", ".*", each))
+        for each in expressions()
+    ]
+    records = [{"record": f"checked:{number}", "expr": each} for number, each in enumerate(said)]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": records}]}))
+    promtool("check", "rules", "rules.yml", directory=tmp_path)
+
+
+@needs_promtool
+def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
+    with sight() as shown:
+        fill(shown)
+        text = shown.seeing.metrics().decode()
+    done = subprocess.run(
+        [str(PROMTOOL), "check", "metrics"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stdout + done.stderr

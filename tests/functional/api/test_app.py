@@ -1,0 +1,377 @@
+"""The local API over a real socket: every route, every kind of error, and what the socket itself is like."""
+
+import json
+import logging
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from kits.api_client import ask, check, raw, serving
+from kits.api_host import GPU, LONER, ROOT, SmallHost
+
+from agent.api.server import ApiServer
+from agent.config.access import Access
+from agent.errors import PlacementUnavailable, SettingsError, StateError
+
+CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+JSON_HEAD = b"POST /v1/claims HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+NOBODY_KNOWN = "00000000-0000-4000-8000-000000000000"
+
+
+def wanted(consumer: str = CONSUMER, **resources: int) -> dict[str, object]:
+    return {
+        "consumer": consumer,
+        "name": "web1",
+        "groups": [{"resources": resources or {"VCPU": 2, "VGPU": 1}}],
+    }
+
+
+@pytest.fixture
+def path(host: SmallHost, tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "api.sock"
+    with serving(host, path):
+        yield path
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/v1/status",
+        "/v1/tree",
+        "/v1/instances",
+        "/v1/plan",
+        "/v1/config",
+        "/v1/overview",
+        "/v1/history",
+        "/healthz",
+        "/livez",
+    ],
+)
+def test_what_can_be_read_is_as_described(host: SmallHost, path: Path, url: str) -> None:
+    for situation in (lambda: None, host.drift, lambda: setattr(host, "open", False)):
+        situation()
+        reply = ask(path, "GET", url)
+        assert reply.status == 200
+        check("GET", url, reply)
+
+
+def test_the_document_describes_itself(path: Path) -> None:
+    reply = ask(path, "GET", "/v1/openapi.json")
+    assert reply.body["openapi"] == "3.1.0"
+    check("GET", "/v1/openapi.json", reply)
+
+
+def test_the_tree_comes_parents_first_with_what_is_used(path: Path) -> None:
+    ask(path, "POST", "/v1/claims", wanted())
+    providers = ask(path, "GET", "/v1/tree").body["resource_providers"]
+    assert [each["name"] for each in providers] == ["host1", "host1_numa0", "host1_pci_0000:84:00.0"]
+    assert {each["root_provider_uuid"] for each in providers} == {ROOT}
+    assert providers[0]["inventories"]["VCPU"]["capacity"] == 64
+    assert providers[0]["usages"] == {"DISK_GB": 0, "MEMORY_MB": 0, "VCPU": 2}
+    assert providers[2]["usages"] == {"VGPU": 1}
+
+
+def test_a_claim_from_its_birth_to_its_end(path: Path) -> None:
+    made = ask(path, "POST", "/v1/claims", wanted())
+    assert (made.status, made.headers["Location"]) == (201, f"/v1/claims/{CONSUMER}")
+    assert made.body["allocations"] == {ROOT: {"resources": {"VCPU": 2}}, GPU: {"resources": {"VGPU": 1}}}
+    assert made.body["units"] == {GPU: {"VGPU": ["mdev7"]}}
+    check("POST", "/v1/claims", made)
+
+    again = ask(path, "POST", "/v1/claims", wanted())
+    assert again.body == made.body
+
+    shown = ask(path, "GET", f"/v1/claims/{CONSUMER.upper()}")
+    assert (shown.status, shown.body) == (200, made.body)
+    check("GET", "/v1/claims/{consumer}", shown)
+    instances = ask(path, "GET", "/v1/instances").body["instances"]
+    assert [(each["uuid"], bool(each["guest"]), bool(each["claim"])) for each in instances] == [
+        (LONER, True, False),
+        (CONSUMER, False, True),
+    ]
+
+    gone = ask(path, "DELETE", f"/v1/claims/{CONSUMER}")
+    assert (gone.status, gone.body) == (200, {"consumer": CONSUMER, "released": True})
+    check("DELETE", "/v1/claims/{consumer}", gone)
+    for method in ("GET", "DELETE"):
+        missing = ask(path, method, f"/v1/claims/{CONSUMER}")
+        assert (missing.status, missing.body["error"]["code"]) == (404, "plimsoll.consumer.unknown")
+        check(method, "/v1/claims/{consumer}", missing)
+
+
+def test_a_release_that_is_delivered_later_says_so(host: SmallHost, path: Path) -> None:
+    ask(path, "POST", "/v1/claims", wanted())
+    host.placement_away = True
+    reply = ask(path, "DELETE", f"/v1/claims/{CONSUMER}")
+    assert (reply.status, reply.body["released"]) == (202, False)
+    check("DELETE", "/v1/claims/{consumer}", reply)
+
+
+def test_a_refusal_names_asked_free_and_provider(host: SmallHost, path: Path) -> None:
+    reply = ask(path, "POST", "/v1/claims", wanted(VGPU=5))
+    assert (reply.status, reply.body["error"]["code"]) == (409, "plimsoll.claim.does_not_fit")
+    (short,) = reply.body["error"]["details"]["shortfalls"]
+    assert (short["asked"], short["free"], short["provider"]) == (5, 4, "host1_pci_0000:84:00.0")
+    check("POST", "/v1/claims", reply)
+    host.open = False
+    closed = ask(path, "POST", "/v1/claims", wanted())
+    assert (closed.status, closed.body["error"]["code"]) == (503, "plimsoll.claim.closed")
+
+
+@pytest.mark.parametrize(("amount", "fits"), [(4, True), (5, False)])
+def test_a_dry_run_explains_and_changes_nothing(path: Path, amount: int, fits: bool) -> None:
+    reply = ask(path, "POST", "/v1/claims?dry_run=true", wanted(VGPU=amount, VCPU=1))
+    assert (reply.status, reply.body["fits"]) == (200, fits)
+    assert reply.body["asked"] == {"VCPU": 1, "VGPU": amount}
+    check("POST", "/v1/claims", reply)
+    assert ask(path, "GET", f"/v1/claims/{CONSUMER}").status == 404
+    assert ask(path, "POST", "/v1/claims?dry_run=false", wanted()).status == 201
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "status", "code"),
+    [
+        ("GET", "/", 404, "plimsoll.api.not_found"),
+        ("GET", "/v1/status/", 404, "plimsoll.api.not_found"),
+        ("GET", "/v1//status", 404, "plimsoll.api.not_found"),
+        ("GET", "/v1/claims/a/b", 404, "plimsoll.api.not_found"),
+        ("GET", "/v1/claims/a%2Fb", 400, "plimsoll.usage"),
+        ("DELETE", "/v1/claims/web1", 400, "plimsoll.usage"),
+        ("GET", "/v1/status?verbose=1", 400, "plimsoll.usage"),
+        ("POST", "/v1/claims?dry_run=maybe", 400, "plimsoll.usage"),
+        ("POST", "/v1/claims?dry_run=true&dry_run=true", 400, "plimsoll.usage"),
+        ("GET", "/v1/claims", 405, "plimsoll.api.method_not_allowed"),
+        ("PATCH", "/v1/status", 405, "plimsoll.api.method_not_allowed"),
+        ("OPTIONS", "/v1/status", 405, "plimsoll.api.method_not_allowed"),
+    ],
+)
+def test_a_request_that_makes_no_sense(path: Path, method: str, url: str, status: int, code: str) -> None:
+    reply = ask(path, method, url, wanted() if method == "POST" else None)
+    assert (reply.status, reply.body["error"]["code"]) == (status, code)
+    assert reply.body["error"]["message"]
+
+
+def test_a_wrong_method_is_told_the_right_ones(path: Path) -> None:
+    reply = ask(path, "PUT", f"/v1/claims/{CONSUMER}")
+    assert reply.headers["Allow"] == "DELETE, GET, HEAD"
+    assert reply.body["error"]["details"]["allow"] == ["DELETE", "GET", "HEAD"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status"),
+    [
+        (b"{}", None, 415),
+        (b"{}", "text/plain", 415),
+        (b"{}", "application/json-patch+json", 415),
+        (b"", "application/json", 400),
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b"null", "application/json", 400),
+        (b"\xff\xfe{}", "application/json", 400),
+        (b'{"consumer": NaN}', "application/json", 400),
+        (b'{"name": "\\ud800"}', "application/json", 400),
+        (b'{"name": "a", "name": "b"}', "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b"9" * 100_000, "application/json", 400),
+    ],
+)
+def test_a_body_that_cannot_be_used(path: Path, body: bytes, content_type: str | None, status: int) -> None:
+    headers = {"Content-Type": content_type} if content_type else {}
+    reply = ask(path, "POST", "/v1/claims", body, headers)
+    assert reply.status == status
+    check("POST", "/v1/claims", reply)
+
+
+def test_a_body_where_none_belongs(path: Path) -> None:
+    assert ask(path, "DELETE", f"/v1/claims/{NOBODY_KNOWN}", {"force": True}).status == 400
+
+
+def test_bounds_hold_before_anything_is_read(path: Path) -> None:
+    too_large = raw(path, JSON_HEAD + b"Content-Length: 1048577\r\n\r\n")
+    assert too_large.startswith(b"HTTP/1.1 413 ") and b"plimsoll.api.body_too_large" in too_large
+    chunked = raw(path, JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    assert chunked.startswith(b"HTTP/1.1 411 ") and b"plimsoll.api.length_required" in chunked
+    header = raw(path, b"GET /v1/status HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 20_000 + b"\r\n\r\n")
+    assert header.startswith(b"HTTP/1.1 413 ") and b'"error"' in header
+    nonsense = raw(path, b"hello\r\n\r\n")
+    assert b"400 Bad Request" in nonsense and b'"error"' in nonsense
+
+
+def test_an_unexpected_failure_shows_an_id_and_no_traceback(
+    host: SmallHost, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault() -> None:
+        raise ZeroDivisionError("the secret inside")
+
+    host.fault = fault
+    reply = ask(path, "GET", "/v1/tree")
+    assert (reply.status, reply.body["error"]["code"]) == (500, "plimsoll.internal")
+    check("GET", "/v1/tree", reply)
+    assert "secret" not in json.dumps(reply.body)
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert reply.body["error"]["details"]["id"] in record.getMessage()
+
+
+def test_a_typed_failure_keeps_its_status_and_details(host: SmallHost, path: Path) -> None:
+    def fault() -> None:
+        raise PlacementUnavailable("placement does not answer", status=0)
+
+    host.fault = fault
+    reply = ask(path, "GET", "/v1/plan")
+    assert (reply.status, reply.body["error"]["code"]) == (503, "plimsoll.placement.unavailable")
+    assert reply.body["error"]["details"] == {"status": 0, "placement_code": ""}
+
+
+def test_every_change_is_logged_with_uid_and_pid(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "agent.api")
+    ask(path, "POST", "/v1/claims?dry_run=true", wanted())
+    ask(path, "GET", "/v1/tree")
+    assert not caplog.records
+    ask(path, "POST", "/v1/claims", wanted())
+    ask(path, "DELETE", f"/v1/claims/{CONSUMER}")
+    words = f"asked for by uid {os.geteuid()} (pid {os.getpid()})"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"claim of {CONSUMER} granted, {words}",
+        f"release of {CONSUMER} done, {words}",
+    ]
+
+
+def test_who_asked_for_what_failed_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "agent.api")
+    reply = ask(path, "DELETE", f"/v1/claims/{CONSUMER}")
+    (record,) = caplog.records
+    told = f"DELETE /v1/claims/{CONSUMER}, asked for by uid {os.geteuid()} (pid {os.getpid()}): "
+    assert record.getMessage() == told + reply.body["error"]["message"]
+    assert record.__dict__["fields"]["code"] == reply.body["error"]["code"]
+
+
+def test_sixteen_clients_get_no_more_than_there_is(path: Path) -> None:
+    statuses: list[int] = []
+
+    def client(number: int) -> None:
+        consumer = f"5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a{number:02x}"
+        statuses.append(ask(path, "POST", "/v1/claims", wanted(consumer, VGPU=1)).status)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [201] * 4 + [409] * 12
+
+
+def test_the_threads_are_bounded(host: SmallHost, tmp_path: Path) -> None:
+    before = threading.active_count()
+    with serving(host, tmp_path / "s", threads=3):
+        for _ in range(10):
+            ask(tmp_path / "s", "GET", "/healthz")
+        assert threading.active_count() - before <= 3 + 2
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET /v1/st", JSON_HEAD + b"Content-Length: 99\r\n\r\n", JSON_HEAD + b"Content-Length: 99\r\n\r\n{"],
+)
+def test_a_request_that_trickles_is_given_up(host: SmallHost, tmp_path: Path, sent: bytes) -> None:
+    """Nor does it keep the only thread from others for longer."""
+    path = tmp_path / "s"
+    with serving(host, path, threads=1, request_timeout_s=0.3), socket.socket(socket.AF_UNIX) as slow:
+        slow.connect(str(path))
+        slow.settimeout(0.05)
+        slow.sendall(sent)
+        began, said = time.monotonic(), b""
+        while b"too_slow" not in said and time.monotonic() - began < 3:
+            try:
+                said += slow.recv(65536)
+            except TimeoutError:
+                with suppress(BrokenPipeError):  # it has just closed; what it said is there to be read
+                    slow.sendall(b"x")
+        assert time.monotonic() - began < 2
+        assert said.startswith(b"HTTP/1.1 408 ")
+        assert ask(path, "GET", "/healthz").status == 200
+
+
+def test_who_would_wait_too_long_is_turned_away(host: SmallHost, tmp_path: Path) -> None:
+    path, turned_away, codes = tmp_path / "s", threading.Event(), []
+
+    def client() -> None:
+        code = ask(path, "GET", "/healthz").body.get("error", {}).get("code")
+        codes.append(code)
+        if code == "plimsoll.api.busy":
+            turned_away.set()
+
+    host.fault = lambda: turned_away.wait(10) and None
+    with serving(host, path, threads=1, waiting_max=1):
+        threads = [threading.Thread(target=client) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ask(path, "GET", "/healthz").status == 200
+    assert {None, "plimsoll.api.busy"} == set(codes)
+
+
+def test_the_socket_is_for_owner_and_group_only(host: SmallHost, tmp_path: Path) -> None:
+    path = tmp_path / "run" / "api.sock"
+    umask = os.umask(0o077)
+    try:
+        with serving(host, path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    finally:
+        os.umask(umask)
+    assert not path.exists()
+
+
+def test_a_directory_that_is_missing_is_made_for_owner_and_group(host: SmallHost, tmp_path: Path) -> None:
+    with serving(host, tmp_path / "run" / "api.sock"):
+        assert stat.S_IMODE((tmp_path / "run").stat().st_mode) & 0o027 == 0
+
+
+def test_a_second_agent_does_not_take_the_socket(host: SmallHost, path: Path) -> None:
+    second = ApiServer(host, Access.parse([], [], []), path)
+    with pytest.raises(StateError, match="Another agent listens"):
+        second.start()
+    second.stop()
+    assert ask(path, "GET", "/healthz").status == 200
+
+
+def test_a_socket_that_was_left_over_is_replaced(host: SmallHost, tmp_path: Path) -> None:
+    path = tmp_path / "api.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(path))
+    with serving(host, path):
+        assert ask(path, "GET", "/healthz").status == 200
+
+
+def test_what_is_no_socket_is_left_alone(host: SmallHost, tmp_path: Path) -> None:
+    path = tmp_path / "api.sock"
+    path.write_text("precious")
+    with pytest.raises(SettingsError, match="is no socket"):
+        ApiServer(host, Access.parse([], [], []), path).start()
+    assert path.read_text() == "precious"
+
+
+def test_a_directory_that_anybody_may_write_is_refused(host: SmallHost, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(SettingsError, match="Anybody may write"):
+        ApiServer(host, Access.parse([], [], []), tmp_path / "api.sock").start()
+
+
+def test_a_place_that_cannot_be_made_is_named(host: SmallHost, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be used"):
+        ApiServer(host, Access.parse([], [], []), tmp_path / "a" / "b" / "api.sock").start()
+
+
+def test_stopping_leaves_another_agents_socket_alone(host: SmallHost, tmp_path: Path) -> None:
+    path = tmp_path / "api.sock"
+    with serving(host, path):
+        path.unlink()
+        path.write_text("another's")
+    assert path.exists()

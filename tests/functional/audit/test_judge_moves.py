@@ -1,0 +1,297 @@
+"""Audits of two hosts while instances move between them, by this strategy, the old one, and both at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.moves import INSTANCE, MIGRATION, OTHER, SMALL, Agent, World, asks
+from kits.placements import Placement
+from kits.tracker import uuid_of
+
+from agent.audit.auditor import AuditReport
+from agent.audit.finding import FindingKind
+from agent.moves.states import MoveKind, MoveState
+
+ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
+ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
+ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
+DISK = {"pool": {"DISK_GB": 200}}
+LIGHT = {"PCPU": 1, "DISK_GB": 200}
+
+
+@pytest.fixture
+def world(any_placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, any_placement) as world:
+        yield world
+
+
+@pytest.fixture
+def claimed(world: World) -> World:
+    world.a.tracker.claim(asks(**SMALL))
+    return world
+
+
+def kinds(agent: Agent) -> list[tuple[FindingKind, str]]:
+    return [(each.kind, each.subject) for each in agent.auditor.audit().findings]
+
+
+def heal(agent: Agent, *, everything: bool = False) -> AuditReport:
+    return agent.auditor.audit(heal_own=True, heal_all=everything)
+
+
+# Nothing false
+
+
+def moving(world: World, kind: MoveKind, rounds: int) -> None:
+    """To and fro, confirmed and reverted, by either side; deleted in the middle in the end."""
+    instance = str(uuid4())
+    here, there = world.agents
+    here.tracker.claim(asks(instance, **LIGHT))
+    for number in range(rounds):
+        migration = str(uuid4())
+        there.tracker.move(asks(instance, **LIGHT), kind, migration)
+        if number % 2:
+            here.look()
+        if number % 3:
+            there.tracker.mover.confirm(migration)
+            here.look()
+            here, there = there, here
+        else:
+            there.tracker.mover.revert(migration)
+    there.tracker.move(asks(instance, **LIGHT), kind, str(uuid4()))
+    here.look()  # else the claim is left there, which the audit is to find
+    there.tracker.release(instance)
+    here.look()
+
+
+def in_place(world: World, kind: MoveKind, rounds: int) -> None:
+    instance = str(uuid4())
+    tracker = world.a.tracker
+    tracker.claim(asks(instance, MEMORY_MB=64))
+    for number in range(rounds):
+        migration = str(uuid4())
+        size = 64 if kind is MoveKind.REBUILD else 128 - 64 * (number // 2 % 2)
+        tracker.move(asks(instance, MEMORY_MB=size), kind, migration)
+        (tracker.mover.revert if number % 2 else tracker.mover.confirm)(migration)
+
+
+def coming_and_going(world: World, _: MoveKind, rounds: int) -> None:
+    for number in range(rounds):
+        agent = world.agents[number % 2]
+        with suppress(RuntimeError), agent.tracker.tracker.claim(asks(str(uuid4()), VCPU=1)) as held:
+            if number % 3 == 0:
+                raise RuntimeError("no such image")
+            agent.tracker.tracker.release(held.claim.consumer)
+
+
+@pytest.mark.parametrize("kind", ACROSS)
+def test_audits_in_a_loop_find_nothing_false_while_instances_move_between_two_hosts(
+    world: World, kind: MoveKind
+) -> None:
+    """Scenarios 37, 52: each operation of each kind, with both hosts auditing and healing all the time."""
+    found: list[object] = []
+    passes = dict.fromkeys("ab", 0)
+    stop = threading.Event()
+
+    def auditing(agent: Agent) -> None:
+        while not stop.is_set():
+            report = agent.auditor.audit(heal_own=True, looks=1)
+            passes[agent.name] += 1
+            found.extend(report.findings)
+
+    def client(work: Callable[[World, MoveKind, int], None], of: MoveKind, rounds: int) -> None:
+        work(world, of, rounds)
+
+    with ThreadPoolExecutor(6) as pool:
+        auditors = [pool.submit(auditing, agent) for agent in world.agents]
+        clients = [
+            pool.submit(client, moving, kind, 8),
+            pool.submit(client, in_place, MoveKind.SAME_HOST_RESIZE, 6),
+            pool.submit(client, in_place, MoveKind.REBUILD, 6),
+            pool.submit(client, coming_and_going, kind, 12),
+        ]
+        try:
+            for each in clients:
+                each.result()
+        finally:
+            stop.set()
+        for each in auditors:
+            each.result()
+    assert found == []
+    assert min(passes.values()) > 2
+    world.settle()
+    world.check_settled()
+    assert [kinds(agent) for agent in world.agents] == [[], []]
+
+
+@pytest.mark.parametrize("noticed", [False, True], ids=["source unaware", "source aware"])
+def test_a_move_under_way_is_nobodys_finding(claimed: World, noticed: bool) -> None:
+    """Scenario 110: what somebody is at work on is left alone, also by an audit that heals all."""
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    if noticed:
+        claimed.settle()
+    before = claimed.state()
+    for agent in claimed.agents:
+        assert heal(agent, everything=True).findings == ()
+    assert claimed.state() == before
+
+
+# Moves that do not go on
+
+
+def test_a_migration_whose_instance_was_deleted_is_told_at_its_source(claimed: World) -> None:
+    """The destination, which would free it, does not come back."""
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.a.look()
+    claimed.raw.forget_consumer(INSTANCE)
+    claimed.a.look()
+    assert claimed.a.moving() is MoveState.BEGUN
+    assert kinds(claimed.a) == [(FindingKind.STALE_MIGRATION, MIGRATION)]
+    assert heal(claimed.a).healed == frozenset() and claimed.placed(MIGRATION) == ON_A
+    assert heal(claimed.a, everything=True).healed == {0}
+    assert claimed.placed_all() == {} and claimed.a.tracker.claims() == {}
+    assert kinds(claimed.a) == []
+
+
+def test_a_control_planes_move_that_another_one_overtook_is_told(claimed: World) -> None:
+    """What it began is not ended by itself; what this agent began is."""
+    claimed.schedule(INSTANCE, **ON_B, **DISK)
+    claimed.schedule(MIGRATION, "MIGRATION", **ON_A)
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.schedule(INSTANCE, a={"VCPU": 1})
+    claimed.b.look()
+    assert claimed.b.moving() is MoveState.BEGUN
+    assert kinds(claimed.b) == [(FindingKind.STALE_MIGRATION, MIGRATION)]
+    assert heal(claimed.b, everything=True).healed == {0}
+    claimed.b.look()
+    assert claimed.placed_all() == {INSTANCE: {"a": {"VCPU": 1}}}
+    assert claimed.b.tracker.claims() == {}
+
+
+def test_a_resize_whose_end_cannot_be_told_is_told(world: World) -> None:
+    """The amounts are the same before and after, and somebody freed the migration past this agent."""
+    world.a.tracker.claim(asks(PCPU=1))
+    world.a.tracker.move(asks(PCPU=1), MoveKind.RESIZE, MIGRATION)
+    world.raw.forget_consumer(MIGRATION)
+    world.a.look()
+    assert kinds(world.a) == [(FindingKind.STALE_MIGRATION, MIGRATION)]
+    assert heal(world.a, everything=True).healed == {0}
+    assert world.a.moving() is MoveState.CONFIRMED
+    world.check_settled()
+
+
+def test_a_guest_that_a_move_left_behind_is_told_until_it_is_gone(claimed: World) -> None:
+    """Scenario 77: the evacuated host is back, with the guest."""
+    claimed.a.see(INSTANCE)
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.a.look()
+    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.a.look()
+    assert claimed.a.moving() is MoveState.LEAVING
+    (finding,) = claimed.a.auditor.audit().findings
+    assert (finding.kind, finding.subject) == (FindingKind.STUCK_CONSUMER, INSTANCE)
+    assert not finding.repair and "remove the guest" in finding.reason
+    claimed.a.see()
+    claimed.settle()
+    assert kinds(claimed.a) == []
+    claimed.check_settled()
+
+
+def test_what_a_confirmed_move_left_is_healed_by_itself(claimed: World) -> None:
+    """Scenarios 56, 58: a migration that holds something after its end is found, whoever wrote it back."""
+    move = claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION).move
+    claimed.settle()
+    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.settle()
+    claimed.schedule(MIGRATION, "MIGRATION", **ON_A)
+    assert move.handed == claimed.raw.allocations_of(MIGRATION).allocations
+    claimed.a.refresh()
+    assert heal(claimed.a).findings[0].kind is FindingKind.STALE_MIGRATION
+    assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
+    assert kinds(claimed.a) == []
+
+
+# The old strategy
+
+
+@pytest.mark.parametrize("disk", [200, 400], ids=["disk once", "disk summed up"])
+@pytest.mark.parametrize("runs", ["a", "b"])
+def test_a_doubled_allocation_is_reduced_to_where_the_instance_runs(
+    claimed: World, runs: str, disk: int
+) -> None:
+    claimed.schedule(INSTANCE, **ON_A, **ON_B, pool={"DISK_GB": disk})
+    {"a": claimed.a, "b": claimed.b}[runs].see(INSTANCE)
+    claimed.settle()
+    assert kinds(claimed.a) == [(FindingKind.DOUBLED, INSTANCE)]
+    assert heal(claimed.a).healed == frozenset()
+    assert heal(claimed.a, everything=True).healed == {0}
+    kept = {"pool": {"DISK_GB": disk}} if runs == "b" else DISK
+    assert claimed.placed(INSTANCE) == {**(ON_A if runs == "a" else ON_B), **kept}
+    claimed.settle()
+    assert (claimed.a.tracker.get(INSTANCE) is not None) is (runs == "a")
+    assert kinds(claimed.a) == []
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_a_pike_control_plane_moves_an_instance_past_both_agents(claimed: World, end: str) -> None:
+    """It doubles the allocation, and takes one half away at the end; the destination only claims."""
+    before = claimed.a.tracker.get(INSTANCE)
+    claimed.schedule(INSTANCE, **ON_A, **ON_B, **DISK)
+    claimed.b.tracker.claim(asks(**SMALL))
+    assert claimed.placed(INSTANCE) == {**ON_A, **ON_B, **DISK}
+    left = ON_B if end == "confirm" else ON_A
+    claimed.schedule(INSTANCE, **left, **DISK)
+    claimed.settle()
+    here, gone = (claimed.b, claimed.a) if end == "confirm" else (claimed.a, claimed.b)
+    assert gone.tracker.get(INSTANCE) is None
+    kept = here.tracker.get(INSTANCE)
+    assert kept is not None and (end == "confirm" or kept == before)
+    assert claimed.placed_all() == {INSTANCE: {**left, **DISK}}
+    assert [kinds(agent) for agent in claimed.agents] == [[], []]
+    claimed.check()
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+def test_the_sum_of_two_disks_does_not_stay_when_one_side_is_gone(claimed: World, gone: str) -> None:
+    """Pike sums up the pool; the side that is released cannot know which part of it is the other's."""
+    claimed.schedule(INSTANCE, **ON_A, **ON_B, pool={"DISK_GB": 400})
+    held = claimed.b.tracker.claim(asks(**SMALL)).claim
+    assert held.allocations[uuid_of("pool")] == {"DISK_GB": 200}
+    claimed.agents["ab".index(gone)].tracker.release(INSTANCE)
+    here, left = (claimed.b, ON_B) if gone == "a" else (claimed.a, ON_A)
+    assert claimed.placed(INSTANCE) == {**left, "pool": {"DISK_GB": 400}}
+    assert kinds(here) == [(FindingKind.AMOUNTS_DIFFER, INSTANCE)]
+    assert heal(here, everything=True).healed == {0}
+    assert claimed.placed_all() == {INSTANCE: {**left, **DISK}}
+    claimed.check_settled()
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_both_strategies_in_one_fleet(world: World, end: str) -> None:
+    """One instance moves by a migration of its own, another one is doubled, at the same time, on the same
+    hosts."""
+    for instance in (INSTANCE, OTHER):
+        world.a.tracker.claim(asks(instance, **LIGHT))
+    doubled = uuid_of("what was doubled")
+    world.b.tracker.move(asks(**LIGHT), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.schedule(OTHER, a={"PCPU": 1}, b={"PCPU": 1}, pool={"DISK_GB": 400})
+    world.settle()
+    for agent in world.agents:
+        assert kinds(agent) == [(FindingKind.DOUBLED, OTHER)]
+    world.b.tracker.move(asks(OTHER, **LIGHT), MoveKind.EVACUATE, doubled)
+    world.settle()
+    assert [kinds(agent) for agent in world.agents] == [[], []]
+    assert world.placed(doubled) == {"a": {"PCPU": 1}}
+    world.check_settled()
+    for migration in (MIGRATION, doubled):
+        getattr(world.b.tracker.mover, end)(migration)
+    world.settle()
+    left = {("b" if end == "confirm" else "a"): {"PCPU": 1}, **DISK}
+    assert world.placed_all() == {INSTANCE: left, OTHER: left}
+    world.check_settled()

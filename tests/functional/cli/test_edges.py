@@ -1,0 +1,255 @@
+"""The command line where things are not well: agents that hang or are none, signals, pipes, terminals."""
+
+import os
+import pty
+import shlex
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from kits.api_client import NOBODY, ROOT_NEEDED, is_root, public_directory, serving
+from kits.api_host import SmallHost
+from kits.cli_process import COMMAND, DEADLINE_S, ENVIRONMENT, one_line, plimsoll, python
+
+from agent.cli.parser import INTERRUPTED, READER_GONE
+from agent.config.access import Access
+from agent.errors import ExitCode
+
+
+def test_no_socket(tmp_path: Path) -> None:
+    done = plimsoll(tmp_path / "nothing", "status")
+    assert done.returncode == ExitCode.UNREACHABLE
+    line = one_line(done)
+    assert str(tmp_path / "nothing") in line and "systemctl status plimsoll" in line
+
+
+def test_the_option_wins_over_the_environment_wherever_it_stands(path: Path, tmp_path: Path) -> None:
+    for words in (("--socket", str(path), "status"), ("status", "--socket", str(path))):
+        assert plimsoll(tmp_path / "nothing", *words).returncode == ExitCode.DONE
+
+
+def test_a_socket_that_was_left_over(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "s"))
+    done = plimsoll(tmp_path / "s", "status")
+    assert done.returncode == ExitCode.UNREACHABLE
+    assert "left over" in one_line(done)
+
+
+def test_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
+    done = plimsoll(tmp_path / ("s" * 200), "status")
+    assert done.returncode == ExitCode.UNREACHABLE
+    assert "too long" in one_line(done)
+
+
+@contextmanager
+def pretending(path: Path, answer: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Something that listens and is no agent."""
+    ended = threading.Event()
+
+    def accept() -> None:
+        while not ended.is_set():
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                try:
+                    answer(connection)
+                except OSError:
+                    continue
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(0.05)
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def silent(connection: socket.socket) -> None:
+    connection.settimeout(5)
+    while connection.recv(65536):
+        pass
+
+
+def trickling(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    for _ in range(100):
+        connection.sendall(b" ")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("answer", [silent, trickling])
+def test_an_agent_that_hangs_or_trickles_is_given_up_in_time(
+    tmp_path: Path, answer: Callable[[socket.socket], None]
+) -> None:
+    with pretending(tmp_path / "s", answer):
+        began = time.monotonic()
+        done = plimsoll(tmp_path / "s", "status", "--timeout", "0.5")
+        assert time.monotonic() - began < 5
+    assert done.returncode == ExitCode.UNREACHABLE
+    assert "did not answer within 0.5 s" in one_line(done)
+
+
+def test_a_claim_that_may_have_happened_names_the_uuid_that_was_made(tmp_path: Path) -> None:
+    words = ("claim", "--resources", "VCPU=1", "--timeout", "0.3")
+    with pretending(tmp_path / "s", silent):
+        line = one_line(plimsoll(tmp_path / "s", *words))
+    assert UUID(line.rpartition("the uuid made for it is ")[2])
+    assert "the uuid made" not in plimsoll(tmp_path / "nothing", *words).stderr
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"hello\r\n", b"HTTP/1.1 200 OK\r\n\r\nhello", b"HTTP/1.1 502 Bad\r\nContent-Length: 1\r\n\r\nx"],
+)
+def test_what_is_no_agent_is_told(tmp_path: Path, said: bytes) -> None:
+    def answer(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(said)
+
+    with pretending(tmp_path / "s", answer):
+        done = plimsoll(tmp_path / "s", "status")
+    assert done.returncode == ExitCode.UNREACHABLE
+    one_line(done)
+
+
+def test_an_answer_that_was_not_foreseen_is_one_line(tmp_path: Path) -> None:
+    def answer(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"host": "old"}')
+
+    with pretending(tmp_path / "s", answer):
+        done = plimsoll(tmp_path / "s", "status")
+        debugged = plimsoll(tmp_path / "s", "status", environment={"PLIMSOLL_DEBUG": "1"})
+    assert done.returncode == ExitCode.FAILED
+    assert "PLIMSOLL_DEBUG=1" in one_line(done)
+    assert "Traceback" in debugged.stderr
+
+
+# The first call loads what the second one needs: Python itself may be where only root can read.
+AS_NOBODY = """
+import contextlib, io, os, sys
+from agent.cli.main import main
+with contextlib.redirect_stderr(io.StringIO()):
+    main(["status", "--socket", "/nowhere"])
+os.setgroups([])
+os.setgid({nobody})
+os.setuid({nobody})
+sys.exit(main(["status"]))
+"""
+
+
+@pytest.mark.skipif(not is_root(), reason=ROOT_NEEDED)
+def test_a_user_who_may_not(host: SmallHost) -> None:
+    script = AS_NOBODY.format(nobody=NOBODY)
+    with public_directory() as directory, serving(host, directory / "s", Access()):
+        path = directory / "s"
+        shut = python(script, path)
+        path.chmod(0o666)
+        forbidden = python(script, path)
+    assert shut.returncode == ExitCode.UNREACHABLE
+    assert "membership in the group" in one_line(shut)
+    assert forbidden.returncode == ExitCode.FAILED
+    assert "[api] readers" in one_line(forbidden)
+
+
+def test_ctrl_c_is_one_line(tmp_path: Path) -> None:
+    connected = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        connected.set()
+        silent(connection)
+
+    with (
+        pretending(tmp_path / "s", answer),
+        subprocess.Popen(
+            [*COMMAND, "status", "--socket", str(tmp_path / "s")], stderr=subprocess.PIPE, encoding="utf-8"
+        ) as process,
+    ):
+        assert connected.wait(DEADLINE_S)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, stderr) == (INTERRUPTED, "plimsoll: interrupted\n")
+
+
+@pytest.mark.parametrize("words", [("tree",), ("tree", "-o", "json"), ("--help",)])
+def test_a_reader_that_goes_away_is_no_complaint(path: Path, words: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*COMMAND, *words, "--socket", str(path)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    os.close(writer)
+    # argparse of 3.13 swallows the error of its own help.
+    codes = (READER_GONE, ExitCode.DONE) if words == ("--help",) else (READER_GONE,)
+    assert done.returncode in codes
+    assert done.stderr == b""
+
+
+def test_closed_descriptors_change_nothing(path: Path, tmp_path: Path) -> None:
+    command = shlex.join([*COMMAND, "tree", "--socket"])
+    for socket_path, code in ((path, ExitCode.DONE), (tmp_path / "nothing", ExitCode.UNREACHABLE)):
+        shell = f"exec {command} {shlex.quote(str(socket_path))} <&- >&- 2>&-"
+        done = subprocess.run(["/bin/sh", "-c", shell], env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+        assert done.returncode == code
+
+
+def test_a_full_disk_is_one_line(path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "tree", "--socket", str(path)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        ExitCode.FAILED,
+        "plimsoll: No space left on device: standard output\n",
+    )
+
+
+def on_a_terminal(path: Path, **environment: str) -> str:
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [*COMMAND, "tree"],
+        env={**ENVIRONMENT, "TERM": "xterm", "PLIMSOLL_SOCKET": str(path), **environment},
+        stdout=theirs,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:
+        pass  # how a terminal says that its other end is closed
+    os.close(ours)
+    return shown.decode()
+
+
+def test_colour_is_for_terminals_that_want_it(path: Path) -> None:
+    assert "\x1b[" in on_a_terminal(path)
+    assert "\x1b[" not in on_a_terminal(path, NO_COLOR="1")
+    assert "\x1b[" not in on_a_terminal(path, TERM="dumb")
+    assert "\x1b[" not in plimsoll(path, "tree").stdout

@@ -1,0 +1,350 @@
+"""Placement goes away at each step of each operation, and comes back: nothing is leaked, nothing is lost.
+
+Each operation is run again and again, with placement pulled one request later each time, just before the
+request, or just after it was done and before its answer came. The real one's port is closed for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kits.agent import World, opened, request, told
+from kits.outage import Outage
+from kits.placements import OpenStack, Placement
+from kits.tracker import fast_directory
+
+from agent.claims.claim import ClaimState
+from agent.claims.parse_request import ClaimRequest
+from agent.errors import ClaimsClosed, PlacementUnavailable, ReshapeRefused
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import Reply, Transport
+from agent.status.condition import State
+from agent.tracker import late_answers
+from drivers.fake.host import Gpu
+
+REQUESTS_MAX = 40
+ASKED = request(VCPU=2, MEMORY_MB=64, PGPU=1)
+OTHER = request(VCPU=1)
+GPUS = (Gpu("0000:83:00.0", "PGPU"),)
+
+
+class Cable:
+    """A transport that is pulled at the request with that number, until it is plugged in again."""
+
+    def __init__(self, inner: Transport, placement: Placement, outage: Outage | None) -> None:
+        self.inner = inner
+        self._placement = placement
+        self.outage = outage or Outage(placement)
+
+    def pull_at(self, number: int, *, after: bool) -> None:
+        self.outage = Outage(self._placement, number, after=after)
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.outage.before()
+        reply = self.inner.request(method, path, body, microversion=microversion)
+        self.outage.after()
+        return reply
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Host:
+    """One agent on one placement, with its cable."""
+
+    def __init__(self, directory: str, placement: Placement) -> None:
+        self.placement = placement.anew(Path(directory))
+        self.settings = told(Path(directory), self.placement)
+        self.schedulers: set[str] = set()
+        self.flat = False
+        self.open()
+
+    def open(self, outage: Outage | None = None) -> None:
+        def wired(transport: Transport) -> Transport:
+            self.cable = Cable(transport, self.placement, outage)
+            return self.cable
+
+        self.world: World = opened(self.settings, wired)
+        self.world.driver.change(nics=(), gpus=GPUS, flat_devices=self.flat)
+        self.agent = self.world.agent
+        self.raw = PlacementClient(self.cable.inner)
+
+    def close(self) -> None:
+        self.cable.outage.end()
+        self.world.close()
+
+    def restart(self) -> None:
+        """The cable is still to be pulled where it was to be."""
+        self.world.close()
+        self.open(self.cable.outage)
+
+    def recover(self) -> None:
+        """Placement is back: one pass later all is well."""
+        self.cable.outage.end()
+        if self.agent.condition.state is not State.READY:
+            if self.world.retries:
+                self.world.retry()
+            else:
+                self.agent.look("the start")
+        assert self.agent.condition.state is State.READY, self.agent.condition.fault
+        self.agent.deliver()
+
+    def held(self) -> dict[str, dict[str, Mapping[str, int]]]:
+        """{consumer: {provider: amounts}} of all that placement holds on this host."""
+        found: dict[str, dict[str, Mapping[str, int]]] = {}
+        for provider in self.agent.tree()[0]:
+            for consumer, amounts in self.raw.consumers_on(provider.uuid).items():
+                found.setdefault(consumer, {})[provider.uuid] = amounts
+        return found
+
+    def claims(self) -> dict[str, dict[str, Mapping[str, int]]]:
+        claims = [claim for _, claim in self.agent.instances() if claim]
+        assert {claim.state for claim in claims} <= {ClaimState.CLAIMED}
+        return {claim.consumer: dict(claim.allocations) for claim in claims}
+
+    def check(self) -> None:
+        """The tree is what the host is; each allocation has its claim, and each claim its allocation."""
+        assert self.agent.next_plan().empty
+        claims = self.claims()
+        assert {consumer: held for consumer, held in self.held().items() if consumer in claims} == claims
+        assert self.held().keys() - claims.keys() <= self.schedulers
+
+
+Operation = Callable[[Host], None]
+
+
+def start(host: Host) -> None:
+    host.restart()
+    host.agent.look("the start")
+
+
+def claim(host: Host) -> None:
+    tell(host, ASKED)
+
+
+def adopt(host: Host) -> None:
+    """A scheduler was there first."""
+    host.schedulers = {ASKED.consumer}
+    foreseen = host.agent.explain(ASKED).allocations
+    host.raw.write_allocations(ConsumerAllocations(ASKED.consumer, foreseen, None, "demo", "admin"))
+    tell(host, ASKED)
+
+
+def release(host: Host) -> None:
+    host.agent.release(OTHER.consumer)
+
+
+def grow(host: Host) -> None:
+    host.world.driver.change(disk_gb=4321)
+    host.agent.look("an event")
+
+
+def shrink(host: Host) -> None:
+    host.world.driver.change(gpus=())
+    host.agent.look("an event")
+
+
+def verify(host: Host) -> None:
+    host.agent.verify()
+
+
+def nest(host: Host) -> None:
+    """The card gets a provider of its own, and whoever has it goes along."""
+    host.flat = False
+    host.world.driver.change(flat_devices=False)
+    host.agent.look("an event")
+
+
+def flatten(host: Host) -> None:
+    host.flat = True
+    host.world.driver.change(flat_devices=True)
+    host.agent.look("an event")
+
+
+def start_nested(host: Host) -> None:
+    host.flat = False
+    start(host)
+
+
+def undo(host: Host) -> None:
+    host.flat = False
+    receipt = [*host.world.journal.reshapes(done=True)][-1]
+    with suppress(PlacementUnavailable, ReshapeRefused):
+        host.agent.reshape(receipt)
+
+
+def holding_its_card(host: Host) -> None:
+    host.agent.claim(ASKED)
+
+
+def holding_a_card_of_the_host(host: Host) -> None:
+    flatten(host)
+    holding_its_card(host)
+
+
+def reshaped(host: Host) -> None:
+    holding_a_card_of_the_host(host)
+    nest(host)
+
+
+PREPARED = {
+    nest: holding_a_card_of_the_host,
+    start_nested: holding_a_card_of_the_host,
+    flatten: holding_its_card,
+    undo: reshaped,
+}
+
+
+def tell(host: Host, asked: ClaimRequest) -> None:
+    """Whoever is told that it has something, has it."""
+    with suppress(PlacementUnavailable, ClaimsClosed):
+        granted = host.agent.claim(asked)
+        assert host.claims()[asked.consumer] == granted.allocations
+
+
+@contextmanager
+def a_host(placement: Placement, *, reported: bool = True) -> Iterator[Host]:
+    with fast_directory() as directory, closing(Host(directory, placement)) as host:
+        if reported:
+            host.agent.look("the start")
+            host.agent.claim(OTHER)
+        yield host
+
+
+BOTH = pytest.mark.parametrize("after", [False, True], ids=["before a request", "after a request"])
+
+
+def each_of(*operations: Operation) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("operation", operations, ids=lambda each: each.__name__)
+
+
+@BOTH
+@each_of(start, claim)
+def test_pulled_at_each_step(placement: Placement, operation: Operation, after: bool) -> None:
+    pull_at_each_step(placement, operation, after)
+
+
+@BOTH
+@each_of(adopt, release, grow, shrink, verify)
+def test_pulled_at_each_step_of_what_else_an_agent_does(
+    any_placement: Placement, operation: Operation, after: bool
+) -> None:
+    pull_at_each_step(any_placement, operation, after)
+
+
+@BOTH
+@each_of(nest, flatten, start_nested, undo)
+def test_pulled_at_each_step_of_a_reshape(
+    any_placement: Placement, operation: Operation, after: bool
+) -> None:
+    """Scenario 10: one that was due at the start is done without another one, once placement is back."""
+    pull_at_each_step(any_placement, operation, after)
+
+
+def pull_at_each_step(placement: Placement, operation: Operation, after: bool) -> None:
+    for number in range(1, REQUESTS_MAX):
+        with a_host(placement) as host:
+            PREPARED.get(operation, lambda _: None)(host)
+            host.cable.pull_at(number, after=after)
+            operation(host)
+            pulled = host.cable.outage.begun
+            host.recover()
+            host.check()
+            nothing_is_leaked(host)
+        if not pulled:
+            assert number > 1
+            return
+    raise AssertionError(f"{operation.__name__} makes more than {REQUESTS_MAX} requests")
+
+
+@BOTH
+def test_pulled_at_each_step_of_the_first_report(placement: Placement, after: bool) -> None:
+    for number in range(1, REQUESTS_MAX):
+        with a_host(placement, reported=False) as host:
+            host.cable.pull_at(number, after=after)
+            host.agent.look("the start")
+            assert host.cable.outage.begun is (host.agent.condition.state is State.DEGRADED)
+            pulled = host.cable.outage.begun
+            host.cable.outage.call_off()
+            with suppress(ClaimsClosed):
+                host.agent.claim(ASKED)
+                assert not pulled
+            host.recover()
+            host.check()
+        if not pulled:
+            return
+    raise AssertionError(f"the first report makes more than {REQUESTS_MAX} requests")
+
+
+@pytest.mark.parametrize("operation", [claim, release], ids=lambda each: each.__name__)
+def test_pulled_at_each_step_and_the_agent_killed_meanwhile(
+    placement: Placement, operation: Operation
+) -> None:
+    for number in range(1, REQUESTS_MAX):
+        with a_host(placement) as host:
+            host.cable.pull_at(number, after=True)
+            operation(host)
+            pulled = host.cable.outage.begun
+            host.cable.outage.end()
+            host.restart()
+            host.recover()
+            host.check()
+            nothing_is_leaked(host)
+        if not pulled:
+            return
+    raise AssertionError(f"{operation.__name__} makes more than {REQUESTS_MAX} requests")
+
+
+def nothing_is_leaked(host: Host) -> None:
+    """Everything that was ever claimed can be given back, and then nothing is held."""
+    for consumer in host.claims():
+        assert host.agent.release(consumer)
+    assert host.held().keys() <= host.schedulers
+
+
+def test_away_at_the_start_the_agent_is_up_and_says_why(
+    placement: Placement, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Scenario 11."""
+    caplog.set_level(logging.INFO)
+    with a_host(placement, reported=False) as host:
+        host.cable.outage.begin()
+        host.agent.look("the start")
+        for _ in range(5):
+            host.world.retry()
+        status = host.agent.status()
+        assert status["state"] == "degraded" and not status["placement"]["ok"]
+        assert "answer" in status["reasons"][0] and "answer" in status["claims"]["reason"]
+        with pytest.raises(ClaimsClosed, match="answer"):
+            host.agent.claim(ASKED)
+        assert [each.levelname for each in caplog.records] == ["WARNING"]
+        host.recover()
+        assert host.agent.claim(ASKED).state is ClaimState.CLAIMED
+        host.check()
+
+
+def test_a_placement_that_hangs_is_given_up_in_time(
+    openstack: OpenStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it may do once it goes on, it does not do unseen."""
+    monkeypatch.setattr(late_answers, "LATE_S", 5.0)
+    openstack.empty()
+    openstack.options["timeout"] = 2
+    try:
+        with a_host(openstack) as host:
+            with openstack.hanging(), pytest.raises(PlacementUnavailable, match="timed out"):
+                host.agent.claim(ASKED)
+            assert host.agent.status()["state"] == "degraded"
+            host.recover()
+            time.sleep(late_answers.LATE_S)
+            host.agent.deliver()
+            host.check()
+            nothing_is_leaked(host)
+    finally:
+        openstack.options["timeout"] = 10

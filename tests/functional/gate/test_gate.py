@@ -1,0 +1,672 @@
+"""The gate, asked by libvirt's hook as a process: whoever starts a guest, it is claimed for or stays off."""
+
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.api_client import ask, check
+from kits.cli_process import plimsoll
+from kits.gate import GatedHost, domain, gated, mdev, pci, vf
+
+from agent.claims.claim import ClaimState
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.config.access import Access
+from agent.driver import Guest, GuestState, UsedUnit
+from agent.errors import PlacementUnavailable, UsageError
+from agent.gate import install, settle
+from agent.gate.domain_request import GATE_USER
+from agent.moves.states import MoveKind, MoveState
+from agent.placement.client import ConsumerAllocations
+from agent.placement.transport import Reply
+from agent.status.condition import State
+from drivers.fake.host import Gpu, Host, Nic, cell
+
+VGPU = "11111111-1111-4111-8111-111111111111"
+FAR, NEAR = "0000:41:00.0", "0000:81:00.0"
+HOST = Host(
+    cells=(cell(0, frozenset(range(8)), 16384),),
+    disk_gb=100,
+    gpus=(
+        Gpu("0000:42:00.0", "VGPU", 4, (VGPU,)),
+        Gpu("0000:83:00.0", "PGPU", 1, ("0000:83:00.0",)),
+    ),
+    nics=(
+        Nic("enp65s0", FAR, ("0000:41:02.0", "0000:41:02.1")),
+        Nic("enp129s0", NEAR, ("0000:81:02.0", "0000:81:02.1")),
+    ),
+)
+ALWAYS_0 = (
+    ("start", "begin"),
+    ("started", "begin"),
+    ("stopped", "end"),
+    ("release", "end"),
+    ("restore", "begin"),
+    ("reconnect", "begin"),
+    ("attach", "begin"),
+    ("whatever", "comes"),
+)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[GatedHost]:
+    with gated(tmp_path / "a") as found:
+        found.driver.change(cells=HOST.cells, gpus=HOST.gpus, nics=HOST.nics)
+        found.world.agent.look("other devices")
+        yield found
+
+
+@pytest.fixture
+def other(host: GatedHost, tmp_path: Path) -> Iterator[GatedHost]:
+    """A second hypervisor on the same placement."""
+    with gated(tmp_path / "b", "node2", host.world.wire) as found:
+        yield found
+
+
+def guest(uuid: str, **resources: int) -> Guest:
+    return Guest(uuid, "vm", GuestState.RUNNING, resources or {"VCPU": 2, "MEMORY_MB": 1024})
+
+
+def claim_of(host: GatedHost, uuid: str) -> ClaimState | None:
+    found = host.world.agent._tracker.get(uuid)
+    return found.state if found else None
+
+
+def ours(host: GatedHost, uuid: str, **resources: int) -> None:
+    """A claim that somebody made by hand."""
+    host.world.agent.claim(ClaimRequest(uuid, (RequestGroup("", resources),), name="by hand"))
+
+
+# Starting and ending
+
+
+def test_a_guest_that_starts_is_claimed_for_and_released_when_it_is_gone(host: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+    host.ends(vm, domain(vm.uuid))
+    assert host.held(vm.uuid) == {} and claim_of(host, vm.uuid) is None
+
+
+def test_a_defined_guest_keeps_its_claim_until_it_is_undefined(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    host.starts(vm, domain(vm.uuid))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    host.world.agent.look("its interval")
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    host.driver.remove_guest(vm.uuid)
+    host.world.agent.look("undefined")
+    assert claim_of(host, vm.uuid) is None
+
+
+def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid = str(uuid4())
+    host.allowed("prepare", "begin", domain(uuid))
+    host.world.agent.look("its interval")
+    assert claim_of(host, uuid) is ClaimState.CLAIMED
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    host.world.agent.look("its interval, later")
+    assert claim_of(host, uuid) is None
+
+
+def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_look(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, uuids = host.world, [str(uuid4()) for _ in range(4)]
+    for uuid in uuids:
+        host.allowed("prepare", "begin", domain(uuid))
+    inner = world.wire.inner
+    writes: list[str] = []
+
+    class Busy:
+        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
+            if method == "GET":
+                return inner.request(method, path, body, microversion=microversion)
+            writes.append(path)
+            return Reply(503, None, {"retry-after": "120"})
+
+        def close(self) -> None:
+            inner.close()
+
+    world.wire.inner = Busy()
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    for _ in range(3):
+        world.agent.look("its interval")
+        world.agent.deliver()
+    assert len(writes) == 1 and world.agent.condition.state is State.DEGRADED
+    assert world.retries[-1] > 100
+    world.wire.inner = inner
+    world.retry()
+    assert world.agent.condition.state is State.READY
+    assert [claim_of(host, uuid) for uuid in uuids] == [None] * 4
+    assert not any(host.held(uuid) for uuid in uuids)
+
+
+def test_who_came_after_a_look_had_begun_keeps_the_claim_that_let_it_in(host: GatedHost) -> None:
+    """A guest that nobody defined is destroyed, and created again by an old claim of its own."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.driver.remove_guest(vm.uuid)
+    at = time.time()
+    host.allowed("prepare", "begin", domain(vm.uuid))
+    host.world.agent._gate.settle((), at + settle.GRACE_S)
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    host.world.agent._gate.settle((), time.time() + settle.GRACE_S + 1)
+    assert claim_of(host, vm.uuid) is None
+
+
+def test_a_claim_is_not_let_go_for_another_while_placement_is_away(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = str(uuid4())
+    host.allowed("prepare", "begin", domain(uuid))
+    before = host.held(uuid)
+
+    def away(*_: object, **__: object) -> Reply:
+        raise PlacementUnavailable("Placement does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host.world.wire, "request", away)
+        host.allowed("prepare", "begin", domain(uuid, vcpus=3))  # unanswered = allow
+        host.configure("unanswered = refuse")
+        assert "did not decide" in host.refused("prepare", "begin", domain(uuid, vcpus=3))
+        host.allowed("prepare", "begin", domain(uuid))
+    assert claim_of(host, uuid) is ClaimState.CLAIMED
+    host.world.agent.look("placement is back")
+    assert host.held(uuid) == before
+
+
+def test_what_does_not_fit_does_not_start_and_is_told_why(host: GatedHost) -> None:
+    uuid = str(uuid4())
+    reason = host.refused("prepare", "begin", domain(uuid, memory_mb=100_000))
+    assert "100000 MEMORY_MB asked" in reason and "node1" in reason
+    host.allowed("stopped", "end", domain(uuid))
+    host.allowed("release", "end", domain(uuid))
+    assert host.held(uuid) == {}
+
+
+def test_the_same_guest_again_is_the_same_claim(host: GatedHost) -> None:
+    uuid = str(uuid4())
+    host.allowed("prepare", "begin", domain(uuid))
+    before = host.world.wire.requests
+    host.allowed("prepare", "begin", domain(uuid))
+    assert host.world.wire.requests == before + 1, "placement is only asked whether it moved away"
+    host.world.wire.cut = True
+    host.configure("unanswered = refuse\n")
+    host.allowed("prepare", "begin", domain(uuid))
+
+
+def test_a_claim_made_by_hand_is_used_and_never_released_by_the_gate(host: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    ours(host, vm.uuid, VCPU=4, MEMORY_MB=2048)
+    host.starts(vm, domain(vm.uuid))
+    host.ends(vm, domain(vm.uuid))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 4, "MEMORY_MB": 2048}}
+
+
+def test_a_claim_made_by_hand_that_is_too_small_is_told(host: GatedHost) -> None:
+    uuid = str(uuid4())
+    ours(host, uuid, VCPU=1, MEMORY_MB=512)
+    reason = host.refused("prepare", "begin", domain(uuid))
+    assert "1 VCPU" in reason and "2 VCPU" in reason and "release the claim" in reason
+    assert host.held(uuid) == {"node1": {"VCPU": 1, "MEMORY_MB": 512}}
+
+
+def test_an_allocation_of_a_scheduler_is_adopted_and_stays_the_schedulers(host: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    root = host.world.agent.tree()[0].by_name("node1")
+    assert root is not None
+    written = ConsumerAllocations(vm.uuid, {root.uuid: {"VCPU": 2, "MEMORY_MB": 1024}}, None, "p", "nova")
+    host.world.agent._client.write_allocations(written)
+    host.starts(vm, domain(vm.uuid))
+    claim = host.world.agent._tracker.get(vm.uuid)
+    assert claim is not None and claim.adopted
+    host.ends(vm, domain(vm.uuid))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+
+
+def test_a_changed_domain_is_claimed_anew_or_keeps_what_it_had(host: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    host.refused("prepare", "begin", domain(vm.uuid, memory_mb=100_000))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+    host.allowed("prepare", "begin", domain(vm.uuid, vcpus=3, memory_mb=2048))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 3, "MEMORY_MB": 2048}}
+
+
+# Devices
+
+
+def test_the_very_devices_that_the_domain_names_are_claimed(host: GatedHost) -> None:
+    uuid = str(uuid4())
+    devices = vf("0000:81:02.1") + vf("0000:41:02.1") + pci("0000:83:00.0") + mdev(VGPU)
+    host.allowed("prepare", "begin", domain(uuid, devices=devices))
+    claim = host.world.agent._tracker.get(uuid)
+    assert claim is not None
+    units = sorted(
+        (name, unit) for classes in claim.units.values() for name, each in classes.items() for unit in each
+    )
+    assert units == [
+        ("PGPU", "0000:83:00.0"),
+        ("SRIOV_NET_VF", "0000:41:02.1"),
+        ("SRIOV_NET_VF", "0000:81:02.1"),
+        ("VGPU", VGPU),
+    ]
+    assert host.held(uuid) == {
+        "node1": {"VCPU": 2, "MEMORY_MB": 1024},
+        "node1_net_enp65s0": {"SRIOV_NET_VF": 1},
+        "node1_net_enp129s0": {"SRIOV_NET_VF": 1},
+        "node1_pci_0000:42:00.0": {"VGPU": 1},
+        "node1_pci_0000:83:00.0": {"PGPU": 1},
+    }
+
+
+def test_a_device_that_somebody_has_is_not_given_again(host: GatedHost) -> None:
+    first, second = str(uuid4()), str(uuid4())
+    host.allowed("prepare", "begin", domain(first, devices=vf("0000:41:02.0")))
+    reason = host.refused("prepare", "begin", domain(second, devices=vf("0000:41:02.0")))
+    assert "0000:41:02.0" in reason and first in reason
+    assert host.held(second) == {}
+    host.allowed("prepare", "begin", domain(second, devices=vf("0000:41:02.1")))
+
+
+def test_a_device_in_the_hands_of_a_guest_without_a_claim_is_not_given(host: GatedHost) -> None:
+    unit = UsedUnit("SRIOV_NET_VF", "0000:41:02.0", f"pci:{FAR}")
+    runs = Guest(str(uuid4()), "runs", GuestState.RUNNING, {"VCPU": 1, "SRIOV_NET_VF": 1}, (unit,))
+    host.driver.add_guest(runs)
+    host.world.agent.look("a guest")
+    uuid = str(uuid4())
+    assert runs.uuid in host.refused("prepare", "begin", domain(uuid, devices=vf("0000:41:02.0")))
+    host.driver.add_guest(Guest(runs.uuid, "off", GuestState.SHUTOFF, runs.resources, (unit,)))
+    host.world.agent.look("it is off")
+    host.allowed("prepare", "begin", domain(uuid, devices=vf("0000:41:02.0")))
+
+
+def test_a_claim_made_by_hand_holds_for_its_own_devices_only(host: GatedHost) -> None:
+    uuid = str(uuid4())
+    ours(host, uuid, VCPU=2, MEMORY_MB=1024, SRIOV_NET_VF=1)
+    claim = host.world.agent._tracker.get(uuid)
+    assert claim is not None
+    ((had,),) = (each["SRIOV_NET_VF"] for each in claim.units.values() if "SRIOV_NET_VF" in each)
+    host.allowed("prepare", "begin", domain(uuid, devices=vf(had)))
+    reason = host.refused("prepare", "begin", domain(uuid, devices=vf("0000:81:02.1")))
+    assert had in reason and "0000:81:02.1" in reason
+
+
+def test_a_changed_device_is_claimed_in_the_place_of_the_old_one(host: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid, devices=vf("0000:41:02.0")))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    host.allowed("prepare", "begin", domain(vm.uuid, devices=vf("0000:41:02.1")))
+    host.allowed("prepare", "begin", domain(str(uuid4()), devices=vf("0000:41:02.0")))
+    claim = host.world.agent._tracker.get(vm.uuid)
+    assert claim is not None and ("0000:41:02.1",) in [c.get("SRIOV_NET_VF") for c in claim.units.values()]
+
+
+def test_devices_that_are_not_managed_are_not_guarded_and_unknown_vgpus_wait(host: GatedHost) -> None:
+    uuid = str(uuid4())
+    host.allowed("prepare", "begin", domain(uuid, devices=pci("0000:05:00.0")))
+    assert host.held(uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+    assert "try again" in host.refused("prepare", "begin", domain(str(uuid4()), devices=mdev(str(uuid4()))))
+
+
+# Operations that must never fail
+
+
+@pytest.mark.parametrize(("operation", "sub_operation"), ALWAYS_0)
+def test_everything_else_ends_with_0_whatever_happens(
+    host: GatedHost, operation: str, sub_operation: str
+) -> None:
+    huge = b"<domain>" + b" " * (2**20 + 1)
+    for xml in (domain(str(uuid4())), "", "no xml", b"\xff\xfe\x00", huge):
+        host.allowed(operation, sub_operation, xml)
+    host.configure(f"socket = {host.folder}/nobody\nunanswered = refuse\n")
+    host.allowed(operation, sub_operation, domain(str(uuid4())))
+    for nonsense in (b"\xff\xff = nonsense\n", "deadline = \u00b2\n".encode()):
+        host.config.write_bytes(nonsense)
+        host.allowed(operation, sub_operation, domain(str(uuid4())))
+    shutil.rmtree(host.config, ignore_errors=True)
+
+
+@pytest.mark.parametrize("operation", ["prepare", "migrate"])
+def test_what_makes_no_sense_is_refused_and_changes_nothing(host: GatedHost, operation: str) -> None:
+    bomb = "<!DOCTYPE d [<!ENTITY a 'b'>]><domain><name>&a;</name></domain>"
+    for xml in ("", "no xml", bomb, "<domain/>", b"<domain>" + b" " * (2**20 + 1)):
+        assert host.call(operation, "begin", xml).returncode in (0, 1)
+    assert "not allowed" in host.refused(operation, "begin", bomb)
+    assert "more than" in host.refused(operation, "begin", b"<domain>" + b" " * (2**20 + 1))
+    assert host.world.agent._tracker.claims() == {}
+
+
+# An agent that does not answer
+
+
+def test_who_waits_for_no_agent_may_start_or_may_not_as_configured(host: GatedHost) -> None:
+    host.configure(f"socket = {host.folder}/nobody\n")
+    host.allowed("prepare", "begin", domain(str(uuid4())))
+    host.configure(f"socket = {host.folder}/nobody\nunanswered = refuse\n")
+    assert "did not decide" in host.refused("prepare", "begin", domain(str(uuid4())))
+
+
+def test_an_agent_that_hangs_is_waited_for_no_longer_than_the_deadline(host: GatedHost) -> None:
+    path = host.folder / "hangs"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        host.configure(f"socket = {path}\ndeadline = 0.3\n")
+        host.allowed("prepare", "begin", domain(str(uuid4())))
+        host.configure(f"socket = {path}\ndeadline = 0.3\nunanswered = refuse\n")
+        assert "within 0.3 s" in host.refused("migrate", "begin", domain(str(uuid4())))
+
+
+def test_a_trickle_of_an_answer_is_not_waited_for(host: GatedHost) -> None:
+    path = host.folder / "trickles"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        stop = threading.Event()
+
+        def trickle() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while not stop.wait(0.05):
+                    try:
+                        connection.send(b"H")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        host.configure(f"socket = {path}\ndeadline = 0.5\nunanswered = refuse\n")
+        assert "within 0.5 s" in host.refused("prepare", "begin", domain(str(uuid4())))
+        stop.set()
+        thread.join()
+
+
+def test_an_answer_that_makes_no_sense_stops_no_release(host: GatedHost) -> None:
+    path = host.folder / "nonsense"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        host.configure(f"socket = {path}\n")
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(b"HTTP/1.1 409 Conflict\r\n\r\n" + b"[" * 100_000)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        host.allowed("release", "end", domain(str(uuid4())))
+        thread.join()
+
+
+def test_libvirt_that_sends_nothing_is_not_waited_for_either(host: GatedHost) -> None:
+    host.configure("deadline = 0.3\n")
+    read, write = os.pipe()
+    try:
+        done = subprocess.run(
+            [str(host.hook), "vm", "release", "end", "-"], stdin=read, timeout=10, check=False
+        )
+    finally:
+        os.close(read)
+        os.close(write)
+    assert done.returncode == 0
+
+
+def test_while_claims_are_closed_the_agent_has_not_decided(host: GatedHost) -> None:
+    known = str(uuid4())
+    host.allowed("prepare", "begin", domain(known))
+    host.world.agent._tracker.close("somebody is at work here")
+    host.allowed("prepare", "begin", domain(str(uuid4())))
+    host.configure("unanswered = refuse\n")
+    assert "somebody is at work here" in host.refused("prepare", "begin", domain(str(uuid4())))
+    host.allowed("prepare", "begin", domain(known))
+
+
+def test_who_may_not_claim_is_refused(tmp_path: Path) -> None:
+    uuid = str(uuid4())
+    nobody = Access()
+    with gated(tmp_path / "a", access=nobody) as host:
+        assert "claimer" in host.refused("prepare", "begin", domain(uuid)) or os.geteuid() == 0
+        host.allowed("release", "end", domain(uuid))
+
+
+# Migrations
+
+
+def test_a_live_migration_is_a_move_and_ends_by_itself(host: GatedHost, other: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    other.allowed("migrate", "begin", domain(vm.uuid))
+    (move,) = other.world.agent.moves()
+    assert move.state is MoveState.BEGUN
+    assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024}}
+    assert host.held(move.migration) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+    other.allowed("prepare", "begin", domain(vm.uuid))
+    other.allowed("start", "begin", domain(vm.uuid))
+    other.allowed("started", "begin", domain(vm.uuid))
+    coming = Guest(vm.uuid, "vm", GuestState.MIGRATING, vm.resources)
+    other.driver.add_guest(coming)
+    other.world.agent.look("it comes in")
+    assert [each.state for each in other.world.agent.moves()] == [MoveState.BEGUN]
+    other.driver.add_guest(vm)
+    host.ends(vm, domain(vm.uuid))
+    assert host.held(move.migration) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}, "the destination decides"
+    other.world.agent.look("it runs")
+    assert [each.state for each in other.world.agent.moves()] == [MoveState.CONFIRMED]
+    host.world.agent.verify()
+    host.world.agent.look("the source, later")
+    assert host.held(move.migration) == {} and host.world.agent._tracker.claims() == {}
+    assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024}}
+    other.ends(vm, domain(vm.uuid))
+    assert other.held(vm.uuid) == {}
+
+
+def test_a_migration_that_fails_is_reverted_and_may_be_tried_again(host: GatedHost, other: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    for _ in range(2):
+        other.allowed("migrate", "begin", domain(vm.uuid))
+        other.allowed("prepare", "begin", domain(vm.uuid))
+        coming = Guest(vm.uuid, "vm", GuestState.MIGRATING, vm.resources)
+        other.driver.add_guest(coming)
+        other.world.agent.look("it comes in")
+        other.ends(coming, domain(vm.uuid))
+        assert other.held(vm.uuid) == {} and other.world.agent._tracker.claims() == {}
+        assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+        assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    states = {each.state for each in other.world.agent.moves()}
+    assert states == {MoveState.REVERTED}
+
+
+def test_a_migration_that_never_came_is_reverted_after_a_while(
+    host: GatedHost, other: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    other.allowed("migrate", "begin", domain(vm.uuid))
+    other.world.agent.look("its interval")
+    assert other.held(vm.uuid) != {}
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    other.world.agent.look("its interval, later")
+    assert other.held(vm.uuid) == {}
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+
+
+def test_a_full_destination_takes_none_in(host: GatedHost, other: GatedHost) -> None:
+    vm = guest(str(uuid4()), VCPU=2, MEMORY_MB=12_000)
+    other.driver.change(cells=(cell(0, frozenset(range(8)), 4096),))
+    other.world.agent.look("less memory")
+    host.starts(vm, domain(vm.uuid, memory_mb=12_000))
+    reason = other.refused("migrate", "begin", domain(vm.uuid, memory_mb=12_000))
+    assert "12000 MEMORY_MB asked" in reason and "node2" in reason
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 12_000}}
+
+
+def test_there_and_back_while_the_definition_stays_behind(host: GatedHost, other: GatedHost) -> None:
+    """As `virsh migrate --live` without --undefinesource leaves it."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    source, destination = host, other
+    for _ in range(3):
+        destination.allowed("migrate", "begin", domain(vm.uuid))
+        destination.allowed("prepare", "begin", domain(vm.uuid))
+        destination.driver.add_guest(vm)
+        source.ends(vm, domain(vm.uuid), defined=True)
+        destination.world.agent.look("it runs")
+        source.world.agent.verify()
+        source.world.agent.look("the source, later")
+        assert source.world.agent._tracker.claims() == {}, "a definition that stays behind holds nothing"
+        source, destination = destination, source
+    assert source.held(vm.uuid) != {} and destination.held(vm.uuid) == {}
+
+
+def test_the_copy_that_stayed_behind_may_not_start_while_the_other_one_runs(
+    host: GatedHost, other: GatedHost
+) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    other.allowed("migrate", "begin", domain(vm.uuid))
+    other.driver.add_guest(vm)
+    host.driver.add_guest(replace(vm, state=GuestState.SHUTOFF))
+    assert "has moved there" in host.refused("prepare", "begin", domain(vm.uuid)), "nobody told this host yet"
+    host.ends(vm, domain(vm.uuid), defined=True)
+    other.world.agent.look("it runs")
+    host.world.agent.verify()
+    assert "already holds" in host.refused("prepare", "begin", domain(vm.uuid))
+
+
+def test_a_guest_that_nobody_claimed_for_comes_in_as_one_that_starts(other: GatedHost) -> None:
+    uuid = str(uuid4())
+    other.allowed("migrate", "begin", domain(uuid))
+    assert other.held(uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024}}
+    assert other.world.agent.moves() == ()
+
+
+def test_a_move_that_a_control_plane_began_is_its_own(host: GatedHost, other: GatedHost) -> None:
+    vm, migration = guest(str(uuid4())), str(uuid4())
+    host.starts(vm, domain(vm.uuid))
+    asked = ClaimRequest(vm.uuid, (RequestGroup("", {"VCPU": 2, "MEMORY_MB": 1024}),))
+    other.world.agent.begin_move(MoveKind.LIVE_MIGRATE, migration, asked)
+    other.allowed("migrate", "begin", domain(vm.uuid))
+    other.allowed("prepare", "begin", domain(vm.uuid))
+    other.driver.add_guest(vm)
+    other.world.agent.look("it runs")
+    (move,) = other.world.agent.moves()
+    assert (move.migration, move.state) == (migration, MoveState.BEGUN)
+
+
+# What runs already
+
+
+def test_guests_that_run_without_a_claim_are_claimed_for_on_request(
+    host: GatedHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs, off = guest(str(uuid4())), str(uuid4())
+    huge = guest(str(uuid4()), VCPU=1, MEMORY_MB=10**6)
+    host.driver.add_guest(runs)
+    host.driver.add_guest(huge)
+    host.driver.add_guest(Guest(off, "off", GuestState.SHUTOFF, {"VCPU": 1}))
+    host.world.agent.look("guests")
+    caplog.set_level(logging.INFO, "agent.api")
+    reply = ask(host.socket, "POST", "/v1/gate/running", {})
+    check("POST", "/v1/gate/running", reply)
+    asker = f"asked for by uid {os.geteuid()} (pid {os.getpid()})"
+    told = [each.getMessage() for each in caplog.records if each.name == "agent.api"]
+    assert told == [f"gate of {runs.uuid} claimed, {asker}"]
+    history = host.world.journal.history(runs.uuid)
+    assert {(each.event, each.uid, each.pid) for each in history} == {
+        (event, os.geteuid(), os.getpid()) for event in ("begin", "grant")
+    }
+    assert [each["consumer"] for each in reply.body["claimed"]] == [runs.uuid]
+    assert [each["consumer"] for each in reply.body["refused"]] == [huge.uuid]
+    assert set(host.world.agent._tracker.claims()) == {runs.uuid}
+
+
+def test_claiming_for_what_runs_waits_until_claims_are_open(host: GatedHost) -> None:
+    runs = guest(str(uuid4()))
+    host.driver.add_guest(runs)
+    host.world.agent.look("a guest")
+    host.world.agent._tracker.close("libvirtd restarts")
+    opened = threading.Timer(0.5, host.world.agent._tracker.open)
+    opened.start()
+    done = plimsoll(host.socket, "gate", "claim-running")
+    opened.join()
+    assert (done.returncode, done.stderr) == (0, "") and runs.uuid in done.stdout
+    host.driver.add_guest(guest(str(uuid4())))
+    host.world.agent._tracker.close("for good")
+    done = plimsoll(host.socket, "--timeout", "1.5", "gate", "claim-running")
+    assert done.returncode == 5 and "for good" in done.stderr
+
+
+# The route, and the hook's file
+
+
+def test_the_route_answers_as_it_is_described(host: GatedHost) -> None:
+    uuid = str(uuid4())
+    body = {"operation": "prepare", "sub_operation": "begin", "extra": "-", "xml": domain(uuid)}
+    for outcome in ("claimed", "held"):
+        reply = ask(host.socket, "POST", "/v1/gate", body)
+        check("POST", "/v1/gate", reply)
+        assert (reply.body["outcome"], reply.body["consumer"]) == (outcome, uuid)
+    reply = ask(host.socket, "POST", "/v1/gate", {**body, "operation": "attach"})
+    assert reply.body["outcome"] == "ignored"
+    for wrong in ({}, {**body, "xml": 1}, {**body, "more": 1}, {**body, "operation": "x" * 65}):
+        reply = ask(host.socket, "POST", "/v1/gate", wrong)
+        assert (reply.status, reply.body["error"]["code"]) == (400, "plimsoll.usage")
+    claim = host.world.agent._tracker.get(uuid)
+    assert claim is not None and claim.request.user_id == GATE_USER
+
+
+def test_the_hook_is_written_told_and_taken_away(tmp_path: Path) -> None:
+    hook = tmp_path / "hooks" / "qemu.d" / "50-plimsoll"
+    assert install.installed(hook) is install.Installed.DISABLED
+    if os.geteuid() != 0:
+        with pytest.raises(UsageError, match="others than root"):
+            install.enable(hook)
+        return
+    install.enable(hook)
+    assert install.installed(hook) is install.Installed.ENABLED
+    assert (hook.stat().st_mode & 0o777) == 0o755
+    hook.write_text("#!/bin/sh\n# plimsoll gate enable, long ago\n")
+    assert install.installed(hook) is install.Installed.OUTDATED
+    install.enable(hook)
+    install.disable(hook)
+    install.disable(hook)
+    assert not hook.exists()
+    hook.write_text("#!/bin/sh\n")
+    for change in (install.enable, install.disable):
+        with pytest.raises(UsageError, match="Plimsoll's"):
+            change(hook)
+
+
+@pytest.mark.parametrize("code", [None, b"def (", bytes(100), b"1 / 0"])
+def test_a_hook_whose_agent_was_taken_away_or_is_damaged_lets_everything_pass(
+    tmp_path: Path, code: bytes | None
+) -> None:
+    if code is not None:
+        (tmp_path / "code" / "agent" / "gate").mkdir(parents=True)
+        (tmp_path / "code" / "agent" / "gate" / "hook.py").write_bytes(code)
+    hook = tmp_path / "hook"
+    hook.write_text(install.text(code=tmp_path / "code"))
+    hook.chmod(0o755)
+    for operation in ("prepare", "reconnect"):
+        done = subprocess.run([str(hook), "vm", operation, "begin", "-"], input=b"", check=False, timeout=30)
+        assert done.returncode == 0

@@ -1,0 +1,277 @@
+"""The embedded core behind HTTP: the same to a client, over a Unix socket and TCP, as any Placement."""
+
+import json
+import logging
+import socket
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+from keystoneauth1 import adapter, exceptions, session, token_endpoint
+from kits.served_core_client import SERVICE, CurrentCore, DoorClient, door_client
+
+from agent.placement.embedded import Core
+from agent.placement.embedded.http.serve import Server
+
+HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
+
+
+@pytest.fixture(scope="module")
+def current() -> CurrentCore:
+    return CurrentCore()
+
+
+@pytest.fixture(scope="module")
+def open_server(current: CurrentCore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    socket_path = tmp_path_factory.mktemp("door") / "door.sock"
+    with Server(current, [f"unix:{socket_path}", "127.0.0.1:0"]) as server:
+        yield server
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    core = Core.open(tmp_path / "state")
+    yield core
+    core.close()
+
+
+@pytest.fixture
+def server(open_server: Server, current: CurrentCore, core: Core) -> Server:
+    """A running server over an empty core of the test's own; Unix socket first, then TCP."""
+    current.core = core
+    return open_server
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def ask(request: pytest.FixtureRequest, server: Server) -> Iterator[DoorClient]:
+    with door_client(server.addresses[0 if request.param == "unix" else 1]) as client:
+        yield client
+
+
+@pytest.fixture
+def tcp(server: Server) -> Iterator[DoorClient]:
+    with door_client(server.addresses[1]) as client:
+        yield client
+
+
+def add_host(ask: DoorClient, vcpu: int = 8) -> None:
+    assert ask("POST", "/resource_providers", {"name": "host1", "uuid": HOST}).status == 200
+    inventories = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": vcpu}}}
+    assert ask("PUT", f"/resource_providers/{HOST}/inventories", inventories).status == 200
+
+
+def claim_of(vcpu: int) -> dict[str, object]:
+    return {
+        "allocations": {HOST: {"resources": {"VCPU": vcpu}}},
+        "project_id": "p",
+        "user_id": "u",
+        "consumer_generation": None,
+        "consumer_type": "INSTANCE",
+    }
+
+
+def test_a_claim_over_the_wire_is_seen_in_process_and_the_other_way_round(
+    ask: DoorClient, core: Core
+) -> None:
+    add_host(ask)
+    over_wire, in_process = str(uuid.uuid4()), str(uuid.uuid4())
+    assert ask("PUT", f"/allocations/{over_wire}", claim_of(2)).status == 204
+    assert core.request("PUT", f"/allocations/{in_process}", claim_of(3), microversion="1.39").status == 204
+    assert (
+        core.request("GET", f"/allocations/{over_wire}", microversion="1.39").body["consumer_generation"] == 1
+    )
+    assert ask("GET", f"/resource_providers/{HOST}/usages").body["usages"] == {"VCPU": 5}
+
+
+def test_the_version_document_needs_no_caller(server: Server) -> None:
+    with door_client(server.addresses[0], headers={}) as nobody:
+        answer = nobody("GET", "/")
+        assert answer.body["versions"][0]["max_version"] == "1.39"
+        assert nobody("GET", "/resource_providers").status == 401
+
+
+def test_a_request_without_caller_is_shaped_as_the_real_service_shapes_it(tcp: DoorClient) -> None:
+    answer = tcp("GET", "/resource_providers", x_auth_token=None, openstack_api_version="placement 1.99")
+    assert answer.status == 401
+    assert sorted(answer.body) == ["code", "message", "title"]
+    assert "openstack-api-version" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "served"),
+    [
+        (None, 200, "placement 1.0"),
+        ("placement latest", 200, "placement 1.39"),
+        ("compute 2.1, placement 1.10", 200, "placement 1.10"),
+        ("compute 2.1", 200, "placement 1.0"),
+        ("placement 1.40", 406, None),
+        ("placement one", 400, None),
+    ],
+)
+def test_microversion_header(tcp: DoorClient, header: str | None, status: int, served: str | None) -> None:
+    answer = tcp("GET", "/resource_providers", openstack_api_version=header)
+    assert (answer.status, answer.headers.get("openstack-api-version")) == (status, served)
+    if status == 406:
+        assert (answer.error["min_version"], answer.error["max_version"]) == ("1.0", "1.39")
+
+
+def test_a_created_provider_is_located_by_the_name_that_the_client_called(tcp: DoorClient) -> None:
+    answer = tcp("POST", "/resource_providers", {"name": "a", "uuid": HOST}, host="placement.example:8778")
+    assert answer.headers["location"] == f"http://placement.example:8778/resource_providers/{HOST}"
+
+
+def test_body_and_type(tcp: DoorClient) -> None:
+    assert tcp("POST", "/resource_providers", text=b'{"name": "a"}', content_type=None).status == 400
+    assert tcp("POST", "/resource_providers", text=b'{"name": "a"}', content_type="text/plain").status == 415
+    assert tcp("POST", "/resource_providers", content_type=None).status == 415
+    with_charset = tcp(
+        "POST", "/resource_providers", {"name": "a"}, content_type="application/json; charset=utf-8"
+    )
+    assert with_charset.status == 200
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b'{"name":', b"\xff\xfe", b"[" * 100_000, b"1" * 5000, b'{"name": "a"} x']
+)
+def test_what_is_no_json_is_refused_and_changes_nothing(tcp: DoorClient, text: bytes) -> None:
+    answer = tcp("POST", "/resource_providers", text=text)
+    assert (answer.status, answer.error["code"]) == (400, "placement.undefined_code")
+    assert tcp("GET", "/resource_providers").body == {"resource_providers": []}
+
+
+def test_what_is_wrong_with_the_text_is_said(tcp: DoorClient) -> None:
+    assert "line 1 column 9" in tcp("POST", "/resource_providers", text=b'{"name":').error["detail"]
+
+
+def test_a_body_that_nobody_asked_for_is_ignored(tcp: DoorClient) -> None:
+    assert tcp("PUT", "/traits/CUSTOM_A", text=b"{", content_type="text/plain").status == 201
+
+
+def test_method_and_path_that_are_not_served(tcp: DoorClient) -> None:
+    answer = tcp("PATCH", "/resource_providers", {})
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, POST")
+    for path in ("/nothing", "/resource_providers/", "/resource_providers%3Fname=a"):
+        assert tcp("GET", path).status == 404, path
+
+
+def test_head_is_not_served_and_has_no_body(tcp: DoorClient) -> None:
+    answer = tcp("HEAD", "/resource_providers")
+    assert (answer.status, answer.text) == (405, b"")
+    assert tcp("GET", "/").status == 200  # the connection is still in step
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        (None, "application/json"),
+        ("*/*", "application/json"),
+        ("application/json", "application/json"),
+        ("text/html;q=0.5, application/json", "application/json"),
+        ("text/html", "text/html; charset=UTF-8"),
+        ("text/html, application/json", "text/html; charset=UTF-8"),
+        ("image/png", "text/plain; charset=UTF-8"),
+    ],
+)
+def test_errors_come_in_a_form_that_the_client_takes(tcp: DoorClient, accept: str | None, form: str) -> None:
+    answer = tcp("GET", "/nothing", accept=accept)
+    assert (answer.status, answer.headers["content-type"]) == (404, form)
+    assert b"could not be found" in answer.text
+
+
+def test_html_shows_what_the_client_sent_as_text(tcp: DoorClient) -> None:
+    answer = tcp("PUT", "/traits/%3Cscript%3E", accept="text/html, application/json")
+    assert answer.status == 400
+    assert b"<script>" not in answer.text
+
+
+def test_names_beyond_ascii_go_both_ways(ask: DoorClient) -> None:
+    ask("POST", "/resource_providers", {"name": "hôte-日本"})
+    found = ask("GET", "/resource_providers?name=h%C3%B4te-%E6%97%A5%E6%9C%AC").body["resource_providers"]
+    assert [provider["name"] for provider in found] == ["hôte-日本"]
+
+
+def test_many_connections_at_once_each_get_their_own_answer(server: Server) -> None:
+    def add(number: int) -> int:
+        with door_client(server.addresses[number % 2]) as client:
+            return client("POST", "/resource_providers", {"name": f"host{number}"}).status
+
+    with ThreadPoolExecutor(24) as pool:
+        assert set(pool.map(add, range(48))) == {200}
+    with door_client(server.addresses[0]) as client:
+        assert len(client("GET", "/resource_providers").body["resource_providers"]) == 48
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [("Transfer-Encoding: chunked", 411), (f"Content-Length: {1 << 40}", 413), ("Content-Length: x", 400)],
+)
+def test_a_body_without_a_length_within_bounds_is_not_even_read(
+    server: Server, length: str, status: int
+) -> None:
+    host, _, port = server.addresses[1].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as sock:
+        sock.sendall(f"POST /resource_providers HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode())
+        assert sock.recv(4096).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_keystoneauth_works_against_it(server: Server) -> None:
+    """As a client of OpenStack has it: nova's report client and osc-placement both sit on this adapter."""
+    auth = token_endpoint.Token(f"http://{server.addresses[1]}", "admin")
+    with requests.Session() as http:
+        client = adapter.Adapter(
+            session.Session(auth=auth, session=http),
+            service_type="placement",
+            default_microversion="1.39",
+            endpoint_override=f"http://{server.addresses[1]}",
+        )
+        data = client.get_endpoint_data()
+        assert data is not None and data.max_microversion == (1, 39)
+        created = client.post("/resource_providers", json={"name": "host1", "uuid": HOST})
+        assert created.json()["generation"] == 0
+        assert created.headers["location"] == f"http://{server.addresses[1]}/resource_providers/{HOST}"
+        with pytest.raises(exceptions.Conflict) as refused:
+            client.post("/resource_providers", json={"name": "host1"})
+        assert refused.value.response is not None
+        assert refused.value.response.json()["errors"][0]["code"] == "placement.duplicate_name"
+        with pytest.raises(exceptions.Forbidden):
+            client.post("/reshaper", json={"inventories": {}, "allocations": {}})
+        old = client.get(f"/resource_providers/{HOST}", microversion="1.0")
+        assert "parent_provider_uuid" not in old.json()
+        assert client.delete(f"/resource_providers/{HOST}").status_code == 204
+
+
+def test_the_reshaper_takes_the_service_role(server: Server) -> None:
+    with door_client(server.addresses[0], headers=SERVICE) as service:
+        add_host(service)
+        body = {
+            "inventories": {HOST: {"resource_provider_generation": 1, "inventories": {"VCPU": {"total": 4}}}},
+            "allocations": {},
+        }
+        assert service("POST", "/reshaper", body, x_roles="admin").status == 403
+        assert service("POST", "/reshaper", body).status == 204
+
+
+def test_the_answer_is_json_text_of_what_the_core_says(ask: DoorClient, core: Core) -> None:
+    add_host(ask)
+    path = f"/resource_providers/{HOST}/inventories"
+    answer = ask("GET", path)
+    assert json.loads(answer.text) == core.request("GET", path, microversion="1.39").body
+    assert int(answer.headers["content-length"]) == len(answer.text)
+
+
+def test_who_wrote_what_is_logged_without_tokens(tcp: DoorClient, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "agent.placement.embedded.http.wsgi"):
+        tcp("GET", "/traits")
+        tcp("PUT", "/traits/CUSTOM_A%0Ax", x_auth_token="nova:service")
+        tcp("PUT", "/traits/CUSTOM_A", x_auth_token="a-token-that-was-meant-for-somebody-else")
+    first, second = caplog.messages
+    assert first.startswith("PUT /traits/CUSTOM_A%0Ax: 403, for 'nova', req-")
+    assert "a-token-that-was" in second and "somebody" not in second
+
+
+def test_text_that_no_database_can_hold_is_refused(tcp: DoorClient) -> None:
+    assert tcp("POST", "/resource_providers", text=b'{"name": "\\ud800"}').status == 400
+    assert tcp("GET", "/resource_providers").body == {"resource_providers": []}

@@ -1,0 +1,66 @@
+"""Files that earlier versions wrote are opened by this one; one dump per schema, kept for ever."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from kits.embedded_api import Api
+from kits.paths import TESTS
+
+from agent.placement.embedded import Core
+from agent.placement.embedded.journal import FILE_NAME, MIGRATIONS
+
+HERE = TESTS / "functional/embedded"
+ROOT, CHILD, INSTANCE, UNTYPED, AGGREGATE = (
+    f"{number:08}-0000-4000-8000-000000000000" for number in range(1, 6)
+)
+
+
+def test_there_is_a_dump_of_every_schema() -> None:
+    dumps = {path.name for path in HERE.glob("placement-schema-*.sql")}
+    assert dumps == {f"placement-schema-{number}.sql" for number in range(1, len(MIGRATIONS) + 1)}
+
+
+def test_schema_1_is_read(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        connection.executescript((HERE / "placement-schema-1.sql").read_text(encoding="utf-8"))
+    core = Core.open(tmp_path)
+    api = Api(core)
+    assert api.done("GET", f"/allocations/{INSTANCE}") == {
+        "allocations": {
+            ROOT: {"resources": {"VCPU": 2, "CUSTOM_C": 2}, "generation": 3},
+            CHILD: {"resources": {"VGPU": 1}, "generation": 4},
+        },
+        "project_id": "project",
+        "user_id": "user",
+        "consumer_generation": 1,
+        "consumer_type": "INSTANCE",
+    }
+    assert api.done("GET", f"/allocations/{UNTYPED}")["consumer_type"] == "unknown"
+    assert api.done("GET", f"/resource_providers/{ROOT}/inventories")["inventories"] == {
+        "VCPU": {
+            "total": 8,
+            "reserved": 1,
+            "min_unit": 1,
+            "max_unit": 2**31 - 1,
+            "step_size": 1,
+            "allocation_ratio": 1.5,
+        },
+        "CUSTOM_C": {
+            "total": 4,
+            "reserved": 0,
+            "min_unit": 2,
+            "max_unit": 4,
+            "step_size": 2,
+            "allocation_ratio": 1.0,
+        },
+    }
+    assert api.done("GET", f"/resource_providers/{CHILD}/traits")["traits"] == ["CUSTOM_T", "HW_NUMA_ROOT"]
+    assert api.done("GET", f"/resource_providers/{ROOT}/aggregates")["aggregates"] == [AGGREGATE]
+    child = api.ask("GET", f"/resource_providers/{CHILD}")
+    assert (child.body["parent_provider_uuid"], child.body["root_provider_uuid"]) == (ROOT, ROOT)
+    assert child.headers["last-modified"] == "Fri, 15 Jan 2027 08:00:00 GMT"
+    assert api.usage(CHILD) == {"VGPU": 2}
+    core.close()

@@ -1,0 +1,119 @@
+"""A host joins a fleet that is at work, and leaves it: neither the fleet's size nor its work matter."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kits.contents import small
+from kits.placements import Placement
+
+from agent.errors import ImportRefused, UsageError
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transfer.content import Content, differences
+from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
+from agent.placement.transfer.read import ContentClient, read_place, read_trees
+from agent.placement.transfer.remove import apply_removal, part, plan_removal
+from agent.placement.transport import Reply, Transport
+from agent.tree import Inventory, Provider
+
+
+class Fleet:
+    """Other hosts on one placement. A transport that counts, and where they claim before each request."""
+
+    def __init__(self, inner: Transport, hosts: int) -> None:
+        self._inner = inner
+        self._client = PlacementClient(inner)
+        self._hosts = [Provider(str(uuid4()), f"other{number}") for number in range(hosts)]
+        for each in self._hosts:
+            generation = self._client.create_provider(each)
+            self._client.put_inventories(each.uuid, generation, {"VCPU": Inventory(10_000)})
+        self.requests = 0
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.requests += 1
+        on = self._hosts[self.requests % len(self._hosts)].uuid
+        self._client.write_allocations(ConsumerAllocations(str(uuid4()), {on: {"VCPU": 1}}))
+        return self._inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def join(transport: Transport, wanted: Content) -> None:
+    client = ContentClient(transport)
+    found, evidence = read_place(client, wanted)
+    plan = plan_import(wanted, found, evidence.names)
+    apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+    assert differences(wanted, read_place(client, wanted)[0]) == ()
+
+
+def export(transport: Transport, roots: list[str]) -> Content:
+    return part(read_trees(ContentClient(transport), roots), roots)
+
+
+def leave(transport: Transport, unwanted: Content) -> None:
+    client = ContentClient(transport)
+    apply_removal(client, plan_removal(unwanted, read_place(client, unwanted)[0]))
+    found, _ = read_place(client, unwanted)
+    assert not found.providers and not found.consumers
+
+
+def roots_of(content: Content) -> list[str]:
+    return [each.name for each in content.providers.values() if each.parent is None]
+
+
+def test_there_and_back_while_others_claim_at_the_same_cost_for_any_fleet(
+    placement: Placement, tmp_path: Path
+) -> None:
+    counts = []
+    for hosts in (1, 12):
+        directory = tmp_path / str(hosts)
+        directory.mkdir()
+        with closing(Fleet(placement.anew(directory).transport(), hosts)) as fleet:
+            join(fleet, small())
+            carried = export(fleet, roots_of(small()))
+            assert differences(small(), carried) == ()
+            leave(fleet, carried)
+            counts.append(fleet.requests)
+    assert counts[0] == counts[1]
+
+
+def test_who_has_the_name_already_is_found(placement: Placement, tmp_path: Path) -> None:
+    with closing(placement.transport()) as transport:
+        client = PlacementClient(transport)
+        root, child = (Provider(str(uuid4()), "root"), Provider(str(uuid4()), roots_of(small())[0]))
+        client.create_provider(root)
+        client.create_provider(Provider(child.uuid, child.name, root.uuid))
+        with pytest.raises(ImportRefused, match=f"is {child.uuid}, not "):
+            join(transport, small())
+
+
+def test_a_consumer_that_holds_something_elsewhere_is_found(placement: Placement) -> None:
+    with closing(placement.transport()) as transport:
+        client = PlacementClient(transport)
+        other = Provider(str(uuid4()), "other")
+        client.put_inventories(other.uuid, client.create_provider(other), {"VCPU": Inventory(8)})
+        consumer = next(iter(small().consumers))
+        client.write_allocations(ConsumerAllocations(consumer, {other.uuid: {"VCPU": 1}}))
+        with pytest.raises(ImportRefused, match=consumer):
+            join(transport, small())
+
+
+def test_what_is_held_together_with_another_tree_names_that(placement: Placement) -> None:
+    with closing(placement.transport()) as transport:
+        client = PlacementClient(transport)
+        hosts = [Provider(str(uuid4()), name) for name in ("one", "two")]
+        for each in hosts:
+            client.put_inventories(each.uuid, client.create_provider(each), {"VCPU": Inventory(8)})
+        held = {each.uuid: {"VCPU": 1} for each in hosts}
+        client.write_allocations(ConsumerAllocations(str(uuid4()), held))
+        with pytest.raises(UsageError, match="held together with something on two"):
+            export(transport, ["one"])
+        with pytest.raises(UsageError, match="no root provider 'nobody'"):
+            export(transport, ["nobody"])
+        both = export(transport, ["one", hosts[1].uuid])
+        assert both.providers.keys() == {each.uuid for each in hosts}

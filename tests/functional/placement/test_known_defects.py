@@ -1,0 +1,123 @@
+"""What goes wrong in a Placement that works is healed, or shown with the way out: on both placements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.agent import World, opened, request, told
+from kits.placements import Placement
+
+from agent.claims.claim import ClaimState
+from agent.config.settings import Settings
+from agent.daemon.adopt import adopt
+from agent.errors import ClaimsClosed
+from agent.moves.states import MoveKind, MoveState
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.status.condition import State
+from agent.tree import Inventory, Provider
+
+NEIGHBOUR = Provider("c0ffee00-0000-4000-8000-000000000001", "neighbour", None, {"VCPU": Inventory(4)})
+
+
+@pytest.fixture
+def settings(placement: Placement, tmp_path: Path) -> Settings:
+    return told(tmp_path, placement)
+
+
+@pytest.fixture
+def world(settings: Settings) -> Iterator[World]:
+    with closing(opened(settings)) as world:
+        world.agent.look("the start")
+        yield world
+
+
+def hide(world: World, consumer: str) -> None:
+    """Empty a consumer that never held anything: OpenStack Placement keeps a record that nobody can see."""
+    body = {"allocations": {}, "consumer_generation": None, "project_id": "p", "user_id": "u"}
+    reply = world.wire.inner.request(
+        "PUT", f"/allocations/{consumer}", {**body, "consumer_type": "INSTANCE"}, microversion="1.38"
+    )
+    assert reply.status == 204
+
+
+def test_an_invisible_consumer_gets_its_claim(world: World) -> None:
+    asked = request(VCPU=2)
+    hide(world, asked.consumer)
+    assert world.agent.claim(asked).state is ClaimState.CLAIMED
+    assert world.agent.release(asked.consumer)
+
+
+def test_an_invisible_migration_gets_its_part(world: World) -> None:
+    asked, migration = request(VCPU=2), str(uuid4())
+    world.agent.claim(asked)
+    hide(world, migration)
+    grown = replace(request(VCPU=3), consumer=asked.consumer)
+    assert world.agent.begin_move(MoveKind.RESIZE, migration, grown).state is MoveState.BEGUN
+    assert world.agent.revert_move(migration, None).state is MoveState.REVERTED
+    assert world.agent.release(asked.consumer)
+
+
+def test_a_provider_over_capacity_is_in_the_status_until_it_is_not(world: World) -> None:
+    """As claims that overtook each other in OpenStack Placement leave it, or an inventory that shrank."""
+    (root,) = world.agent.tree()[0].roots
+    client, consumer = PlacementClient(world.wire.inner), str(uuid4())
+    half = root.inventories["DISK_GB"].total // 2
+    client.write_allocations(ConsumerAllocations(consumer, {root.uuid: {"DISK_GB": half + 1}}))
+    world.driver.change(disk_gb=half)
+    world.agent.look("an event")
+    world.agent.verify()
+    (reason,) = world.agent.status()["reasons"]
+    assert "node1 is over capacity" in reason and consumer in reason
+    assert world.agent.claim(request(VCPU=1)).state is ClaimState.CLAIMED, "all else goes on"
+    client.forget_consumer(consumer)
+    world.agent.verify()
+    assert world.agent.status()["reasons"] == []
+
+
+def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
+    settings: Settings, placement: Placement
+) -> None:
+    """Scenario 7: nothing is written, others keep working; `plimsoll adopt` makes it this host's root."""
+    foreign, consumer = str(uuid4()), str(uuid4())
+    with closing(opened(settings)) as world:
+        client = PlacementClient(world.wire.inner)
+        for each in (replace(NEIGHBOUR, uuid=foreign, name="node1"), NEIGHBOUR):
+            client.put_inventories(each.uuid, client.create_provider(each), each.inventories)
+        client.write_allocations(ConsumerAllocations(consumer, {foreign: {"VCPU": 1}}))
+        before = client.generations(foreign)
+        world.agent.look("the start")
+        (reason,) = world.agent.status()["reasons"]
+        assert world.agent.condition.state is State.DEGRADED and f"plimsoll adopt {foreign}" in reason
+        with pytest.raises(ClaimsClosed, match=foreign):
+            world.agent.claim(request(VCPU=1))
+        assert client.generations(foreign) == before
+        client.write_allocations(ConsumerAllocations(str(uuid4()), {NEIGHBOUR.uuid: {"VCPU": 1}}))
+    adopt(settings, foreign)
+    with closing(opened(settings)) as world:
+        world.agent.look("the start")
+        assert world.agent.condition.state is State.READY, world.agent.condition.fault
+        tree, usages = world.agent.tree()
+        assert [each.uuid for each in tree.roots] == [foreign] and len(tree) == 9
+        assert usages[foreign]["VCPU"] == 1, "what was held on it is kept"
+        assert world.agent.claim(request(VCPU=1, PGPU=1)).state is ClaimState.CLAIMED
+
+
+def test_an_aggregate_that_somebody_changed_on_a_child_is_no_obstacle(world: World) -> None:
+    """Scenario 29: its generation is another one; the next pass is fine, and the aggregate stays."""
+    client, aggregate = PlacementClient(world.wire.inner), str(uuid4())
+    tree = world.agent.tree()[0]
+    child = next(each for each in tree if "VGPU" in each.inventories or "PGPU" in each.inventories)
+    client.put_aggregates(child.uuid, child.generation or 0, {*child.aggregates, aggregate})
+    world.driver.change(gpus=tuple(replace(gpu, total=gpu.total + 1) for gpu in world.driver.host.gpus))
+    world.agent.look("an event")
+    assert world.agent.condition.state is State.READY, world.agent.condition.fault
+    now = world.agent.tree()[0][child.uuid]
+    assert aggregate in now.aggregates
+    assert {n: i.total for n, i in now.inventories.items()} == {
+        n: i.total + 1 for n, i in child.inventories.items()
+    }

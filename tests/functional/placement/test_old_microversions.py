@@ -1,0 +1,148 @@
+"""A service that speaks no later microversion than it did years ago: all goes on, or says what is missing.
+
+From 1.30 on everything works: below 1.38 consumers have no types, below 1.37 no provider gets another parent.
+PLIMSOLL_TEST_MICROVERSION=1.30 runs any test of this directory on such a service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.agent import World as Agent
+from kits.agent import opened, request, told
+from kits.move_operations import OPERATIONS, Operation
+from kits.moves import World, asks
+from kits.placements import OpenStack
+from kits.tracker import fast_directory
+
+from agent.claims.claim import Claim, ClaimState
+from agent.errors import ClaimsClosed
+from agent.moves.states import MoveKind
+from agent.status.condition import State
+from drivers.fake.host import Gpu
+
+OLD = ("1.30", "1.37")
+TOO_OLD = "1.29"
+CARD = Gpu("0000:83:00.0", "PGPU")
+ALWAYS = ("begin cold_migrate", "source learns late", "heal a stale migration")
+"""The others take minutes; `./dev test-remote` runs them."""
+
+
+@pytest.fixture(params=OLD)
+def old(request: pytest.FixtureRequest, openstack: OpenStack) -> Iterator[OpenStack]:
+    openstack.empty()
+    with openstack.aged(request.param):
+        yield openstack
+
+
+@pytest.fixture
+def agent(old: OpenStack, tmp_path: Path) -> Iterator[Agent]:
+    with closing(opened(told(tmp_path, old))) as world:
+        world.driver.change(nics=(), gpus=(CARD,), flat_devices=True)
+        world.agent.look("the start")
+        yield world
+
+
+def test_claims_a_reshape_there_and_back_a_resize_and_an_audit(agent: Agent) -> None:
+    host = agent.agent
+    assert host.condition.state is State.READY, host.condition.fault
+    asked = request(VCPU=2, MEMORY_MB=64, PGPU=1)
+    host.claim(asked)
+    agent.driver.change(flat_devices=False)
+    host.look("the card has a provider of its own")
+    assert len(claim_of(agent, asked.consumer).allocations) == 2
+    (receipt,) = agent.state.journal.reshapes(done=True)
+    host.reshape(receipt)
+    assert len(claim_of(agent, asked.consumer).allocations) == 1
+    small = request(VCPU=1)
+    host.claim(small)
+    for end in (host.revert_move, host.confirm_move):
+        migration = str(uuid4())
+        host.begin_move(MoveKind.RESIZE, migration, replace(small, groups=request(VCPU=2).groups))
+        end(migration, None)
+    assert host.audit(heal=True).findings == ()
+    host.verify()
+    assert host.condition.state is State.READY and host.next_plan().empty
+    assert host.release(asked.consumer) and host.release(small.consumer)
+    assert not any(amount for used in host.tree()[1].values() for amount in used.values())
+
+
+def claim_of(agent: Agent, consumer: str) -> Claim:
+    (claim,) = [claim for _, claim in agent.agent.instances() if claim and claim.consumer == consumer]
+    assert claim.state is ClaimState.CLAIMED
+    return claim
+
+
+def cases() -> Iterator[object]:
+    for operation in OPERATIONS:
+        marks = () if operation.name in ALWAYS else pytest.mark.remote
+        yield pytest.param(operation, id=f"openstack-{operation.name}", marks=marks)
+
+
+@pytest.mark.parametrize("operation", list(cases()))
+def test_every_move_and_repair_where_consumers_have_no_types(
+    operation: Operation, openstack: OpenStack
+) -> None:
+    with openstack.aged(OLD[0]), fast_directory() as directory, World(Path(directory), openstack) as world:
+        for agent in world.agents:  # so that a lost answer is that of a write, not of a refused microversion
+            met = replace(asks(VCPU=1), consumer=str(uuid4()))
+            agent.tracker.tracker.claim(met)
+            agent.tracker.tracker.release(met.consumer)
+        operation.prepare(world)
+        operation.does(world)
+        world.settle()
+        assert world.placed_all() == operation.after
+        world.check_settled()
+
+
+def test_a_provider_that_needs_another_parent_is_told_below_1_37_and_the_way_back_is_open(
+    openstack: OpenStack, tmp_path: Path
+) -> None:
+    openstack.empty()
+    with openstack.aged("1.36"), closing(opened(told(tmp_path, openstack))) as world:
+        world.driver.change(nics=(), gpus=(replace(CARD, numa=0),))
+        world.agent.look("the start")
+        asked = request(VCPU=1, PGPU=1)
+        claim = world.agent.claim(asked)
+        world.driver.change(report_numa=True)
+        world.agent.look("the card goes under its cell")
+        (reason,) = world.agent.status()["reasons"]
+        assert "under node1_numa0" in reason and "needs microversion 1.37" in reason
+        world.driver.change(report_numa=False)
+        world.retry()
+        assert world.agent.condition.state is State.READY, world.agent.condition.fault
+        assert claim_of(world, asked.consumer).allocations == claim.allocations
+        assert world.agent.next_plan().empty
+
+
+def test_one_that_is_too_old_is_told_what_is_missing_and_nothing_is_written(
+    openstack: OpenStack, tmp_path: Path
+) -> None:
+    openstack.empty()
+    with openstack.aged(TOO_OLD), closing(opened(told(tmp_path, openstack))) as world:
+        world.agent.look("the start")
+        status = world.agent.status()
+        assert status["state"] == "degraded"
+        (reason,) = status["reasons"]
+        assert f"speaks microversions 1.0 to {TOO_OLD}, and the agent needs 1.30" in reason
+        assert "moved in one request" in reason
+        with pytest.raises(ClaimsClosed, match=r"needs 1\.30"):
+            world.agent.claim(request(VCPU=1))
+
+
+def test_a_service_that_is_put_back_to_an_older_release_is_spoken_to_in_its_own(
+    openstack: OpenStack, tmp_path: Path
+) -> None:
+    openstack.empty()
+    with closing(opened(told(tmp_path, openstack))) as world:
+        world.agent.look("the start")
+        asked = request(VCPU=1)
+        with openstack.aged(OLD[0]):
+            world.agent.claim(asked)
+            assert world.agent.release(asked.consumer)
+            assert world.agent.condition.state is State.READY

@@ -1,0 +1,259 @@
+"""What the agent asks of a placement, on three of them: embedded, OpenStack's, and one that fails on purpose.
+
+The first two must answer every question alike. Whatever the third one answers, and whatever it is asked, the
+agent gets an error of the right kind with a sentence, and nothing is written by mistake.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kits.agent import opened, request, told
+from kits.placements import Placement
+
+from agent.claims.claim import ClaimState
+from agent.errors import (
+    ClaimsClosed,
+    PlacementConflict,
+    PlacementError,
+    PlacementFull,
+    PlacementUnavailable,
+    UnknownConsumer,
+)
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import Reply, Transport
+from agent.status.condition import State
+from agent.tree import Inventory, Provider, ProviderTree
+
+HOST, GPU, AGGREGATE, INSTANCE, MIGRATION, NOBODY = (
+    f"{number}0000000-0000-4000-8000-000000000000" for number in range(1, 7)
+)
+ROOT = Provider(HOST, "host", None, {"VCPU": Inventory(8, max_unit=8, allocation_ratio=2.0)})
+CARD = Provider(GPU, "card", HOST)
+HELD = {HOST: {"VCPU": 4}}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One call of the client, in the order of a story, with what every placement must answer."""
+
+    method: str
+    does: Callable[[PlacementClient], object]
+    answer: object = None
+    reads: bool = False
+    """There is a body to make sense of."""
+    claims: bool = False
+    """A 409 without another code means that it does not fit."""
+    requests: bool = True
+    """Something is asked at all."""
+
+
+def instance(generation: int | None, held: Mapping[str, Mapping[str, int]] = HELD) -> ConsumerAllocations:
+    return ConsumerAllocations(INSTANCE, held, generation, "demo", "admin")
+
+
+def swap(client: PlacementClient) -> None:
+    """The instance's allocation becomes the migration's, in one request."""
+    handed = ConsumerAllocations(MIGRATION, HELD, None, "demo", "admin", "MIGRATION")
+    client.write_allocations(handed, instance(1, {GPU: {"VGPU": 1}}))
+
+
+def reshape(client: PlacementClient) -> None:
+    generations = client.generations(HOST)
+    client.reshape(
+        {
+            "inventories": {
+                GPU: {
+                    "resource_provider_generation": generations[GPU],
+                    "inventories": {"VGPU": Inventory(4).to_json()},
+                }
+            },
+            "allocations": {},
+        }
+    )
+
+
+STORY = (
+    Ask("versions", lambda c: c.versions(), ("1.0", "1.39"), reads=True),
+    Ask("speaks", lambda c: c.speaks("1.38"), True, requests=False),
+    Ask("find_provider", lambda c: c.find_provider(name="host"), None, reads=True),
+    Ask("read_tree", lambda c: c.read_tree(HOST), ProviderTree(), reads=True),
+    Ask("create_provider", lambda c: c.create_provider(Provider(HOST, "house")), 0, reads=True),
+    Ask("rename", lambda c: c.rename(HOST, "host"), 0, reads=True),
+    Ask("create_provider", lambda c: c.create_provider(Provider(GPU, "card")), 0, reads=True),
+    Ask("reparent", lambda c: c.reparent(GPU, "card", HOST), 0, reads=True),
+    Ask("ensure_trait", lambda c: c.ensure_trait("CUSTOM_GOLD")),
+    Ask("ensure_resource_class", lambda c: c.ensure_resource_class("CUSTOM_FPGA")),
+    Ask("put_traits", lambda c: c.put_traits(HOST, 0, ["CUSTOM_GOLD"]), 1, reads=True),
+    Ask("put_aggregates", lambda c: c.put_aggregates(HOST, 1, [AGGREGATE]), 2, reads=True),
+    Ask("sharing", lambda c: c.sharing([AGGREGATE]), (), reads=True),
+    Ask("put_inventories", lambda c: c.put_inventories(HOST, 2, ROOT.inventories), 3, reads=True),
+    Ask("inventories_of", lambda c: c.inventories_of(HOST), (3, dict(ROOT.inventories)), reads=True),
+    Ask("generations", lambda c: c.generations(HOST), {HOST: 3, GPU: 0}, reads=True),
+    Ask("offer", lambda c: c.offer({GPU: (0, {"VGPU": Inventory(2)})}, instance(None)), claims=True),
+    Ask("allocations_of", lambda c: c.allocations_of(INSTANCE), instance(1), reads=True),
+    Ask("write_allocations", swap, claims=True),
+    Ask("consumers_on", lambda c: c.consumers_on(HOST), {MIGRATION: {"VCPU": 4}}, reads=True),
+    Ask("occupants", lambda c: c.occupants(HOST)[1], {MIGRATION: {"VCPU": 4}}, reads=True),
+    Ask("usages", lambda c: c.usages(GPU), {"VGPU": 1}, reads=True),
+    Ask("reshape", reshape, reads=True, claims=True),
+    Ask("refreshed", lambda c: c.refreshed(CARD).inventories, {"VGPU": Inventory(4)}, reads=True),
+    Ask("forget_consumer", lambda c: c.forget_consumer(MIGRATION), True),
+    Ask("forget_consumer", lambda c: c.forget_consumer(INSTANCE), True),
+    Ask("forget_consumer", lambda c: c.forget_consumer(NOBODY), False),
+    Ask(
+        "delete_inventories",
+        lambda c: isinstance(c.delete_inventories(GPU, c.generations(HOST).get(GPU, 0)), int),
+        True,
+        reads=True,
+    ),
+    Ask("delete_provider", lambda c: c.delete_provider(GPU), True),
+    Ask("delete_provider", lambda c: c.delete_provider(GPU), False),
+)
+
+
+def test_the_story_has_everything_that_a_client_can_ask() -> None:
+    methods = {
+        name
+        for name, _ in inspect.getmembers(PlacementClient, inspect.isfunction)
+        if not name.startswith("_") and name != "close"
+    }
+    assert {ask.method for ask in STORY} == methods
+
+
+def test_both_answer_every_question_alike(placement: Placement) -> None:
+    with closing(PlacementClient(placement.transport())) as client:
+        for ask in STORY:
+            assert ask.does(client) == ask.answer, ask.method
+
+
+class Failing:
+    """A placement that answers everything with one fault; `asked` is what it was asked."""
+
+    def __init__(self, fault: Reply | None, inner: Transport | None = None) -> None:
+        self.fault = fault
+        self.broken = True
+        self.asked: list[str] = []
+        self._inner = inner
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.asked.append(f"{method} {path}")
+        if not self.broken and self._inner is not None:
+            return self._inner.request(method, path, body, microversion=microversion)
+        if self.fault is None:
+            raise PlacementUnavailable("Placement did not answer.")
+        return self.fault
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+
+def error(status: int, code: str = "placement.undefined_code") -> Reply:
+    return Reply(status, {"errors": [{"status": status, "detail": "It was not done.", "code": code}]})
+
+
+FAULTS: dict[str, tuple[Reply | None, type[PlacementError]]] = {
+    "silence": (None, PlacementUnavailable),
+    "a proxy's 502": (Reply(502, None), PlacementUnavailable),
+    "503": (Reply(503, None, {"retry-after": "7"}), PlacementUnavailable),
+    "429": (Reply(429, None, {"retry-after": "7"}), PlacementUnavailable),
+    "500 with a stack trace": (error(500), PlacementUnavailable),
+    "401": (Reply(401, {"error": {"message": "Who are you?"}}), PlacementError),
+    "403": (error(403), PlacementError),
+    "400": (error(400), PlacementError),
+    "409, somebody wrote": (error(409, "placement.concurrent_update"), PlacementConflict),
+    "409, in use": (error(409, "placement.inventory.inuse"), PlacementError),
+    "406 for ever": (Reply(406, {"errors": [{"status": 406}]}), PlacementError),
+}
+
+
+@pytest.mark.parametrize("ask", STORY, ids=lambda ask: ask.method)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_an_error_of_its_kind(fault: str, ask: Ask) -> None:
+    reply, kind = FAULTS[fault]
+    failing = Failing(reply)
+    client = PlacementClient(failing)
+    if not ask.requests:
+        ask.does(client)
+        assert failing.asked == []
+        return
+    with pytest.raises(PlacementError) as raised:
+        ask.does(client)
+    assert type(raised.value) is kind
+    assert raised.value.message.startswith("Placement ") and "\n" not in raised.value.message
+    assert raised.value.details.get("retry_after") == (
+        7.0 if reply and "retry-after" in reply.headers else None
+    )
+    assert len(failing.asked) <= 2, "it is not for the client to insist"
+
+
+@pytest.mark.parametrize("ask", STORY, ids=lambda ask: ask.method)
+def test_a_409_that_says_no_more_means_full_for_claims_alone(ask: Ask) -> None:
+    if not ask.requests:
+        return
+    with pytest.raises(PlacementError) as raised:
+        ask.does(PlacementClient(Failing(error(409))))
+    assert isinstance(raised.value, PlacementFull) is (ask.claims and ask.method != "reshape")
+
+
+@pytest.mark.parametrize("body", [None, [], {}, "<html>", {"errors": []}], ids=repr)
+@pytest.mark.parametrize("ask", STORY, ids=lambda ask: ask.method)
+def test_nonsense_is_not_taken_for_an_answer(ask: Ask, body: Any) -> None:
+    client = PlacementClient(Failing(Reply(200, body)))
+    if ask.reads:
+        with pytest.raises(PlacementError, match="check that the address is placement's"):
+            ask.does(client)
+    else:
+        ask.does(client)
+
+
+@pytest.fixture(params=FAULTS)
+def fault(request: pytest.FixtureRequest) -> Iterator[Reply | None]:
+    yield FAULTS[request.param][0]
+
+
+def test_an_agent_on_it_is_up_and_writes_nothing_and_goes_on_once_it_works(
+    fault: Reply | None, placement: Placement, tmp_path: Path
+) -> None:
+    failing: list[Failing] = []
+
+    def wired(transport: Transport) -> Transport:
+        failing.append(Failing(fault, transport))
+        return failing[0]
+
+    with closing(opened(told(tmp_path, placement), wired)) as world:
+        (wire,) = failing
+        world.agent.look("the start")
+        assert world.agent.condition.state is State.DEGRADED
+        with pytest.raises(ClaimsClosed):
+            world.agent.claim(request(VCPU=1))
+        with pytest.raises(UnknownConsumer):
+            world.agent.release(NOBODY)
+        wire.broken = False
+        world.retry()
+        assert world.agent.condition.state is State.READY, world.agent.condition.fault
+        asked = request(VCPU=1)
+        world.agent.claim(asked)
+        wire.broken = True
+        with suppress(PlacementError):
+            world.agent.release(asked.consumer)
+        with suppress(PlacementError, ClaimsClosed):
+            world.agent.claim(request(VCPU=1))
+        world.agent.verify()
+        assert world.agent.condition.state is State.DEGRADED
+        assert world.agent.status()["reasons"]
+        wire.broken = False
+        world.retry()
+        assert world.agent.condition.state is State.READY
+        world.agent.deliver()
+        claims = [claim for _, claim in world.agent.instances() if claim]
+        assert all(claim.state is ClaimState.CLAIMED for claim in claims)
+        usages = world.agent.tree()[1]
+        assert all(not any(each.values()) for each in usages.values())

@@ -1,0 +1,154 @@
+"""While a content is imported nobody else could get what is held in it already."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from kits.contents import contents, small
+from kits.placements import OpenStack
+
+from agent.errors import PlimsollError
+from agent.placement.connect import open_transport
+from agent.placement.transfer.content import Content, differences
+from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
+from agent.placement.transfer.read import ContentClient, read_service
+from agent.placement.transport import Reply, Transport
+
+
+class Watched:
+    """Calls `looks` after each write; `refuses` paths like a service that keeps them from us."""
+
+    def __init__(self, inner: Transport, looks: Callable[[], None], refuses: str = "-") -> None:
+        self._inner = inner
+        self._looks = looks
+        self._refuses = refuses
+        self.writes: list[str] = []
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        if path == self._refuses:
+            return Reply(403, {"errors": [{"status": 403, "detail": "placement:reshaper is not allowed"}]})
+        reply = self._inner.request(method, path, body, microversion=microversion)
+        if method != "GET":
+            self.writes.append(f"{method} {path}")
+            self._looks()
+        return reply
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@contextmanager
+def fresh_core() -> Iterator[Transport]:
+    with (
+        TemporaryDirectory() as directory,
+        closing(open_transport("embedded", state_dir=Path(directory))) as transport,
+    ):
+        yield transport
+
+
+def free(content: Content) -> dict[tuple[str, str], int]:
+    """{(provider, class): how much a scheduler could still give}"""
+    used = content.usages()
+    return {
+        (uuid, name): max(0, inventory.capacity - used.get(uuid, {}).get(name, 0))
+        for uuid, provider in content.providers.items()
+        for name, inventory in provider.inventories.items()
+    }
+
+
+def bring(transport: Transport, wanted: Content) -> None:
+    client = ContentClient(transport)
+    found, evidence = read_service(client)
+    plan = plan_import(wanted, found, evidence.names)
+    apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+
+
+def watch(target: Transport, wanted: Content) -> Watched:
+    """Fails where more is offered at some moment than shall be free at the end."""
+    at_the_end = free(wanted)
+
+    def looks() -> None:
+        now, _ = read_service(ContentClient(target))
+        for slot, amount in free(now).items():
+            assert amount <= at_the_end[slot], (watched.writes[-1], slot)
+        for consumer in now.consumers.values():
+            assert consumer.allocations == wanted.consumers[consumer.consumer].allocations
+
+    watched = Watched(target, looks)
+    return watched
+
+
+@settings(max_examples=25, deadline=None)
+@given(contents())
+def test_nothing_that_is_held_is_ever_offered(content: Content) -> None:
+    with fresh_core() as target:
+        bring(watch(target, content), content)
+        assert differences(content, read_service(ContentClient(target))[0]) == ()
+
+
+@settings(max_examples=2, deadline=None, derandomize=True)
+@given(contents())
+def test_nor_on_openstack_placement(openstack: OpenStack, content: Content) -> None:
+    openstack.empty()
+    with closing(openstack.transport()) as target:
+        bring(watch(target, content), content)
+        assert differences(content, read_service(ContentClient(target))[0]) == ()
+
+
+@settings(max_examples=6, deadline=None)
+@given(contents())
+def test_nor_when_it_is_cut_off_after_any_write_and_begun_again(content: Content) -> None:
+    number, died = 0, True
+    while died:
+        number += 1
+        with fresh_core() as target:
+            watched = watch(target, content)
+            died = _dies(watched, number, content)
+            bring(watched, content)
+            assert differences(content, read_service(ContentClient(target))[0]) == ()
+
+
+class Death(PlimsollError):
+    """The importing process is gone."""
+
+
+def _dies(watched: Watched, number: int, content: Content) -> bool:
+    def looks() -> None:
+        if len(dying.writes) == number:
+            raise Death("gone")
+
+    dying = Watched(watched, looks)
+    try:
+        bring(dying, content)
+    except PlimsollError:
+        assert len(dying.writes) == number
+        return True
+    return False
+
+
+def test_a_consumer_comes_in_the_request_that_brings_its_inventory() -> None:
+    with fresh_core() as target:
+        watched = watch(target, small())
+        bring(watched, small())
+    assert watched.writes.count("POST /reshaper") == 1
+    assert watched.writes[-1].startswith("PUT /resource_providers/")
+    assert not any("/allocations" in each for each in watched.writes)
+
+
+@pytest.mark.parametrize("kind", ["embedded", "openstack"])
+def test_without_the_role_to_reshape_it_is_written_all_the_same(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    with fresh_core() as core:
+        target = core
+        if kind == "openstack":
+            openstack: OpenStack = request.getfixturevalue("openstack")
+            openstack.empty()
+            target = openstack.transport()
+        with closing(target):
+            bring(Watched(target, lambda: None, refuses="/reshaper"), small())
+            assert differences(small(), read_service(ContentClient(target))[0]) == ()

@@ -1,0 +1,94 @@
+"""Placement goes away at each request of an import or a removal, and is back later: the next one ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kits.contents import small
+from kits.outage import Outage
+from kits.placements import Placement
+from kits.tracker import fast_directory
+
+from agent.errors import ApplyError, PlacementUnavailable
+from agent.placement.transfer.content import differences
+from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
+from agent.placement.transfer.read import ContentClient, read_service
+from agent.placement.transfer.remove import apply_removal, plan_removal
+from agent.placement.transport import Reply, Transport
+
+REQUESTS_MAX = 100
+
+
+class Cable:
+    """A transport that the outage is told of."""
+
+    def __init__(self, inner: Transport, outage: Outage) -> None:
+        self._inner = inner
+        self._outage = outage
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self._outage.before()
+        reply = self._inner.request(method, path, body, microversion=microversion)
+        self._outage.after()
+        return reply
+
+    def close(self) -> None:
+        """Its owner closes it."""
+
+
+def bring(transport: Transport) -> None:
+    client = ContentClient(transport)
+    found, evidence = read_service(client)
+    plan = plan_import(small(), found, evidence.names)
+    apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+
+
+def take(transport: Transport) -> None:
+    client = ContentClient(transport)
+    apply_removal(client, plan_removal(small(), read_service(client)[0]))
+
+
+def brought(transport: Transport) -> bool:
+    return differences(small(), read_service(ContentClient(transport))[0]) == ()
+
+
+def taken(transport: Transport) -> bool:
+    found = read_service(ContentClient(transport))[0]
+    return not found.providers and not found.consumers
+
+
+@contextmanager
+def target(placement: Placement, operation: Callable[[Transport], None]) -> Iterator[Transport]:
+    with fast_directory() as directory, closing(placement.anew(Path(directory)).transport()) as transport:
+        if operation is take:
+            bring(transport)
+        yield transport
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before a request", "after a request"])
+@pytest.mark.parametrize(("operation", "done"), [(bring, brought), (take, taken)], ids=["import", "remove"])
+def test_pulled_at_each_step(
+    any_placement: Placement,
+    operation: Callable[[Transport], None],
+    done: Callable[[Transport], bool],
+    after: bool,
+) -> None:
+    for number in range(1, REQUESTS_MAX):
+        with target(any_placement, operation) as transport:
+            outage = Outage(any_placement, number, after=after)
+            try:
+                operation(Cable(transport, outage))
+            except (ApplyError, PlacementUnavailable):
+                assert outage.begun
+            finally:
+                outage.end()
+            operation(transport)
+            assert done(transport)
+        if not outage.begun:
+            assert number > 1
+            return
+    raise AssertionError(f"it makes more than {REQUESTS_MAX} requests")

@@ -1,0 +1,456 @@
+"""A placement's content is carried whole: into embedded cores, and into the real OpenStack Placement."""
+
+import importlib
+import importlib.util
+import json
+import sqlite3
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from kits.contents import consumer_uuid, contents, provider_uuid, small
+from kits.served_core_client import make_certificate
+
+from agent.cli.main import main
+from agent.errors import (
+    ExitCode,
+    ImportRefused,
+    PlacementError,
+    PlacementUnavailable,
+    PlimsollError,
+    StateError,
+    UsageError,
+)
+from agent.placement.client import ConsumerAllocations
+from agent.placement.connect import open_transport
+from agent.placement.embedded import Core
+from agent.placement.embedded.http.serve import Server
+from agent.placement.transfer.content import Content, differences, strangers
+from agent.placement.transfer.document import to_text
+from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
+from agent.placement.transfer.invariants import findings
+from agent.placement.transfer.read import ContentClient, read_service, read_state_dir
+from agent.placement.transport import Reply, Transport
+from agent.placement.transport_socket import SocketTransport
+from agent.tree import Inventory, Provider
+
+HOST, GPU = provider_uuid(0), provider_uuid(1)
+
+
+@contextmanager
+def fresh_core() -> Iterator[Transport]:
+    with (
+        TemporaryDirectory() as directory,
+        closing(open_transport("embedded", state_dir=Path(directory))) as transport,
+    ):
+        yield transport
+
+
+def bring(transport: Transport, wanted: Content, *, overwrite: bool = False) -> Content:
+    """Import, and answer what the target then holds."""
+    client = ContentClient(transport)
+    found, evidence = read_service(client)
+    plan = plan_import(wanted, found, evidence.names, overwrite=overwrite)
+    apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+    return read_service(client)[0]
+
+
+def without_generations(content: Content) -> Content:
+    return Content.of(
+        content.providers.values(),
+        (replace(each, generation=None) for each in content.consumers.values()),
+        content.traits,
+        content.resource_classes,
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(contents())
+def test_what_is_imported_is_what_is_exported(content: Content) -> None:
+    with fresh_core() as first, fresh_core() as second:
+        once = bring(first, content)
+        assert without_generations(once) == without_generations(content)
+        assert differences(content, once) == ()
+        assert to_text(bring(second, once)) == to_text(bring(second, once))
+        assert without_generations(read_service(ContentClient(second))[0]) == without_generations(content)
+
+
+@settings(max_examples=10, deadline=None)
+@given(contents())
+def test_the_file_and_the_api_tell_the_same(content: Content) -> None:
+    with TemporaryDirectory() as directory:
+        with closing(open_transport("embedded", state_dir=Path(directory))) as transport:
+            bring(transport, content)
+            over_api, evidence = read_service(ContentClient(transport), with_usages=True)
+        in_file, of_file = read_state_dir(Path(directory))
+    assert to_text(in_file) == to_text(over_api)
+    assert evidence.roots == of_file.roots
+    assert findings(over_api, evidence) == findings(in_file, of_file) == findings(content)
+
+
+class OpenStack:
+    """The real OpenStack Placement, emptied, as a transport."""
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._request = importlib.import_module("differential.exchange").Request
+            self._reference = importlib.import_module("differential.reference").Reference()
+        self._one_at_a_time = Lock()  # all threads share the one connection of a database in memory
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        with self._one_at_a_time:
+            answer = self._reference.ask(self._request(method, path, body, microversion))
+        return Reply(answer.status, answer.body, answer.headers)
+
+    def close(self) -> None:
+        """It lives as long as the process."""
+
+
+needs_openstack = pytest.mark.skipif(
+    importlib.util.find_spec("placement") is None, reason="needs openstack-placement"
+)
+
+
+@needs_openstack
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(contents())
+def test_the_real_placement_takes_it_and_gives_it_back(content: Content) -> None:
+    there = bring(OpenStack(), content)
+    assert without_generations(there) == without_generations(content)
+    with fresh_core() as back:
+        assert without_generations(bring(back, there)) == without_generations(content)
+
+
+@needs_openstack
+def test_what_the_target_holds_besides_stays() -> None:
+    openstack = OpenStack()
+    other = Provider(provider_uuid(7), "other", None, {"VCPU": Inventory(4)})
+    theirs = ConsumerAllocations(consumer_uuid(7), {other.uuid: {"VCPU": 1}}, project_id="x", user_id="y")
+    bring(openstack, Content.of([other], [theirs]))
+    both = bring(openstack, small())
+    assert both.providers.keys() == {HOST, GPU, other.uuid}
+    assert both.consumers[theirs.consumer].allocations == theirs.allocations
+    assert strangers(small(), both) == ()
+
+
+def test_a_second_import_writes_nothing() -> None:
+    with fresh_core() as transport:
+        once = bring(transport, small())
+        assert plan_import(small(), once, read_service(ContentClient(transport))[1].names).empty
+
+
+class Dying:
+    """Lets so many writes through, and then no request more."""
+
+    def __init__(self, inner: Transport, writes: int) -> None:
+        self._inner = inner
+        self._left = writes
+        self.died = False
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        if method != "GET":
+            self._left -= 1
+        if self._left < 0:
+            self.died = True
+            raise PlacementUnavailable("gone")
+        return self._inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def test_an_import_that_was_cut_off_anywhere_is_finished_by_the_next_one() -> None:
+    writes = 0
+    died = True
+    while died:
+        with fresh_core() as transport:
+            dying = Dying(transport, writes)
+            try:
+                bring(dying, small())
+            except PlimsollError:
+                assert dying.died
+            died = dying.died
+            assert without_generations(bring(transport, small())) == without_generations(small())
+        writes += 1
+    assert writes > 6
+
+
+def changed(**changes: Any) -> Content:
+    content = small()
+    host = replace(content.providers[HOST], **changes)
+    return replace(content, providers={**content.providers, HOST: host})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(name="host2"),
+        changed(traits=frozenset({"HW_CPU_X86_AVX2"})),
+        changed(aggregates=frozenset({provider_uuid(5)})),
+        changed(inventories={"VCPU": Inventory(9), "MEMORY_MB": Inventory(4096)}),
+        replace(
+            small(),
+            consumers={
+                consumer_uuid(0): ConsumerAllocations(consumer_uuid(0), {HOST: {"VCPU": 3}}, 1, "p", "u")
+            },
+        ),
+    ],
+)
+def test_other_content_in_its_place_is_kept_unless_told_otherwise(other: Content) -> None:
+    with fresh_core() as transport:
+        before = bring(transport, other)
+        with pytest.raises(ImportRefused, match="--overwrite") as refused:
+            bring(transport, small())
+        assert refused.value.exit_code is ExitCode.REFUSED and refused.value.details["conflicts"]
+        assert read_service(ContentClient(transport))[0] == before
+        after = bring(transport, small(), overwrite=True)
+        assert differences(small(), after) == ()
+
+
+def test_a_name_that_another_provider_has_is_never_taken_away() -> None:
+    with fresh_core() as transport:
+        holder = Provider(provider_uuid(7), "host1_gpu")
+        bring(transport, Content.of([holder], []))
+        with pytest.raises(ImportRefused, match="host1_gpu is"):
+            bring(transport, small(), overwrite=True)
+
+
+def test_standard_names_that_the_target_does_not_know_are_listed() -> None:
+    with pytest.raises(ImportRefused, match="HW_CPU_X86_AVX2"):
+        plan_import(small(), Content(), frozenset({"VCPU", "MEMORY_MB", "VGPU"}))
+
+
+def test_a_broken_document_is_not_imported() -> None:
+    orphan = ConsumerAllocations(consumer_uuid(3), {provider_uuid(9): {"VCPU": 1}})
+    with fresh_core() as transport, pytest.raises(UsageError, match="broken in 1 places"):
+        bring(transport, Content.of([], [orphan]))
+
+
+def test_a_placement_that_is_written_to_all_the_time_is_not_exported() -> None:
+    class Busy:
+        def __init__(self, inner: Transport) -> None:
+            self._inner = inner
+
+        def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+            if path.endswith("/usages") or "aggregates" in path:
+                where = f"/resource_providers/{HOST}/inventories"
+                now = self._inner.request("GET", where, microversion=microversion).body
+                self._inner.request("PUT", where, now, microversion=microversion)
+            return self._inner.request(method, path, body, microversion=microversion)
+
+        def close(self) -> None:
+            self._inner.close()
+
+    with fresh_core() as transport:
+        bring(transport, small())
+        with pytest.raises(PlacementError, match="written to while it was being read"):
+            read_service(ContentClient(Busy(transport)))
+
+
+def test_a_provider_that_goes_while_it_is_read_is_read_around() -> None:
+    class Going:
+        def __init__(self, inner: Transport) -> None:
+            self._inner = inner
+
+        def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+            reply = self._inner.request(method, path, body, microversion=microversion)
+            if path == "/resource_providers":
+                self._inner.request("DELETE", f"/resource_providers/{provider_uuid(5)}", microversion="1.39")
+            return reply
+
+        def close(self) -> None:
+            self._inner.close()
+
+    with fresh_core() as transport:
+        spare = Provider(provider_uuid(5), "spare")
+        bring(transport, small())
+        bring(transport, Content.of([spare], []))
+        content, _ = read_service(ContentClient(Going(transport)), with_usages=True)
+        assert content.providers.keys() == {HOST, GPU}
+
+
+class Old:
+    """An embedded core that speaks 1.37 at most, as a release before consumer types does."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        if int(microversion.partition(".")[2]) > 37:
+            return Reply(406, {"errors": [{"status": 406}]})
+        reply = self._inner.request(method, path, body, microversion=microversion)
+        if path == "/":
+            reply.body["versions"][0]["max_version"] = "1.37"
+        return reply
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def test_a_target_without_consumer_types_takes_all_but_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = tmp_path / "host1.json"
+    document.write_text(to_text(small()))
+    monkeypatch.setattr(
+        "agent.placement.connect.open_transport", lambda *a, **k: Old(open_transport(*a, **k))
+    )
+    for _ in range(2):
+        code, out, err = run(capsys, "import", str(document), "--state-dir", str(tmp_path / "old"))
+        assert (code, err) == (0, "") and "says what the document says" in out
+
+
+def test_a_state_directory_in_use_says_by_whom(tmp_path: Path) -> None:
+    with closing(Core.open(tmp_path)), pytest.raises(StateError, match="in use by process"):
+        read_state_dir(tmp_path)
+
+
+def test_a_directory_without_a_placement_is_not_made_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no placement database"):
+        read_state_dir(tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()
+
+
+DAMAGES = {
+    "missing_parent": f"UPDATE resource_providers SET parent_provider_uuid = '{provider_uuid(9)}'"
+    f" WHERE uuid = '{GPU}'",
+    "cycle": f"UPDATE resource_providers SET parent_provider_uuid = '{GPU}' WHERE uuid = '{HOST}'",
+    "wrong_root": f"UPDATE resource_providers SET root_provider_uuid = '{GPU}' WHERE uuid = '{GPU}'",
+    "orphan_allocation": f"DELETE FROM resource_providers WHERE uuid = '{GPU}'",
+    "no_inventory": f"UPDATE resource_providers SET inventories = '{{}}' WHERE uuid = '{GPU}'",
+    "empty_consumer": "UPDATE consumers SET allocations = '{}'",
+    "unknown_trait": "UPDATE resource_providers SET traits = '[\"CUSTOM_LOST\"]'",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_done_to_the_file_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with closing(open_transport("embedded", state_dir=tmp_path)) as transport:
+        bring(transport, small())
+    with closing(sqlite3.connect(tmp_path / "placement.db")) as connection, connection:
+        connection.execute(DAMAGES[name])
+    code, out, _ = run(capsys, "check", "--state-dir", str(tmp_path), "-o", "json")
+    assert code == ExitCode.DRIFT_FOUND
+    assert name in {each["name"] for each in json.loads(out)["findings"]}
+
+
+def test_a_file_that_is_no_database_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "placement.db").write_bytes(b"not a database, but long enough to look at" * 100)
+    code, _, err = run(capsys, "check", "--state-dir", str(tmp_path))
+    assert code == ExitCode.FAILED and "is damaged" in err
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["placement", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_from_one_placement_to_another_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = tmp_path / "host1.json"
+    document.write_text(to_text(small()))
+    first = ("--state-dir", str(tmp_path / "first"))
+    assert run(capsys, "import", str(document), *first, "--dry-run")[0] == ExitCode.DRIFT_FOUND
+    code, out, _ = run(capsys, "import", str(document), *first)
+    assert code == 0 and "says what the document says" in out
+    assert run(capsys, "check", *first)[0] == 0
+    exported = json.loads(run(capsys, "export", *first)[1])
+    assert [each["name"] for each in exported["resource_providers"]] == ["host1", "host1_gpu"]
+    with (
+        closing(Core.open(tmp_path / "second")) as core,
+        Server(core, [f"unix:{tmp_path}/s", "127.0.0.1:0"]) as server,
+    ):
+        urls = (server.addresses[0], f"http://{server.addresses[1]}")
+        for index, url in enumerate(urls):
+            code, out, _ = run(capsys, "import", str(document), "--url", url, "-o", "json")
+            assert code == 0 and json.loads(out)["written"]["consumers"] == 1 - index
+        over_socket, over_tcp = (run(capsys, "export", "--url", url)[1] for url in urls)
+        assert over_socket == over_tcp
+        code, _, err = run(capsys, "check", "--state-dir", str(tmp_path / "second"))
+        assert code == ExitCode.FAILED and "--url unix:" in err
+        assert run(capsys, "export", "--url", urls[0], str(tmp_path / "again.json"))[0] == 0
+    assert run(capsys, "check", str(tmp_path / "again.json"))[0] == 0
+
+
+def test_over_tls_with_a_token_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token, tokens, document = tmp_path / "token", tmp_path / "tokens", tmp_path / "host1.json"
+    token.write_text("a-token-of-24-characters\n")
+    tokens.write_text("ops admin a-token-of-24-characters\n")
+    tokens.chmod(0o600)
+    document.write_text(to_text(small()))
+    certificate, key = make_certificate(tmp_path)
+    with (
+        closing(Core.open(tmp_path / "state")) as core,
+        Server(core, ["0.0.0.0:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key) as server,
+    ):
+        url = "https://" + server.addresses[0].replace("0.0.0.0", "127.0.0.1")
+        known = ("--url", url, "--cafile", str(certificate))
+        assert run(capsys, "import", str(document), *known, "--token-file", str(token))[0] == 0
+        code, _, err = run(capsys, "export", *known)
+        assert code == ExitCode.FAILED and "needs a valid token" in err and "401" in err
+        code, _, err = run(capsys, "export", "--url", url, "--token-file", str(token))
+        assert code == ExitCode.FAILED and "certificate" in err.lower()
+
+
+def test_check_prints_each_finding_with_its_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = tmp_path / "broken.json"
+    host = small().providers[HOST]
+    overdrawn = replace(host, inventories={**host.inventories, "VCPU": Inventory(1)})
+    document.write_text(to_text(replace(small(), providers={**small().providers, HOST: overdrawn})))
+    code, out, _ = run(capsys, "check", str(document))
+    assert code == ExitCode.DRIFT_FOUND
+    assert "over_capacity: Provider host1" in out and "Move or release consumers" in out
+    code, out, _ = run(capsys, "check", str(document), "-o", "json")
+    assert [each["name"] for each in json.loads(out)["findings"]] == ["over_capacity"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["export"], "Say which placement"),
+        (["check", "--state-dir", "a", "--url", "unix:/b"], "Say which placement"),
+        (["check", "file", "--url", "unix:/b"], "not both"),
+        (["export", "--url", "ftp://x"], "--url takes"),
+        (["export", "--url", "unix:/no/such"], "is it served there"),
+        (["import", "/no/such", "--url", "unix:/b"], "No such file"),
+        (["import", "/dev/null", "--url", "unix:/b"], "no export document"),
+        (["check", "/bin/sh"], "not UTF-8"),
+        (["export", "--url", "unix:/b", "--token-file", "/no/such"], "No such file"),
+        (["serve", "--bind", "0.0.0.0:1", "--state-dir", "/tmp/never-made"], "Refusing to listen"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_sentence(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert code != 0 and out == ""
+    assert said in err and err.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Core.open(tmp_path).close()
+    code, _, err = run(capsys, "export", "--state-dir", str(tmp_path), str(tmp_path / "no" / "such.json"))
+    assert code == ExitCode.FAILED and "such.json cannot be written: No such file" in err
+
+
+def test_a_socket_that_refuses_the_caller_is_told_as_it_is(tmp_path: Path) -> None:
+    with closing(Core.open(tmp_path / "state")) as core, Server(core, [f"unix:{tmp_path}/s"]):
+        client = ContentClient(SocketTransport(tmp_path / "s", token="nobody"))
+        with pytest.raises(PlacementError, match="do not allow"):
+            read_service(client)

@@ -1,0 +1,362 @@
+"""The pass over each real placement and a described host."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kits.placements import Placement
+
+from agent.claims.ledger import Vacated
+from agent.claims.numa.host_cells import Layout
+from agent.driver import DriverSettings, Guest, GuestState, HostSettings
+from agent.errors import DriverUnavailable, IdentityError, PlacementUnavailable
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import Reply, Transport
+from agent.providers.resolve import Owned
+from agent.reconcile.allocation_cache import Held
+from agent.reconcile.reconciler import Reporter
+from agent.tree import Inventory, Provider, ProviderTree
+from drivers.fake import FakeDriver
+from drivers.fake.host import Gpu, Host, cell
+
+ROOT = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
+
+
+class Wire:
+    """A transport that counts, and that can be cut."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.requests: list[str] = []
+        self.cut_after: int | None = None
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.requests.append(f"{method} {path}")
+        if self.cut_after is not None:
+            self.cut_after -= 1
+            if self.cut_after < 0:
+                raise PlacementUnavailable("Placement does not answer.")
+        return self.inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class Notebook:
+    """What a journal and a tracker are told."""
+
+    kept: Owned = field(default_factory=Owned)
+    known: Mapping[str, str] = field(default_factory=dict)
+    guests: Collection[Guest] = ()
+    layout: Layout | None = None
+    seen: list[tuple[ProviderTree, Held, Mapping[str, Mapping[str, tuple[str, ...]]]]] = field(
+        default_factory=list
+    )
+
+    def owned(self) -> Owned:
+        return self.kept
+
+    def remember_owned(self, owned: Owned) -> None:
+        self.kept = owned
+
+    def devices(self) -> Mapping[str, str]:
+        return self.known
+
+    def remember_devices(self, devices: Mapping[str, str]) -> None:
+        self.known = devices
+
+    def saw(self, guests: Collection[Guest]) -> None:
+        self.guests = guests
+
+    def refresh(
+        self,
+        tree: ProviderTree,
+        held: Held,
+        units: Mapping[str, Mapping[str, tuple[str, ...]]],
+        layout: Layout | None = None,
+        vacated: Vacated | None = None,
+    ) -> None:
+        self.layout = layout
+        self.seen.append((tree, held, units))
+
+    def vacated(self) -> Vacated:
+        return {}
+
+    def in_use(self) -> Mapping[str, Mapping[str, int]]:
+        return {}
+
+
+@dataclass
+class World:
+    wire: Wire
+    client: PlacementClient
+    driver: FakeDriver
+    notebook: Notebook
+    reporter: Reporter
+
+    def holds(self) -> ProviderTree:
+        return self.client.read_tree(ROOT)
+
+    def hold(self, provider: Provider, **amounts: int) -> str:
+        consumer = str(uuid4())
+        self.client.write_allocations(ConsumerAllocations(consumer, {provider.uuid: amounts}))
+        return consumer
+
+    def asked(self) -> list[str]:
+        asked, self.wire.requests = self.wire.requests, []
+        return asked
+
+
+def host(gpus: int = 2, guests: int = 0) -> Host:
+    return Host(
+        cells=(cell(0, frozenset(range(8)), 16384),),
+        disk_gb=100,
+        gpus=tuple(Gpu(f"0000:{number:02x}:00.0", "VGPU", 4) for number in range(gpus)),
+        guests=tuple(
+            Guest(str(uuid4()), f"guest{number}", GuestState.RUNNING, {"VCPU": 1}) for number in range(guests)
+        ),
+    )
+
+
+@pytest.fixture
+def world(placement: Placement) -> Iterator[World]:
+    wire = Wire(placement.transport())
+    client = PlacementClient(wire)
+    driver = FakeDriver(host(), DriverSettings("node1", HostSettings()))
+    notebook = Notebook()
+    yield World(wire, client, driver, notebook, Reporter(driver, client, notebook, notebook, ROOT))
+    driver.close()
+    client.close()
+
+
+def test_the_first_pass_writes_the_host_and_tells_the_tracker(world: World) -> None:
+    report = world.reporter.look("the start")
+    assert report.error is None
+    tree = world.holds()
+    assert tree == world.notebook.seen[-1][0]
+    assert tree[ROOT].name == "node1"
+    assert {"VCPU", "MEMORY_MB", "DISK_GB"} <= set(tree[ROOT].inventories)
+    assert sum(each.inventories["VGPU"].total for each in tree if "VGPU" in each.inventories) == 8
+    assert (report.providers, report.changed) == (len(tree), len(tree))
+    assert report.operations >= len(tree)
+    assert report.sentence.startswith("After the start: ") and report.sentence.endswith(" more operations.")
+    assert all(each.uuid in world.notebook.kept for each in tree)
+
+
+def test_nothing_new_is_no_request_and_quick(world: World, placement: Placement) -> None:
+    gpus = 255 if placement.kind == "embedded" else 15
+    world.driver.change(gpus=host(gpus=gpus).gpus, guests=host(guests=500).guests)
+    assert world.reporter.look("the start").error is None
+    assert len(world.holds()) == gpus + 1
+    world.asked()
+    told = len(world.notebook.seen)
+    durations = []
+    for _ in range(20):
+        started = time.perf_counter()
+        report = world.reporter.look("its interval")
+        durations.append(time.perf_counter() - started)
+    assert world.asked() == []
+    assert len(world.notebook.seen) == told
+    assert report.sentence == "After its interval: nothing changed."
+    assert min(durations) < 0.005
+
+
+def test_an_equal_description_is_nothing_new(world: World) -> None:
+    world.reporter.look("the start")
+    world.asked()
+    other = FakeDriver(host(), DriverSettings("node1", HostSettings()))
+    world.reporter.use(other).close()
+    world.driver = other
+    assert world.reporter.look("the reload").error is None
+    assert not [line for line in world.asked() if not line.startswith("GET")]
+
+
+def test_a_change_of_the_host_follows(world: World) -> None:
+    world.reporter.look("the start")
+    world.driver.change(disk_gb=200, gpus=host(gpus=1).gpus)
+    report = world.reporter.look("an event")
+    assert report.error is None and report.changed == 2
+    assert world.holds()[ROOT].inventories["DISK_GB"].total == 200
+    assert len(world.holds()) == 2
+    assert world.holds() == world.notebook.seen[-1][0]
+
+
+def test_the_first_report_costs_few_requests(world: World) -> None:
+    world.driver.change(gpus=host(gpus=20).gpus)
+    report = world.reporter.look("the start")
+    assert len(world.asked()) <= 3 * report.providers + 2
+
+
+def test_one_changed_inventory_is_one_request(world: World) -> None:
+    world.driver.change(gpus=host(gpus=20).gpus)
+    world.reporter.look("the start")
+    world.driver.change(disk_gb=200)
+    world.asked()
+    assert world.reporter.look("an event").operations == 1
+    assert world.asked() == [f"PUT /resource_providers/{ROOT}/inventories"]
+
+
+def test_who_holds_what_is_known_without_asking_for_what_we_wrote_ourselves(world: World) -> None:
+    world.reporter.look("the start")
+    consumer = world.hold(world.holds()[ROOT], VCPU=2)
+    world.reporter.verify("verification")
+    world.driver.change(disk_gb=200)
+    world.asked()
+    world.reporter.look("an event")
+    assert len(world.asked()) == 1
+    assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
+
+
+def test_a_claim_in_between_is_met_and_learnt(world: World) -> None:
+    world.reporter.look("the start")
+    consumer = world.hold(world.holds()[ROOT], VCPU=2)
+    world.driver.change(disk_gb=200)
+    assert world.reporter.look("an event").error is None
+    assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
+    assert world.notebook.seen[-1][0] == world.holds()
+
+
+def test_verification_sees_what_others_did_and_mends_what_is_ours(world: World) -> None:
+    world.reporter.look("the start")
+    gpu = next(each for each in world.holds() if "VGPU" in each.inventories)
+    world.client.ensure_trait("CUSTOM_ADMINS")
+    generation = world.client.put_traits(gpu.uuid, gpu.generation or 0, {*gpu.traits, "CUSTOM_ADMINS"})
+    world.client.put_inventories(gpu.uuid, generation, {"VGPU": Inventory(99, max_unit=99)})
+    consumer = world.hold(world.holds()[ROOT], VCPU=2)
+    world.asked()
+    assert world.reporter.look("its interval").sentence == "After its interval: nothing changed."
+    report = world.reporter.verify("verification")
+    assert report.error is None and report.changed == 1
+    now = world.holds()[gpu.uuid]
+    assert now.inventories["VGPU"].total == 4 and "CUSTOM_ADMINS" in now.traits
+    assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
+    world.asked()
+    assert world.reporter.verify("verification").operations == 0
+    assert len(world.asked()) == 1
+
+
+def test_a_hypervisor_that_does_not_answer_wipes_nothing(world: World) -> None:
+    world.reporter.look("the start")
+    before = world.holds()
+    world.asked()
+    world.driver.fail(1)
+    report = world.reporter.look("its interval")
+    assert isinstance(report.error, DriverUnavailable)
+    assert world.asked() == [] and world.holds() == before
+    assert world.reporter.look("its interval").error is None
+
+
+def test_placement_away_is_a_state_and_the_pass_catches_up(world: World) -> None:
+    world.reporter.look("the start")
+    world.wire.cut_after = 0
+    world.driver.change(disk_gb=300)
+    for _ in range(3):
+        assert isinstance(world.reporter.look("an event").error, PlacementUnavailable)
+    world.wire.cut_after = None
+    assert world.reporter.look("the retry").error is None
+    assert world.holds()[ROOT].inventories["DISK_GB"].total == 300
+
+
+def test_cut_off_after_any_request_the_next_pass_reaches_the_end(world: World) -> None:
+    world.reporter.look("the start")
+    total = len(world.asked())
+    wanted = world.holds()
+    for number in range(total):
+        for provider in world.holds().bottom_up():
+            world.client.delete_provider(provider.uuid)
+        reporter = Reporter(world.driver, world.client, world.notebook, world.notebook, ROOT)
+        world.wire.cut_after = number
+        assert isinstance(reporter.look("the start").error, PlacementUnavailable)
+        world.wire.cut_after = None
+        assert reporter.look("the retry").error is None
+        assert world.holds() == wanted
+
+
+def test_what_is_held_of_a_class_that_goes_away_stays_and_the_rest_is_reserved(world: World) -> None:
+    """Scenario 98: after a boot there are no virtual functions until something makes them again."""
+    world.reporter.look("the start")
+    before = world.holds()
+    gpu = next(each for each in before if "VGPU" in each.inventories)
+    consumer = world.hold(gpu, VGPU=1)
+    world.driver.change(gpus=(), disk_gb=777)
+    report = world.reporter.look("an event")
+    assert report.error is None
+    (told,) = report.problems
+    assert consumer in told and f"no VGPU on provider {gpu.name} any more" in told
+    now = world.holds()
+    assert {each.name for each in now} == {"node1", gpu.name}
+    assert now[ROOT].inventories["DISK_GB"].total == 777, "all else is brought up to date"
+    kept = now[gpu.uuid].inventories["VGPU"]
+    assert (kept.total, kept.capacity) == (gpu.inventories["VGPU"].total, 1)
+    assert world.reporter.next_plan().empty
+    assert world.reporter.look("its interval").operations == 0
+    world.driver.change(gpus=host().gpus)
+    assert world.reporter.look("they are back").problems == ()
+    assert {each.name: each.inventories.get("VGPU") for each in world.holds()} == {
+        each.name: each.inventories.get("VGPU") for each in before
+    }
+    world.driver.change(gpus=())
+    world.reporter.look("they are gone again")
+    world.client.forget_consumer(consumer)
+    assert world.reporter.look("the release").problems == ()
+    assert len(world.holds()) == 1
+
+
+def test_a_foreign_provider_with_our_name_is_named(world: World) -> None:
+    foreign = str(uuid4())
+    world.client.create_provider(Provider(foreign, "node1"))
+    report = world.reporter.look("the start")
+    assert isinstance(report.error, IdentityError)
+    assert f"plimsoll adopt {foreign}" in report.error.message
+
+
+def test_a_foreign_provider_with_our_name_is_taken_over_by_its_uuid(world: World) -> None:
+    foreign = str(uuid4())
+    world.client.create_provider(Provider(foreign, "node1"))
+    reporter = Reporter(world.driver, world.client, world.notebook, world.notebook, foreign)
+    assert reporter.look("the start").error is None
+    assert world.client.read_tree(foreign)[foreign].inventories
+
+
+def test_providers_over_capacity_are_shown_until_they_are_not(world: World) -> None:
+    world.reporter.look("the start")
+    gpu = next(each for each in world.holds() if "VGPU" in each.inventories)
+    first, second = world.hold(gpu, VGPU=2), world.hold(gpu, VGPU=2)
+    now = world.holds()[gpu.uuid]
+    world.client.put_inventories(gpu.uuid, now.generation or 0, {"VGPU": Inventory(3, max_unit=4)})
+    world.driver.change(gpus=tuple(replace(each, total=3) for each in host().gpus))
+    (problem,) = world.reporter.verify("verification").problems
+    assert f"Provider {gpu.name} is over capacity: 4 VGPU are in use of 3" in problem
+    assert first in problem and second in problem
+    world.client.forget_consumer(first)
+    assert world.reporter.verify("verification").problems == ()
+
+
+def test_a_lost_record_of_what_is_ours_does_not_keep_what_is_gone(world: World) -> None:
+    world.reporter.look("the start")
+    foreign = Provider(str(uuid4()), "a network agent's", ROOT)
+    world.client.create_provider(foreign)
+    world.driver.change(gpus=host(gpus=1).gpus)
+    reporter = Reporter(world.driver, world.client, world.notebook, Notebook(), ROOT)
+    assert reporter.look("the start").error is None
+    assert {each.name for each in world.holds()} == {"node1", foreign.name, "node1_pci_0000:00:00.0"}
+
+
+def test_bad_names_are_left_out_and_told(world: World) -> None:
+    """Scenario 22: the rest of the tree is reported, and the error names them."""
+    world.driver.change(gpus=(replace(host().gpus[0], traits=frozenset(("NO_SUCH_TRAIT",))),))
+    report = world.reporter.look("the start")
+    assert report.error is None and "NO_SUCH_TRAIT" in report.problems[0]
+    assert world.reporter.look("its interval").problems == report.problems
+
+
+def test_the_next_plan_is_what_the_next_pass_does(world: World) -> None:
+    world.reporter.look("the start")
+    assert world.reporter.next_plan().empty
+    world.driver.change(disk_gb=5)
+    foreseen = world.reporter.next_plan()
+    assert world.reporter.look("an event").operations == len(foreseen.operations) == 1

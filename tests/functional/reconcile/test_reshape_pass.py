@@ -1,0 +1,432 @@
+"""Reshapes in the pass, on each placement: all or nothing, exactly once, and back again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kits.placements import Placement
+from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
+from kits.reshape_load import Load, loaded, reshaped
+from kits.tracker import Crash, Death, fast_directory, request
+
+from agent.driver import Move
+from agent.errors import DoesNotFit, PlacementUnavailable, ReshapeRefused
+from agent.placement.client import ConsumerAllocations
+
+FLAT = (host(VGPU=8),)
+NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
+
+
+def to_gpus(**owners: dict[str, int]) -> tuple[Move, ...]:
+    """owners {gpu: {consumer: amount}}"""
+    return tuple(
+        Move(HOST, {"VGPU": 4}, gpu, {uuid_of(who): {"VGPU": n} for who, n in owners.get(gpu, {}).items()})
+        for gpu in ("gpu0", "gpu1")
+    )
+
+
+@pytest.fixture
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, placement) as world:
+        yield world
+
+
+def test_vgpus_in_use_go_to_the_card_that_each_guest_holds(world: World) -> None:
+    """Scenario 86: one atomic step, conserved; the second pass does nothing."""
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1, "VCPU": 2})
+    world.hold("b", node1={"VGPU": 2})
+    world.hold("bystander", node1={"VCPU": 4})
+    world.tap.calls.clear()
+    report = world.see(*NESTED, moves=to_gpus(gpu0={"b": 2}, gpu1={"a": 1}))
+    assert (report.error, report.pending) == (None, None)
+    assert world.tap.calls.count("POST /reshaper") == 1
+    assert f"GET /allocations/{uuid_of('bystander')}" not in world.tap.calls
+    assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4}, "gpu1": {"VGPU": 4}}
+    assert world.placed("a") == {HOST: {"VCPU": 2}, "gpu1": {"VGPU": 1}}
+    assert world.placed("b") == {"gpu0": {"VGPU": 2}}
+    assert world.placed("bystander") == {HOST: {"VCPU": 4}}
+    before = world.everything()
+    world.tap.calls.clear()
+    assert world.again().operations == 0
+    assert not any(call.startswith(("P", "D")) for call in world.tap.calls)
+    assert world.everything() == before
+
+
+def test_what_does_not_fit_is_refused_as_a_whole_and_done_once_it_does(world: World) -> None:
+    """Scenario 89: more used than the child has: refused as a whole, nothing changed, retried."""
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 3})
+    world.hold("b", node1={"VGPU": 2})
+    moves = to_gpus(gpu0={"a": 3, "b": 2})
+    report = world.see(*NESTED, moves=moves)
+    assert report.error is None
+    assert (
+        report.pending is not None and "gpu0 would hold 5 VGPU and has room for 4" in report.pending.message
+    )
+    assert world.placed("a") == {HOST: {"VGPU": 3}}
+    assert world.totals()["gpu0"] == {}, "the card stands ready, and offers nothing"
+    vgpu = world.tree()[ROOT].inventories["VGPU"]
+    assert (vgpu.total, vgpu.reserved) == (8, 8), "nobody claims it meanwhile"
+    with pytest.raises(DoesNotFit):
+        world.tracker.claim(request(VGPU=1))
+    world.tracker.claim(request(VCPU=1))
+    world.raw.forget_consumer(uuid_of("b"))
+    report = world.see(*NESTED, moves=to_gpus(gpu0={"a": 3}))
+    assert (report.error, report.pending) == (None, None)
+    assert world.placed("a") == {"gpu0": {"VGPU": 3}}
+    world.tracker.claim(request(VGPU=4))
+    world.check()
+
+
+def test_a_pending_reshape_that_is_called_off_gives_the_inventory_back(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 5})
+    assert world.see(*NESTED, moves=to_gpus()).pending is not None
+    assert world.see(*FLAT).pending is None
+    assert world.tree()[ROOT].inventories["VGPU"].reserved == 0
+
+
+def test_claims_follow_with_their_units(world: World) -> None:
+    """The journal has the claim's new provider and units in the same step."""
+    vfs = ("0000:3b:02.0", "0000:3b:02.1")
+    nic = replace(
+        provider("nic0", SRIOV_NET_VF=2, NET_BW_EGR_KILOBIT_PER_SEC=1000), units={"SRIOV_NET_VF": vfs}
+    )
+    world.see(host(SRIOV_NET_VF=2, NET_BW_EGR_KILOBIT_PER_SEC=1000))
+    claimed = world.tracker.claim(request(SRIOV_NET_VF=1, NET_BW_EGR_KILOBIT_PER_SEC=300, VCPU=1)).claim
+    assert not claimed.units
+    moved = {"SRIOV_NET_VF": 2, "NET_BW_EGR_KILOBIT_PER_SEC": 1000}
+    assert world.see(host(), nic, moves=(Move(HOST, moved, "nic0"),)).pending is None
+    claim = world.tracker.get(claimed.consumer)
+    assert claim is not None
+    nic0 = world.uuid("nic0")
+    assert claim.allocations == {
+        ROOT: {"VCPU": 1},
+        nic0: {"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 300},
+    }
+    assert claim.units == {nic0: {"SRIOV_NET_VF": vfs[:1]}}
+    world.check()
+    assert world.tracker.claim(claim.request).claim == claim, "asked again it is the very same"
+    back = (Move("nic0", moved, HOST),)
+    report = world.see(host(SRIOV_NET_VF=2, NET_BW_EGR_KILOBIT_PER_SEC=1000), moves=back)
+    assert (report.pending, report.error) == (None, None)
+    assert world.tracker.get(claim.consumer) == claimed
+    assert world.totals() == {HOST: {"VCPU": 64, **moved}}, "what was emptied is gone"
+    assert world.tracker.release(claim.consumer)
+
+
+def test_pinned_guests_go_from_vcpu_to_pcpu_and_back(world: World) -> None:
+    """Scenario 94: the class changes, on one and the same provider; who is not pinned stays."""
+    world.see(host())
+    world.hold("pinned", node1={"VCPU": 4})
+    world.hold("shared", node1={"VCPU": 8})
+    dedicated = provider(HOST, None, VCPU=32, PCPU=32)
+    there = Move(HOST, {"VCPU": 32}, HOST, {uuid_of("pinned"): {"VCPU": 4}}, {"VCPU": "PCPU"})
+    for _ in range(2):
+        report = world.see(dedicated, moves=(there,))
+        assert (report.error, report.pending) == (None, None)
+        assert world.placed("pinned") == {HOST: {"PCPU": 4}}
+        assert world.placed("shared") == {HOST: {"VCPU": 8}}
+    assert len(world.journal.reshapes(done=True)) == 1
+    back = Move(HOST, {"PCPU": 32}, HOST, None, {"PCPU": "VCPU"})
+    assert world.see(host(), moves=(back,)).pending is None
+    assert world.placed("pinned") == {HOST: {"VCPU": 4}}
+    assert world.totals() == {HOST: {"VCPU": 64}}
+
+
+def test_encryption_contexts_go_to_a_provider_of_their_own_and_back(world: World) -> None:
+    """Scenario 94: MEM_ENCRYPTION_CONTEXT, the same engine: only touched consumers are in the body."""
+    world.see(host(MEM_ENCRYPTION_CONTEXT=15))
+    world.hold("a", node1={"MEM_ENCRYPTION_CONTEXT": 1, "VCPU": 2})
+    claim = world.tracker.claim(request(MEM_ENCRYPTION_CONTEXT=1, VCPU=1)).claim
+    world.hold("bystander", node1={"VCPU": 4})
+    before = world.everything()
+    moved = {"MEM_ENCRYPTION_CONTEXT": 15}
+    world.tap.calls.clear()
+    report = world.see(host(), provider("sev", **moved), moves=(Move(HOST, moved, "sev"),))
+    assert (report.error, report.pending) == (None, None)
+    assert f"GET /allocations/{uuid_of('bystander')}" not in world.tap.calls
+    assert world.placed("a") == {HOST: {"VCPU": 2}, "sev": {"MEM_ENCRYPTION_CONTEXT": 1}}
+    assert world.placed(claim.consumer) == {HOST: {"VCPU": 1}, "sev": {"MEM_ENCRYPTION_CONTEXT": 1}}
+    assert world.placed("bystander") == {HOST: {"VCPU": 4}}
+    world.check()
+    report = world.see(host(**moved), moves=(Move("sev", moved, HOST),))
+    assert (report.error, report.pending) == (None, None)
+    assert world.everything() == before
+    assert world.tracker.get(claim.consumer) == claim
+
+
+def test_flat_to_numa_and_back(world: World) -> None:
+    flat = (host(MEMORY_MB=8192), provider("gpu0", VGPU=4))
+    cells = tuple(provider(f"numa{n}", VCPU=32, MEMORY_MB=4096) for n in (0, 1))
+    nested = (provider(HOST, None, DISK_GB=10), *cells, provider("gpu0", "numa1", VGPU=4))
+    world.see(*flat)
+    world.hold("a", node1={"VCPU": 22, "MEMORY_MB": 3000}, gpu0={"VGPU": 1})
+    world.hold("b", node1={"VCPU": 20, "MEMORY_MB": 3000})
+    moved = {"VCPU": 32, "MEMORY_MB": 4096}
+    world.see(*nested, moves=tuple(Move(HOST, moved, f"numa{n}") for n in (0, 1)))
+    assert world.placed("a") == {"numa0": {"VCPU": 22, "MEMORY_MB": 3000}, "gpu0": {"VGPU": 1}}
+    assert world.placed("b") == {"numa1": {"VCPU": 20, "MEMORY_MB": 3000}}
+    assert world.see(*flat, moves=tuple(Move(f"numa{n}", moved, HOST) for n in (0, 1))).pending is None
+    assert world.placed("b") == {HOST: {"VCPU": 20, "MEMORY_MB": 3000}}
+    assert set(world.totals()) == {HOST, "gpu0"}
+
+
+def test_two_cards_change_places(world: World) -> None:
+    """A->B and B->A in one: the totals say nothing, the owners do; done again it is nothing."""
+    cards = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
+    world.see(*cards)
+    world.hold("a", gpu0={"VGPU": 4})
+    world.hold("b", gpu1={"VGPU": 4})
+    swap = (
+        Move("gpu0", {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 4}}),
+        Move("gpu1", {"VGPU": 4}, "gpu0", {uuid_of("b"): {"VGPU": 4}}),
+    )
+    for _ in range(2):
+        report = world.see(*cards, moves=swap)
+        assert (report.error, report.pending) == (None, None)
+        assert (world.placed("a"), world.placed("b")) == ({"gpu1": {"VGPU": 4}}, {"gpu0": {"VGPU": 4}})
+    assert len(world.journal.reshapes(done=True)) == 1
+
+
+def test_migrations_and_stopped_guests_move_too(world: World) -> None:
+    """A migration owns what its guest uses here; it lands on the card that the guest holds."""
+    world.see(*FLAT)
+    world.hold("b-migration", kind="MIGRATION", node1={"VGPU": 1})
+    world.hold("stopped", node1={"VGPU": 1})
+    elsewhere = uuid_of("another host")
+    world.raw.create_provider(replace(world.tree()[ROOT], uuid=elsewhere, name="other"))
+    world.raw.put_inventories(elsewhere, 0, {"VCPU": world.tree()[ROOT].inventories["VCPU"]})
+    leaving = uuid_of("leaving")
+    world.raw.write_allocations(ConsumerAllocations(leaving, {elsewhere: {"VCPU": 1}}, None, "demo", "admin"))
+    report = world.see(*NESTED, moves=to_gpus(gpu0={"stopped": 1}, gpu1={"leaving": 1}))
+    assert (report.error, report.pending) == (None, None)
+    assert world.placed("b-migration") == {"gpu1": {"VGPU": 1}}
+    assert world.raw.allocations_of(uuid_of("b-migration")).consumer_type == "MIGRATION"
+    assert world.placed("stopped") == {"gpu0": {"VGPU": 1}}
+    assert world.placed("leaving") == {elsewhere: {"VCPU": 1}}
+
+
+def test_the_other_hosts_part_of_a_doubled_allocation_stays(world: World) -> None:
+    """Scenario 95."""
+    world.see(*FLAT)
+    elsewhere = uuid_of("another host")
+    world.raw.create_provider(replace(world.tree()[ROOT], uuid=elsewhere, name="other"))
+    world.raw.put_inventories(elsewhere, 0, dict(world.tree()[ROOT].inventories))
+    doubled = {ROOT: {"VGPU": 1, "VCPU": 1}, elsewhere: {"VGPU": 1, "VCPU": 1}}
+    world.raw.write_allocations(ConsumerAllocations(uuid_of("a"), doubled, None, "demo", "admin"))
+    assert world.see(*NESTED, moves=to_gpus()).pending is None
+    assert world.placed("a") == {
+        HOST: {"VCPU": 1},
+        "gpu0": {"VGPU": 1},
+        elsewhere: {"VGPU": 1, "VCPU": 1},
+    }
+
+
+def test_inventory_that_another_agent_left_on_the_root_moves_by_the_drivers_word(world: World) -> None:
+    """A host that was reported by somebody else until now: the agent never wrote that VGPU."""
+    world.see(host())
+    root = world.tree()[ROOT]
+    vgpu = replace(root.inventories["VCPU"], total=8, max_unit=8)
+    world.raw.put_inventories(ROOT, root.generation or 0, {**root.inventories, "VGPU": vgpu})
+    world.hold("a", node1={"VGPU": 2})
+    assert world.see(*NESTED, moves=to_gpus(gpu1={"a": 2})).pending is None
+    assert world.placed("a") == {"gpu1": {"VGPU": 2}}
+    assert "VGPU" not in world.totals()[HOST]
+
+
+def test_a_lost_reply_is_resolved_by_reading_and_never_asked_twice(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+
+    def lost(call: str) -> None:
+        if call == "POST /reshaper":
+            raise PlacementUnavailable("the answer was lost, as it was told")
+
+    world.tap.after = lost
+    world.tap.calls.clear()
+    report = world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
+    assert (report.error, report.pending) == (None, None)
+    assert world.tap.calls.count("POST /reshaper") == 1
+    assert world.placed("a") == {"gpu1": {"VGPU": 1}}
+    assert len(world.journal.reshapes(done=True)) == 1 and not world.journal.reshapes(done=False)
+
+
+def test_a_request_that_never_arrived_is_asked_again_by_the_next_pass(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+
+    def lost(call: str) -> None:
+        if call == "POST /reshaper":
+            raise PlacementUnavailable("placement is away, as it was told")
+
+    world.tap.before = lost
+    report = world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
+    assert isinstance(report.error, PlacementUnavailable)
+    assert world.placed("a") == {HOST: {"VGPU": 1}}
+    assert not world.journal.reshapes(done=False)
+    world.tap.before = lambda _: None
+    assert world.again().pending is None
+    assert world.placed("a") == {"gpu1": {"VGPU": 1}}
+
+
+def test_a_refusal_of_placement_leaves_everything_as_it_was(world: World) -> None:
+    """A service that does not let the agent reshape."""
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    before = world.placed("a"), world.totals()[HOST]
+    world.tap.before = _refuse
+    report = world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
+    assert isinstance(report.pending, ReshapeRefused) and "Placement refused" in report.pending.message
+    assert (world.placed("a"), world.totals()[HOST]) == before
+    assert world.totals()["gpu0"] == {}
+
+
+def _refuse(call: str) -> None:
+    if call == "POST /reshaper":
+        from agent.errors import PlacementError
+
+        raise PlacementError("You may not.", status=403)
+
+
+@pytest.mark.parametrize("due", [True, False], ids=["there", "and back"])
+def test_death_at_every_boundary(due: bool, any_placement: Placement) -> None:
+    """Scenario 91: killed before, during and after each request and each write: done exactly once."""
+    for number in range(1, 120):
+        with fast_directory() as directory, World(Path(directory), any_placement) as world:
+            claim = _prepared(world, due)
+            death = Death(number)
+            with world.taps(death):
+                try:
+                    _asked(world, due)
+                    crashed = False
+                except Crash:
+                    crashed = True
+            if not crashed:
+                assert number > 20
+                return
+            world.restart()
+            report = _asked(world, due)
+            assert (report.error, report.pending) == (None, None)
+            world.check()
+            found = world.placed(claim)
+            wanted = {HOST: {"VCPU": 1}, "gpu0": {"VGPU": 2}} if due else {HOST: {"VCPU": 1, "VGPU": 2}}
+            assert found == wanted
+            assert world.placed("a") == ({"gpu1": {"VGPU": 1}} if due else {HOST: {"VGPU": 1}})
+            assert set(world.totals()) == ({HOST, "gpu0", "gpu1"} if due else {HOST})
+            assert not world.journal.reshapes(done=False)
+            assert len(world.journal.reshapes(done=True)) == (1 if due else 2)
+    raise AssertionError("more boundaries than that")
+
+
+def _prepared(world: World, due: bool) -> str:
+    """The uuid of a claim of the agent's own, beside a consumer of a scheduler's."""
+    world.see(*FLAT)
+    claim = world.tracker.claim(request(VCPU=1, VGPU=2)).claim.consumer
+    world.hold("a", node1={"VGPU": 1})
+    if not due:
+        _asked(world, True)
+    return claim
+
+
+def _asked(world: World, due: bool) -> object:
+    if due:
+        return world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
+    return world.see(*FLAT, moves=tuple(Move(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")))
+
+
+def test_unrelated_claims_in_between_cost_a_narrow_look_each(world: World) -> None:
+    """Somebody claims between every look and every request, five times over: it gets through all the same."""
+    world.see(*FLAT)
+    for number in range(4):
+        world.hold(f"c{number}", node1={"VGPU": 1})
+    claimed: list[str] = []
+
+    def claim(call: str) -> None:
+        if call == "POST /reshaper" and len(claimed) < 5:
+            claimed.append(world.hold(f"unrelated {len(claimed)}", node1={"VCPU": 1}))
+
+    world.tap.before = claim
+    world.tap.calls.clear()
+    report = world.see(*NESTED, moves=to_gpus(gpu0={"c0": 1, "c1": 1}, gpu1={"c2": 1, "c3": 1}))
+    assert (report.error, report.pending) == (None, None)
+    calls = world.tap.calls
+    assert calls.count("POST /reshaper") == 6
+    assert calls.count(f"GET /allocations/{uuid_of('c0')}") <= 2, "not read anew for each conflict"
+    assert not any(f"GET /allocations/{uuid}" in calls for uuid in claimed)
+    assert world.placed("unrelated 4") == {HOST: {"VCPU": 1}}
+
+
+def test_a_consumer_that_changes_in_between_is_planned_anew(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    world.hold("gone", node1={"VGPU": 1})
+    seen: list[str] = []
+
+    def change(call: str) -> None:
+        if call == "POST /reshaper" and not seen:
+            seen.append(call)
+            world.raw.forget_consumer(uuid_of("gone"))
+            world.hold("late", node1={"VGPU": 2})
+
+    world.tap.before = change
+    report = world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
+    assert (report.error, report.pending) == (None, None)
+    assert (world.placed("a"), world.placed("late")) == ({"gpu1": {"VGPU": 1}}, {"gpu0": {"VGPU": 2}})
+    assert world.placed("gone") == {}
+
+
+def test_an_endless_conflict_is_put_off_to_the_next_pass(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    count = [0]
+
+    def claim(call: str) -> None:
+        if call == "POST /reshaper":
+            count[0] += 1
+            world.hold("unrelated", node1={"VCPU": 1 + count[0] % 2})
+
+    world.tap.before = claim
+    report = world.see(*NESTED, moves=to_gpus())
+    assert report.pending is not None and "others wrote to the touched providers" in report.pending.message
+    assert world.placed("a") == {HOST: {"VGPU": 1}}
+    assert world.tree()[ROOT].inventories["VGPU"].reserved == 8
+    world.tap.before = lambda _: None
+    assert world.again().pending is None
+    assert world.placed("a") == {"gpu0": {"VGPU": 1}}
+
+
+def test_inventory_changed_by_an_operator_in_between_is_not_overwritten(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    seen: list[str] = []
+
+    def change(call: str) -> None:
+        if call == "POST /reshaper" and not seen:
+            seen.append(call)
+            root = world.tree()[ROOT]
+            theirs = replace(root.inventories["VCPU"], total=1000, max_unit=10)
+            world.raw.put_inventories(ROOT, root.generation or 0, {**root.inventories, "DISK_GB": theirs})
+
+    world.tap.before = change
+    report = world.see(*NESTED, moves=to_gpus())
+    assert (report.error, report.pending) == (None, None)
+    assert world.totals()[HOST] == {"VCPU": 64, "DISK_GB": 1000}
+    assert world.placed("a") == {"gpu0": {"VGPU": 1}}
+
+
+@pytest.mark.slow
+def test_a_thousand_consumers_get_through_twenty_claims_a_second(tmp_path: Path) -> None:
+    """10 of 10, each within its first pass."""
+    for number in range(10):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        with loaded(directory, 1000) as world, Load(world, 20) as load:
+            while load.done < 3:
+                time.sleep(0.01)
+            assert reshaped(world, 1000) < 24

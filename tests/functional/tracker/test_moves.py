@@ -1,0 +1,685 @@
+"""Moves between two agents on one placement: each kind, its success, its failure and its way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kits.move_operations import AT_A, AT_B, BETWEEN
+from kits.moves import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, World, asks
+from kits.placements import Placement
+from kits.tracker import uuid_of
+
+from agent.claims.parse_request import RequestGroup
+from agent.errors import (
+    ClaimConflict,
+    ClaimsClosed,
+    DoesNotFit,
+    PlacementUnavailable,
+    UnknownConsumer,
+    UsageError,
+)
+from agent.moves.states import MoveKind, MoveState, Role
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import Reply
+from agent.tracker.tracker import ResourceTracker
+
+ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
+ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
+ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
+DISK = {"pool": {"DISK_GB": 200}}
+
+
+@pytest.fixture
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, placement) as world:
+        yield world
+
+
+@pytest.fixture
+def claimed(world: World) -> World:
+    """The instance is on a, its disk in the pool."""
+    world.a.tracker.claim(asks(**SMALL))
+    assert world.placed(INSTANCE) == {**ON_A, **DISK}
+    return world
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize("kind", ACROSS)
+def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kind: MoveKind) -> None:
+    """Scenarios 43, 61, 74: M holds exactly what I held, the disk in the pool is charged once throughout."""
+    before = claimed.raw.allocations_of(INSTANCE)
+    calls = claimed.b.tap.calls
+    calls.clear()
+    move = claimed.b.tracker.move(asks(**SMALL), kind, MIGRATION).move
+    assert calls.count("POST /allocations") == 1
+    assert (move.state, move.role, move.kind) == (MoveState.BEGUN, Role.DESTINATION, kind)
+    held = claimed.raw.allocations_of(MIGRATION)
+    assert claimed.placed(MIGRATION) == ON_A
+    assert claimed.placed(INSTANCE) == {**ON_B, **DISK}
+    assert (held.project_id, held.user_id) == (before.project_id, before.user_id)
+    assert held.consumer_type == "MIGRATION"
+    claimed.settle()
+    source = claimed.a.move()
+    assert source is not None and (source.role, source.instance) == (Role.SOURCE, INSTANCE)
+    claimed.check_settled()
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize("kind", ACROSS)
+def test_confirm_frees_the_source(claimed: World, kind: MoveKind) -> None:
+    """Scenario 44: M gone, S free, D kept, and the context on both sides closed."""
+    with claimed.b.tracker.move(asks(**SMALL), kind, MIGRATION):
+        claimed.settle()
+    calls = claimed.b.tap.calls
+    calls.clear()
+    move = claimed.b.tracker.mover.confirm(MIGRATION)
+    assert [call for call in calls if not call.startswith("GET")] == [f"PUT /allocations/{MIGRATION}"]
+    assert move.state is MoveState.CONFIRMED
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
+    assert claimed.a.tracker.claims() == {}
+    assert claimed.a.moving() is MoveState.CONFIRMED
+    claimed.check_settled()
+    assert claimed.b.tracker.mover.confirm(MIGRATION) == move
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize("noticed", [False, True], ids=["source unaware", "source aware"])
+@pytest.mark.parametrize("kind", ACROSS)
+def test_revert_gives_the_same_devices_back(claimed: World, kind: MoveKind, noticed: bool) -> None:
+    """Scenarios 46, 65, 76: the destination is free, the source as it was, device by device."""
+    before = claimed.a.tracker.get(INSTANCE)
+    claimed.b.tracker.move(asks(**SMALL), kind, MIGRATION)
+    if noticed:
+        claimed.settle()
+        with pytest.raises(DoesNotFit):  # the devices are still taken, by the migration
+            claimed.a.tracker.claim(asks(OTHER, PCPU=3))
+    calls = claimed.b.tap.calls
+    calls.clear()
+    move = claimed.b.tracker.mover.revert(MIGRATION)
+    assert [call for call in calls if not call.startswith("GET")] == ["POST /allocations"]
+    assert move.state is MoveState.REVERTED
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
+    assert claimed.a.tracker.get(INSTANCE) == before
+    assert claimed.b.tracker.claims() == {}
+    claimed.check_settled()
+    assert claimed.b.tracker.mover.revert(MIGRATION) == move
+
+
+def test_a_block_that_raises_reverts(claimed: World) -> None:
+    """Scenarios 47, 49, 50, 70: whatever fails on the way, I is back on S and nothing on D is leaked."""
+    before = claimed.state()
+    with (
+        pytest.raises(RuntimeError),
+        claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION),
+    ):
+        raise RuntimeError("the copy failed")
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
+    assert claimed.b.moving() is MoveState.REVERTED
+    claimed.check_settled()
+    # Scenario 47: the next try may use the same uuid.
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    assert claimed.placed(MIGRATION) == ON_A
+    assert before != claimed.state()
+    claimed.check_settled()
+
+
+def test_what_does_not_fit_changes_nothing(claimed: World) -> None:
+    """Scenario 64: as before."""
+    claimed.b.tracker.claim(asks(OTHER, PCPU=3))
+    before = claimed.state()
+    with pytest.raises(DoesNotFit, match="PCPU"):
+        claimed.b.tracker.move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
+    assert claimed.state() == before
+
+
+def test_placement_refuses_what_only_it_knows(claimed: World) -> None:
+    """Somebody took it past us: fresh numbers, a refusal with them, and nothing has changed."""
+    claimed.schedule(OTHER, **{"b": {"PCPU": 3}})
+    placed = claimed.placed_all()
+    with pytest.raises(DoesNotFit, match="PCPU"):
+        claimed.b.tracker.move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
+    assert claimed.placed_all() == placed
+    assert claimed.b.tracker.claims() == {}
+    claimed.settle()
+    assert claimed.a.tracker.get(INSTANCE) is not None
+
+
+def test_the_same_again_is_the_same(claimed: World) -> None:
+    first = claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, MIGRATION).move
+    before = claimed.state()
+    assert claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, MIGRATION).move == first
+    with pytest.raises(ClaimConflict):
+        claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, OTHER_MIGRATION)
+    with pytest.raises(ClaimConflict):
+        claimed.b.tracker.move(asks(VCPU=1), MoveKind.RESIZE, MIGRATION)
+    assert claimed.state() == before
+    claimed.b.tracker.mover.confirm(MIGRATION)
+    with pytest.raises(ClaimConflict, match="confirmed"):
+        claimed.b.tracker.mover.revert(MIGRATION)
+    with pytest.raises(ClaimConflict, match="confirmed"):
+        claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
+
+
+def test_bad_input_changes_nothing(claimed: World) -> None:
+    before = claimed.state()
+    mover = claimed.b.tracker.mover
+    with pytest.raises(UsageError):
+        mover.begin(MoveKind.RESIZE, INSTANCE, asks(**SMALL))
+    with pytest.raises(UsageError):
+        mover.begin(MoveKind.UNKNOWN, MIGRATION, asks(**SMALL))
+    with pytest.raises(UnknownConsumer):
+        mover.begin(MoveKind.RESIZE, MIGRATION, asks(OTHER, **SMALL))
+    with pytest.raises(ClaimConflict):
+        mover.begin(MoveKind.SAME_HOST_RESIZE, MIGRATION, asks(**SMALL))
+    with pytest.raises(UnknownConsumer):
+        mover.begin(MoveKind.REBUILD, MIGRATION, asks(**SMALL))
+    for ask in (mover.confirm, mover.revert):
+        with pytest.raises(UnknownConsumer):
+            ask(MIGRATION)
+    with pytest.raises(ClaimConflict):
+        claimed.a.tracker.move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
+    claimed.b.tracker.close("the test says so")
+    with pytest.raises(ClaimsClosed):
+        mover.begin(MoveKind.RESIZE, MIGRATION, asks(**SMALL))
+    assert claimed.state() == before
+
+
+def test_a_resize_that_grows_the_disk_holds_both_amounts(claimed: World) -> None:
+    bigger = asks(**{**SMALL, "DISK_GB": 300, "VCPU": 4})
+    claimed.b.tracker.move(bigger, MoveKind.RESIZE, MIGRATION)
+    assert claimed.placed(MIGRATION) == {**ON_A, **DISK}
+    assert claimed.placed(INSTANCE)["pool"] == {"DISK_GB": 300}
+    claimed.settle()
+    claimed.check_settled()
+    claimed.b.tracker.mover.revert(MIGRATION)
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
+    claimed.check_settled()
+
+
+def test_the_disk_stays_where_its_data_is(world: World) -> None:
+    """It would fit on the destination itself, too; but it lies in the pool."""
+    world.schedule(INSTANCE, a={"VCPU": 1}, pool={"DISK_GB": 10})
+    world.b.tracker.move(asks(VCPU=1, DISK_GB=10), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert world.placed(INSTANCE) == {"b": {"VCPU": 1}, "pool": {"DISK_GB": 10}}
+    assert world.placed(MIGRATION) == {"a": {"VCPU": 1}}
+
+
+# Same host
+
+
+def test_same_host_resize_has_two_owners(world: World) -> None:
+    """Scenario 46: 10 and 12 of a max_unit of 16 are two consumers, not one of 22."""
+    world.a.tracker.claim(asks(VCPU=10, PCPU=1))
+    old = world.a.tracker.get(INSTANCE)
+    move = world.a.tracker.move(asks(VCPU=12, PCPU=2), MoveKind.RESIZE, MIGRATION).move
+    assert (move.kind, move.role) == (MoveKind.SAME_HOST_RESIZE, Role.BOTH)
+    assert world.placed(MIGRATION) == {"a": {"VCPU": 10, "PCPU": 1}}
+    assert world.placed(INSTANCE) == {"a": {"VCPU": 12, "PCPU": 2}}
+    world.settle()
+    world.check_settled()
+    assert world.a.tracker.mover.revert(MIGRATION).state is MoveState.REVERTED
+    assert world.a.tracker.get(INSTANCE) == old
+    assert world.placed_all() == {INSTANCE: {"a": {"VCPU": 10, "PCPU": 1}}}
+    world.a.tracker.move(asks(VCPU=12, PCPU=2), MoveKind.RESIZE, MIGRATION)
+    new = world.a.tracker.get(INSTANCE)
+    world.a.tracker.mover.confirm(MIGRATION)
+    assert world.placed_all() == {INSTANCE: {"a": {"VCPU": 12, "PCPU": 2}}}
+    assert world.a.tracker.get(INSTANCE) == new
+    world.settle()
+    world.check_settled()
+
+
+def test_same_host_resize_takes_other_devices(claimed: World) -> None:
+    old = claimed.a.tracker.get(INSTANCE)
+    claimed.a.see(INSTANCE)
+    claimed.a.tracker.move(asks(**{**SMALL, "VCPU": 3}), MoveKind.RESIZE, MIGRATION)
+    new, kept = claimed.a.tracker.get(INSTANCE), claimed.a.tracker.get(MIGRATION)
+    assert old is not None and new is not None and kept is not None
+    assert kept.units == old.units
+    for uuid, classes in new.units.items():
+        for name, units in classes.items():
+            assert not set(units) & set(old.units[uuid][name])
+    assert claimed.placed(INSTANCE)["pool"] == {"DISK_GB": 200}
+    assert "pool" not in claimed.placed(MIGRATION)
+    claimed.check_settled()
+
+
+def test_same_host_resize_that_does_not_fit_twice(claimed: World) -> None:
+    before = claimed.state()
+    with pytest.raises(DoesNotFit):
+        claimed.a.tracker.move(asks(**{**SMALL, "PCPU": 3}), MoveKind.RESIZE, MIGRATION)
+    assert claimed.state() == before
+
+
+# Rebuild
+
+
+def test_rebuild_charges_nothing_twice(claimed: World) -> None:
+    """Scenario 82: no second charge."""
+    before = claimed.placed_all()
+    calls = claimed.a.tap.calls
+    calls.clear()
+    shiny = replace(asks(**SMALL), name="rebuilt")
+    move = claimed.a.tracker.move(shiny, MoveKind.REBUILD, MIGRATION).move
+    assert move.state is MoveState.BEGUN
+    assert claimed.a.tracker.mover.confirm(MIGRATION).state is MoveState.CONFIRMED
+    claim = claimed.a.tracker.get(INSTANCE)
+    assert claim is not None and claim.request == shiny
+    assert calls == [f"GET /allocations/{INSTANCE}"]
+    assert claimed.placed_all() == before
+    claimed.check_settled()
+
+
+def test_rebuild_with_traits_that_the_host_lacks_is_refused(claimed: World) -> None:
+    """Scenario 82: a trait of the new image refused, unchanged."""
+    before = claimed.state()
+    required = RequestGroup("", SMALL, (frozenset({"HW_CPU_X86_AVX2"}),))
+    with pytest.raises(DoesNotFit, match="HW_CPU_X86_AVX2"):
+        claimed.a.tracker.move(replace(asks(**SMALL), groups=(required,)), MoveKind.REBUILD, MIGRATION)
+    with pytest.raises(ClaimConflict, match="resize"):
+        claimed.a.tracker.move(asks(**{**SMALL, "VCPU": 3}), MoveKind.REBUILD, MIGRATION)
+    assert claimed.state() == before
+
+
+def test_a_rebuild_that_fails_is_reverted(claimed: World) -> None:
+    before = claimed.a.tracker.get(INSTANCE)
+    shiny = replace(asks(**SMALL), name="rebuilt")
+    with pytest.raises(RuntimeError), claimed.a.tracker.move(shiny, MoveKind.REBUILD, MIGRATION):
+        raise RuntimeError("no such image")
+    assert claimed.a.tracker.get(INSTANCE) == before
+    claimed.check_settled()
+
+
+# Deleted, edited, ended by others
+
+
+def test_released_in_the_middle(claimed: World) -> None:
+    """Scenario 53: deleted while waiting to be confirmed, I and M both gone."""
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
+    claimed.settle()
+    assert claimed.b.tracker.release(INSTANCE)
+    claimed.settle()
+    assert claimed.placed_all() == {}
+    assert [each.moving() for each in claimed.agents] == [MoveState.DELETED, MoveState.DELETED]
+    claimed.check_settled()
+
+
+def test_a_migration_is_not_released_nor_claimed_for(claimed: World) -> None:
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
+    claimed.settle()
+    before = claimed.state()
+    for agent in claimed.agents:
+        for consumer in (INSTANCE, MIGRATION):
+            with pytest.raises(ClaimConflict, match="moving"):
+                agent.tracker.tracker.claim(asks(consumer, VCPU=1))
+    with pytest.raises(ClaimConflict, match="moving"):
+        claimed.a.tracker.release(MIGRATION)
+    with pytest.raises(ClaimConflict, match="moving"):
+        claimed.a.tracker.release(INSTANCE)
+    assert claimed.state() == before
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_either_side_may_end_it(claimed: World, side: str) -> None:
+    for end, left in (("revert", {**ON_A, **DISK}), ("confirm", {**ON_B, **DISK})):
+        claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+        claimed.settle()
+        getattr(getattr(claimed, side).tracker.mover, end)(MIGRATION)
+        claimed.settle()
+        assert claimed.placed_all() == {INSTANCE: left}
+        claimed.check_settled()
+
+
+def test_the_other_side_is_found_to_have_ended_it(claimed: World) -> None:
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    claimed.a.tracker.mover.confirm(MIGRATION)
+    with pytest.raises(ClaimConflict, match="confirmed by somebody else"):
+        claimed.b.tracker.mover.revert(MIGRATION)
+    assert claimed.b.moving() is MoveState.CONFIRMED
+    claimed.settle()
+    claimed.check_settled()
+
+
+def test_what_the_migration_holds_was_edited(claimed: World) -> None:
+    """Scenario 58: freed or reported, never silent."""
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    claimed.schedule(MIGRATION, "MIGRATION", a={"VCPU": 1})
+    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
+    claimed.check_settled()
+
+
+def test_the_source_was_taken_after_an_edit(claimed: World) -> None:
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.schedule(MIGRATION, "MIGRATION", a={"VCPU": 1})
+    claimed.schedule(OTHER, a={"PCPU": 3})
+    with pytest.raises(ClaimConflict, match="revert again"):
+        claimed.b.tracker.mover.revert(MIGRATION)
+    assert claimed.b.moving() is MoveState.BEGUN
+    claimed.schedule(OTHER)
+    assert claimed.b.tracker.mover.revert(MIGRATION).state is MoveState.REVERTED
+    claimed.settle()
+    claimed.check_settled()
+
+
+# Guests
+
+
+def test_the_destination_is_clean_before_it_is_free(claimed: World) -> None:
+    """Scenario 65: D is cleaned before it is claimable by others."""
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
+    claimed.b.see(INSTANCE)
+    assert claimed.b.tracker.mover.revert(MIGRATION).state is MoveState.REVERTING
+    assert claimed.placed(INSTANCE) == {**ON_B, **DISK}
+    with pytest.raises(DoesNotFit):
+        claimed.b.tracker.claim(asks(OTHER, PCPU=3))
+    assert claimed.b.tracker.deliver() == 0
+    claimed.b.see()
+    assert claimed.b.tracker.deliver() == 1
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
+    claimed.check_settled()
+
+
+def test_the_source_comes_back_with_the_guest(claimed: World) -> None:
+    """Scenario 77: evacuated while S was down; the guest must go first, then S is free."""
+    claimed.a.see(INSTANCE)
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.a.restart()
+    claimed.a.come_back()
+    kept = claimed.a.tracker.get(INSTANCE)
+    assert kept is not None
+    with pytest.raises(DoesNotFit):
+        claimed.a.tracker.claim(asks(OTHER, PCPU=3))
+    claimed.a.see()
+    claimed.settle()
+    assert claimed.a.tracker.claims() == {}
+    assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
+    claimed.a.tracker.claim(asks(OTHER, PCPU=4))
+    claimed.check_settled()
+
+
+def test_the_source_comes_back_before_the_evacuation_is_complete(claimed: World) -> None:
+    """Scenarios 74, 77: it finds that its part is the migration's; then that the guest must go."""
+    claimed.a.see(INSTANCE)
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.a.restart()
+    claimed.a.come_back()
+    assert claimed.a.moving() is MoveState.BEGUN
+    # The source may complete it, and does so once its guest is gone.
+    assert claimed.a.tracker.mover.confirm(MIGRATION).state is MoveState.CONFIRMING
+    assert claimed.placed(MIGRATION) == ON_A
+    claimed.a.see()
+    claimed.settle()
+    assert [each.moving() for each in claimed.agents] == [MoveState.CONFIRMED, MoveState.CONFIRMED]
+    assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
+    claimed.check_settled()
+
+
+def test_confirmed_while_the_guest_is_still_on_the_source(claimed: World) -> None:
+    claimed.a.see(INSTANCE)
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.settle()
+    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.settle()
+    assert claimed.a.moving() is MoveState.LEAVING
+    with pytest.raises(DoesNotFit):
+        claimed.a.tracker.claim(asks(OTHER, PCPU=3))
+    claimed.a.see()
+    claimed.settle()
+    assert claimed.a.moving() is MoveState.CONFIRMED
+    claimed.check_settled()
+
+
+def test_a_failed_evacuation_keeps_the_guest(claimed: World) -> None:
+    """Scenario 76: the rebuild on D fails: D free, S kept."""
+    before = claimed.a.tracker.get(INSTANCE)
+    claimed.a.see(INSTANCE)
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.mover.revert(MIGRATION)
+    claimed.a.restart()
+    claimed.a.come_back()
+    claimed.settle()
+    assert claimed.a.tracker.get(INSTANCE) == before
+    assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
+    claimed.check_settled()
+
+
+def test_the_source_returns_after_the_instance_was_deleted(claimed: World) -> None:
+    """Scenario 79: it starts, and nothing is held."""
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.b.tracker.release(INSTANCE)
+    claimed.a.restart()
+    claimed.a.come_back()
+    assert claimed.placed_all() == {}
+
+
+def test_a_source_that_never_returns_blocks_nothing(claimed: World) -> None:
+    """Scenario 80: its tree can be deleted once the evacuation was confirmed."""
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.mover.confirm(MIGRATION)
+    for name in ("a-nic", "a"):
+        assert claimed.raw.delete_provider(uuid_of(name))
+
+
+def test_the_source_is_down_at_confirm(claimed: World) -> None:
+    """Scenario 55: it learns at its next start."""
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.a.restart()
+    claimed.a.come_back()
+    assert claimed.a.tracker.claims() == {}
+    claimed.check_settled()
+
+
+# Placement away
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_an_end_is_journaled_while_placement_is_away(claimed: World, end: str) -> None:
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    with claimed.away():
+        move = getattr(claimed.b.tracker.mover, end)(MIGRATION)
+        assert not move.ended
+        assert claimed.b.tracker.deliver() == 0
+    assert claimed.b.tracker.deliver() == 1
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**(ON_B if end == "confirm" else ON_A), **DISK}}
+    claimed.check_settled()
+
+
+def test_a_begin_is_refused_while_placement_is_away(claimed: World) -> None:
+    before = claimed.state()
+    with claimed.away(), pytest.raises(PlacementUnavailable):
+        claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert claimed.state() == before
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["request lost", "answer lost"])
+def test_a_lost_begin_is_found_out_about(claimed: World, after: bool) -> None:
+    with claimed.away(claimed.b, only="POST", after=after):
+        if after:
+            claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+        else:
+            with pytest.raises(PlacementUnavailable, match="try again"):
+                claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert (claimed.placed(MIGRATION) == ON_A) is after
+    assert claimed.b.moving() is (MoveState.BEGUN if after else MoveState.REVERTED)
+    claimed.settle()
+    claimed.check_settled()
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["done before the look", "done after it"])
+@pytest.mark.parametrize("same_host", [False, True], ids=["from elsewhere", "on the host"])
+def test_a_begin_that_was_not_answered_in_time_moves_nothing_when_it_is_done(
+    claimed: World, monkeypatch: pytest.MonkeyPatch, *, looked: bool, same_host: bool
+) -> None:
+    """It waited in front of a placement that was slow, and came in after the read that was to decide."""
+    agent = claimed.a if same_host else claimed.b
+    kind = MoveKind.SAME_HOST_RESIZE if same_host else MoveKind.COLD_MIGRATE
+    asked = asks(**{**SMALL, "VCPU": 1} if same_host else SMALL)
+    before, waiting, request = claimed.placed_all(), [], agent.tap.request
+
+    def gives_up(method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        if method == "POST" and not waiting:
+            waiting.append((method, path, body, microversion))
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+        return request(method, path, body, microversion=microversion)
+
+    monkeypatch.setattr(agent.tap, "request", gives_up)
+    with pytest.raises(PlacementUnavailable, match="both places stay reserved") as caught:
+        agent.tracker.tracker.move(asked, kind, MIGRATION)
+    assert caught.value.details["busy"]
+    assert (agent.moving(), agent.tracker.tracker.pending) == (MoveState.BEGINNING, 1)
+    if looked:
+        assert agent.tracker.tracker.deliver() == 1
+    ((method, path, body, microversion),) = waiting
+    late = request(method, path, body, microversion=microversion)
+    assert late.status == (409 if looked else 204)
+    agent.tracker.tracker.deliver()
+    claimed.settle()
+    assert (claimed.placed_all(), agent.moving()) == (before, MoveState.REVERTED)
+    claimed.check_settled()
+    assert agent.tracker.tracker.move(asked, kind, MIGRATION).move.state is MoveState.BEGUN
+
+
+# Identical moves
+
+
+def test_two_identical_moves_are_not_mixed_up(world: World) -> None:
+    """Which migration is whose cannot be told: nothing is freed before it is certain."""
+    for consumer in (INSTANCE, OTHER):
+        world.a.tracker.claim(asks(consumer, PCPU=2))
+    before = world.a.tracker.claims()
+    world.b.tracker.move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.settle()
+    assert world.a.tracker.moves() == {}
+    assert world.a.tracker.claims() == before
+    world.b.tracker.mover.confirm(MIGRATION)
+    world.settle()
+    assert world.a.tracker.claims() == before  # one of the two is free, but which?
+    with pytest.raises(ClaimConflict):
+        world.a.tracker.mover.confirm(MIGRATION, instance=INSTANCE)
+    world.b.tracker.mover.revert(OTHER_MIGRATION)
+    world.settle()
+    assert world.a.tracker.claims() == {OTHER: before[OTHER]}
+    world.check_settled()
+
+
+def test_a_hint_tells_identical_moves_apart(world: World) -> None:
+    for consumer in (INSTANCE, OTHER):
+        world.a.tracker.claim(asks(consumer, PCPU=2))
+    before = world.a.tracker.claims()
+    world.b.tracker.move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.settle()
+    assert world.a.tracker.mover.revert(MIGRATION, instance=INSTANCE).state is MoveState.REVERTED
+    world.settle()
+    assert world.a.tracker.get(INSTANCE) == before[INSTANCE]
+    world.check_settled()
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["an instance by its type", "an instance by its guest"])
+def test_who_stays_is_not_taken_for_the_migration_of_one_who_left(claimed: World, typed: bool) -> None:
+    """An instance without a claim holds just the same here: the place of the one who left is free."""
+    raw = claimed.raw if typed else PlacementClient(claimed.a.tap, microversion="1.37")
+    held = {uuid_of(name): amounts for name, amounts in {**ON_A, **DISK}.items()}
+    raw.write_allocations(ConsumerAllocations(OTHER, held))
+    claimed.a.see(*(() if typed else (OTHER,)))
+    claimed.schedule(INSTANCE, **ON_B, **DISK)
+    claimed.settle()
+    assert (dict(claimed.a.tracker.claims()), dict(claimed.a.tracker.moves())) == ({}, {})
+    assert claimed.placed(OTHER) == {**ON_A, **DISK}
+    with pytest.raises(UnknownConsumer):
+        claimed.a.tracker.mover.confirm(OTHER, instance=INSTANCE)
+
+
+# Written by somebody else
+
+
+def test_a_move_that_a_control_plane_began_is_adopted(claimed: World) -> None:
+    """As nova's conductor and scheduler write it: checked for coverage, and not written twice."""
+    claimed.schedule(INSTANCE, **ON_B, **DISK)
+    claimed.schedule(MIGRATION, "MIGRATION", **ON_A)
+    calls = claimed.b.tap.calls
+    calls.clear()
+    move = claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION).move
+    assert move.adopted and not [call for call in calls if not call.startswith("GET")]
+    claimed.settle()
+    claimed.check_settled()
+    claimed.b.tracker.mover.revert(MIGRATION)
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
+    claimed.check_settled()
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize("disk", [200, 400], ids=["disk once", "disk summed up"])
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_a_doubled_allocation_becomes_the_owned_form(claimed: World, end: str, disk: int) -> None:
+    """Scenario 74 as nova does it today, and Pike's sum over both hosts."""
+    claimed.schedule(INSTANCE, **ON_A, **ON_B, pool={"DISK_GB": disk})
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    assert claimed.placed(INSTANCE) == {**ON_B, **DISK}
+    assert claimed.placed(MIGRATION) == ON_A
+    claimed.settle()
+    claimed.check_settled()
+    getattr(claimed.b.tracker.mover, end)(MIGRATION)
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**(ON_B if end == "confirm" else ON_A), **DISK}}
+    claimed.check_settled()
+
+
+def test_a_release_at_a_source_that_has_not_noticed_frees_nothing(claimed: World) -> None:
+    """What the instance had here is the migration's: the move may still be reverted."""
+    before = claimed.a.tracker.get(INSTANCE)
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    with pytest.raises(ClaimConflict, match="moving"):
+        claimed.a.tracker.release(INSTANCE)
+    assert claimed.a.moving() is MoveState.BEGUN
+    claimed.b.tracker.mover.revert(MIGRATION)
+    claimed.settle()
+    assert claimed.a.tracker.get(INSTANCE) == before
+    claimed.check_settled()
+    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    claimed.b.tracker.mover.confirm(OTHER_MIGRATION)
+    assert claimed.a.tracker.release(INSTANCE)
+    assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_where_consumers_have_no_types_a_move_is_the_same(world: World, end: str) -> None:
+    """Below microversion 1.38 nothing says that a consumer is a migration."""
+    for agent in world.agents:
+        agent.tracker.tracker = ResourceTracker(
+            agent.state.journal, PlacementClient(agent.tap, microversion="1.37")
+        )
+        agent.refresh()
+        agent.tracker.tracker.open()
+    before = world.a.tracker.claim(asks(**SMALL)).claim
+    world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert world.placed_all() == BETWEEN
+    world.settle()
+    assert world.a.tracker.claims().keys() == {MIGRATION}
+    mover = world.b.tracker.mover
+    (mover.confirm if end == "confirm" else mover.revert)(MIGRATION)
+    world.settle()
+    assert world.placed_all() == (AT_B if end == "confirm" else AT_A)
+    if end == "revert":
+        assert world.a.tracker.claims()[INSTANCE].units == before.units
+    world.check_settled()

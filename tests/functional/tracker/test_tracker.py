@@ -1,0 +1,755 @@
+"""The tracker on each real placement: claims, refusals, adoption, releases, outages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.placements import Placement
+from kits.tracker import ELSEWHERE, HOST, POOL, VFS, Kit, guest, provider, request, uuid_of
+
+from agent.backoff import BUSY_MAX_S
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.parse_request import ClaimRequest, TopologyRequest
+from agent.errors import (
+    ClaimConflict,
+    ClaimsClosed,
+    DoesNotFit,
+    PlacementConflict,
+    PlacementUnavailable,
+    StateError,
+    UnknownConsumer,
+    UsageError,
+)
+from agent.tracker.claim_attempt import wanted
+from agent.tracker.late_answers import LATE_S
+from agent.tracker.tracker import ResourceTracker
+from agent.tree import ProviderTree
+
+HOST_UUID = uuid_of("host")
+
+
+@pytest.fixture
+def kit(tmp_path: Path, placement: Placement) -> Iterator[Kit]:
+    with Kit(tmp_path, (*HOST, POOL, ELSEWHERE), placement) as kit:
+        lock = kit.tracker._lock
+
+        def lock_is_free(call: str) -> None:
+            assert not lock.locked(), f"the lock is held during {call}"
+
+        kit.tap.before = lock_is_free
+        yield kit
+        kit.check()
+
+
+def test_a_claim_is_in_placement_on_disk_and_has_its_units(kit: Kit) -> None:
+    asked = request(VCPU=2, PCPU=2, SRIOV_NET_VF=1, name="web1")
+    claim = kit.tracker.claim(asked).claim
+    assert claim.state is ClaimState.CLAIMED
+    assert kit.placed(asked.consumer) == {"host": {"VCPU": 2, "PCPU": 2}, "nic0": {"SRIOV_NET_VF": 1}}
+    assert claim.units == {HOST_UUID: {"PCPU": ("4", "5")}, uuid_of("nic0"): {"SRIOV_NET_VF": VFS[:1]}}
+    assert kit.tracker.get(asked.consumer) == claim == kit.journal.claims()[asked.consumer]
+    second = kit.tracker.claim(request(PCPU=1, SRIOV_NET_VF=1)).claim
+    assert second.units == {HOST_UUID: {"PCPU": ("6",)}, uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]}}
+
+
+def test_a_claim_is_one_write_and_no_read(kit: Kit) -> None:
+    asked = request(VCPU=1)
+    kit.tap.calls.clear()
+    kit.tracker.claim(asked)
+    assert kit.tap.calls == [f"PUT /allocations/{asked.consumer}"]
+
+
+def test_a_claim_survives_a_restart(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(PCPU=3)).claim
+    kit.restart()
+    assert kit.tracker.claims() == {claim.consumer: claim}
+    kit.refresh()
+    assert kit.tracker.recover([]) == 0
+    kit.tracker.open()
+    with pytest.raises(DoesNotFit):
+        kit.tracker.claim(request(PCPU=2))
+    assert kit.tracker.claim(request(PCPU=1)).claim.units == {HOST_UUID: {"PCPU": ("7",)}}
+
+
+def test_not_enough_of_one_is_refused_and_nothing_of_any_kind_stays(kit: Kit) -> None:
+    """Scenario 31."""
+    before = kit.state()
+    kit.tap.calls.clear()
+    asked = request(VCPU=2, MEMORY_MB=5000, VGPU=1, name="web1")
+    with pytest.raises(DoesNotFit) as caught:
+        kit.tracker.claim(asked)
+    assert "5000 MEMORY_MB asked, 4096 free on host (only 4096 of 4096 are free)" in caught.value.message
+    assert "web1" in caught.value.message
+    (short,) = caught.value.details["shortfalls"]
+    assert (short["resource_class"], short["asked"], short["free"], short["provider_uuid"]) == (
+        "MEMORY_MB",
+        5000,
+        4096,
+        HOST_UUID,
+    )
+    assert kit.state() == before
+    assert kit.tap.calls == []
+
+
+def test_when_the_spawn_fails_the_claim_is_given_back(kit: Kit) -> None:
+    """Scenario 32."""
+    before = kit.state()
+    asked = request(VCPU=2, PCPU=1)
+    with pytest.raises(RuntimeError, match="no such image"), kit.tracker.claim(asked) as held:
+        assert held.claim.units
+        raise RuntimeError("no such image")
+    assert kit.state() == before
+    with kit.tracker.claim(asked) as held:
+        pass
+    assert kit.tracker.get(asked.consumer) == held.claim
+
+
+def test_a_failed_spawn_whose_release_cannot_be_delivered_is_journaled(kit: Kit) -> None:
+    """Scenario 32, with placement away."""
+    held = kit.tracker.claim(request(VCPU=2))
+    with kit.away(), pytest.raises(RuntimeError), held:
+        raise RuntimeError("no such image")
+    assert kit.tracker.claims()[held.claim.consumer].state is ClaimState.RELEASING
+    assert kit.tracker.deliver() == 1
+    assert kit.placed_all() == {}
+
+
+def test_two_requests_in_one_instance_for_the_last_device(kit: Kit) -> None:
+    """Scenario 34: no guest starts without one of its devices."""
+    kit.tracker.claim(request(SRIOV_NET_VF=1))
+    before = kit.state()
+    with pytest.raises(DoesNotFit, match="2 SRIOV_NET_VF asked, 1 free on nic0"):
+        kit.tracker.claim(request(suffixed=2, SRIOV_NET_VF=1))
+    assert kit.state() == before
+
+
+def test_two_claims_race_for_the_last_device(kit: Kit) -> None:
+    """Scenario 35: exactly one wins."""
+    kit.tap.before = lambda _: None
+    kit.tracker.claim(request(SRIOV_NET_VF=1))
+    asked = [request(SRIOV_NET_VF=1) for _ in range(4)]
+    answers: list[object] = []
+    start = threading.Barrier(len(asked))
+
+    def run(number: int) -> None:
+        start.wait(10)
+        try:
+            answers.append(kit.tracker.claim(asked[number]).claim.units)
+        except DoesNotFit as error:
+            answers.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(asked))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    won = [each for each in answers if not isinstance(each, DoesNotFit)]
+    assert won == [{uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]}}]
+    assert len(answers) == len(asked)
+
+
+def test_a_host_without_inventory_refuses_and_records_nothing(tmp_path: Path) -> None:
+    """Scenario 40: before the first full inventory, and on a tree that has nothing."""
+    with Kit(tmp_path) as kit:
+        fresh = ResourceTracker(kit.journal, kit.raw)
+        assert fresh.closed_reason == "waiting for the first full inventory"
+        with pytest.raises(ClaimsClosed, match="waiting for the first full inventory"):
+            fresh.claim(request(VCPU=1))
+        fresh.open()
+        with pytest.raises(DoesNotFit, match="the host has no inventory yet"):
+            fresh.claim(request(VCPU=1))
+        fresh.refresh(ProviderTree([provider("host")]), {}, {})
+        with pytest.raises(DoesNotFit, match="no provider of this host has it"):
+            fresh.claim(request(VCPU=1))
+        assert (fresh.claims(), kit.journal.claims(), kit.placed_all()) == ({}, {}, {})
+
+
+def test_several_devices_for_several_guests_over_two_cards(kit: Kit) -> None:
+    """Scenario 41: two guests with 4 VGPU each over two cards with 4 free each: both fit, wherever."""
+    first = kit.tracker.claim(request(VGPU=4)).claim
+    second = kit.tracker.claim(request(VGPU=4)).claim
+    assert {*first.allocations, *second.allocations} == {uuid_of("gpu0"), uuid_of("gpu1")}
+    assert kit.tracker.release(first.consumer)
+    assert kit.tracker.release(second.consumer)
+    both = kit.tracker.claim(request(suffixed=2, VGPU=4)).claim
+    assert {*both.allocations} == {uuid_of("gpu0"), uuid_of("gpu1")}
+
+
+def test_the_same_claim_again_is_the_same_claim(kit: Kit) -> None:
+    asked = request(VCPU=2, PCPU=1)
+    first = kit.tracker.claim(asked).claim
+    before = kit.state()
+    assert kit.tracker.claim(asked).claim == first
+    assert kit.state() == before
+
+
+def test_another_claim_for_the_same_consumer_is_a_conflict(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    kit.tracker.claim(asked)
+    before = kit.state()
+    with pytest.raises(ClaimConflict, match="2 VCPU") as caught:
+        kit.tracker.claim(request(asked.consumer, VCPU=3))
+    assert caught.value.details["holds"] == {HOST_UUID: {"VCPU": 2}}
+    assert kit.state() == before
+
+
+def test_while_a_claim_is_in_flight_its_twin_waits_another_is_refused_and_a_release_comes_after(
+    kit: Kit,
+) -> None:
+    asked = request(VCPU=2)
+    sent, go_on = threading.Event(), threading.Event()
+
+    def hold(call: str) -> None:
+        if call.startswith("PUT") and not sent.is_set():
+            sent.set()
+            assert go_on.wait(10)
+
+    kit.tap.before = hold
+    claims: list[object] = []
+    released: list[bool] = []
+    first = threading.Thread(target=lambda: claims.append(kit.tracker.claim(asked).claim))
+    twin = threading.Thread(target=lambda: claims.append(kit.tracker.claim(asked).claim))
+    release = threading.Thread(target=lambda: released.append(kit.tracker.release(asked.consumer)))
+    first.start()
+    assert sent.wait(10)
+    twin.start()
+    with pytest.raises(ClaimConflict, match="being claimed for with another request"):
+        kit.tracker.claim(request(asked.consumer, VCPU=3))
+    twin.join(0.05)
+    assert twin.is_alive()
+    go_on.set()
+    twin.join(10)
+    assert claims[0] == claims[1]
+    release.start()
+    for thread in (first, release):
+        thread.join(10)
+    assert released == [True]
+    assert kit.placed(asked.consumer) == {}
+
+
+def test_waiting_for_ones_turn_has_an_end(kit: Kit) -> None:
+    impatient = ResourceTracker(kit.journal, kit.raw, turn_wait_s=0.02)
+    asked = request(VCPU=1)
+    with impatient.alone(asked.consumer), pytest.raises(ClaimConflict, match="under way for"):
+        impatient.release(asked.consumer)
+
+
+def test_closed_claims_refuse_with_the_reason_while_releases_go_on(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=1)).claim
+    kit.tracker.close("libvirt is away")
+    before = kit.state()
+    with pytest.raises(ClaimsClosed, match=r"^Claims are closed: libvirt is away\.$"):
+        kit.tracker.claim(request(VCPU=1))
+    assert kit.state() == before
+    assert kit.tracker.explain(request(VCPU=1)).fits
+    assert kit.tracker.release(claim.consumer)
+    kit.tracker.open()
+    assert kit.tracker.closed_reason is None
+
+
+def test_what_makes_no_sense_is_refused_before_anything_is_done(kit: Kit) -> None:
+    asked = replace(request(VCPU=1), topology=TopologyRequest(cells=2))
+    before = kit.state()
+    for ask in (kit.tracker.claim, kit.tracker.explain):
+        with pytest.raises(UsageError, match="2 cells are asked for and 1 CPUs"):
+            ask(asked)
+    assert kit.state() == before
+
+
+def test_explain_makes_no_request_and_changes_nothing(kit: Kit) -> None:
+    held = kit.tracker.claim(request(PCPU=3)).claim
+    before = kit.state()
+    kit.tap.calls.clear()
+    good = kit.tracker.explain(request(PCPU=1, VGPU=1))
+    assert (good.fits, good.units) == (True, {HOST_UUID: {"PCPU": ("7",)}})
+    bad = kit.tracker.explain(request(PCPU=2))
+    assert [(each.asked, each.free, each.provider) for each in bad.shortfalls] == [(2, 1, "host")]
+    assert kit.tracker.explain(held.request).units == held.units
+    assert kit.tap.calls == []
+    assert kit.state() == before
+
+
+# Adoption
+
+
+def test_what_a_scheduler_wrote_is_adopted_and_not_written_twice(kit: Kit) -> None:
+    asked = request(VCPU=2, PCPU=1)
+    kit.schedule(asked.consumer, host={"VCPU": 2, "PCPU": 1, "DISK_GB": 5})
+    kit.tap.calls.clear()
+    claim = kit.tracker.claim(asked).claim
+    assert (claim.adopted, claim.allocations) == (True, {HOST_UUID: {"VCPU": 2, "PCPU": 1, "DISK_GB": 5}})
+    assert claim.units == {HOST_UUID: {"PCPU": ("4",)}}
+    assert kit.raw.allocations_of(asked.consumer).generation == 1
+    again = kit.tracker.claim(asked).claim
+    assert again == claim
+
+
+def test_what_is_known_to_be_scheduled_is_adopted_with_one_read_on_a_full_host(kit: Kit) -> None:
+    asked = request(VCPU=16)
+    kit.schedule(asked.consumer, host={"VCPU": 16})
+    kit.refresh()
+    kit.tap.calls.clear()
+    assert kit.tracker.claim(asked).claim.adopted
+    assert kit.tap.calls == [f"GET /allocations/{asked.consumer}"]
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed(asked.consumer) == {}
+
+
+def test_an_allocation_that_does_not_cover_the_request_is_a_conflict(kit: Kit) -> None:
+    asked = request(VCPU=4)
+    kit.schedule(asked.consumer, host={"VCPU": 2})
+    before = kit.state()
+    with pytest.raises(ClaimConflict, match=r"host: 2 VCPU; that does not cover .*4 VCPU asked, 2 held"):
+        kit.tracker.claim(asked)
+    assert kit.state() == before
+
+
+def test_an_allocation_on_another_host_is_a_conflict_that_names_the_provider(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    kit.schedule(asked.consumer, elsewhere={"VCPU": 2})
+    before = kit.state()
+    with pytest.raises(
+        ClaimConflict, match=f"provider {uuid_of('elsewhere')}: 2 VCPU; none of it on this host"
+    ):
+        kit.tracker.claim(asked)
+    assert kit.state() == before
+
+
+def test_an_adopted_guest_gets_the_units_that_it_has_in_its_hands(kit: Kit) -> None:
+    asked = request(PCPU=1, SRIOV_NET_VF=1)
+    kit.schedule(asked.consumer, host={"PCPU": 1}, nic0={"SRIOV_NET_VF": 1})
+    kit.tracker.saw([guest(asked.consumer, PCPU="6", SRIOV_NET_VF=VFS[1])])
+    assert kit.tracker.claim(asked).claim.units == {
+        HOST_UUID: {"PCPU": ("6",)},
+        uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]},
+    }
+
+
+def test_a_unit_in_the_hands_of_an_unclaimed_guest_is_not_given_away(kit: Kit) -> None:
+    kit.tracker.saw([guest(str(uuid4()), SRIOV_NET_VF=VFS[0])])
+    assert kit.tracker.claim(request(SRIOV_NET_VF=1)).claim.units == {
+        uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]}
+    }
+    with pytest.raises(DoesNotFit, match="only 0 of its exact units are free"):
+        kit.tracker.claim(request(SRIOV_NET_VF=1))
+
+
+# What others hold changes behind our back
+
+
+def test_what_somebody_else_took_is_found_out_and_told_with_true_numbers(kit: Kit) -> None:
+    kit.schedule(str(uuid4()), host={"VCPU": 13})
+    before = kit.state()
+    with pytest.raises(DoesNotFit, match="4 VCPU asked, 3 free on host"):
+        kit.tracker.claim(request(VCPU=4))
+    assert kit.state() == before
+    kit.tap.calls.clear()
+    with pytest.raises(DoesNotFit, match="4 VCPU asked, 3 free on host"):
+        kit.tracker.claim(request(VCPU=4))
+    assert not [call for call in kit.tap.calls if call.startswith("PUT")]
+
+
+def test_what_somebody_else_took_on_one_card_is_taken_from_the_other(kit: Kit) -> None:
+    kit.schedule(str(uuid4()), gpu0={"VGPU": 4})
+    claim = kit.tracker.claim(request(VGPU=1)).claim
+    assert claim.allocations == {uuid_of("gpu1"): {"VGPU": 1}}
+
+
+def test_what_somebody_else_gave_back_is_noticed_before_a_refusal(kit: Kit) -> None:
+    other = str(uuid4())
+    kit.schedule(other, host={"VCPU": 16})
+    kit.refresh()
+    kit.raw.forget_consumer(other)
+    assert kit.tracker.claim(request(VCPU=16)).claim.state is ClaimState.CLAIMED
+
+
+def test_what_placement_refuses_for_reasons_of_its_own_is_told_in_its_words(kit: Kit) -> None:
+    """The inventory shrank and the tracker has not been told yet."""
+    root = kit.raw.find_provider(uuid=HOST_UUID)
+    assert root is not None
+    inventories = dict(HOST[0].inventories)
+    inventories["VCPU"] = replace(inventories["VCPU"], total=1)
+    kit.raw.put_inventories(HOST_UUID, root.generation or 0, inventories)
+    with pytest.raises(DoesNotFit, match="placement refuses") as caught:
+        kit.tracker.claim(request(VCPU=4))
+    assert caught.value.details["shortfalls"][0]["provider"] == "host"
+    assert (kit.tracker.claims(), kit.journal.claims(), kit.placed_all()) == ({}, {}, {})
+
+
+def test_a_consumer_known_to_hold_something_that_has_let_go_is_claimed_for(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    kit.schedule(asked.consumer, host={"VCPU": 1})
+    kit.refresh()
+    kit.raw.forget_consumer(asked.consumer)
+    claim = kit.tracker.claim(asked).claim
+    assert not claim.adopted
+
+
+# Placement is away
+
+
+def test_a_lost_answer_is_settled_by_one_read(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    with kit.away(after=True, only="PUT"):
+        claim = kit.tracker.claim(asked).claim
+    assert (claim.state, claim.adopted) == (ClaimState.CLAIMED, False)
+
+
+def test_a_lost_request_leaves_nothing(kit: Kit) -> None:
+    before = kit.state()
+    with kit.away(only="PUT"), pytest.raises(PlacementUnavailable, match="holds nothing of it: try again"):
+        kit.tracker.claim(request(VCPU=2))
+    assert kit.state() == before
+
+
+def given_up(kit: Kit, asked: ClaimRequest) -> Claim:
+    """The claim, that placement did not answer in time and may do yet, as it is journaled."""
+
+    def gives_up(call: str) -> None:
+        if call.startswith("PUT"):
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+
+    kit.tap.before = gives_up
+    with pytest.raises(PlacementUnavailable, match="not known yet"):
+        kit.tracker.claim(asked)
+    kit.tap.before = lambda _: None
+    return kit.tracker.claims()[asked.consumer]
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_claim_that_placement_does_long_after_it_was_asked_is_undone(kit: Kit, *, released: bool) -> None:
+    """It waited in front of a placement that was slow, and came in after the read that was to decide."""
+    asked = request(PCPU=4)
+    claim = given_up(kit, asked)
+    if released:
+        assert kit.tracker.release(asked.consumer) is False
+    assert (kit.tracker.deliver(), kit.tracker.pending) == (0, 1)
+    with pytest.raises(DoesNotFit):
+        kit.tracker.claim(request(PCPU=1))
+    kit.raw.write_allocations(wanted(claim))
+    kit.later_s += LATE_S
+    assert kit.tracker.deliver() == 1
+    assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
+
+
+def is_undone_once_it_was_done(kit: Kit, claim: Claim) -> None:
+    assert (kit.tracker.deliver(), kit.tracker.pending) == (0, 1)
+    kit.raw.write_allocations(wanted(claim))
+    kit.later_s += LATE_S
+    assert kit.tracker.deliver() == 1
+    assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
+
+
+def test_a_guest_keeps_what_may_be_done_late_at_once(kit: Kit) -> None:
+    asked = request(PCPU=4)
+    claim = given_up(kit, asked)
+    kit.restart()
+    kit.refresh()
+    assert kit.tracker.recover([guest(asked.consumer)]) == 1
+    with pytest.raises(PlacementConflict):
+        kit.raw.write_allocations(wanted(claim))
+    kit.check()
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_no_other_claim_takes_the_place_of_one_that_may_be_done_late(kit: Kit, *, released: bool) -> None:
+    asked = request(PCPU=4)
+    claim = given_up(kit, asked)
+    if released:
+        kit.tracker.release(asked.consumer)
+    with pytest.raises(ClaimConflict, match="may do it yet: try again in a minute"):
+        kit.tracker.claim(asked if released else request(asked.consumer, PCPU=1))
+    is_undone_once_it_was_done(kit, claim)
+    assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["nobody there", "no room"])
+def test_a_claim_that_may_be_done_late_stays_in_doubt_when_it_is_asked_for_again(
+    kit: Kit, *, full: bool
+) -> None:
+    asked, other = request(PCPU=4), str(uuid4())
+    claim = given_up(kit, asked)
+    if full:
+        kit.schedule(other, host={"PCPU": 1})
+        with pytest.raises(DoesNotFit, match="placement refuses"):
+            kit.tracker.claim(asked)
+        kit.raw.forget_consumer(other)
+    else:
+        with kit.away(only="PUT"), pytest.raises(PlacementUnavailable, match="holds nothing of it"):
+            kit.tracker.claim(asked)
+    is_undone_once_it_was_done(kit, claim)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["asked again", "done late"])
+def test_a_claim_that_comes_through_when_it_is_asked_for_again(kit: Kit, *, late: bool) -> None:
+    """Only one that was done late is not to come once more after its release."""
+    asked = request(PCPU=4)
+    claim = given_up(kit, asked)
+    if late:
+        kit.raw.write_allocations(wanted(claim))
+    assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
+    assert kit.tracker.release(asked.consumer) is late
+    kit.later_s += LATE_S
+    kit.tracker.deliver()
+    assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["request lost", "answer lost"])
+def test_an_outcome_nobody_knows_stays_reserved_until_it_is_undone(kit: Kit, after: bool) -> None:
+    asked = request(PCPU=4)
+    with kit.away(after=after):
+        with pytest.raises(PlacementUnavailable, match="stay reserved until it answers"):
+            kit.tracker.claim(asked)
+        assert kit.tracker.pending == 1
+        with pytest.raises(DoesNotFit):
+            kit.tracker.claim(request(PCPU=1))
+        assert kit.tracker.deliver() == 0
+    assert kit.tracker.claims()[asked.consumer].state is ClaimState.CLAIMING
+    assert kit.tracker.deliver() == 1
+    assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["request lost", "answer lost"])
+def test_an_outcome_nobody_knows_is_settled_by_asking_again(kit: Kit, after: bool) -> None:
+    asked = request(PCPU=3)
+    with kit.away(after=after), pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    kit.tracker.claim(request(PCPU=1))
+    claim = kit.tracker.claim(asked).claim
+    assert (claim.adopted, claim.units) == (False, {HOST_UUID: {"PCPU": ("4", "5", "6")}})
+
+
+def test_another_request_after_an_outcome_nobody_knows_undoes_the_first(kit: Kit) -> None:
+    asked = request(VCPU=3)
+    with kit.away(after=True), pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    kit.tracker.claim(request(asked.consumer, VCPU=2))
+    assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}}
+
+
+def owed(kit: Kit, number: int) -> list[str]:
+    """Consumers whose releases were journaled while placement was away."""
+    consumers = [kit.tracker.claim(request(VCPU=1)).claim.consumer for _ in range(number)]
+    with kit.away():
+        assert not any(kit.tracker.release(each) for each in consumers)
+    kit.tap.calls.clear()
+    return consumers
+
+
+def never_answered(kit: Kit, *consumers: str, **told: float) -> list[PlacementUnavailable]:
+    """What the tracker tells of that, from now on."""
+
+    def silent(call: str) -> None:
+        if any(each in call for each in consumers):
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True, **told)
+
+    found: list[PlacementUnavailable] = []
+    kit.tap.before, kit.tracker.silent = silent, found.append
+    return found
+
+
+def test_one_consumer_that_is_never_answered_for_keeps_nobody_waiting(kit: Kit) -> None:
+    poison, *others = owed(kit, 4)
+    told = never_answered(kit, poison)
+    assert (kit.tracker.deliver(), kit.tracker.pending, told) == (len(others), 1, [])
+    kit.tap.calls.clear()
+    kit.tracker.deliver()
+    assert kit.tap.calls == [], "it is not asked for again at once"
+    for _ in range(3):
+        kit.later_s += BUSY_MAX_S
+        kit.tracker.deliver()
+    assert (len(kit.tap.calls), kit.tracker.pending, told) == (3, 1, [])
+    kit.tap.before = lambda _: None
+    kit.later_s += BUSY_MAX_S
+    assert (kit.tracker.deliver(), kit.tracker.pending, kit.placed_all()) == (1, 0, {})
+
+
+def test_placement_is_away_where_it_does_not_answer_for_two_and_those_go_last(kit: Kit) -> None:
+    first, second, *others = owed(kit, 5)
+    told = never_answered(kit, first, second)
+    assert (kit.tracker.deliver(), len(told), len(kit.tap.calls)) == (0, 1, 2)
+    assert kit.tracker.deliver() == len(others)
+    assert (kit.tracker.pending, len(told)) == (2, 2)
+
+
+def test_where_placement_asks_to_be_left_alone_nobody_else_gets_a_turn(kit: Kit) -> None:
+    first, *_ = owed(kit, 3)
+    told = never_answered(kit, first, retry_after=120.0)
+    assert (kit.tracker.deliver(), len(told), len(kit.tap.calls)) == (0, 1, 1)
+
+
+def test_a_release_while_placement_is_away_is_journaled_and_delivered_later(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(PCPU=4)).claim
+    with kit.away():
+        assert kit.tracker.release(claim.consumer) is False
+        assert kit.tracker.release(claim.consumer) is False
+    assert kit.tracker.pending == 1
+    with pytest.raises(DoesNotFit):
+        kit.tracker.claim(request(PCPU=1))
+    kit.restart()
+    assert kit.tracker.pending == 1
+    kit.refresh()
+    assert kit.tracker.recover([]) == 1
+    assert (kit.tracker.pending, kit.placed_all()) == (0, {})
+    kit.tracker.open()
+    kit.tracker.claim(request(PCPU=4))
+
+
+def test_claiming_again_what_is_to_be_released_delivers_the_release_first(kit: Kit) -> None:
+    asked = request(VCPU=4)
+    kit.tracker.claim(asked)
+    with kit.away():
+        assert kit.tracker.release(asked.consumer) is False
+        with pytest.raises(PlacementUnavailable):
+            kit.tracker.claim(asked)
+    assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
+
+
+def test_deliver_is_bounded(kit: Kit) -> None:
+    asked = [request(VCPU=1) for _ in range(5)]
+    for each in asked:
+        kit.tracker.claim(each)
+    with kit.away():
+        for each in asked:
+            kit.tracker.release(each.consumer)
+    assert kit.tracker.deliver(limit=2) == 2
+    assert kit.tracker.pending == 3
+    assert kit.tracker.deliver() == 3
+
+
+def test_a_consumer_that_nobody_can_see_does_not_bar_its_first_claim(kit: Kit) -> None:
+    """OpenStack Placement keeps one at generation 0 where somebody emptied what never held anything."""
+    asked = request(VCPU=2)
+    empty = {"allocations": {}, "consumer_generation": None, "project_id": "p", "user_id": "u"}
+    path = f"/allocations/{asked.consumer}"
+    done = kit.tap.request("PUT", path, {**empty, "consumer_type": "INSTANCE"}, microversion="1.38")
+    assert done.status == 204
+    kit.tap.calls.clear()
+    assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
+    assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}}
+    assert len(kit.tap.calls) <= 3
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed_all() == {}
+
+
+# Releases
+
+
+def test_a_release_is_one_read_and_one_write(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=2, VGPU=1)).claim
+    kit.tap.calls.clear()
+    assert kit.tracker.release(claim.consumer)
+    path = f"/allocations/{claim.consumer}"
+    assert kit.tap.calls == [f"GET {path}", f"PUT {path}"]
+
+
+def test_a_release_does_not_take_what_was_deleted_and_given_anew_elsewhere(kit: Kit) -> None:
+    """The new allocation has the generation that ours had; only a read can tell them apart."""
+    claim = kit.tracker.claim(request(VCPU=2)).claim
+    kit.raw.forget_consumer(claim.consumer)
+    kit.schedule(claim.consumer, elsewhere={"VCPU": 2})
+    assert kit.tracker.release(claim.consumer)
+    assert kit.placed(claim.consumer) == {"elsewhere": {"VCPU": 2}}
+
+
+def test_an_unknown_consumer_cannot_be_released(kit: Kit) -> None:
+    with pytest.raises(UnknownConsumer, match="nothing to release"):
+        kit.tracker.release(str(uuid4()))
+    claim = kit.tracker.claim(request(VCPU=1)).claim
+    assert kit.tracker.release(claim.consumer)
+    with pytest.raises(UnknownConsumer):
+        kit.tracker.release(claim.consumer)
+
+
+def test_a_claim_that_placement_has_lost_can_be_released(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=1)).claim
+    kit.raw.forget_consumer(claim.consumer)
+    assert kit.tracker.release(claim.consumer) is True
+
+
+def test_a_release_leaves_alone_what_has_moved_elsewhere_and_the_shared_pool_with_it(kit: Kit) -> None:
+    """The consumer holds source and destination, or the destination alone: only this host's part is ours."""
+    asked = request(VCPU=2, DISK_GB=200)
+    kit.tracker.claim(asked)
+    assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}, "pool": {"DISK_GB": 200}}
+    kit.schedule(asked.consumer, host={"VCPU": 2}, pool={"DISK_GB": 200}, elsewhere={"VCPU": 2})
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed(asked.consumer) == {"elsewhere": {"VCPU": 2}, "pool": {"DISK_GB": 200}}
+
+
+def test_a_release_gives_the_shared_pool_back_when_the_guest_ends_here(kit: Kit) -> None:
+    asked = request(VCPU=2, DISK_GB=200)
+    kit.tracker.claim(asked)
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed_all() == {}
+
+
+def test_a_release_that_somebody_overtakes_is_made_again_from_a_fresh_read(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    kit.tracker.claim(asked)
+
+    def meddle(call: str) -> None:
+        if call.startswith("GET /allocations"):
+            kit.tap.after = lambda _: None
+            kit.schedule(asked.consumer, host={"VCPU": 3})
+
+    kit.tap.after = meddle
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed_all() == {}
+
+
+# The journal
+
+
+def test_a_journal_that_cannot_be_written_refuses_the_claim_and_nothing_is_sent(kit: Kit) -> None:
+    def full(_: str) -> None:
+        raise StateError("the disk is full, as it was told")
+
+    kit.tap.calls.clear()
+    before = kit.state()
+    kit.journal.before = full
+    with pytest.raises(StateError, match="disk is full"):
+        kit.tracker.claim(request(VCPU=1))
+    kit.journal.before, kit.journal.after = (lambda _: None), full
+    with pytest.raises(StateError, match="disk is full"):
+        kit.tracker.claim(request(VCPU=1))
+    kit.journal.after = lambda _: None
+    assert kit.tap.calls == []
+    assert kit.state()[:2] == before[:2]
+    kit.restart()
+    kit.refresh()
+    kit.tracker.recover([])
+    assert kit.state() == before
+
+
+def test_a_result_that_cannot_be_journaled_is_undone(kit: Kit) -> None:
+    def full(event: str) -> None:
+        if event == "grant":
+            raise StateError("the disk is full, as it was told")
+
+    kit.journal.before = full
+    with pytest.raises(StateError, match="disk is full"):
+        kit.tracker.claim(request(VCPU=1))
+    kit.journal.before = lambda _: None
+    assert kit.tracker.pending == 1
+    assert kit.tracker.deliver() == 1
+    assert (kit.tracker.claims(), kit.placed_all()) == ({}, {})
+
+
+def test_a_release_that_cannot_be_journaled_changes_nothing(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=1)).claim
+    before = kit.state()
+
+    def full(_: str) -> None:
+        raise StateError("the disk is full, as it was told")
+
+    kit.journal.before = full
+    with pytest.raises(StateError, match="disk is full"):
+        kit.tracker.release(claim.consumer)
+    kit.journal.before = lambda _: None
+    assert kit.state() == before

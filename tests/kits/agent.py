@@ -1,0 +1,110 @@
+"""The agent of one host as the service puts it together, but without its process and with its own clock."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from agent.backoff import Backoff
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.config.settings import Settings, load
+from agent.daemon.assemble import assemble
+from agent.daemon.host_agent import HostAgent
+from agent.errors import PlacementUnavailable
+from agent.placement.connect import open_transport
+from agent.placement.transport import Reply, Transport
+from agent.state.identity import establish
+from agent.state.journal import Journal
+from agent.status.metrics import Meters
+from agent.status.recorder import Observer
+from drivers.fake import FakeDriver
+from kits.placements import Placement, section_of
+
+
+class Wire:
+    """A transport that can be cut, before or (`lost`) after a request is done, or told what to answer."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.requests = 0
+        self.last = ""
+        self.cut = False
+        self.lost = False
+        self.answer: Reply | None = None
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.requests += 1
+        self.last = f"{method} {path}"
+        if self.cut:
+            raise PlacementUnavailable("Placement does not answer.")
+        if self.answer is not None:
+            return self.answer
+        reply = self.inner.request(method, path, body, microversion=microversion)
+        if self.lost:
+            raise PlacementUnavailable("Placement's answer was lost.")
+        return reply
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class World:
+    agent: HostAgent
+    driver: FakeDriver
+    wire: Wire
+    journal: Journal
+    retries: list[float]
+    time: list[float]
+
+    def retry(self) -> None:
+        """Let the time pass until the agent tries again."""
+        self.time[0] += self.retries[-1]
+        self.agent.look("the retry")
+
+    def close(self) -> None:
+        self.driver.close()
+        self.wire.close()
+        self.journal.close()
+
+
+def request(**resources: int) -> ClaimRequest:
+    return ClaimRequest(str(uuid4()), (RequestGroup(resources=resources),))
+
+
+def told(directory: Path, placement: Placement) -> Settings:
+    """Settings for a fake host on that placement."""
+    lines = ["[DEFAULT]", "compute_driver = fake", "host = node1", f"state_path = {directory}"]
+    file = directory / "plimsoll.conf"
+    file.touch(mode=0o600)
+    file.write_text(section_of(placement) + "\n".join(lines) + "\n")
+    return load([file])
+
+
+def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = None) -> World:
+    """The daemon's parts, put together as the service does it; `wired` may put something into the wire."""
+    journal = Journal.open(settings.state_path)
+    identity = establish(settings.state_path, settings.host, journal.host_uuid())
+    journal.remember_host(identity.uuid)
+    told = settings.placement
+    transport = open_transport(told.kind, state_dir=settings.state_path, options=asdict(told))
+    wire = Wire(wired(transport) if wired else transport)
+    meters = Meters()
+    journal.measure(meters.commit_seconds.observe)
+    observer = Observer(meters, journal.note)
+    driver = FakeDriver.create(settings.driver)
+    retries: list[float] = []
+    now = [0.0]
+    agent, _ = assemble(
+        settings,
+        identity,
+        journal,
+        driver,
+        wire,
+        observer,
+        turned=observer.turned,
+        wake=retries.append,
+        backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
+    )
+    return World(agent, driver, wire, journal, retries, now)

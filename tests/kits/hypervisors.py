@@ -1,0 +1,122 @@
+"""Two hypervisors on one machine: system libvirtds, each in a mount namespace of its own, with their hooks.
+
+Each has its own /etc/libvirt, /run/libvirt and so on, and a host uuid of its own, so that guests migrate live
+from one to the other. Root only: a user's libvirtd calls no hooks of its own.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from uuid import uuid4
+
+import libvirt
+
+from kits.libvirt_daemon import find_programs, wait_until
+
+START_TIMEOUT_S = 60.0
+PLACES = {
+    "etc": "/etc/libvirt",
+    "run": "/run/libvirt",
+    "lib": "/var/lib/libvirt",
+    "log": "/var/log/libvirt",
+    "cache": "/var/cache/libvirt",
+}
+DAEMON_CONFIG = """host_uuid = "{uuid}"
+unix_sock_dir = "/run/libvirt"
+auth_unix_ro = "none"
+auth_unix_rw = "none"
+"""
+QEMU_CONFIG = """security_driver = "none"
+user = "root"
+group = "root"
+namespaces = [ ]
+cgroup_controllers = [ ]
+remember_owner = 0
+migration_port_min = {port}
+migration_port_max = {port_last}
+"""
+PORTS_EACH = 10
+
+
+class Hypervisor:
+    """Start it once the hook is in place: libvirtd looks for hooks when it starts.
+
+    What it found out about QEMU, which takes it seconds, is kept in `cache`, for others to start with.
+    """
+
+    def __init__(self, name: str, port: int, cache: Path) -> None:
+        self._programs = find_programs("libvirtd", "virtlogd", "qemu-system-x86_64", "unshare", "mount")
+        self.name = name
+        self.port = port
+        self.directory = Path(tempfile.mkdtemp(prefix=f"plimsoll-{name}-", dir="/tmp"))
+        for place in PLACES.keys() - {"cache"}:
+            (self.directory / place).mkdir(mode=0o755)
+        (self.directory / "cache").symlink_to(cache)
+        self.hooks = self.directory / "etc" / "hooks" / "qemu.d"
+        self.hooks.mkdir(parents=True)
+        etc = self.directory / "etc"
+        (etc / "libvirtd.conf").write_text(DAEMON_CONFIG.format(uuid=uuid4()))
+        (etc / "qemu.conf").write_text(QEMU_CONFIG.format(port=port, port_last=port + PORTS_EACH))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._log = (self.directory / "daemons.log").open("ab")
+
+    @property
+    def uri(self) -> str:
+        return f"qemu+unix:///system?socket={self.directory}/run/libvirt-sock"
+
+    def start(self) -> None:
+        binds = " && ".join(f"mount --bind {self.directory}/{name} {path}" for name, path in PLACES.items())
+        for path in PLACES.values():
+            Path(path).mkdir(parents=True, exist_ok=True)
+        logger = f"{self._programs['virtlogd']} -p /run/libvirt/virtlogd.pid"
+        daemon = f"{self._programs['libvirtd']} -p /run/libvirt/libvirtd.pid"
+        command = f"{binds} && {{ {logger} & exec {daemon}; }}"
+        self._processes.append(
+            subprocess.Popen(
+                [self._programs["unshare"], "--mount", "--propagation", "private", "sh", "-c", command],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+            )
+        )
+        wait_until(f"{self.uri} answers; its log is {self._log.name}", self._answers, START_TIMEOUT_S)
+
+    def restart(self) -> None:
+        """libvirtd alone; its guests go on."""
+        os.kill(int((self.directory / "run" / "libvirtd.pid").read_text()), signal.SIGTERM)
+        self._processes[-1].wait(START_TIMEOUT_S)
+        self.start()
+
+    def _answers(self) -> bool:
+        try:
+            libvirt.open(self.uri).close()
+        except libvirt.libvirtError:
+            return False
+        return True
+
+    def virsh(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["virsh", "-q", "-c", self.uri, *words], capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def state(self, name: str) -> str:
+        return self.virsh("domstate", name).stdout.strip() or "none"
+
+    def stop(self) -> None:
+        with (
+            contextlib.suppress(libvirt.libvirtError),
+            contextlib.closing(libvirt.open(self.uri)) as all_of_it,
+        ):
+            for domain in all_of_it.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+                domain.destroy()
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(START_TIMEOUT_S)
+        self._log.close()
+        shutil.rmtree(self.directory, ignore_errors=True)

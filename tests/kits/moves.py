@@ -1,0 +1,287 @@
+"""Two hosts on one placement with a shared storage pool, a tracker over each, and taps on all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from agent.audit.auditor import Auditor
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.driver import Guest, GuestState
+from agent.errors import PlacementUnavailable
+from agent.moves.states import Move, MoveState
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import Transport
+from agent.reconcile.allocation_cache import Sharing
+from agent.tracker.tracker import ResourceTracker
+from agent.tree import Provider, ProviderTree
+from kits.placements import Placement, usual_placement
+from kits.tracker import SHARING, Tap, TappedJournal, provider, uuid_of
+
+POOL = provider("pool", traits=(SHARING,), rack=True, DISK_GB=1000)
+
+
+def host(name: str) -> tuple[Provider, ...]:
+    return (
+        provider(name, rack=True, VCPU=16, PCPU=4, MEMORY_MB=8192, DISK_GB=100),
+        provider(f"{name}-nic", name, SRIOV_NET_VF=2),
+    )
+
+
+A, B = host("a"), host("b")
+PROVIDERS = (*A, *B, POOL)
+NAMES = {each.uuid: each.name for each in PROVIDERS}
+INSTANCE, MIGRATION = uuid_of("the instance"), uuid_of("the migration")
+OTHER, OTHER_MIGRATION = uuid_of("the other instance"), uuid_of("the other migration")
+
+
+def asks(consumer: str = INSTANCE, **resources: int) -> ClaimRequest:
+    return ClaimRequest(consumer, (RequestGroup("", resources),), name=f"vm-{consumer[:4]}")
+
+
+SMALL = {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 200, "SRIOV_NET_VF": 1}
+"""Its disk fits into the pool only."""
+
+
+def units_of(name: str) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    return {
+        uuid_of(name): {"PCPU": tuple(f"{name}{number}" for number in range(4))},
+        uuid_of(f"{name}-nic"): {"SRIOV_NET_VF": (f"{name}:vf0", f"{name}:vf1")},
+    }
+
+
+def devices_of(name: str) -> Mapping[str, str]:
+    return {each.uuid: each.name for each in host(name)}
+
+
+class Agent:
+    """One host's tracker over its journal; it may be restarted. `guests` are what its driver sees,
+    `uses` {guest: {class: amount}} what they use, as far as it sees that."""
+
+    def __init__(self, name: str, directory: Path, transport: Transport) -> None:
+        self.name = name
+        self.directory = directory
+        self._transport = transport
+        self.guests: set[str] = set()
+        self.uses: dict[str, Mapping[str, int]] = {}
+        self.tracker: ResourceTracker
+        self._known = ProviderTree()
+        self._sharing = Sharing(PlacementClient(transport))
+        self._open()
+        self.journal.remember_host(uuid_of(name))
+        self.refresh()
+        self.tracker.open()
+
+    def _open(self) -> None:
+        self.raw = PlacementClient(self._transport)
+        self.tap = Tap(self._transport)
+        journal = TappedJournal.open(self.directory)
+        assert isinstance(journal, TappedJournal)
+        self.journal = journal
+        client = PlacementClient(self.tap)
+        self.tracker = ResourceTracker(journal, client, turn_wait_s=10.0)
+        self.auditor = Auditor(
+            self.tracker, client, uuid_of(self.name), self.running, lambda: devices_of(self.name)
+        )
+
+    def running(self) -> tuple[Guest, ...]:
+        return tuple(
+            Guest(uuid, "guest", GuestState.RUNNING, self.uses.get(uuid, {})) for uuid in sorted(self.guests)
+        )
+
+    def close(self) -> None:
+        self.journal.close()
+
+    def restart(self) -> None:
+        """The process is gone and comes back: only the files are left. It has seen its host once."""
+        self.close()
+        self._open()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """A verification: the tracker learns what placement holds here."""
+        own = self.raw.read_tree(uuid_of(self.name), self._known)
+        self._known = self._sharing.beside(own, reread=True)
+        held = {each.uuid: self.raw.consumers_on(each.uuid) for each in self._known}
+        self.tracker.refresh(self._known, held, units_of(self.name))
+
+    def see(self, *guests: str) -> None:
+        self.guests = set(guests)
+        self.tracker.saw(self.running())
+
+    def look(self) -> None:
+        """What the agent does by itself from time to time."""
+        self.see(*self.guests)
+        self.tracker.deliver()
+        self.refresh()
+        self.tracker.follow_moves()
+
+    def come_back(self) -> None:
+        """After `restart`: finish or undo what was interrupted."""
+        self.tracker.recover(self.running())
+        self.refresh()
+        self.tracker.follow_moves()
+        self.tracker.open()
+
+    def move(self, migration: str = MIGRATION) -> Move | None:
+        return self.tracker.moves().get(migration)
+
+    def moving(self) -> MoveState | None:
+        move = self.move()
+        return move.state if move else None
+
+
+class World:
+    """Agents "a" and "b", and what somebody else sees and does; what is in the directory is taken up."""
+
+    def __init__(self, directory: Path, placement: Placement | None = None) -> None:
+        self.placement = placement.anew(directory) if placement else usual_placement(directory)
+        self._transport = self.placement.transport()
+        self.raw = PlacementClient(self._transport)
+        if self.raw.find_provider(name="pool") is None:
+            for each in PROVIDERS:
+                self._create(each)
+        self.a, self.b = (Agent(name, _made(directory / name), self._transport) for name in ("a", "b"))
+
+    def _create(self, wanted: Provider) -> None:
+        generation = self.raw.create_provider(wanted)
+        if wanted.traits:
+            generation = self.raw.put_traits(wanted.uuid, generation, wanted.traits)
+        if wanted.aggregates:
+            generation = self.raw.put_aggregates(wanted.uuid, generation, wanted.aggregates)
+        self.raw.put_inventories(wanted.uuid, generation, wanted.inventories)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for agent in (self.a, self.b):
+            agent.close()
+        self._transport.close()
+
+    @property
+    def agents(self) -> tuple[Agent, Agent]:
+        return self.a, self.b
+
+    def settle(self) -> None:
+        """Each agent looks twice: once for itself, once for what the other one did."""
+        for _ in range(2):
+            for agent in self.agents:
+                agent.look()
+
+    def schedule(self, consumer: str, kind: str = "INSTANCE", **placed: dict[str, int]) -> None:
+        """{provider name: {class: amount}}, as somebody else writes it."""
+        allocations = {uuid_of(name): amounts for name, amounts in placed.items()}
+        generation = self.raw.allocations_of(consumer).generation
+        self.raw.write_allocations(ConsumerAllocations(consumer, allocations, generation, consumer_type=kind))
+
+    def placed(self, consumer: str) -> dict[str, dict[str, int]]:
+        """What placement holds for the consumer, by provider name."""
+        held = self.raw.allocations_of(consumer).allocations
+        return {NAMES[uuid]: dict(amounts) for uuid, amounts in held.items()}
+
+    def placed_all(self) -> dict[str, dict[str, dict[str, int]]]:
+        """{consumer: {provider name: {class: amount}}}"""
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for each in PROVIDERS:
+            for consumer, amounts in self.raw.consumers_on(each.uuid).items():
+                found.setdefault(consumer, {})[each.name] = dict(amounts)
+        return found
+
+    def state(self) -> object:
+        """All there is: in placement, and in each agent's memory and on its disk."""
+        return (
+            self.placed_all(),
+            [(dict(each.tracker.claims()), dict(each.tracker.moves())) for each in self.agents],
+            [(each.journal.claims(), each.journal.moves()) for each in self.agents],
+        )
+
+    def check(self) -> None:
+        """Memory and disk agree; nothing is over-committed; every unit has at most one owner."""
+        for each in PROVIDERS:
+            usages = self.raw.usages(each.uuid)
+            for name, inventory in each.inventories.items():
+                assert usages[name] <= inventory.capacity
+        for agent in self.agents:
+            claims = agent.tracker.tracker.claims()
+            assert claims == agent.state.journal.claims()
+            assert agent.tracker.tracker.moves() == agent.state.journal.moves()
+            _check_units(agent.name, claims)
+
+    def check_settled(self) -> None:
+        """Both sides and placement agree, too: each claim is held, and nobody else holds anything."""
+        self.check()
+        everything = self.placed_all()
+        for agent in self.agents:
+            assert agent.tracker.tracker.pending == 0, agent.tracker.tracker.moves()
+            mine = {each.name for each in (*host(agent.name),)}
+            for consumer, claim in agent.tracker.tracker.claims().items():
+                assert claim.state is ClaimState.CLAIMED
+                wanted = {NAMES[uuid]: dict(each) for uuid, each in claim.allocations.items()}
+                assert everything[consumer] == wanted, (agent.name, consumer)
+            for consumer, held in everything.items():
+                if mine & held.keys():
+                    assert consumer in agent.tracker.tracker.claims(), (agent.name, consumer, held)
+
+    # Faults
+
+    @contextmanager
+    def away(self, *agents: Agent, after: bool = False, only: str = "") -> Iterator[None]:
+        """Placement does not answer these agents; `after`: although it did what was asked."""
+
+        def silent(call: str) -> None:
+            if call.startswith(only):
+                raise PlacementUnavailable("placement is away, as it was told")
+
+        told = agents or self.agents
+        for agent in told:
+            if after:
+                agent.tap.after = silent
+            else:
+                agent.tap.before = silent
+        try:
+            yield
+        finally:
+            for agent in told:
+                agent.tap.before = agent.tap.after = _nothing
+
+    @contextmanager
+    def taps(self, agent: Agent, told: Callable[[str], None]) -> Iterator[None]:
+        """Call `told` before and after each request and each journal write of the agent."""
+        tap, journal = agent.tap, agent.state.journal
+        tap.before = tap.after = journal.before = journal.after = told
+        try:
+            yield
+        finally:
+            tap.before = tap.after = journal.before = journal.after = _nothing
+
+
+def _check_units(name: str, claims: Mapping[str, Claim]) -> None:
+    owners: dict[tuple[str, str, str], str] = {}
+    for consumer, claim in claims.items():
+        for uuid, amounts in claim.allocations.items():
+            for resource_class, amount in amounts.items():
+                if resource_class in units_of(name).get(uuid, {}):
+                    assert len(set(claim.units[uuid][resource_class])) == amount, (consumer, claim)
+        for uuid, classes in claim.units.items():
+            for resource_class, units in classes.items():
+                for unit in units:
+                    owner = owners.setdefault((uuid, resource_class, unit), consumer)
+                    assert owner == consumer, (unit, owner, consumer)
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+def _nothing(_: str) -> None:
+    pass

@@ -1,0 +1,197 @@
+"""A host whose driver says that inventory moved: driver, placement, journal, tracker and pass together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
+
+from agent.driver import (
+    DescribedInventory,
+    DescribedProvider,
+    Description,
+    Driver,
+    DriverSettings,
+    Guest,
+    Move,
+    Topology,
+)
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.reconcile.pass_report import PassReport
+from agent.reconcile.reconciler import Reporter
+from agent.reconcile.reshape_request import ask
+from agent.reconcile.reshape_runner import Reshaping
+from agent.reshape.receipt import Receipt
+from agent.state.journal import Journal, Written
+from agent.tracker.tracker import ResourceTracker
+from agent.tree import ProviderTree
+from kits.placements import Placement, usual_placement
+from kits.tracker import Tap
+
+ROOT = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
+HOST = "node1"
+
+
+def uuid_of(name: str) -> str:
+    return str(uuid5(NAMESPACE_DNS, name))
+
+
+def provider(name: str, parent: str | None = HOST, **totals: int) -> DescribedProvider:
+    inventories = {n: DescribedInventory(total) for n, total in totals.items()}
+    return DescribedProvider(name, parent, inventories)
+
+
+def host(**totals: int) -> DescribedProvider:
+    return provider(HOST, None, **{"VCPU": 64, **totals})
+
+
+class Told(Driver):
+    """A driver that says what it is told to."""
+
+    def __init__(self, description: Description) -> None:
+        self.description = description
+        self.domains: tuple[Guest, ...] = ()
+
+    @classmethod
+    def create(cls, settings: DriverSettings) -> Told:
+        raise NotImplementedError
+
+    def describe(self) -> Description:
+        return self.description
+
+    def guests(self) -> tuple[Guest, ...]:
+        return self.domains
+
+    def topology(self) -> Topology:
+        return Topology((), frozenset())
+
+    def watch(self, changed: Callable[[str], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TappedBook(Journal):
+    """A journal that tells `before` and `after` of each of the reshape's writes; either may raise."""
+
+    before: Callable[[str], None] = staticmethod(lambda _: None)
+    after: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def _write(self, change: Any, note: Any, *, releases: bool = False) -> Written:
+        self.before("journal")
+        return _Told(super()._write(change, note, releases=releases), self)
+
+
+class _Told(Written):
+    def __init__(self, inner: Written, book: TappedBook) -> None:
+        self._inner, self._book = inner, book
+
+    def wait(self) -> None:
+        self._inner.wait()
+        self._book.after("journal")
+
+
+class World:
+    """`see` describes and runs a pass; `restart` leaves only the files."""
+
+    def __init__(self, directory: Path, placement: Placement | None = None) -> None:
+        self.directory = directory
+        self.placement = placement.anew(directory) if placement else usual_placement(directory)
+        self.driver = Told(Description((host(),)))
+        self._open()
+        self.journal.remember_host(ROOT)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        transport = self.placement.transport()
+        self.tap = Tap(transport)
+        self.raw = PlacementClient(transport)
+        client = PlacementClient(self.tap)
+        journal = TappedBook.open(self.directory)
+        assert isinstance(journal, TappedBook)
+        self.journal = journal
+        self.tracker = ResourceTracker(journal, client, turn_wait_s=5.0)
+        self.reshaping = Reshaping(client, self.tracker, journal, ROOT, sleep=lambda _: None)
+        self.reporter = Reporter(self.driver, client, self.tracker, journal, ROOT, reshaping=self.reshaping)
+
+    def close(self) -> None:
+        self.journal.close()
+        self.tap.close()
+
+    def restart(self) -> None:
+        self.close()
+        self._open()
+
+    def see(self, *providers: DescribedProvider, moves: tuple[Move, ...] = ()) -> PassReport:
+        self.driver.description = Description(providers, moves)
+        return self.again()
+
+    def again(self) -> PassReport:
+        report = self.reporter.verify("a test")
+        if report.error is None:
+            self.tracker.open()
+        return report
+
+    def ask(self, undo: str | None = None) -> tuple[Receipt, ...]:
+        """What `plimsoll reshape [--undo RECEIPT]` does."""
+        return ask(self.reshaping.withholding, self.reporter.verify, undo)
+
+    # What others do, and what is
+
+    def uuid(self, name: str) -> str:
+        found = self.tree().by_name(name)
+        assert found is not None, name
+        return found.uuid
+
+    def hold(self, who: str, *, kind: str = "INSTANCE", **placed: Mapping[str, int]) -> str:
+        """{provider name, `_` for `-`: {class: amount}}; the consumer's uuid."""
+        allocations = {self.uuid(name): dict(amounts) for name, amounts in placed.items()}
+        consumer = uuid_of(who)
+        generation = self.raw.allocations_of(consumer).generation
+        self.raw.write_allocations(
+            ConsumerAllocations(consumer, allocations, generation, "demo", "admin", kind)
+        )
+        return consumer
+
+    def tree(self) -> ProviderTree:
+        return self.raw.read_tree(ROOT)
+
+    def placed(self, who: str) -> dict[str, dict[str, int]]:
+        """What placement holds for the consumer (a name given to `hold`, or a uuid), by provider name."""
+        names = {each.uuid: each.name for each in self.tree()}
+        consumer = who if who.count("-") == 4 else uuid_of(who)
+        held = self.raw.allocations_of(consumer).allocations
+        return {names.get(uuid, uuid): dict(amounts) for uuid, amounts in held.items()}
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """{provider name: {class: total}}"""
+        return {each.name: {n: i.total for n, i in each.inventories.items()} for each in self.tree()}
+
+    def everything(self) -> tuple[object, object]:
+        """All that placement holds here, without generations."""
+        tree = self.tree()
+        return {each.uuid: each for each in tree}, {
+            each.uuid: self.raw.consumers_on(each.uuid) for each in tree
+        }
+
+    def check(self) -> None:
+        """Memory and disk agree, and claims are what placement holds."""
+        claims = self.tracker.claims()
+        assert claims == self.journal.claims()
+        for consumer, claim in claims.items():
+            assert self.raw.allocations_of(consumer).allocations == claim.allocations
+
+    @contextmanager
+    def taps(self, told: Callable[[str], None]) -> Iterator[None]:
+        """Call `told` before and after each request and each write to the journal."""
+        self.tap.before = self.tap.after = self.journal.before = self.journal.after = told
+        try:
+            yield
+        finally:
+            self.tap.before = self.tap.after = self.journal.before = self.journal.after = lambda _: None

@@ -1,0 +1,352 @@
+"""A host on a real placement with a tracker over it, and a tap on every request and journal write."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from uuid import UUID, uuid4, uuid5
+
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.numa.host_cells import Layout
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.driver import Cell, Guest, GuestState, Topology, UsedUnit
+from agent.errors import PlacementUnavailable
+from agent.moves.states import Move
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import Reply, Transport
+from agent.state.journal import Journal, Written
+from agent.tracker.tracker import ResourceTracker
+from agent.tree import Inventory, Provider, ProviderTree
+from kits.cell_check import check_cells
+from kits.placements import Placement, usual_placement
+
+VFS = ("0000:41:02.0", "0000:41:02.1")
+SHARING = "MISC_SHARES_VIA_AGGREGATE"
+RACK = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c02"
+
+
+class Crash(BaseException):
+    """The process is gone: nothing in the product may catch it."""
+
+
+class Death:
+    """Raises Crash at the boundary with that number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.seen = 0
+
+    def __call__(self, _: str) -> None:
+        self.seen += 1
+        if self.seen == self.number:
+            raise Crash
+
+
+def uuid_of(name: str) -> str:
+    return str(uuid5(UUID(int=7), name))
+
+
+def provider(
+    name: str, parent: str | None = None, traits: tuple[str, ...] = (), rack: bool = False, **classes: int
+) -> Provider:
+    return Provider(
+        uuid_of(name),
+        name,
+        uuid_of(parent) if parent else None,
+        {
+            key: Inventory(total, allocation_ratio=2.0 if key == "VCPU" else 1.0)
+            for key, total in classes.items()
+        },
+        frozenset(traits),
+        frozenset({RACK} if rack else ()),
+    )
+
+
+HOST = (
+    provider("host", VCPU=8, PCPU=4, MEMORY_MB=4096, DISK_GB=100, rack=True),
+    provider("gpu0", "host", VGPU=4),
+    provider("gpu1", "host", VGPU=4),
+    provider("nic0", "host", SRIOV_NET_VF=2),
+)
+CARD = provider("card0", "host", CUSTOM_PCI_10DE_1EB8=2)
+POOL = provider("pool", traits=(SHARING,), rack=True, DISK_GB=1000)
+ELSEWHERE = provider("elsewhere", VCPU=8, MEMORY_MB=4096)
+CARDS = ("0000:84:00.0", "0000:85:00.0")
+UNITS = {
+    uuid_of("host"): {"PCPU": ("4", "5", "6", "7")},
+    uuid_of("nic0"): {"SRIOV_NET_VF": VFS},
+    uuid_of("card0"): {"CUSTOM_PCI_10DE_1EB8": CARDS},
+}
+NAMES = {each.uuid: each.name for each in (*HOST, CARD, POOL, ELSEWHERE)}
+CELLS = tuple(
+    Cell(number, frozenset(cpus), 2048, (frozenset(cpus[:2]), frozenset(cpus[2:])), {2048: 256})
+    for number, cpus in enumerate(((0, 1, 4, 5), (2, 3, 6, 7)))
+)
+"""Of each, two CPUs are shared and two siblings dedicated; 512 MiB of 2048 are in large pages."""
+LAYOUT = Layout(
+    Topology(CELLS, frozenset(range(4)), frozenset(range(4, 8))),
+    {uuid_of("gpu0"): 0, uuid_of("gpu1"): 1, uuid_of("nic0"): 1},
+)
+
+
+def request(
+    consumer: str | None = None, *, name: str = "", suffixed: int = 0, **resources: int
+) -> ClaimRequest:
+    """One unsuffixed group; or `suffixed` groups, each with these resources."""
+    groups = (
+        tuple(RequestGroup(str(n), resources) for n in range(suffixed))
+        if suffixed
+        else (RequestGroup("", resources),)
+    )
+    return ClaimRequest(consumer or str(uuid4()), groups, "none" if suffixed > 1 else None, name=name)
+
+
+def guest(uuid: str, **units: str) -> Guest:
+    """Running; units {class: exact unit}."""
+    used = tuple(UsedUnit(name, unit, "host") for name, unit in units.items())
+    return Guest(uuid, "guest", GuestState.RUNNING, {}, used)
+
+
+class Tap:
+    """A transport that tells `before` and `after` of each request; either may raise."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.calls: list[str] = []
+        self.before: Callable[[str], None] = _nothing
+        self.after: Callable[[str], None] = _nothing
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        call = f"{method} {path.split('?')[0]}"
+        self.calls.append(call)
+        self.before(call)
+        reply = self._inner.request(method, path, body, microversion=microversion)
+        self.after(call)
+        return reply
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class TappedJournal(Journal):
+    """A journal that tells `before` of each write, and `after` once it is on disk; either may raise."""
+
+    before: Callable[[str], None] = staticmethod(lambda _: None)
+    after: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def put(self, claim: Claim, event: str, detail: str = "") -> Written:
+        self.before(event)
+        return _Tapped(super().put(claim, event, detail), self, event)
+
+    def set_state(self, consumer: str, state: ClaimState, event: str, detail: str = "") -> Written:
+        self.before(event)
+        return _Tapped(super().set_state(consumer, state, event, detail), self, event)
+
+    def remove(self, consumer: str, event: str, detail: str = "") -> Written:
+        self.before(event)
+        return _Tapped(super().remove(consumer, event, detail), self, event)
+
+    def put_move(self, move: Move, claims: Iterable[Claim], gone: Iterable[str], event: str) -> Written:
+        self.before(event)
+        return _Tapped(super().put_move(move, claims, gone, event), self, event)
+
+
+class _Tapped(Written):
+    def __init__(self, inner: Written, journal: TappedJournal, event: str) -> None:
+        self._inner, self._journal, self._event = inner, journal, event
+
+    def wait(self) -> None:
+        self._inner.wait()
+        self._journal.after(self._event)
+
+
+class Kit:
+    """The host: its placement, its journal in `directory`, and a tracker that may be restarted."""
+
+    def __init__(
+        self,
+        directory: Path,
+        providers: tuple[Provider, ...] = HOST,
+        placement: Placement | None = None,
+    ) -> None:
+        self.directory = directory
+        self.placement = placement.anew(directory) if placement else usual_placement(directory)
+        self.providers = providers
+        self.later_s = 0.0
+        self.tracker: ResourceTracker
+        self._open()
+        for each in providers:
+            self._create(each)
+        self.journal.remember_host(uuid_of("host"))
+        self.refresh()
+        self.tracker.open()
+
+    def __enter__(self) -> Kit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.journal.close()
+        self.tap.close()
+
+    def _open(self) -> None:
+        transport = self.placement.transport()
+        self.raw = PlacementClient(transport)
+        self.tap = Tap(transport)
+        journal = TappedJournal.open(self.directory)
+        assert isinstance(journal, TappedJournal)
+        self.journal = journal
+        self.tracker = ResourceTracker(
+            journal,
+            PlacementClient(self.tap),
+            clock=lambda: time.time() + self.later_s,
+            monotonic=lambda: time.monotonic() + self.later_s,
+            turn_wait_s=10.0,
+        )
+
+    def _create(self, wanted: Provider) -> None:
+        generation = self.raw.create_provider(wanted)
+        if wanted.traits:
+            generation = self.raw.put_traits(wanted.uuid, generation, wanted.traits)
+        if wanted.aggregates:
+            generation = self.raw.put_aggregates(wanted.uuid, generation, wanted.aggregates)
+        for name in wanted.inventories:
+            if name.startswith("CUSTOM_"):
+                self.raw.ensure_resource_class(name)
+        self.raw.put_inventories(wanted.uuid, generation, wanted.inventories)
+
+    def restart(self) -> None:
+        """The process is gone and comes back: only the files are left. Claims are closed."""
+        self.close()
+        self._open()
+
+    def refresh(self) -> None:
+        tree = ProviderTree(
+            each
+            for root in ("host", "pool")
+            if uuid_of(root) in self._made
+            for each in self.raw.read_tree(uuid_of(root))
+        )
+        held = {each.uuid: self.raw.consumers_on(each.uuid) for each in tree}
+        self.tracker.refresh(tree, held, UNITS, LAYOUT)
+
+    @property
+    def _made(self) -> set[str]:
+        return {each.uuid for each in self.providers}
+
+    # What somebody else does, past the tracker
+
+    def schedule(self, consumer: str, **placed: dict[str, int]) -> None:
+        """{provider name: {class: amount}}"""
+        allocations = {uuid_of(name): amounts for name, amounts in placed.items()}
+        generation = self.raw.allocations_of(consumer).generation
+        self.raw.write_allocations(ConsumerAllocations(consumer, allocations, generation, "demo", "admin"))
+
+    # What is
+
+    def placed(self, consumer: str) -> dict[str, dict[str, int]]:
+        """What placement holds for the consumer, by provider name."""
+        held = self.raw.allocations_of(consumer).allocations
+        return {NAMES[uuid]: dict(amounts) for uuid, amounts in held.items()}
+
+    def placed_all(self) -> dict[str, dict[str, dict[str, int]]]:
+        """{consumer: {provider name: {class: amount}}}"""
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for each in self.providers:
+            for consumer, amounts in self.raw.consumers_on(each.uuid).items():
+                found.setdefault(consumer, {})[each.name] = dict(amounts)
+        return found
+
+    def used(self, name: str, resource_class: str) -> int:
+        return self.raw.usages(uuid_of(name))[resource_class]
+
+    def state(self) -> tuple[object, Mapping[str, Claim], Mapping[str, Claim]]:
+        """All there is: in placement, in memory, on disk."""
+        return self.placed_all(), self.tracker.claims(), self.journal.claims()
+
+    def check(self) -> None:
+        """Memory, disk and placement agree; nothing is over-committed; every unit has one owner."""
+        claims = self.tracker.claims()
+        assert claims == self.journal.claims()
+        everything = self.placed_all()
+        for consumer, claim in claims.items():
+            if claim.state is ClaimState.CLAIMED:
+                mine = {NAMES[uuid]: dict(amounts) for uuid, amounts in claim.allocations.items()}
+                assert everything.get(consumer) == mine
+                self._check_sums(claim)
+        self._check_units(claims)
+        check_cells(claims.values(), CELLS, LAYOUT.topology.dedicated_cpus)
+        for each in self.providers:
+            for name, inventory in each.inventories.items():
+                assert self.used(each.name, name) <= inventory.capacity
+
+    @staticmethod
+    def _check_sums(claim: Claim) -> None:
+        totals: dict[str, int] = {}
+        for amounts in claim.allocations.values():
+            for name, amount in amounts.items():
+                totals[name] = totals.get(name, 0) + amount
+        if not claim.adopted:
+            withheld = sum(len(cell.withheld) for cell in claim.cells)
+            asked = claim.request.resources
+            assert totals == (asked | {"PCPU": asked["PCPU"] + withheld} if withheld else asked)
+
+    @staticmethod
+    def _check_units(claims: Mapping[str, Claim]) -> None:
+        owners: dict[tuple[str, str, str], str] = {}
+        for consumer, claim in claims.items():
+            for uuid, amounts in claim.allocations.items():
+                for name, amount in amounts.items():
+                    if name in UNITS.get(uuid, {}):
+                        assert len(set(claim.units[uuid][name])) == amount
+            for uuid, classes in claim.units.items():
+                for name, units in classes.items():
+                    for unit in units:
+                        assert owners.setdefault((uuid, name, unit), consumer) == consumer
+
+    # Faults
+
+    @contextmanager
+    def away(self, *, after: bool = False, only: str = "") -> Iterator[None]:
+        """Placement does not answer, `after`: although it did what was asked; `only` such requests."""
+
+        def silent(call: str) -> None:
+            if call.startswith(only):
+                raise PlacementUnavailable("placement is away, as it was told")
+
+        if after:
+            self.tap.after = silent
+        else:
+            self.tap.before = silent
+        try:
+            yield
+        finally:
+            self.tap.before = self.tap.after = _nothing
+
+    @contextmanager
+    def taps(self, told: Callable[[str], None]) -> Iterator[None]:
+        """Call `told` before and after each request and each journal write."""
+        self.tap.before = self.tap.after = self.journal.before = self.journal.after = told
+        try:
+            yield
+        finally:
+            self.tap.before = self.tap.after = self.journal.before = self.journal.after = _nothing
+
+
+def fast_directory() -> tempfile.TemporaryDirectory[str]:
+    """A directory where a sync costs nothing, for tests that do very many."""
+    shm = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None)
+
+
+def _nothing(_: str) -> None:
+    pass

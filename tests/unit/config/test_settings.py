@@ -1,0 +1,362 @@
+"""Settings: everything wrong is refused with a sentence, everything right says where it came from."""
+
+import errno
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from kits.paths import CHECKOUT
+
+from agent.config import files
+from agent.config.settings import check_driver, describe, load, reload, sample
+from agent.errors import SettingsError
+
+
+def written(path: Path, text: str) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return written(tmp_path / "plimsoll.conf", "[DEFAULT]\ncompute_driver = fake\nhost = node1\n")
+
+
+def refusal(file: Path, text: str) -> SettingsError:
+    written(file, "[DEFAULT]\ncompute_driver = fake\n" + text)
+    with pytest.raises(SettingsError) as caught:
+        load([file])
+    return caught.value
+
+
+def test_the_operators_words_arrive_frozen(file: Path) -> None:
+    written(
+        file,
+        """
+[DEFAULT]
+compute_driver = fake
+host = node1
+state_path = /srv/plimsoll
+reserved_host_memory_mb = 2048
+cpu_allocation_ratio = 2.5
+[compute]
+cpu_shared_set = 0-3,^2,8
+cpu_dedicated_set = 10-12
+[fake]
+host_file = /etc/plimsoll/host.yaml
+""",
+    )
+    settings = load([file])
+    assert settings.host == settings.driver.host == "node1"
+    assert settings.state_path == Path("/srv/plimsoll")
+    host = settings.driver.host_settings
+    assert host.reserved_host_memory_mb == 2048
+    assert host.cpu_allocation_ratio == 2.5
+    assert host.ram_allocation_ratio is None
+    assert host.cpu_shared_set == frozenset((0, 1, 3, 8))
+    assert host.cpu_dedicated_set == frozenset((10, 11, 12))
+    assert settings.driver.options["fake"]["host_file"] == "/etc/plimsoll/host.yaml"
+    with pytest.raises(TypeError):
+        settings.driver.options["fake"]["host_file"] = "x"  # type: ignore[index]
+
+
+def test_nova_s_defaults(file: Path) -> None:
+    settings = load([file])
+    assert settings.driver.host_settings.reserved_host_memory_mb == 512
+    assert settings.driver.host_settings.initial_cpu_allocation_ratio == 4.0
+    assert settings.association_refresh_s == 300
+    assert settings.placement.kind == "embedded"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("reserved_host_memroy_mb = 1\n", ["reserved_host_memroy_mb", "reserved_host_memory_mb"]),
+        ("[placment]\nkind = remote\n", ["[placment]", "'placement'"]),
+        ("cpu_dedicated_set = 1\n", ["[DEFAULT]", "[compute]"]),
+        ("reserved_host_cpus = few\n", ["reserved_host_cpus = few", "a whole number not below 0"]),
+        ("update_resources_interval = 0\n", ["from 1 to 86400"]),
+        ("[placement]\nkind = local\n", ["one of embedded, remote"]),
+        ("[compute]\ncpu_shared_set = 0-x\n", ["cpu_shared_set = 0-x", "CPU ids and ranges"]),
+        ("[compute]\ncpu_shared_set = 1,^1\n", ["no CPU is left"]),
+        ("[compute]\ncpu_shared_set = 0-4\ncpu_dedicated_set = 4-7\n", ["both name CPU 4"]),
+        ("reserved_host_cpus = 2\n[compute]\ncpu_dedicated_set = 4-7\n", ["reserves nothing"]),
+        ("[placement]\nkind = remote\n", ["auth_url and username and password"]),
+        ("[placement]\nkind = remote\nauth_type = none\n", ["endpoint_override"]),
+        ("state_path = plimsoll\n", ["state_path = plimsoll", "path from the root"]),
+        ("[api]\nsocket = /" + "x" * 120 + "\n", ["107 bytes"]),
+        ("host = two words\n", ["'two words'"]),
+        ("host = $nowhere\nstate_path = /x/$state_path2\n", ["$$ for a dollar sign"]),
+        ("[api]\nadmins = no-such-user-here\n", ["no-such-user-here"]),
+        ("this is no option\n", ["line 3"]),
+    ],
+)
+def test_what_is_wrong_is_named(file: Path, text: str, words: list[str]) -> None:
+    error = refusal(file, text)
+    for word in words:
+        assert word in error.message
+
+
+def test_a_bad_value_says_file_group_option_value_and_what_is_allowed(file: Path) -> None:
+    error = refusal(file, "[compute]\nresource_provider_association_refresh = soon\n")
+    assert error.details == {
+        "file": str(file),
+        "group": "compute",
+        "option": "resource_provider_association_refresh",
+        "value": "soon",
+        "allowed": "a whole number from 0 to 86400",
+    }
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "much"])
+def test_a_ratio_is_a_finite_number(file: Path, value: str) -> None:
+    assert refusal(file, f"[DEFAULT]\ncpu_allocation_ratio = {value}\n").details["value"] == value
+
+
+def test_an_unknown_driver_names_the_installed_ones(file: Path) -> None:
+    written(file, "[DEFAULT]\ncompute_driver = xen\n")
+    with pytest.raises(SettingsError, match=r"xen is not installed; installed are .*fake"):
+        load([file])
+
+
+def test_the_driver_has_a_word_on_its_own_options(file: Path) -> None:
+    check_driver(load([file]))
+    written(file, "[DEFAULT]\ncompute_driver = fake\n[fake]\nhost_file = /nowhere/host.yaml\n")
+    with pytest.raises(SettingsError, match=r"/nowhere/host\.yaml"):
+        check_driver(load([file]))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"gone\.conf cannot be read: No such file"):
+        load([tmp_path / "gone.conf"])
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_what_may_not_be_read_is_named_with_who_may(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Path | str, *args: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("oslo_config.cfg.ConfigParser.parse", refused)
+    monkeypatch.setattr(Path, "iterdir", refused)
+    path = tmp_path / "x.conf"
+    with pytest.raises(SettingsError, match=rf"{kind} {path} cannot be read: .*as root, or as the agent's"):
+        load([path] if kind == "file" else [], [path] if kind == "directory" else [])
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "x.conf").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingsError, match="not UTF-8"):
+        load([tmp_path / "x.conf"])
+
+
+def test_the_environment_beats_the_file_and_is_shown_as_origin(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OS_DEFAULT__HOST", "node2")
+    settings = load([file])
+    assert settings.host == "node2"
+    shown = describe(settings)
+    assert shown["DEFAULT"]["host"] == {"value": "node2", "origin": "environment OS_DEFAULT__HOST"}
+    assert shown["DEFAULT"]["compute_driver"]["origin"] == str(file)
+    assert shown["DEFAULT"]["reserved_host_cpus"]["origin"] == "default"
+
+
+def test_a_misspelt_variable_of_our_groups_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_DATABASE__CONNECTION", "somebody else's")
+    load([file])
+    monkeypatch.setenv("OS_PLACEMENT__KNID", "remote")
+    with pytest.raises(SettingsError, match=r"OS_PLACEMENT__KNID.*'kind'"):
+        load([file])
+
+
+def test_a_bad_value_in_the_environment_is_named_as_such(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_DEFAULT__RESERVED_HOST_CPUS", "-3")
+    with pytest.raises(SettingsError, match=r"environment OS_DEFAULT__RESERVED_HOST_CPUS.*= -3"):
+        load([file])
+
+
+def test_later_files_win_and_each_value_knows_its_own_file(file: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "conf.d"
+    directory.mkdir()
+    written(directory / "20-b.conf", "[DEFAULT]\nreserved_host_cpus = 2\n")
+    written(directory / "10-a.conf", "[DEFAULT]\nreserved_host_cpus = 1\nreserved_host_disk_mb = 7\n")
+    written(directory / "notes.txt", "no configuration")
+    (directory / ".#20-b.conf").symlink_to("somebody@edits-this")
+    shown = describe(load([file], [directory]))["DEFAULT"]
+    assert shown["reserved_host_cpus"] == {"value": 2, "origin": str(directory / "20-b.conf")}
+    assert shown["reserved_host_disk_mb"] == {"value": 7, "origin": str(directory / "10-a.conf")}
+    assert shown["host"]["origin"] == str(file)
+
+
+REMOTE = (
+    "[placement]\nkind = remote\nauth_url = http://[::1]:5000\nusername = plimsoll\npassword = canary-$$1\n"
+)
+
+
+def test_secrets_are_never_shown(file: Path) -> None:
+    written(file, "[DEFAULT]\ncompute_driver = fake\n" + REMOTE)
+    settings = load([file])
+    assert settings.placement.password == "canary-$1"
+    assert settings.secrets == frozenset(("canary-$1",))
+    assert describe(settings)["placement"]["password"]["value"] == "***"
+    assert "canary" not in repr(settings) + str(describe(settings)) + repr(settings.table)
+
+
+def test_a_bad_line_with_a_secret_is_not_repeated(file: Path) -> None:
+    assert "canary" not in refusal(file, "[placement]\npassword canary\n").message
+
+
+def test_a_dollar_sign_in_a_secret_is_told_without_the_secret(file: Path) -> None:
+    told = refusal(file, "[placement]\npassword = canary$ary\n").message
+    assert "with $$ for a dollar sign" in told and "ary" not in told.replace(str(file), "")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
+def test_a_secret_that_others_may_read_is_refused(file: Path, mode: int) -> None:
+    written(file, "[DEFAULT]\ncompute_driver = fake\n" + REMOTE)
+    file.chmod(mode)
+    with pytest.raises(SettingsError) as caught:
+        load([file])
+    told = caught.value.message
+    assert str(file) in told and "[placement] password" in told and f"{mode:04o}" in told
+    assert "LoadCredential=placement.password:PATH" in told and "canary" not in told
+
+
+def test_a_secret_in_the_environment_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_PLACEMENT__TOKEN", "canary")
+    with pytest.raises(SettingsError, match="environment OS_PLACEMENT__TOKEN") as caught:
+        load([written(file, "[DEFAULT]\ncompute_driver = fake\n")])
+    assert "canary" not in caught.value.message
+
+
+@pytest.mark.parametrize("option", ["auth_url", "endpoint_override"])
+def test_a_password_in_an_address_is_refused(file: Path, option: str) -> None:
+    addresses = {
+        "auth_url": "http://k",
+        "endpoint_override": "http://p",
+        option: "https://u:canary@h:5000/v3",
+    }
+    lines = "".join(f"{name} = {url}\n" for name, url in addresses.items())
+    told = refusal(file, f"[placement]\nkind = remote\nusername = u\npassword = pw\n{lines}").message
+    assert f"[placement] {option} has a password in it" in told and "canary" not in told
+
+
+def test_a_secret_comes_by_credential(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(file, "[DEFAULT]\ncompute_driver = fake\n" + REMOTE.replace("password = canary-$$1\n", ""))
+    written(tmp_path / "placement.password", "canary\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    settings = load([file])
+    assert settings.placement.password == "canary"
+    assert describe(settings)["placement"]["password"]["origin"] == "credential placement.password"
+
+
+def test_a_command_run_by_hand_finds_the_credential_of_the_service(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(file, "[DEFAULT]\ncompute_driver = fake\n" + REMOTE.replace("password = canary-$$1\n", ""))
+    running, kept = tmp_path / "running", tmp_path / "kept"
+    monkeypatch.setattr(files, "STORES", (running, kept))
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    with pytest.raises(SettingsError, match=r"needs password.*LoadCredential"):
+        load([file])
+    for directory, secret in ((kept, "of the next one"), (running, "of the running one")):
+        directory.mkdir()
+        stored = written(directory / "placement.password", f"{secret}\n")
+        settings = load([file])
+        assert settings.placement.password == secret
+        assert describe(settings)["placement"]["password"]["origin"] == f"credential {stored}"
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    with pytest.raises(SettingsError, match="needs password"):
+        load([file])
+
+
+def test_a_reload_changes_what_it_can_and_names_what_needs_a_restart(file: Path) -> None:
+    running = load([file])
+    written(
+        file, "[DEFAULT]\ncompute_driver = fake\nhost = node9\nreserved_host_cpus = 3\n[log]\nlevel = debug\n"
+    )
+    reloaded = reload(running, [file])
+    assert reloaded.changed == ("[DEFAULT] reserved_host_cpus", "[log] level")
+    assert reloaded.restart == ("[DEFAULT] host",)
+    assert reloaded.settings.host == reloaded.settings.driver.host == "node1"
+    assert reloaded.settings.driver.host_settings.reserved_host_cpus == 3
+    assert describe(reloaded.settings)["DEFAULT"]["host"]["value"] == "node1"
+
+
+def test_a_bad_reload_raises_and_leaves_the_running_settings(file: Path) -> None:
+    running = load([file])
+    before = describe(running)
+    written(file, "[DEFAULT]\ncompute_driver = fake\nreserved_host_cpus = many\n")
+    with pytest.raises(SettingsError):
+        reload(running, [file])
+    assert describe(running) == before
+
+
+def test_the_sample_is_a_good_file_and_has_every_option(tmp_path: Path) -> None:
+    text = sample()
+    load([written(tmp_path / "sample.conf", text + "\n[DEFAULT]\ncompute_driver = fake\n")])
+    for group, options in describe(load([tmp_path / "sample.conf"])).items():
+        assert f"[{group}]" in text
+        for option in options:
+            assert f"#{option} =" in text
+
+
+def test_the_sample_s_defaults_are_the_defaults(tmp_path: Path, file: Path) -> None:
+    lines = [
+        line.removeprefix("#") if line.startswith("#") and not line.startswith("# ") else line
+        for line in sample().splitlines()
+    ]
+    fixed = [line for line in lines if not line.startswith(("#", "host =", "readers =", "compute_driver ="))]
+    path = written(
+        tmp_path / "full.conf", "\n".join(fixed) + "\n[DEFAULT]\ncompute_driver = fake\nhost = node1\n"
+    )
+    assert load([path]).driver.host_settings == load([file]).driver.host_settings
+    assert load([path]).placement == load([file]).placement
+
+
+def test_the_packaged_sample_is_what_the_options_say() -> None:
+    packaged = CHECKOUT / "etc" / "plimsoll" / "plimsoll.conf"
+    assert packaged.read_text(encoding="utf-8") == sample()
+
+
+MDEVS = "[devices]\nenabled_mdev_types = nvidia-35\n"
+
+
+def test_groups_that_a_driver_names_by_a_pattern(file: Path) -> None:
+    text = "[DEFAULT]\ncompute_driver = libvirt\nhost = node1\n" + MDEVS
+    written(file, text + "[mdev_nvidia-35]\nmax_instances = 3\n[pci]\ndevice_spec = {}\ndevice_spec = []\n")
+    settings = load([file])
+    assert settings.driver.options["mdev_nvidia-35"] == {
+        "device_addresses": (),
+        "mdev_class": "VGPU",
+        "max_instances": 3,
+    }
+    assert settings.driver.options["pci"]["device_spec"] == ("{}", "[]")
+    assert settings.driver.state_path == settings.state_path
+    assert "mdev_<type>" not in settings.table
+    written(file, text + "[mdev_nvidia-36]\nmdev_class = CUSTOM_X\n")
+    again = reload(settings, [file])
+    assert set(again.changed) == {"[mdev_nvidia-36] mdev_class", "[mdev_nvidia-35]", "[pci] device_spec"}
+    with pytest.raises(SettingsError, match=r"\[mdev_nvidia-36\] is of a type that"):
+        check_driver(again.settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[mdev_nvidia-35]\nmax_instance = 3\n",
+            "has no option 'max_instance'; the nearest one is 'max_instances'",
+        ),
+        ("[mdev_nvidia-35]\nmax_instances = 0\n", "a whole number not below 1"),
+        ("[mdev_]\nmax_instances = 3\n", r"there is no group \[mdev_\]"),
+        ("[mdev_<type>]\nmax_instances = 3\n", "of a type that"),
+    ],
+)
+def test_groups_of_a_pattern_are_checked_as_all_are(file: Path, text: str, message: str) -> None:
+    written(file, "[DEFAULT]\ncompute_driver = libvirt\nhost = node1\n" + MDEVS + text)
+    with pytest.raises(SettingsError, match=message):
+        check_driver(load([file]))

@@ -1,0 +1,119 @@
+"""Mediated devices over a reboot of the host, by how they were made; what lists them is recorded, what makes
+them again is a stand-in for libvirt, whose test driver makes none. The real one: tests/lab.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import libvirt
+import pytest
+from kits.libvirt_model import FACTS
+
+from drivers.libvirt.describe.cards import Remembered
+from drivers.libvirt.describe.devices import DeviceFacts
+from drivers.libvirt.describe.lost_mdevs import Lost, lost_mdevs, mdev_xml
+from drivers.libvirt.io.connection import Session
+from drivers.libvirt.io.restore_mdevs import Restorer
+from drivers.libvirt.xml.nodedevs import MediatedDevice
+
+M60 = "0000:42:00.0"
+PARENT = "pci_0000_42_00_0"
+UUID = "11111111-1111-4111-8111-111111111111"
+NAME = f"mdev_{UUID.replace('-', '_')}_0000_42_00_0"
+UNIT = Remembered(UUID, M60, "VGPU", M60, "nvidia-11", "boot-1")
+
+
+def after_a_reboot(*mdevs: MediatedDevice) -> DeviceFacts:
+    cards = FACTS["boot"].cards
+    return DeviceFacts(
+        tuple(replace(card, mdevs=mdevs) if card.device.address == M60 else card for card in cards)
+    )
+
+
+def mdev(parent: str = PARENT, *, active: bool) -> MediatedDevice:
+    return MediatedDevice(NAME, UUID, parent, "nvidia-11", active)
+
+
+def lost(facts: DeviceFacts, missing: tuple[Remembered, ...] = (UNIT,)) -> list[Lost]:
+    return lost_mdevs(missing, facts, "boot-2")
+
+
+def test_a_transient_one_is_made_anew() -> None:
+    assert lost(after_a_reboot()) == [Lost(UNIT, PARENT, None)]
+
+
+def test_a_persistent_one_is_started_as_it_is_defined() -> None:
+    assert lost(after_a_reboot(mdev(active=False))) == [Lost(UNIT, PARENT, NAME)]
+    elsewhere = mdev("pci_0000_82_00_0", active=False)
+    assert lost(after_a_reboot(elsewhere)) == [Lost(UNIT, PARENT, None)], "that definition is of another card"
+
+
+def test_one_with_autostart_is_there_and_left_alone() -> None:
+    """The host started it; where it did not (a broken udev rule), it is as any persistent one."""
+    assert lost(after_a_reboot(mdev(active=True)), missing=()) == []
+
+
+class Connection:
+    """Makes what it is told to, but for those in `refused`."""
+
+    def __init__(self, *refused: str) -> None:
+        self.made: list[str] = []
+        self._refused = refused
+
+    def nodeDeviceCreateXML(self, xml: str) -> None:
+        self._make(xml)
+
+    def nodeDeviceLookupByName(self, name: str) -> Defined:
+        return Defined(self, name)
+
+    def _make(self, what: str) -> None:
+        if any(each in what for each in self._refused):
+            raise libvirt.libvirtError("no room on the card")
+        self.made.append(what)
+
+    def isAlive(self) -> bool:
+        return True
+
+    def close(self) -> None: ...
+
+
+class Defined:
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection, self._name = connection, name
+
+    def create(self) -> None:
+        self._connection._make(self._name)
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, connection: Any) -> Session:
+    monkeypatch.setattr(libvirt, "open", lambda _: connection)
+    session = Session(lambda: None)
+    session.libvirt = connection
+    return session
+
+
+def test_each_kind_is_made_again_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = Connection()
+    transient = Lost(replace(UNIT, unit=UUID.replace("1", "2")), PARENT)
+    made = Restorer("test:///").restore(
+        opened(monkeypatch, connection), [Lost(UNIT, PARENT, NAME), transient]
+    )
+    assert made == [UUID, transient.unit.unit]
+    assert connection.made == [NAME, mdev_xml(transient)]
+
+
+def test_one_that_cannot_be_made_is_told_once_and_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = Connection(NAME)
+    other = Lost(replace(UNIT, unit=UUID.replace("1", "2")), PARENT)
+    restorer = Restorer("test:///")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            session = opened(monkeypatch, connection)
+            assert restorer.restore(session, [Lost(UNIT, PARENT, NAME), other]) == [other.unit.unit]
+    (record,) = caplog.records
+    assert UUID in record.message and "no room on the card; make it by hand" in record.message

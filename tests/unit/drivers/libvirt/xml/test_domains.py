@@ -1,0 +1,337 @@
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.libvirt_node import DATA, domain, domain_uuid
+
+from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
+from agent.errors import DriverDataError
+from drivers.libvirt.io.sysfs import usual_page_kib
+from drivers.libvirt.xml.domains import Disk, Domain, guest_of, parse_domain
+
+DEDICATED = frozenset({4, 5, 6, 7})
+
+
+def recorded(name: str) -> Domain:
+    return parse_domain((DATA / "domains" / f"{name}.xml").read_text(), name)
+
+
+def guest(text: str, disk_bytes: int = 0) -> Guest:
+    return guest_of(parse_domain(text), GuestState.RUNNING, disk_bytes, DEDICATED)
+
+
+@pytest.mark.parametrize(
+    ("name", "mdevs", "pci_devices", "interfaces"),
+    [
+        ("vm-mdev", ("11111111-1111-4111-8111-111111111111",), (), ()),
+        ("vm-vf", (), (), ("0000:41:10.0",)),
+        ("vm-vf-inactive", (), (), ("0000:41:10.0",)),
+        ("vm-gpu", (), ("0000:43:00.0",), ()),
+        ("vm-both", ("33333333-3333-4333-8333-333333333333",), ("0000:41:10.2",), ()),
+        ("vm-vendor", (), ("0000:84:00.1",), ()),
+    ],
+)
+def test_the_devices_of_recorded_domains_are_the_hosts_not_the_guests(
+    name: str, mdevs: tuple[str, ...], pci_devices: tuple[str, ...], interfaces: tuple[str, ...]
+) -> None:
+    found = recorded(name)
+    assert (found.mdevs, found.pci_devices, found.interfaces) == (mdevs, pci_devices, interfaces)
+    assert (found.vcpus, found.memory_mb) == (1, 48)
+
+
+def test_a_recorded_domain_as_a_guest() -> None:
+    assert guest_of(recorded("vm-both"), GuestState.RUNNING, 0, frozenset()) == Guest(
+        uuid="a0000000-0000-4000-8000-000000000004",
+        name="vm-both",
+        state=GuestState.RUNNING,
+        resources={"VCPU": 1, "MEMORY_MB": 48},
+        units=(
+            UsedUnit(
+                "VGPU", "33333333-3333-4333-8333-333333333333", "mdev:33333333-3333-4333-8333-333333333333"
+            ),
+            UsedUnit("PCI_DEVICE", "0000:41:10.2", "pci:0000:41:10.2"),
+        ),
+    )
+
+
+def test_amounts_are_rounded_up() -> None:
+    text = domain(1, vcpus=3).replace("<memory unit='MiB'>512</memory>", "<memory>524289</memory>")
+    assert guest(text, disk_bytes=2**30 + 1).resources == {"VCPU": 3, "MEMORY_MB": 513, "DISK_GB": 2}
+
+
+def pinned(*pins: tuple[int, str], more: str = "") -> str:
+    return "<cputune>" + "".join(f"<vcpupin vcpu='{v}' cpuset='{c}'/>" for v, c in pins) + more + "</cputune>"
+
+
+@pytest.mark.parametrize(
+    ("inside", "vcpu", "pcpu"),
+    [
+        (pinned((0, "4"), (1, "5")), 0, ["4", "5"]),
+        (pinned((0, "4"), (1, "0-3")), 1, ["4"]),
+        (pinned((0, "0"), (1, "1")), 2, []),
+        (pinned((0, "4-5"), (1, "4-5")), 2, []),
+        (pinned((0, "4"), (1, "5"), (9, "6")), 0, ["4", "5"]),
+        (pinned((0, "4"), (1, "5"), more="<emulatorpin cpuset='6'/>"), 0, ["4", "5", "6"]),
+        (pinned((0, "4"), (1, "5"), more="<emulatorpin cpuset='4-5'/>"), 0, ["4", "5"]),
+        ("", 2, []),
+    ],
+)
+def test_a_vcpu_on_one_dedicated_cpu_holds_it(inside: str, vcpu: int, pcpu: list[str]) -> None:
+    found = guest(domain(1, vcpus=2, inside=inside))
+    assert (found.resources.get("VCPU", 0), found.resources.get("PCPU", 0)) == (vcpu, len(pcpu))
+    assert found.units == tuple(UsedUnit("PCPU", cpu, "host") for cpu in pcpu)
+
+
+def test_the_vcpus_that_are_there_count_not_those_that_could_be() -> None:
+    current = domain(1, vcpus=8).replace("<vcpu>", "<vcpu current='2' cpuset='5'>")
+    assert guest(current).resources["PCPU"] == 1
+    assert guest(current.replace(" cpuset='5'", "")).resources["VCPU"] == 2
+    listed = domain(1, vcpus=4, inside="<vcpus><vcpu id='0' enabled='yes'/><vcpu id='1' enabled='no'/>"
+                    "<vcpu id='3' enabled='yes'/></vcpus>" + pinned((3, "7")))  # fmt: skip
+    assert guest(listed).resources == {"VCPU": 1, "PCPU": 1, "MEMORY_MB": 512}
+
+
+DISKS = """
+<disk type='file' device='disk'><source file='/images/a.qcow2'/><target dev='vda'/></disk>
+<disk type='volume' device='disk'><source pool='default' volume='b'/><target dev='vdb'/></disk>
+<disk type='file' device='cdrom'><source file='/iso'/><target dev='sda'/><readonly/></disk>
+<disk type='file' device='disk'><source file='/base'/><target dev='vdc'/><readonly/></disk>
+<disk type='network' device='disk'><source protocol='rbd' name='x'/><target dev='vdd'/></disk>
+<disk type='block' device='disk'><source dev='/dev/sdb'/><target dev='vde'/></disk>
+<disk type='file' device='disk'><target dev='vdf'/></disk>
+"""
+
+
+def test_only_files_and_volumes_that_are_written_count_as_disk() -> None:
+    assert parse_domain(domain(1, devices=DISKS)).disks == (
+        Disk("vda", path="/images/a.qcow2"),
+        Disk("vdb", pool="default", volume="b"),
+    )
+
+
+def test_a_device_that_is_named_twice_is_one() -> None:
+    hostdev = f"<hostdev type='mdev'><source><address uuid='{domain_uuid(9)}'/></source></hostdev>"
+    assert parse_domain(domain(1, devices=hostdev * 2)).mdevs == (domain_uuid(9),)
+
+
+def test_a_disk_that_is_a_device_whole_is_held() -> None:
+    """Each namespace is a disk of its own, of one device."""
+    disk = (
+        "<disk type='nvme' device='disk'><source type='pci' managed='yes' namespace='{}'>"
+        "<address domain='0' bus='0x43' slot='0' function='0'/></source><target dev='vd{}'/></disk>"
+    )
+    found = parse_domain(domain(1, devices=disk.format(1, "b") + disk.format(2, "c")))
+    assert (found.pci_devices, found.disks) == (("0000:43:00.0",), ())
+
+
+def test_a_pool_of_virtual_functions_has_an_address_in_the_live_xml_only() -> None:
+    network = "<interface type='network'><source network='vfs'/></interface>"
+    assert parse_domain(domain(1, devices=network)).interfaces == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<domain/>", "vm1: <memory> is missing"),
+        ("<domain><memory>1</memory></domain>", "vm1: <uuid>: '' is no uuid"),
+        (
+            f"<domain><memory>1</memory><uuid>{domain_uuid(1)}</uuid></domain>",
+            "vm1: <name> is missing or empty",
+        ),
+        (domain(1).replace(">512<", ">lots<"), "vm1: <memory>: 'lots' is no number"),
+        (domain(1).replace("'MiB'", "'furlong'"), "vm1: <memory>: 'furlong' is no unit"),
+        (domain(1, vcpus=99999999), "vm1: <vcpu>: 99999999 is more than 65536"),
+        (domain(1, inside=pinned((0, "x"))), "vm1: <vcpupin>: 'x' is neither"),
+        (
+            domain(1, devices="<hostdev type='mdev'><source><address uuid='x'/></source></hostdev>"),
+            "vm1: mediated device: 'x' is no uuid",
+        ),
+        (
+            domain(1, devices="<hostdev type='pci'><source><address bus='1'/></source></hostdev>"),
+            "vm1: PCI slot: '' is no number",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_named(text: str, message: str) -> None:
+    with pytest.raises(DriverDataError, match=message):
+        parse_domain(text, "vm1")
+
+
+# Hostile domains: every document is either a guest or a DriverDataError
+
+_TAGS = st.sampled_from(
+    [
+        "name",
+        "uuid",
+        "memory",
+        "vcpu",
+        "vcpus",
+        "cputune",
+        "vcpupin",
+        "emulatorpin",
+        "devices",
+        "disk",
+        "source",
+        "target",
+        "readonly",
+        "hostdev",
+        "interface",
+        "address",
+        "os",
+        "x",
+    ]
+)
+_VALUES = st.sampled_from(
+    ["0", "1", "4", "-1", "4-5", "^4", "0x41", "99999999999", "yes", "no", "mdev", "pci", "hostdev", "file",
+    "volume",
+     "KiB", "x", "", "a0000000-0000-4000-8000-000000000001", "ٱ", "\n"]
+)  # fmt: skip
+_ATTRIBUTES = st.dictionaries(
+    st.sampled_from(
+        [
+            "type",
+            "device",
+            "unit",
+            "current",
+            "cpuset",
+            "vcpu",
+            "id",
+            "enabled",
+            "uuid",
+            "domain",
+            "bus",
+            "slot",
+            "function",
+            "dev",
+            "file",
+        ]
+    ),
+    _VALUES,
+    max_size=3,
+)
+
+
+def _element(parts: tuple[str, dict[str, str], str | None, list[Element]]) -> Element:
+    tag, attributes, text, children = parts
+    element = Element(tag, attributes)
+    element.text = text
+    element.extend(children)
+    return element
+
+
+_LEAVES = st.tuples(_TAGS, _ATTRIBUTES, st.none() | _VALUES, st.just([])).map(_element)
+_ELEMENTS = st.recursive(
+    _LEAVES,
+    lambda inner: st.tuples(_TAGS, _ATTRIBUTES, st.none() | _VALUES, st.lists(inner, max_size=4)).map(
+        _element
+    ),
+    max_leaves=12,
+)
+
+
+def read(text: str) -> None:
+    try:
+        found = guest(text)
+    except DriverDataError as error:
+        assert error.message.startswith("a domain: ")
+    else:
+        assert all(amount > 0 for amount in found.resources.values())
+        assert len({(unit.resource_class, unit.unit) for unit in found.units}) == len(found.units)
+
+
+@given(st.lists(_ELEMENTS, max_size=6), st.data())
+def test_hostile_elements_in_a_good_domain(hostile: list[Element], data: Any) -> None:
+    root = ElementTree.fromstring(domain(1, vcpus=2, inside=pinned((0, "4")), devices=DISKS))
+    places = list(root.iter())
+    for element in hostile:
+        place = data.draw(st.sampled_from(places))
+        place.insert(data.draw(st.integers(0, len(place))), element)
+    read(ElementTree.tostring(root, encoding="unicode"))
+
+
+@given(st.data())
+def test_a_recorded_domain_with_bytes_damaged(data: Any) -> None:
+    text = (DATA / "domains" / "vm-both.xml").read_text()
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(text)))
+        text = text[:place] + data.draw(st.text(max_size=3)) + text[place + data.draw(st.integers(0, 9)) :]
+    read(text)
+
+
+def with_memory(*elements: str, memory_mb: int = 512) -> tuple[UsedMemory, ...]:
+    text = domain(1).replace("<memory unit='MiB'>512</memory>", f"<memory unit='MiB'>{memory_mb}</memory>")
+    return parse_domain(text.replace("</domain>", "".join(elements) + "</domain>")).memory
+
+
+STRICT = "<numatune><memory mode='strict' nodeset='{}'/></numatune>"
+HUGE = "<memoryBacking><hugepages>{}</hugepages></memoryBacking>"
+TWO_CELLS = (
+    "<cpu><numa><cell id='0' cpus='0' memory='1' unit='GiB'/>"
+    "<cell id='1' cpus='1' memory='2097152' unit='KiB'/></numa></cpu>"
+)
+
+
+def test_memory_that_may_be_anywhere_is_on_no_node() -> None:
+    wish = "<numatune><memory mode='preferred' nodeset='1'/></numatune>"
+    for elements in ("", wish):
+        assert with_memory(elements) == ()
+
+
+def test_large_pages_are_of_some_node_wherever_they_may_be() -> None:
+    pages = HUGE.format("<page size='1' unit='GiB'/>")
+    assert with_memory(pages) == (UsedMemory(None, 512, 1048576),)
+    assert with_memory(HUGE.format("")) == (UsedMemory(None, 512, 2048),)
+    usual = domain(1).replace("</domain>", HUGE.format("") + "</domain>")
+    assert parse_domain(usual, usual_page_kib=65536).memory == (UsedMemory(None, 512, 65536),)
+    assert with_memory(STRICT.format(1), HUGE.format("")) == (UsedMemory(1, 512, 2048, 0),)
+    second = HUGE.format("<page size='2' unit='MiB' nodeset='1'/>")
+    assert with_memory(TWO_CELLS, second) == (UsedMemory(None, 2048, 2048),)
+
+
+def test_memory_is_on_the_nodes_that_it_must_be_on_in_pages_of_its_size() -> None:
+    assert with_memory(STRICT.format(1)) == (UsedMemory(1, 512, guest_cell=0),)
+    assert with_memory(STRICT.format("0-1"), memory_mb=513) == (UsedMemory(0, 257), UsedMemory(1, 256))
+    page = HUGE.format("<page size='2' unit='MiB'/>")
+    assert with_memory(STRICT.format(1), page) == (UsedMemory(1, 512, 2048, 0),)
+
+
+def test_the_memory_of_each_guest_cell() -> None:
+    tune = (
+        "<numatune><memory mode='strict' nodeset='0-3'/>"
+        "<memnode cellid='0' mode='strict' nodeset='3'/><memnode cellid='1' mode='strict' nodeset='2'/>"
+        "</numatune>"
+    )
+    pages = HUGE.format("<page size='1048576' unit='KiB' nodeset='1'/>")
+    assert with_memory(TWO_CELLS, tune, pages) == (
+        UsedMemory(3, 1024, guest_cell=0),
+        UsedMemory(2, 2048, 1048576, 1),
+    )
+    both = HUGE.format("<page size='2048' unit='KiB' nodeset='0-1'/>")
+    assert {each.page_kib for each in with_memory(TWO_CELLS, tune, both)} == {2048}
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        STRICT.format("x"),
+        "<numatune><memnode cellid='-1' mode='strict' nodeset='0'/></numatune>",
+        STRICT.format(0) + HUGE.format("<page size='many' unit='KiB'/>"),
+        STRICT.format(0) + HUGE.format("<page size='0' unit='KiB'/>"),
+        HUGE.format("<page size='512' unit='bytes'/>"),
+        STRICT.format(0) + "<cpu><numa><cell id='0' memory='x'/></numa></cpu>",
+    ],
+)
+def test_memory_that_makes_no_sense_is_told(element: str) -> None:
+    with pytest.raises(DriverDataError):
+        with_memory(element)
+
+
+def test_the_kernel_says_how_large_a_page_is_of_which_a_domain_says_nothing(tmp_path: Path) -> None:
+    told = tmp_path / "meminfo"
+    told.write_text("HugePages_Free:        0\nHugepagesize:    1048576 kB\nHugetlb: 0 kB\n")
+    assert usual_page_kib(told) == 1048576
+    assert usual_page_kib(tmp_path / "none") == 2048

@@ -1,0 +1,83 @@
+"""The units of systemd: they are well formed, they are shut tight, and what the package needs is in them."""
+
+import configparser
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from kits.paths import CHECKOUT
+
+from agent.config.options import all_options, driver_classes
+
+SYSTEMD = CHECKOUT / "systemd"
+UNITS = ("plimsoll-agent.service", "plimsoll-reshape.service")
+EXPOSURE_MAX = 1.5
+SANDBOX = re.compile(
+    r"^(?:Ambient|Capability|Device|Keyring|Limit|Lock|Memory|NoNew|Private|Protect|Remove|Restrict\w+=|"
+    r"SystemCall|LoadCredential|User|Group|UMask|StateDirectory|ConfigurationDirectory)"
+)
+
+analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+
+
+def lines(unit: str) -> list[str]:
+    return (SYSTEMD / unit).read_text(encoding="utf-8").splitlines()
+
+
+@analyze
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_has_nothing_to_say_about_the_unit(unit: str, tmp_path: Path) -> None:
+    there = tmp_path / unit
+    there.write_text("\n".join(lines(unit)).replace("/usr/bin/plimsoll", "/bin/true"), encoding="utf-8")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(there)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@analyze
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_unit_is_shut_tight(unit: str) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(SYSTEMD / unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    assert float(found.group(1)) <= EXPOSURE_MAX
+
+
+def test_both_units_are_shut_in_the_same_way() -> None:
+    agent, reshape = ({line for line in lines(unit) if SANDBOX.match(line)} for unit in UNITS)
+    assert agent == reshape
+
+
+def test_every_secret_of_the_settings_can_come_as_a_credential() -> None:
+    secrets = {
+        f"{group}.{option.dest}"
+        for group, options in all_options(driver_classes()[0]).items()
+        for option in options
+        if option.secret
+    }
+    loaded = {line.partition("=")[2] for line in lines(UNITS[0]) if line.startswith("LoadCredential=")}
+    assert loaded == secrets
+
+
+def test_the_user_is_made_and_belongs_to_nobody_else() -> None:
+    user = (SYSTEMD / "sysusers.d" / "plimsoll.conf").read_text(encoding="utf-8")
+    entries = [line.split()[:2] for line in user.splitlines() if line and not line.startswith("#")]
+    assert entries == [["u", "plimsoll"]], "no `m`: it is in no other group"
+    for unit in UNITS:
+        parsed = configparser.ConfigParser(strict=False, interpolation=None)
+        parsed.read_string("\n".join(lines(unit)))
+        assert (parsed["Service"]["User"], parsed["Service"]["Group"]) == ("plimsoll", "plimsoll")
+        assert "SupplementaryGroups" not in parsed["Service"]
+
+
+def test_the_newer_systemd_gets_what_the_older_one_does_not_know() -> None:
+    newer = (SYSTEMD / "plimsoll-agent.service.d" / "50-systemd-254.conf").read_text(encoding="utf-8")
+    assert "Type=notify-reload" in newer and "ImportCredential=placement.*" in newer
