@@ -10,23 +10,23 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Caller:
     """As the kernel knows it."""
 
     uid: int
     pid: int
 
 
-_ASKER: ContextVar[Asker | None] = ContextVar("asker", default=None)
+_ASKER: ContextVar[Caller | None] = ContextVar("asker", default=None)
 
 
-def asker() -> Asker | None:
+def asker() -> Caller | None:
     return _ASKER.get()
 
 
 @contextmanager
 def asked_by(uid: int, pid: int) -> Iterator[None]:
-    token = _ASKER.set(Asker(uid, pid))
+    token = _ASKER.set(Caller(uid, pid))
     try:
         yield
     finally:

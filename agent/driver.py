@@ -64,7 +64,7 @@ class DescribedProvider:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MoveInstruction:
     """A move instruction (seed 2018): `moved_resources` {class: amount} went from one provider to another.
 
     Providers by name. `consumers` {consumer uuid: {class: amount}} where the driver knows who uses which.
@@ -87,12 +87,16 @@ class Move:
         return self.from_resource_provider == self.to_resource_provider and not self.becomes
 
 
+Move = MoveInstruction
+"""The former name of `MoveInstruction`; drivers of other projects may still import it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """The tree a driver wants, and what moved in it. The first provider is the host, parents come first."""
 
     providers: tuple[DescribedProvider, ...]
-    moves: tuple[Move, ...] = ()
+    moves: tuple[MoveInstruction, ...] = ()
 
 
 class GuestState(StrEnum):

@@ -15,10 +15,10 @@ from agent.claims.parse_request import ClaimRequest
 from agent.driver import Cell, DriverSettings, HostSettings
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
-from agent.reconcile.reconciler import Reporter
+from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
-from drivers.fake import FakeDriver, Host
+from drivers.fake import FakeDriver, FakeHost
 from drivers.fake.host import Nic, cell
 
 CELLS, CPUS_A_CELL, VFS = 8, 64, 16
@@ -38,7 +38,7 @@ def run(directory: Path, nested: bool) -> None:
     root = str(uuid4())
     journal.remember_host(root)
     tracker = ResourceTracker(journal, client)
-    report = Reporter(driver(nested), client, tracker, journal, root).look("the start")
+    report = Reconciler(driver(nested), client, tracker, journal, root).look("the start")
     assert report.error is None, report
     tracker.open()
     called = "nested" if nested else "flat"
@@ -73,7 +73,9 @@ def driver(nested: bool) -> FakeDriver:
     shared = frozenset(min(each.cpus) for each in cells) | {min(each.cpus) + 32 for each in cells}
     dedicated = frozenset().union(*(each.cpus for each in cells)) - shared
     settings = HostSettings(cpu_shared_set=shared, cpu_dedicated_set=dedicated)
-    return FakeDriver(Host(tuple(cells), nics=nics, report_numa=nested), DriverSettings("bench", settings))
+    return FakeDriver(
+        FakeHost(tuple(cells), nics=nics, report_numa=nested), DriverSettings("bench", settings)
+    )
 
 
 def large(policy: str) -> ClaimRequest:

@@ -16,11 +16,11 @@ from kits.agent import Wire
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
-from agent.reconcile.reconciler import Reporter
+from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver
-from drivers.fake.host import Gpu, Host, cell
+from drivers.fake.host import FakeHost, Gpu, cell
 
 PROVIDERS = 256
 GUESTS = 500
@@ -38,8 +38,8 @@ class Forgetful(FakeDriver):
         self.guests = lambda: next(self.guest_lists)  # type: ignore[method-assign]
 
 
-def host() -> Host:
-    return Host(
+def host() -> FakeHost:
+    return FakeHost(
         cells=(cell(0, frozenset(range(64)), 262144),),
         disk_gb=1000,
         gpus=tuple(Gpu(f"{number:04x}:00:00.0", "VGPU", 4) for number in range(PROVIDERS - 1)),
@@ -50,7 +50,7 @@ def host() -> Host:
     )
 
 
-def measure(what: str, reporter: Reporter, wire: Wire) -> None:
+def measure(what: str, reporter: Reconciler, wire: Wire) -> None:
     wire.requests = 0
     times = []
     for _ in range(PASSES):
@@ -69,7 +69,7 @@ def main() -> None:
         client = PlacementClient(wire)
         driver = Forgetful(host(), DriverSettings("node1", HostSettings()))
         journal = Journal.open(Path(directory))
-        reporter = Reporter(driver, client, ResourceTracker(journal, client), journal, str(uuid4()))
+        reporter = Reconciler(driver, client, ResourceTracker(journal, client), journal, str(uuid4()))
         first = reporter.look("the start")
         print(
             f"first pass: {first.providers} providers, {first.operations} operations, "

@@ -19,7 +19,7 @@ from kits.agent import World, opened, request, told
 from kits.placements import DATABASE, OpenStack
 from kits.tracker import fast_directory
 
-from agent.status.condition import State
+from agent.status.condition import HostState
 
 AGENTS = 200
 CLIENTS = 16
@@ -75,7 +75,9 @@ class Fleet:
             f"{statistics.median(took):>9.0f} {took[int(len(took) * 0.99)]:>8.0f}"
         )
         unwell = [
-            world.agent.status() for world in self.worlds if world.agent.condition.state is not State.READY
+            world.agent.status()
+            for world in self.worlds
+            if world.agent.condition.state is not HostState.READY
         ]
         assert not unwell, f"{len(unwell)} of {AGENTS}: {unwell[0]}"
 

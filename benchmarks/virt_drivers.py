@@ -15,7 +15,7 @@ from pathlib import Path
 from kits.libvirt_node import domain, recorded_devices, write_node
 
 from agent.driver import DriverSettings, Guest, GuestState
-from drivers.fake import FakeDriver, Gpu, Host, Nic, default_host
+from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, default_host
 from drivers.libvirt import LibvirtDriver
 from drivers.libvirt.xml.domains import guest_of, parse_domain
 
@@ -170,7 +170,7 @@ def measure_fake(count: int) -> None:
         Guest(f"a0000000-0000-4000-8000-{n:012}", f"guest-{n}", GuestState.RUNNING, {"VCPU": 1})
         for n in range(count)
     )
-    driver = FakeDriver(Host(default_host().cells, gpus=gpus, nics=nics, guests=guests))
+    driver = FakeDriver(FakeHost(default_host().cells, gpus=gpus, nics=nics, guests=guests))
 
     def change() -> None:
         driver.change(disk_gb=driver.host.disk_gb + 1)

@@ -10,10 +10,10 @@ from werkzeug.routing import Map, Rule
 from werkzeug.wrappers import Request, Response
 
 from agent import log
-from agent.api.handlers import ROUTES, Answer, Call, Caller, Route
+from agent.api.handlers import ROUTES, ApiCaller, ApiResponse, ApiRoute, Call
 from agent.api.operations import Operations
 from agent.caller import asked_by
-from agent.config.access import Access, Role
+from agent.config.access import Access, ApiRole
 from agent.errors import Forbidden, PlimsollError, UsageError
 from agent.http.errors import BodyTooLarge, LengthRequired, TooSlow, error_body
 
@@ -76,19 +76,21 @@ class Api:
             return _failure(error)
         except HTTPException as error:
             code = f"plimsoll.api.http_{error.code or 400}"
-            return _response(Answer(error.code or 400, error_body(code, error.description or error.name)))
+            return _response(
+                ApiResponse(error.code or 400, error_body(code, error.description or error.name))
+            )
         except Exception:
             # The last line of defence: the caller gets an id, the log gets the rest.
             name = self._error_id()
             LOG.exception("error %s in %s %s", name, request.method, request.path, fields={"error_id": name})
             message = f"The agent failed in a way it does not know; its log tells more under error {name}"
-            return _response(Answer(500, error_body("plimsoll.internal", message, {"id": name})))
+            return _response(ApiResponse(500, error_body("plimsoll.internal", message, {"id": name})))
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: Request) -> ApiResponse:
         caller = _caller(request)
         role = self._access.role_of(caller.uid, caller.gid)
-        if role is Role.NONE:
-            raise _forbidden(request, caller, role, Role.READER)
+        if role is ApiRole.NONE:
+            raise _forbidden(request, caller, role, ApiRole.READER)
         route, path = self._route(request)
         if role < route.role:
             raise _forbidden(request, caller, role, route.role)
@@ -99,7 +101,7 @@ class Api:
         with asked_by(caller.uid, caller.pid):
             return _handled(route, Call(self._operations, caller, path, query, body), request)
 
-    def _route(self, request: Request) -> tuple[Route, Mapping[str, str]]:
+    def _route(self, request: Request) -> tuple[ApiRoute, Mapping[str, str]]:
         try:
             route, path = self._routes.bind_to_environ(request.environ).match()
         except MethodNotAllowed as error:
@@ -113,7 +115,7 @@ class Api:
         return route, path
 
 
-def _handled(route: Route, call: Call, request: Request) -> Answer:
+def _handled(route: ApiRoute, call: Call, request: Request) -> ApiResponse:
     """What fails may have changed something all the same, so the log has who asked for it, too."""
     try:
         return route.handle(call)
@@ -131,16 +133,16 @@ def _handled(route: Route, call: Call, request: Request) -> Answer:
         raise
 
 
-def _caller(request: Request) -> Caller:
+def _caller(request: Request) -> ApiCaller:
     # cheroot writes these from SO_PEERCRED; a header would arrive as HTTP_X_REMOTE_UID.
     try:
         uid, gid, pid = (int(request.environ[f"X_REMOTE_{name}"]) for name in ("UID", "GID", "PID"))
     except KeyError:
         raise Forbidden("The kernel did not say who is asking, so nothing is allowed") from None
-    return Caller(uid, gid, pid)
+    return ApiCaller(uid, gid, pid)
 
 
-def _forbidden(request: Request, caller: Caller, role: Role, needed: Role) -> Forbidden:
+def _forbidden(request: Request, caller: ApiCaller, role: ApiRole, needed: ApiRole) -> Forbidden:
     LOG.warning(
         "%s %s refused: uid %d (pid %d) is %s, which takes %s",
         request.method,
@@ -161,7 +163,7 @@ def _forbidden(request: Request, caller: Caller, role: Role, needed: Role) -> Fo
     )
 
 
-def _query(request: Request, route: Route) -> dict[str, str]:
+def _query(request: Request, route: ApiRoute) -> dict[str, str]:
     query: dict[str, str] = {}
     for name, values in request.args.lists():
         if name not in route.query:
@@ -216,10 +218,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _failure(error: PlimsollError) -> Response:
     headers = {"Allow": ", ".join(error.details["allow"])} if isinstance(error, WrongMethod) else {}
-    return _response(Answer(error.http_status, error_body(error.code, error.message, error.details), headers))
+    return _response(
+        ApiResponse(error.http_status, error_body(error.code, error.message, error.details), headers)
+    )
 
 
-def _response(answer: Answer) -> Response:
+def _response(answer: ApiResponse) -> Response:
     text = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body) + "\n"
     response = Response(text, answer.status, content_type=answer.kind)
     response.headers.extend(answer.headers)

@@ -4,7 +4,7 @@ from typing import Any
 
 from agent.driver import Guest
 from agent.errors import Refused, UsageError
-from agent.gate.gate import Asked, Verdict
+from agent.gate.gate import Asked, GateVerdict
 from agent.json_checks import read_object, read_text
 
 Json = dict[str, Any]
@@ -28,7 +28,7 @@ def parse_asked(body: object) -> Asked:
     )
 
 
-def verdict_view(verdict: Verdict) -> Json:
+def verdict_view(verdict: GateVerdict) -> Json:
     return {
         "outcome": verdict.outcome.value,
         "consumer": verdict.consumer,
@@ -36,13 +36,13 @@ def verdict_view(verdict: Verdict) -> Json:
     }
 
 
-def running_view(found: tuple[tuple[Guest, Verdict | Refused], ...]) -> Json:
+def running_view(found: tuple[tuple[Guest, GateVerdict | Refused], ...]) -> Json:
     """`claimed` and `refused`, each guest with its uuid and name, and why."""
     claimed: list[Json] = []
     refused: list[Json] = []
     for guest, result in found:
         who = {"consumer": guest.uuid, "name": guest.name}
-        if isinstance(result, Verdict):
+        if isinstance(result, GateVerdict):
             claimed.append({**who, "sentence": result.sentence})
         else:
             refused.append({**who, "sentence": result.message})

@@ -22,19 +22,19 @@ from agent.api.views import (
 )
 from agent.claims.claim import Claim
 from agent.claims.parse_request import parse_claim
-from agent.config.access import Role
+from agent.config.access import ApiRole
 from agent.errors import UnknownConsumer, UsageError
-from agent.gate.gate import Verdict
+from agent.gate.gate import GateVerdict
 from agent.json_checks import read_object, read_text
 from agent.moves.states import Move
-from agent.status.host_status import Seeing
+from agent.status.host_status import HostStatus
 from agent.status.web import PATHS, Shown
 
 LOG = log.get("agent.api")
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ApiCaller:
     """The process at the other end, as the kernel knows it."""
 
     uid: int
@@ -47,14 +47,14 @@ class Call:
     """One request, already let in: `path` and `query` by name, `body` is parsed JSON."""
 
     operations: Operations
-    caller: Caller
+    caller: ApiCaller
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     """`body` is JSON-ready, or bytes of the media type `kind`."""
 
     status: int
@@ -64,38 +64,38 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ApiRoute:
     """`rule` as werkzeug and (with braces) OpenAPI write it; `query` are the parameters it knows."""
 
     method: str
     rule: str
-    role: Role
-    handle: Callable[[Call], Answer]
+    role: ApiRole
+    handle: Callable[[Call], ApiResponse]
     query: frozenset[str] = frozenset()
     has_body: bool = False
 
 
-def status(call: Call) -> Answer:
-    return Answer(200, call.operations.status())
+def status(call: Call) -> ApiResponse:
+    return ApiResponse(200, call.operations.status())
 
 
-def tree(call: Call) -> Answer:
-    return Answer(200, tree_view(*call.operations.tree()))
+def tree(call: Call) -> ApiResponse:
+    return ApiResponse(200, tree_view(*call.operations.tree()))
 
 
-def instances(call: Call) -> Answer:
-    return Answer(200, instances_view(call.operations.instances()))
+def instances(call: Call) -> ApiResponse:
+    return ApiResponse(200, instances_view(call.operations.instances()))
 
 
-def plan(call: Call) -> Answer:
-    return Answer(200, plan_view(call.operations.next_plan()))
+def plan(call: Call) -> ApiResponse:
+    return ApiResponse(200, plan_view(call.operations.next_plan()))
 
 
-def preview_reshape(call: Call) -> Answer:
-    return Answer(200, preview_view(call.operations.preview_reshape(call.query.get("undo"))))
+def preview_reshape(call: Call) -> ApiResponse:
+    return ApiResponse(200, preview_view(call.operations.preview_reshape(call.query.get("undo"))))
 
 
-def reshape(call: Call) -> Answer:
+def reshape(call: Call) -> ApiResponse:
     undo = read_object(call.body, "", ("undo",)).get("undo")
     receipts = call.operations.reshape(None if undo is None else read_text(undo, "undo"))
     for receipt in receipts:
@@ -112,113 +112,113 @@ def reshape(call: Call) -> Answer:
                 "pid": call.caller.pid,
             },
         )
-    return Answer(200, reshaped_view(receipts))
+    return ApiResponse(200, reshaped_view(receipts))
 
 
-def overview(call: Call) -> Answer:
-    return Answer(200, status_views.overview_view(call.operations.seeing.overview()))
+def overview(call: Call) -> ApiResponse:
+    return ApiResponse(200, status_views.overview_view(call.operations.seeing.overview()))
 
 
-def history(call: Call) -> Answer:
+def history(call: Call) -> ApiResponse:
     since, limit = status_views.parse_history(call.query)
     who = call.query.get("consumer")
     seeing = call.operations.seeing
     events = seeing.history(None if who is None else _uuid(who), since, limit)
-    return Answer(200, status_views.history_view(events, seeing.overview()))
+    return ApiResponse(200, status_views.history_view(events, seeing.overview()))
 
 
-def explain(call: Call) -> Answer:
+def explain(call: Call) -> ApiResponse:
     if "what" not in call.query:
         raise UsageError("The query parameter what is missing: it says what to explain", parameter="what")
-    return Answer(200, status_views.explained_view(call.operations.seeing.explain(call.query["what"])))
+    return ApiResponse(200, status_views.explained_view(call.operations.seeing.explain(call.query["what"])))
 
 
-def config(call: Call) -> Answer:
-    return Answer(200, call.operations.configuration())
+def config(call: Call) -> ApiResponse:
+    return ApiResponse(200, call.operations.configuration())
 
 
-def openapi(call: Call) -> Answer:
-    return Answer(200, document())
+def openapi(call: Call) -> ApiResponse:
+    return ApiResponse(200, document())
 
 
-def make_claim(call: Call) -> Answer:
+def make_claim(call: Call) -> ApiResponse:
     request = parse_claim(call.body)
     if _flag(call.query, "dry_run"):
-        return Answer(200, explanation_view(request, call.operations.explain(request)))
+        return ApiResponse(200, explanation_view(request, call.operations.explain(request)))
     claim = call.operations.claim(request)
     _record("claim", claim.consumer, call.caller, "granted")
-    return Answer(201, claim_view(claim), {"Location": f"/v1/claims/{claim.consumer}"})
+    return ApiResponse(201, claim_view(claim), {"Location": f"/v1/claims/{claim.consumer}"})
 
 
-def show_claim(call: Call) -> Answer:
-    return Answer(200, claim_view(_find(call.operations, _uuid(call.path["consumer"]))))
+def show_claim(call: Call) -> ApiResponse:
+    return ApiResponse(200, claim_view(_find(call.operations, _uuid(call.path["consumer"]))))
 
 
-def release(call: Call) -> Answer:
+def release(call: Call) -> ApiResponse:
     consumer = _uuid(call.path["consumer"])
     gone = call.operations.release(consumer)
     _record("release", consumer, call.caller, "done" if gone else "journaled")
-    return Answer(200 if gone else 202, {"consumer": consumer, "released": gone})
+    return ApiResponse(200 if gone else 202, {"consumer": consumer, "released": gone})
 
 
-def moves(call: Call) -> Answer:
-    return Answer(200, move_views.moves_view(call.operations.moves()))
+def moves(call: Call) -> ApiResponse:
+    return ApiResponse(200, move_views.moves_view(call.operations.moves()))
 
 
-def show_move(call: Call) -> Answer:
+def show_move(call: Call) -> ApiResponse:
     found = move_views.find(call.operations.moves(), _uuid(call.path["migration"]))
-    return Answer(200, move_views.move_view(found))
+    return ApiResponse(200, move_views.move_view(found))
 
 
-def begin_move(call: Call) -> Answer:
+def begin_move(call: Call) -> ApiResponse:
     kind, migration, request = move_views.parse_move(call.body)
     move = call.operations.begin_move(kind, migration, request)
     _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
-    return Answer(201, move_views.move_view(move), {"Location": f"/v1/moves/{move.migration}"})
+    return ApiResponse(201, move_views.move_view(move), {"Location": f"/v1/moves/{move.migration}"})
 
 
-def confirm_move(call: Call) -> Answer:
+def confirm_move(call: Call) -> ApiResponse:
     return _end_move(call, "confirm", call.operations.confirm_move)
 
 
-def revert_move(call: Call) -> Answer:
+def revert_move(call: Call) -> ApiResponse:
     return _end_move(call, "revert", call.operations.revert_move)
 
 
-def _end_move(call: Call, what: str, end: Callable[[str, str | None], Move]) -> Answer:
+def _end_move(call: Call, what: str, end: Callable[[str, str | None], Move]) -> ApiResponse:
     hint = call.query.get("instance")
     move = end(_uuid(call.path["migration"]), None if hint is None else _uuid(hint))
     _record(f"{what} of migration {move.migration}", move.instance, call.caller, move.state, "move")
-    return Answer(200 if move.ended else 202, move_views.move_view(move))
+    return ApiResponse(200 if move.ended else 202, move_views.move_view(move))
 
 
-def ask_gate(call: Call) -> Answer:
+def ask_gate(call: Call) -> ApiResponse:
     verdict = call.operations.gate(gate_views.parse_asked(call.body))
     if verdict.consumer is not None:
         _record("gate", verdict.consumer, call.caller, verdict.outcome)
-    return Answer(200, gate_views.verdict_view(verdict))
+    return ApiResponse(200, gate_views.verdict_view(verdict))
 
 
-def claim_running(call: Call) -> Answer:
+def claim_running(call: Call) -> ApiResponse:
     read_object(call.body, "", ())
     found = call.operations.claim_running()
     for guest, outcome in found:
-        if isinstance(outcome, Verdict):
+        if isinstance(outcome, GateVerdict):
             _record("gate", guest.uuid, call.caller, outcome.outcome)
-    return Answer(200, gate_views.running_view(found))
+    return ApiResponse(200, gate_views.running_view(found))
 
 
-def audit(call: Call) -> Answer:
-    return Answer(200, audit_views.audit_view(call.operations.audit(heal=False)))
+def audit(call: Call) -> ApiResponse:
+    return ApiResponse(200, audit_views.audit_view(call.operations.audit(heal=False)))
 
 
-def heal(call: Call) -> Answer:
+def heal(call: Call) -> ApiResponse:
     dry_run = _flag(call.query, "dry_run")
     report = call.operations.audit(heal=_flag(call.query, "heal") and not dry_run)
     for index in sorted(report.healed):
         finding = report.findings[index]
         _record("healing", finding.subject, call.caller, finding.kind, "healed")
-    return Answer(200, audit_views.audit_view(report))
+    return ApiResponse(200, audit_views.audit_view(report))
 
 
 @cache
@@ -229,10 +229,10 @@ def document() -> dict[str, Any]:
     return parsed
 
 
-def _shown(show: Callable[[Seeing], Shown]) -> Callable[[Call], Answer]:
-    def handle(call: Call) -> Answer:
+def _shown(show: Callable[[HostStatus], Shown]) -> Callable[[Call], ApiResponse]:
+    def handle(call: Call) -> ApiResponse:
         shown = show(call.operations.seeing)
-        return Answer(shown.status, shown.text, kind=shown.kind)
+        return ApiResponse(shown.status, shown.text, kind=shown.kind)
 
     return handle
 
@@ -265,7 +265,7 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
     return value == "true"
 
 
-def _record(what: str, consumer: str, caller: Caller, outcome: str, event: str = "") -> None:
+def _record(what: str, consumer: str, caller: ApiCaller, outcome: str, event: str = "") -> None:
     told = {"event": event or what, "consumer": consumer, "outcome": outcome}
     LOG.info(
         "%s of %s %s, asked for by uid %d (pid %d)",
@@ -279,28 +279,28 @@ def _record(what: str, consumer: str, caller: Caller, outcome: str, event: str =
 
 
 ROUTES = (
-    *(Route("GET", path, Role.READER, _shown(show)) for path, show in PATHS.items()),
-    Route("GET", "/v1/overview", Role.READER, overview),
-    Route("GET", "/v1/history", Role.READER, history, frozenset({"consumer", "since", "limit"})),
-    Route("GET", "/v1/explain", Role.READER, explain, frozenset({"what"})),
-    Route("GET", "/v1/status", Role.READER, status),
-    Route("GET", "/v1/tree", Role.READER, tree),
-    Route("GET", "/v1/instances", Role.READER, instances),
-    Route("GET", "/v1/plan", Role.READER, plan),
-    Route("GET", "/v1/reshape", Role.READER, preview_reshape, frozenset({"undo"})),
-    Route("POST", "/v1/reshape", Role.ADMIN, reshape, has_body=True),
-    Route("GET", "/v1/audit", Role.READER, audit),
-    Route("POST", "/v1/audit", Role.ADMIN, heal, frozenset({"heal", "dry_run"})),
-    Route("GET", "/v1/config", Role.READER, config),
-    Route("GET", "/v1/openapi.json", Role.READER, openapi),
-    Route("POST", "/v1/claims", Role.CLAIMER, make_claim, frozenset({"dry_run"}), has_body=True),
-    Route("GET", "/v1/claims/<consumer>", Role.READER, show_claim),
-    Route("DELETE", "/v1/claims/<consumer>", Role.CLAIMER, release),
-    Route("POST", "/v1/gate", Role.CLAIMER, ask_gate, has_body=True),
-    Route("POST", "/v1/gate/running", Role.CLAIMER, claim_running, has_body=True),
-    Route("GET", "/v1/moves", Role.READER, moves),
-    Route("POST", "/v1/moves", Role.CLAIMER, begin_move, has_body=True),
-    Route("GET", "/v1/moves/<migration>", Role.READER, show_move),
-    Route("POST", "/v1/moves/<migration>/confirm", Role.CLAIMER, confirm_move, frozenset({"instance"})),
-    Route("POST", "/v1/moves/<migration>/revert", Role.CLAIMER, revert_move, frozenset({"instance"})),
+    *(ApiRoute("GET", path, ApiRole.READER, _shown(show)) for path, show in PATHS.items()),
+    ApiRoute("GET", "/v1/overview", ApiRole.READER, overview),
+    ApiRoute("GET", "/v1/history", ApiRole.READER, history, frozenset({"consumer", "since", "limit"})),
+    ApiRoute("GET", "/v1/explain", ApiRole.READER, explain, frozenset({"what"})),
+    ApiRoute("GET", "/v1/status", ApiRole.READER, status),
+    ApiRoute("GET", "/v1/tree", ApiRole.READER, tree),
+    ApiRoute("GET", "/v1/instances", ApiRole.READER, instances),
+    ApiRoute("GET", "/v1/plan", ApiRole.READER, plan),
+    ApiRoute("GET", "/v1/reshape", ApiRole.READER, preview_reshape, frozenset({"undo"})),
+    ApiRoute("POST", "/v1/reshape", ApiRole.ADMIN, reshape, has_body=True),
+    ApiRoute("GET", "/v1/audit", ApiRole.READER, audit),
+    ApiRoute("POST", "/v1/audit", ApiRole.ADMIN, heal, frozenset({"heal", "dry_run"})),
+    ApiRoute("GET", "/v1/config", ApiRole.READER, config),
+    ApiRoute("GET", "/v1/openapi.json", ApiRole.READER, openapi),
+    ApiRoute("POST", "/v1/claims", ApiRole.CLAIMER, make_claim, frozenset({"dry_run"}), has_body=True),
+    ApiRoute("GET", "/v1/claims/<consumer>", ApiRole.READER, show_claim),
+    ApiRoute("DELETE", "/v1/claims/<consumer>", ApiRole.CLAIMER, release),
+    ApiRoute("POST", "/v1/gate", ApiRole.CLAIMER, ask_gate, has_body=True),
+    ApiRoute("POST", "/v1/gate/running", ApiRole.CLAIMER, claim_running, has_body=True),
+    ApiRoute("GET", "/v1/moves", ApiRole.READER, moves),
+    ApiRoute("POST", "/v1/moves", ApiRole.CLAIMER, begin_move, has_body=True),
+    ApiRoute("GET", "/v1/moves/<migration>", ApiRole.READER, show_move),
+    ApiRoute("POST", "/v1/moves/<migration>/confirm", ApiRole.CLAIMER, confirm_move, frozenset({"instance"})),
+    ApiRoute("POST", "/v1/moves/<migration>/revert", ApiRole.CLAIMER, revert_move, frozenset({"instance"})),
 )

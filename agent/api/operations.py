@@ -3,16 +3,16 @@
 from typing import Any, Protocol
 
 from agent.audit.auditor import AuditReport
-from agent.claims.claim import Claim, Explanation
+from agent.claims.claim import Claim, Fit
 from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest
 from agent.errors import Refused
-from agent.gate.gate import Asked, Verdict
+from agent.gate.gate import Asked, GateVerdict
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan
 from agent.reconcile.reshape_request import Preview
 from agent.reshape.receipt import Receipt
-from agent.status.host_status import Seeing
+from agent.status.host_status import HostStatus
 from agent.tree import ProviderTree
 
 Usages = dict[str, dict[str, int]]
@@ -23,7 +23,7 @@ class Operations(Protocol):
     """Each method raises PlimsollError with a sentence; none blocks without a bound."""
 
     @property
-    def seeing(self) -> Seeing:
+    def seeing(self) -> HostStatus:
         """What can be seen of the agent without asking anybody."""
 
     def status(self) -> dict[str, Any]:
@@ -40,16 +40,16 @@ class Operations(Protocol):
     def claim(self, request: ClaimRequest) -> Claim:
         """Raises Refused (DoesNotFit, ClaimsClosed, ClaimConflict), PlacementError."""
 
-    def explain(self, request: ClaimRequest) -> Explanation:
+    def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without doing it; also while claims are closed."""
 
     def release(self, consumer: str) -> bool:
         """True: gone from placement; False: journaled, will be delivered. Raises UnknownConsumer."""
 
-    def gate(self, asked: Asked) -> Verdict:
+    def gate(self, asked: Asked) -> GateVerdict:
         """Whether the guest may go on. Raises Refused where not; UsageError, DriverError, PlacementError."""
 
-    def claim_running(self) -> tuple[tuple[Guest, Verdict | Refused], ...]:
+    def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         """Claim for the guests that run without a claim. Raises DriverError, PlacementError."""
 
     def moves(self) -> tuple[Move, ...]:

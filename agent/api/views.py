@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent.api.operations import Usages
-from agent.claims.claim import Allocations, Claim, Explanation, Shortfall, Units
+from agent.claims.claim import Allocations, Claim, Fit, Shortfall, Units
 from agent.claims.claim_json import cells_to_json
 from agent.claims.parse_request import ClaimRequest, to_json
 from agent.driver import Guest
@@ -94,7 +94,7 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def explanation_view(request: ClaimRequest, explanation: Explanation) -> Json:
+def explanation_view(request: ClaimRequest, explanation: Fit) -> Json:
     """`asked` sums the groups up."""
     return {
         "consumer": request.consumer,

@@ -23,8 +23,8 @@ from agent.audit.finding import (
 )
 from agent.audit.judge import Truths, judge, moving, on_devices, on_providers, suspects
 from agent.audit.judge_moves import judge_move, suspect_moves
-from agent.claims.claim import Step
-from agent.claims.fit import Host
+from agent.claims.claim import ClaimStep
+from agent.claims.fit import ProviderIndex
 from agent.driver import Guest
 from agent.errors import ClaimConflict, PlacementConflict, PlacementError, Refused
 from agent.moves.states import Move
@@ -137,7 +137,7 @@ class Auditor:
             offered = ledger.offered
         whole = ProviderTree([*tree, *(each for each in shared if each.uuid not in tree)])
         return Truths(
-            Host.of(whole, self._root),
+            ProviderIndex.of(whole, self._root),
             {guest.uuid: guest for guest in guests},
             claims,
             moves,
@@ -225,11 +225,11 @@ class Auditor:
             case DropClaim(consumer):
                 with self._tracker.alone(consumer):
                     self._check_unchanged(truths, finding)
-                    self._register.move_durably(Step.RELEASE, consumer, detail="audit: leaked claim")
+                    self._register.move_durably(ClaimStep.RELEASE, consumer, detail="audit: leaked claim")
                     with self._register.lock:
                         claim = self._register.ledger.claims[consumer]
                     withdraw(self._register, self._client, claim)
-                    self._register.move_durably(Step.GONE, consumer)
+                    self._register.move_durably(ClaimStep.GONE, consumer)
             case TakeClaim(request):
                 self._tracker.claim(request)
             case EndMove(migration):

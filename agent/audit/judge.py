@@ -20,7 +20,7 @@ from agent.audit.finding import (
     WriteAllocations,
 )
 from agent.claims.claim import Allocations, Claim, ClaimState
-from agent.claims.fit import Amounts, FreeUnits, Host, fit
+from agent.claims.fit import Amounts, FreeUnits, ProviderIndex, fit
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest
 from agent.moves.ownership import Parts, parts, reduced
@@ -40,7 +40,7 @@ class Truths:
     `held` is what placement holds on the providers of this host's own tree.
     """
 
-    host: Host
+    host: ProviderIndex
     guests: Mapping[str, Guest]
     claims: Mapping[str, Claim]
     moves: Collection[Move]
@@ -305,7 +305,7 @@ def on_devices(truths: Truths) -> Iterator[Finding]:
 # Below
 
 
-def _classes(host: Host, uuid: str) -> Collection[str]:
+def _classes(host: ProviderIndex, uuid: str) -> Collection[str]:
     provider = host.tree.get(uuid)
     return provider.inventories if provider else ()
 

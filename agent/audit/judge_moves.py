@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from agent.audit.finding import EndMove, Finding, FindingKind, Holding
 from agent.audit.judge import Truths
 from agent.moves.ownership import undecided
-from agent.moves.states import Move, MoveState, Role
+from agent.moves.states import Move, MoveRole, MoveState
 
 
 def suspect_moves(truths: Truths) -> Iterator[Move]:
@@ -22,9 +22,9 @@ def _is_suspect(truths: Truths, move: Move) -> bool:
         return move.instance in truths.guests
     if move.state is not MoveState.BEGUN:
         return False
-    if move.role is Role.BOTH:
+    if move.role is MoveRole.BOTH:
         return bool(move.handed) and not truths.holds_here(move.migration)
-    return move.role is Role.SOURCE or (move.adopted and not truths.holds_here(move.instance))
+    return move.role is MoveRole.SOURCE or (move.adopted and not truths.holds_here(move.instance))
 
 
 def judge_move(truths: Truths, move: Move, instance: Holding, migration: Holding) -> Finding | None:

@@ -25,7 +25,7 @@ class ClaimState(StrEnum):
     RELEASING = "releasing"
 
 
-class Step(StrEnum):
+class ClaimStep(StrEnum):
     """What can happen to a claim; also the name of the event in the journal's history."""
 
     BEGIN = "begin"
@@ -48,21 +48,21 @@ class Step(StrEnum):
     """The consumer lives on another host, and nobody holds its part of this one any more."""
 
 
-TRANSITIONS: Mapping[tuple[ClaimState | None, Step], ClaimState | None] = {
-    (None, Step.BEGIN): ClaimState.CLAIMING,
-    (None, Step.ADOPT): ClaimState.CLAIMED,
-    (ClaimState.CLAIMING, Step.BEGIN): ClaimState.CLAIMING,  # chosen anew: somebody else was faster
-    (ClaimState.CLAIMING, Step.GRANT): ClaimState.CLAIMED,
-    (ClaimState.CLAIMING, Step.ADOPT): ClaimState.CLAIMED,
-    (ClaimState.CLAIMING, Step.REFUSE): None,
-    (ClaimState.CLAIMING, Step.KEEP): ClaimState.CLAIMED,
-    (ClaimState.CLAIMING, Step.RELEASE): ClaimState.RELEASING,
-    (ClaimState.CLAIMED, Step.RELEASE): ClaimState.RELEASING,
-    (ClaimState.CLAIMED, Step.FOUND): ClaimState.CLAIMED,
-    (ClaimState.CLAIMED, Step.LEFT): None,
-    (ClaimState.RELEASING, Step.RELEASE): ClaimState.RELEASING,
-    (ClaimState.RELEASING, Step.KEEP): ClaimState.CLAIMED,
-    (ClaimState.RELEASING, Step.GONE): None,
+TRANSITIONS: Mapping[tuple[ClaimState | None, ClaimStep], ClaimState | None] = {
+    (None, ClaimStep.BEGIN): ClaimState.CLAIMING,
+    (None, ClaimStep.ADOPT): ClaimState.CLAIMED,
+    (ClaimState.CLAIMING, ClaimStep.BEGIN): ClaimState.CLAIMING,  # chosen anew: somebody else was faster
+    (ClaimState.CLAIMING, ClaimStep.GRANT): ClaimState.CLAIMED,
+    (ClaimState.CLAIMING, ClaimStep.ADOPT): ClaimState.CLAIMED,
+    (ClaimState.CLAIMING, ClaimStep.REFUSE): None,
+    (ClaimState.CLAIMING, ClaimStep.KEEP): ClaimState.CLAIMED,
+    (ClaimState.CLAIMING, ClaimStep.RELEASE): ClaimState.RELEASING,
+    (ClaimState.CLAIMED, ClaimStep.RELEASE): ClaimState.RELEASING,
+    (ClaimState.CLAIMED, ClaimStep.FOUND): ClaimState.CLAIMED,
+    (ClaimState.CLAIMED, ClaimStep.LEFT): None,
+    (ClaimState.RELEASING, ClaimStep.RELEASE): ClaimState.RELEASING,
+    (ClaimState.RELEASING, ClaimStep.KEEP): ClaimState.CLAIMED,
+    (ClaimState.RELEASING, ClaimStep.GONE): None,
 }
 """The whole life of a claim; None is no claim. What is not in it does not happen.
 
@@ -115,7 +115,7 @@ class Shortfall:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Fit:
     """What a claim would do: `allocations`, `units` and guest's `cells` if it fits, `shortfalls` if not."""
 
     fits: bool
@@ -126,6 +126,6 @@ class Explanation:
     makings: Makings = field(default_factory=dict)
 
 
-def explained(claim: Claim) -> Explanation:
+def explained(claim: Claim) -> Fit:
     """What the claim has, as the answer to its request."""
-    return Explanation(True, claim.allocations, claim.units, (), claim.cells, claim.makings)
+    return Fit(True, claim.allocations, claim.units, (), claim.cells, claim.makings)

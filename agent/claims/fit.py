@@ -12,8 +12,8 @@ class may come from several of them, as the guest's own cells say.
 
 from dataclasses import replace
 
-from agent.claims.claim import Allocations, Explanation
-from agent.claims.fit_search import Amounts, FreeUnits, Host, Search, Stock, first_units, slots_of
+from agent.claims.claim import Allocations, Fit
+from agent.claims.fit_search import Amounts, FitSearch, FreeUnits, ProviderIndex, Stock, first_units, slots_of
 from agent.claims.numa.affinity import policies
 from agent.claims.numa.fit import covers_in_sum, fit_with_cells, pinned_first, summed
 from agent.claims.numa.guest_cells import guest_cells, wants_cells
@@ -23,7 +23,7 @@ from agent.claims.shortfalls import shortfalls
 from agent.errors import UsageError
 from agent.tree import Inventory, ProviderTree
 
-__all__ = ["Amounts", "FreeUnits", "Host", "check_placeable", "cover", "first_units", "fit"]
+__all__ = ["Amounts", "FreeUnits", "ProviderIndex", "check_placeable", "cover", "first_units", "fit"]
 
 
 def check_placeable(request: ClaimRequest) -> None:
@@ -39,11 +39,11 @@ def check_placeable(request: ClaimRequest) -> None:
 
 def fit(
     request: ClaimRequest,
-    host: Host,
+    host: ProviderIndex,
     used: Amounts,
     units: FreeUnits,
     cells: CellStock | None = None,
-) -> Explanation:
+) -> Fit:
     """Where the request fits, or why it does not.
 
     `used` is what others hold and `units` the exact units that are free, in the order in which they are given
@@ -56,20 +56,20 @@ def fit(
         cells = cells or CellStock()
         return fit_with_cells(request, stock, cells, policies(cells.host.sockets))
     slots = slots_of(request, stock)
-    search = Search(request, stock, slots)
+    search = FitSearch(request, stock, slots)
     if not all(slot.options for slot in slots) or not search.run():
-        return Explanation(False, {}, {}, shortfalls(request, stock, slots, search))
+        return Fit(False, {}, {}, shortfalls(request, stock, slots, search))
     allocations = summed(slots, search.chosen)
-    return Explanation(True, allocations, first_units(allocations, units), ())
+    return Fit(True, allocations, first_units(allocations, units), ())
 
 
 def cover(
     request: ClaimRequest,
-    host: Host,
+    host: ProviderIndex,
     held: Allocations,
     units: FreeUnits,
     cells: CellStock | None = None,
-) -> Explanation:
+) -> Fit:
     """Whether what the consumer holds already covers its request; if so, all that it holds, with exact units.
 
     Providers that cannot serve this host do not count. Without `cells` only the amounts are looked at, not
@@ -83,7 +83,7 @@ def cover(
         )
         for provider in host.tree
     )
-    owned = Host.of(own, host.root.uuid if host.root else None)
+    owned = ProviderIndex.of(own, host.root.uuid if host.root else None)
     if cells is None and wants_cells(request.topology):
         found = covers_in_sum(request, Stock(owned, {}, units))
     else:
@@ -93,4 +93,4 @@ def cover(
     whole = {uuid: dict(held[uuid]) for uuid in here}
     if cells is not None:
         units = pinned_first(units, found.cells, cells.host)
-    return Explanation(True, whole, first_units(whole, units), (), found.cells)
+    return Fit(True, whole, first_units(whole, units), (), found.cells)

@@ -35,7 +35,7 @@ Makings = Mapping[str, Mapping[str, Mapping[str, Mapping[str, str]]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ProviderIndex:
     """The providers that can serve this host: those of its tree, and the sharing ones of its aggregates.
 
     `providers` and `by_class` are in the order of choice. Made once for each tree. `bound` {group's suffix:
@@ -50,7 +50,7 @@ class Host:
     bound: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "Host":
+    def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "ProviderIndex":
         """The host whose root has that uuid; without one, the first root that is not a sharing provider."""
         anchor = tree.get(root) if root else _first_root(tree)
         own = tree.subtree(anchor.uuid) if anchor else ()
@@ -74,7 +74,7 @@ class Host:
         classes = {name: tuple(found) for name, found in by_class.items()}
         return cls(tree, anchor, providers, classes, ways or {})
 
-    def without(self, classes: Collection[str]) -> "Host":
+    def without(self, classes: Collection[str]) -> "ProviderIndex":
         """The same host, which gives these classes only from providers that it shares."""
         kept = {
             name: tuple(each for each in found if name not in classes or not self.is_own(each.uuid))
@@ -93,7 +93,7 @@ def _first_root(tree: ProviderTree) -> Provider | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class FitSlot:
     """A group, or one class of the unsuffixed group, and the providers that could serve it by itself.
 
     `barred` {provider uuid: clause} are those that could, were it not for where they are.
@@ -109,7 +109,7 @@ class Slot:
 class Stock:
     """What is left: the host, what is in use on it, and the exact units that are free."""
 
-    host: Host
+    host: ProviderIndex
     used: Amounts
     units: FreeUnits
 
@@ -191,7 +191,7 @@ def one_of(kind: str, names: frozenset[str]) -> str:
     return f"any of the {kind}s {', '.join(sorted(names))}"
 
 
-def slots_of(request: ClaimRequest, stock: Stock) -> list[Slot]:
+def slots_of(request: ClaimRequest, stock: Stock) -> list[FitSlot]:
     """The slots of the request with their options, the unsuffixed ones first; an option list may be empty."""
     slots = []
     for group in sorted(request.groups, key=lambda group: group.suffix):
@@ -199,16 +199,18 @@ def slots_of(request: ClaimRequest, stock: Stock) -> list[Slot]:
         for resources in parts:
             within = stock.host.by_class.get(next(iter(resources)), ()) if resources else stock.host.providers
             options = (one for one in within if next(stock.obstacles(group, resources, one), None) is None)
-            slots.append(Slot(group, resources, tuple(options)))
+            slots.append(FitSlot(group, resources, tuple(options)))
     return _most_useful_first(slots)
 
 
-def _most_useful_first(slots: list[Slot]) -> list[Slot]:
+def _most_useful_first(slots: list[FitSlot]) -> list[FitSlot]:
     serves = Counter(provider.uuid for slot in slots if not slot.group.suffix for provider in slot.options)
     return [
         slot
         if slot.group.suffix or len(slot.options) < 2
-        else Slot(slot.group, slot.resources, tuple(sorted(slot.options, key=lambda one: -serves[one.uuid])))
+        else FitSlot(
+            slot.group, slot.resources, tuple(sorted(slot.options, key=lambda one: -serves[one.uuid]))
+        )
         for slot in slots
     ]
 
@@ -219,7 +221,7 @@ _Top = tuple[frozenset[str], str]
 _State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], frozenset[str], frozenset[_Top]]
 
 
-class Search:
+class FitSearch:
     """One search for a way to fill the slots; `run` once.
 
     `isolated`, `traits` and `subtrees` switch a rule off, to find out what a failure is due to.
@@ -229,7 +231,7 @@ class Search:
         self,
         request: ClaimRequest,
         stock: Stock,
-        slots: list[Slot],
+        slots: list[FitSlot],
         *,
         isolated: bool = True,
         traits: bool = True,
@@ -292,13 +294,13 @@ class Search:
         self._hopeless.add(self._state(depth, tops))
         return False
 
-    def _ordered(self, slot: Slot, options: tuple[Provider, ...]) -> Iterable[Provider]:
+    def _ordered(self, slot: FitSlot, options: tuple[Provider, ...]) -> Iterable[Provider]:
         if slot.group.suffix or not self.chosen or len(options) < 2:
             return options
         giving = {provider.uuid for provider in self.chosen}
         return sorted(options, key=lambda one: one.uuid not in giving)
 
-    def _fits(self, slot: Slot, provider: Provider) -> bool:
+    def _fits(self, slot: FitSlot, provider: Provider) -> bool:
         """Whether the provider can take this slot besides those it has taken already."""
         if self._isolate and slot.group.suffix and provider in self.chosen[self._unsuffixed :]:
             return False
@@ -309,13 +311,13 @@ class Search:
                     return False
         return not self._excluding or self._stock.give_at_once(provider, self._with(slot, provider))
 
-    def _with(self, slot: Slot, provider: Provider) -> dict[str, int]:
+    def _with(self, slot: FitSlot, provider: Provider) -> dict[str, int]:
         """What the provider would give of classes that exclude each other, with this slot."""
         return {
             name: self._taken[provider.uuid, name] + slot.resources.get(name, 0) for name in self._excluding
         }
 
-    def _take(self, slot: Slot, provider: Provider, sign: int) -> None:
+    def _take(self, slot: FitSlot, provider: Provider, sign: int) -> None:
         if sign > 0:
             self.chosen.append(provider)
         else:

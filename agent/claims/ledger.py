@@ -7,8 +7,8 @@ does not depend on how many there are.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from agent.claims.claim import Allocations, Claim, ClaimState, Explanation, Shortfall, Units
-from agent.claims.fit import Amounts, FreeUnits, Host, cover, fit
+from agent.claims.claim import Allocations, Claim, ClaimState, Fit, Shortfall, Units
+from agent.claims.fit import Amounts, FreeUnits, ProviderIndex, cover, fit
 from agent.claims.fit_search import Makings, Stock
 from agent.claims.numa.host_cells import HostCells
 from agent.claims.numa.memory_check import lacking
@@ -32,7 +32,7 @@ class Ledger:
     """
 
     def __init__(self, claims: Iterable[Claim] = ()) -> None:
-        self.host = Host.of(ProviderTree())
+        self.host = ProviderIndex.of(ProviderTree())
         self.claims: dict[str, Claim] = {}
         self.suspects: frozenset[str] = frozenset()
         self._others: dict[str, dict[str, Mapping[str, int]]] = {}
@@ -56,7 +56,7 @@ class Ledger:
 
     def refresh(
         self,
-        host: Host,
+        host: ProviderIndex,
         held: Held,
         units: FreeUnits,
         cells: HostCells | None = None,
@@ -138,7 +138,7 @@ class Ledger:
     def name(self, consumer: str, units: Units | None, bound: Mapping[str, str] | None = None) -> None:
         """From now on the consumer gets just these units of their classes, and no others; None: as all do.
 
-        `bound`: see `Host`.
+        `bound`: see `ProviderIndex`.
         """
         self._named.pop(consumer, None)
         self._bound.pop(consumer, None)
@@ -221,7 +221,7 @@ class Ledger:
 
     # Questions
 
-    def fit(self, request: ClaimRequest) -> Explanation:
+    def fit(self, request: ClaimRequest) -> Fit:
         """Where the request fits, leaving aside what its consumer holds already."""
         own = self._own(request.consumer)
         used = self._without(own) if own else self._used
@@ -229,7 +229,7 @@ class Ledger:
         cells = self._cells.stock(request.consumer, self.moving(), self._others)
         return self._with_makings(fit(request, self._host_for(request.consumer), used, units, cells))
 
-    def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Explanation:
+    def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
         """Whether what the consumer holds covers its request; `exact`: its units must be free, too."""
         classes = {name for amounts in held.values() for name in amounts}
         units = self._free_units(classes, request.consumer) if exact else {}
@@ -251,7 +251,7 @@ class Ledger:
         cells = self._cells.stock(guest.uuid, self.moving(), self._others)
         return lacking(guest, self.claims.get(guest.uuid), cells, stock)
 
-    def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Explanation:
+    def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Fit:
         """Where the request of a moving instance fits, while what it has on this host goes to the migration.
 
         `held` is all that the instance has. What of it is on providers shared with this host stays its own,
@@ -299,7 +299,7 @@ class Ledger:
             if self.host.is_own(uuid)
         )
 
-    def _with_makings(self, found: Explanation) -> Explanation:
+    def _with_makings(self, found: Fit) -> Fit:
         """With what is to be made for its units that do not exist yet."""
         makings = {
             unit: makings[unit]
@@ -311,7 +311,7 @@ class Ledger:
         }
         return replace(found, makings=makings) if makings else found
 
-    def _host_for(self, consumer: str) -> Host:
+    def _host_for(self, consumer: str) -> ProviderIndex:
         bound = self._bound.get(consumer)
         return replace(self.host, bound=bound) if bound else self.host
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from agent.claims.claim import Shortfall
-from agent.claims.fit_search import STEPS_MAX, Host, Search, Slot, Stock, one_of
+from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, ProviderIndex, Stock, one_of
 from agent.claims.request import ClaimRequest
 from agent.tree import Provider
 
 
 def shortfalls(
-    request: ClaimRequest, stock: Stock, slots: list[Slot], search: Search
+    request: ClaimRequest, stock: Stock, slots: list[FitSlot], search: FitSearch
 ) -> tuple[Shortfall, ...]:
     """At least one; `search` is the one that failed."""
     alone = tuple(short for slot in slots if not slot.options for short in _of_slot(slot, stock))
@@ -19,16 +19,16 @@ def shortfalls(
         asked = sum(request.resources.values())
         reason = f"no arrangement was found within {STEPS_MAX} steps; ask for fewer groups at once"
         return (_at(stock.host.root, "", asked, 0, reason),)
-    if Search(request, stock, slots, traits=False).run():
+    if FitSearch(request, stock, slots, traits=False).run():
         return tuple(_of_traits(stock, slots))
-    if Search(request, stock, slots, subtrees=False).run():
+    if FitSearch(request, stock, slots, subtrees=False).run():
         return tuple(_of_subtrees(request, stock, slots))
-    if Search(request, stock, slots, isolated=False).run():
+    if FitSearch(request, stock, slots, isolated=False).run():
         return tuple(_of_isolation(stock, slots))
     return tuple(_of_crowding(stock, slots))
 
 
-def _of_slot(slot: Slot, stock: Stock) -> Iterator[Shortfall]:
+def _of_slot(slot: FitSlot, stock: Stock) -> Iterator[Shortfall]:
     """A slot that no provider can serve even by itself."""
     candidates = [
         one for one in stock.host.providers if any(name in one.inventories for name in slot.resources)
@@ -46,7 +46,7 @@ def _of_slot(slot: Slot, stock: Stock) -> Iterator[Shortfall]:
             yield _at(stock.host.root, name, amount, 0, _in_group(slot, _nothing(slot, stock.host)))
 
 
-def _nothing(slot: Slot, host: Host) -> str:
+def _nothing(slot: FitSlot, host: ProviderIndex) -> str:
     if host.root is None:
         return "the host has no inventory yet"
     if slot.resources:
@@ -56,11 +56,11 @@ def _nothing(slot: Slot, host: Host) -> str:
     return f"no provider of this host has {' and '.join(wanted)}"
 
 
-def _in_group(slot: Slot, reason: str) -> str:
+def _in_group(slot: FitSlot, reason: str) -> str:
     return f"group {slot.group.suffix!r}: {reason}" if slot.group.suffix else reason
 
 
-def _of_traits(stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
+def _of_traits(stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     unsuffixed = [slot for slot in slots if not slot.group.suffix]
     able = [provider for slot in unsuffixed for provider in slot.options]
     missing = [
@@ -75,7 +75,7 @@ def _of_traits(stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
         yield from _everywhere(slot, stock, reason)
 
 
-def _of_subtrees(request: ClaimRequest, stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
+def _of_subtrees(request: ClaimRequest, stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     for suffixes in request.same_subtree:
         called = ", ".join(map(repr, sorted(suffixes)))
         for slot in slots:
@@ -84,7 +84,7 @@ def _of_subtrees(request: ClaimRequest, stock: Stock, slots: list[Slot]) -> Iter
                 yield from _everywhere(slot, stock, reason)
 
 
-def _of_isolation(stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
+def _of_isolation(stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     suffixed = [slot for slot in slots if slot.group.suffix]
     within = {one.uuid for slot in suffixed for one in slot.options}
     reason = (
@@ -95,7 +95,7 @@ def _of_isolation(stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
         yield from _everywhere(slot, stock, reason)
 
 
-def _of_crowding(stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
+def _of_crowding(stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     """Each slot fits by itself; what several ask for is not there for all of them."""
     for name in dict.fromkeys(name for slot in slots for name in slot.resources):
         askers = [slot for slot in slots if name in slot.resources]
@@ -108,7 +108,7 @@ def _of_crowding(stock: Stock, slots: list[Slot]) -> Iterator[Shortfall]:
             yield _at(provider, name, asked, free, f"the groups {called} together ask for more than fits")
 
 
-def _everywhere(slot: Slot, stock: Stock, reason: str) -> Iterator[Shortfall]:
+def _everywhere(slot: FitSlot, stock: Stock, reason: str) -> Iterator[Shortfall]:
     for name, amount in (slot.resources or {"": 0}).items():
         for provider in slot.options:
             yield _at(provider, name, amount, stock.free(provider, name), _in_group(slot, reason))

@@ -29,7 +29,7 @@ def add_doctor_command(
 def doctor(args: Namespace) -> ExitCode:
     from agent.cli.client import SOCKET_DEFAULT
     from agent.cli.commands import paths
-    from agent.doctor.check import Verdict, worst
+    from agent.doctor.check import CheckVerdict, worst
     from agent.doctor.examine import examine
 
     def ask(socket: str) -> object:
@@ -44,7 +44,7 @@ def doctor(args: Namespace) -> ExitCode:
             tell(f"looking at the host; {len(checks)} checks done, the last one: {check.name}")
     answer = {"checks": [each.to_json() for each in checks]}
     Output(args.output).show(answer, lambda style: _lines(answer["checks"], style))
-    return ExitCode.FAILED if worst(checks) is Verdict.BAD else ExitCode.DONE
+    return ExitCode.FAILED if worst(checks) is CheckVerdict.BAD else ExitCode.DONE
 
 
 def _lines(checks: Sequence[dict[str, str]], style: Style) -> Iterator[str]:

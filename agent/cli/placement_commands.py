@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 def serve(args: Namespace) -> ExitCode:
     from agent.placement.embedded import DatabaseError
-    from agent.placement.embedded.http.auth import DoorError
+    from agent.placement.embedded.http.auth import ServeError
     from agent.placement.embedded.http.serve import serve as run
     from agent.systemd import log_setup
     from agent.systemd.notify import Notifier
@@ -41,7 +41,7 @@ def serve(args: Namespace) -> ExitCode:
             tls_key=args.tls_key,
             on_ready=lambda addresses: notifier.ready(f"serving placement at {', '.join(addresses)}"),
         )
-    except DoorError as error:
+    except ServeError as error:
         raise SettingsError(str(error)) from error
     except DatabaseError as error:
         raise StateError(str(error), path=str(error.path)) from error

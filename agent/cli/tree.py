@@ -8,7 +8,7 @@ from agent.cli.terminal import Style, plain
 BAR_CELLS = 20
 NEARLY_FULL = 0.75
 
-Provider = dict[str, Any]
+JsonProvider = dict[str, Any]
 
 
 class _Marks(NamedTuple):
@@ -27,7 +27,7 @@ GAP = "   "
 class _Row(NamedTuple):
     """A provider in its place: what stands before its name, and before all that is inside of it."""
 
-    provider: Provider
+    provider: JsonProvider
     before: str
     inner: str
 
@@ -40,7 +40,7 @@ class _Columns(NamedTuple):
     capacity: int
 
 
-def tree_lines(providers: Sequence[Provider], style: Style, *, traits: bool = False) -> Iterator[str]:
+def tree_lines(providers: Sequence[JsonProvider], style: Style, *, traits: bool = False) -> Iterator[str]:
     """`providers` as GET /v1/tree gives them; one whose parent is not among them is drawn as a root."""
     marks = BOXES if style.unicode else ASCII
     rows = _rows(providers, marks)
@@ -52,9 +52,9 @@ def tree_lines(providers: Sequence[Provider], style: Style, *, traits: bool = Fa
             yield row.inner + line
 
 
-def _rows(providers: Sequence[Provider], marks: _Marks) -> list[_Row]:
+def _rows(providers: Sequence[JsonProvider], marks: _Marks) -> list[_Row]:
     known = {provider["uuid"] for provider in providers}
-    children: dict[str | None, list[Provider]] = {}
+    children: dict[str | None, list[JsonProvider]] = {}
     for provider in providers:
         parent = provider["parent_provider_uuid"]
         children.setdefault(parent if parent in known else None, []).append(provider)
@@ -79,7 +79,7 @@ def _columns(rows: Sequence[_Row]) -> _Columns:
     return _Columns(*(max((width[column] for width in widths), default=0) for column in range(3)))
 
 
-def _classes(provider: Provider) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
+def _classes(provider: JsonProvider) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
     """Resource class, used, capacity, inventory; a class in use that is not there any more has capacity 0."""
     for name, used in provider["usages"].items():
         inventory = provider["inventories"].get(name, {})

@@ -15,7 +15,7 @@ from typing import Self
 from agent.errors import SettingsError
 
 
-class Role(IntEnum):
+class ApiRole(IntEnum):
     """Each role may do what the ones below it may."""
 
     NONE = 0
@@ -66,17 +66,17 @@ class Access:
             admins=Principals(told.uids | {0, os.geteuid()}, told.gids),
         )
 
-    def role_of(self, uid: int, gid: int) -> Role:
+    def role_of(self, uid: int, gid: int) -> ApiRole:
         """The highest role of a user; its supplementary groups are the ones that the system knows of it."""
         gids = self._groups_of(uid, gid)
         for role, principals in (
-            (Role.ADMIN, self.admins),
-            (Role.CLAIMER, self.claimers),
-            (Role.READER, self.readers),
+            (ApiRole.ADMIN, self.admins),
+            (ApiRole.CLAIMER, self.claimers),
+            (ApiRole.READER, self.readers),
         ):
             if principals.has(uid, gids):
                 return role
-        return Role.NONE
+        return ApiRole.NONE
 
     def _groups_of(self, uid: int, gid: int) -> frozenset[int]:
         # Only when a group counts: the user database may be a directory server far away.

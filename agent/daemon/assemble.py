@@ -12,14 +12,14 @@ from agent.gate.gate import Gate
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
 from agent.reconcile.placement_home import arrive, place
-from agent.reconcile.reconciler import Reporter
-from agent.reconcile.reshape_runner import Reshaping
-from agent.reconcile.tree_cache import Seen
+from agent.reconcile.reconciler import Reconciler
+from agent.reconcile.reshape_runner import ReshapeRunner
+from agent.reconcile.tree_cache import TreeCache
 from agent.state.identity import Identity
 from agent.state.journal import Journal
-from agent.status.condition import Condition, State
+from agent.status.condition import Condition, HostState
 from agent.status.metered_transport import MeteredTransport
-from agent.status.recorder import Observer
+from agent.status.recorder import Recorder
 from agent.tracker.tracker import ResourceTracker
 
 
@@ -27,7 +27,7 @@ class Assembled(NamedTuple):
     """`reporter` is what holds the driver: who lets go of the host closes it."""
 
     agent: HostAgent
-    reporter: Reporter
+    reporter: Reconciler
 
 
 def assemble(
@@ -36,9 +36,9 @@ def assemble(
     journal: Journal,
     driver: Driver,
     transport: Transport,
-    observer: Observer,
+    observer: Recorder,
     *,
-    turned: Callable[[State, str], None],
+    turned: Callable[[HostState, str], None],
     wake: Callable[[float], None],
     backoff: Backoff | None = None,
 ) -> Assembled:
@@ -50,15 +50,15 @@ def assemble(
     client = PlacementClient(MeteredTransport(transport, observer.meters))
     tracker = ResourceTracker(journal, client)
     here = place(settings.placement)
-    reporter = Reporter(
+    reporter = Reconciler(
         driver,
         client,
         tracker,
         journal,
         identity.uuid,
-        reshaping=Reshaping(client, tracker, journal, identity.uuid),
+        reshaping=ReshapeRunner(client, tracker, journal, identity.uuid),
         arrive=lambda: arrive(settings.state_path, client, here, tracker.claims().values()),
-        seen=Seen(settings.state_path, here),
+        seen=TreeCache(settings.state_path, here),
         provider_config=settings.provider_config,
     )
     auditor = Auditor(

@@ -11,7 +11,7 @@ from agent import __version__, log
 from agent.api.operations import Usages
 from agent.audit.auditor import Auditor, AuditReport
 from agent.backoff import Backoff
-from agent.claims.claim import Claim, Explanation
+from agent.claims.claim import Claim, Fit
 from agent.claims.parse_request import ClaimRequest
 from agent.config.settings import Settings, describe
 from agent.driver import Driver, Guest
@@ -24,19 +24,19 @@ from agent.errors import (
     StateError,
     UsageError,
 )
-from agent.gate.gate import Asked, Gate, Outcome, Verdict
+from agent.gate.gate import Asked, Gate, GateVerdict, Outcome
 from agent.moves.states import Move, MoveKind
 from agent.placement.client import PlacementClient
 from agent.providers.plan import Plan
 from agent.reconcile.pass_report import PassReport
-from agent.reconcile.reconciler import Reporter
+from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_request import Preview, ask
 from agent.reshape.receipt import Receipt
 from agent.state.identity import Identity
-from agent.status.condition import OWN, PLACEMENT, Condition, Fault, State
+from agent.status.condition import OWN, PLACEMENT, Condition, Fault, HostState
 from agent.status.health import PASS_STUCK_S
-from agent.status.host_status import HostSeeing, Seeing
-from agent.status.recorder import Observer
+from agent.status.host_status import AgentStatus, HostStatus
+from agent.status.recorder import Recorder
 from agent.tracker.register import entered
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
@@ -60,14 +60,14 @@ class HostAgent:
         self,
         settings: Settings,
         identity: Identity,
-        reporter: Reporter,
+        reporter: Reconciler,
         tracker: ResourceTracker,
         client: PlacementClient,
         condition: Condition,
         wake: Callable[[float], None],
         prove: Callable[[], None],
         auditor: Auditor,
-        observer: Observer,
+        observer: Recorder,
         gate: Gate,
         backoff: Backoff | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class HostAgent:
         self._last: PassReport | None = None
         self._problems: tuple[str, ...] = ()
         self._observer = observer
-        self._seeing = HostSeeing(
+        self._seeing = AgentStatus(
             tracker,
             reporter,
             condition,
@@ -133,7 +133,7 @@ class HostAgent:
 
     def audit_job(self) -> None:
         """The audit on its schedule; heals what is provably ours, where the settings let it."""
-        if self.condition.state is not State.READY or self._spares_placement():
+        if self.condition.state is not HostState.READY or self._spares_placement():
             return
         try:
             report = self._auditor.audit(heal_own=self.settings.audit_heal_own, looks=1)
@@ -198,7 +198,7 @@ class HostAgent:
             return
         self._tell_problems(report.problems)
         LOG.info(report.sentence, fields={name: getattr(report, name) for name in _TOLD})
-        if self.condition.state is not State.STOPPING:
+        if self.condition.state is not HostState.STOPPING:
             self._tracker.open()
         if report.pending is not None:
             self.condition.degraded(Fault(RESHAPE, report.pending.message))
@@ -207,7 +207,7 @@ class HostAgent:
         self._backoff.succeeded()
         if self._reporter.due:
             self._wake(AT_ONCE_S)
-        if self.condition.state is not State.STOPPING:
+        if self.condition.state is not HostState.STOPPING:
             self.condition.ready(f"{self._identity.name} with {report.providers} providers; claims are open.")
 
     def _recover(self) -> PlimsollError | None:
@@ -264,7 +264,7 @@ class HostAgent:
     # Operations
 
     @property
-    def seeing(self) -> Seeing:
+    def seeing(self) -> HostStatus:
         return self._seeing
 
     def status(self) -> dict[str, Any]:
@@ -300,7 +300,7 @@ class HostAgent:
         with self._writing(), self._observer.claiming(request):
             return self._tracker.claim(self._entered(request)).claim
 
-    def explain(self, request: ClaimRequest) -> Explanation:
+    def explain(self, request: ClaimRequest) -> Fit:
         return self._tracker.explain(self._entered(request))
 
     def _entered(self, request: ClaimRequest) -> ClaimRequest:
@@ -328,7 +328,7 @@ class HostAgent:
             self._wake(max(AT_ONCE_S, self._backoff.left_s()))
         return released
 
-    def gate(self, asked: Asked) -> Verdict:
+    def gate(self, asked: Asked) -> GateVerdict:
         with self._writing(), self._observer.gating() as decided:
             verdict = self._gate.decide(asked)
             decided(verdict.outcome)
@@ -337,7 +337,7 @@ class HostAgent:
             self._wake(AT_ONCE_S)
         return verdict
 
-    def claim_running(self) -> tuple[tuple[Guest, Verdict | Refused], ...]:
+    def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         return self._gate.claim_running(self._reporter.guests_now())
 
     def moves(self) -> tuple[Move, ...]:
@@ -358,7 +358,7 @@ class HostAgent:
             return self._tracker.mover.revert(migration, instance=instance, now=now)
 
     def audit(self, *, heal: bool) -> AuditReport:
-        if self.condition.state is State.STARTING:
+        if self.condition.state is HostState.STARTING:
             raise UsageError(f"There is nothing to audit: {STARTING}.")
         report = self._auditor.audit(heal_own=heal, heal_all=heal)
         self._after_audit(report)

@@ -9,9 +9,9 @@ from agent.config.settings import Settings
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.reconcile.placement_home import arrive, place
-from agent.reconcile.reconciler import Reporter
+from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_request import Preview, ask
-from agent.reconcile.reshape_runner import Reshaping
+from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reshape.receipt import Receipt
 from agent.state.identity import establish
 from agent.state.journal import Journal
@@ -19,7 +19,7 @@ from agent.tracker.tracker import ResourceTracker
 
 
 def preview_reshape(told: Settings, undo: str | None) -> Preview:
-    """See `Reporter.preview_reshape`. Raises StateError while the agent is running."""
+    """See `Reconciler.preview_reshape`. Raises StateError while the agent is running."""
     with _reporter(told) as (reporter, _):
         return reporter.preview_reshape(undo)
 
@@ -31,7 +31,7 @@ def reshape(told: Settings, undo: str | None) -> tuple[Receipt, ...]:
 
 
 @contextmanager
-def _reporter(told: Settings) -> Iterator[tuple[Reporter, Reshaping]]:
+def _reporter(told: Settings) -> Iterator[tuple[Reconciler, ReshapeRunner]]:
     """The daemon's parts without its threads and sockets. The journal's lock keeps the daemon out."""
     with ExitStack() as stack:
         journal = stack.enter_context(closing(Journal.open(told.state_path)))
@@ -44,9 +44,9 @@ def _reporter(told: Settings) -> Iterator[tuple[Reporter, Reshaping]]:
         transport = open_transport(told.placement.kind, state_dir=told.state_path, options=unserved)
         client = stack.enter_context(closing(PlacementClient(transport)))
         tracker = ResourceTracker(journal, client)
-        reshaping = Reshaping(client, tracker, journal, identity.uuid)
+        reshaping = ReshapeRunner(client, tracker, journal, identity.uuid)
         yield (
-            Reporter(
+            Reconciler(
                 driver,
                 client,
                 tracker,

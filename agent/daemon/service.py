@@ -26,10 +26,10 @@ from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, St
 from agent.placement.connect import open_transport
 from agent.state.identity import NAME_FILE, Identity, establish
 from agent.state.journal import Journal
-from agent.status.condition import State
+from agent.status.condition import HostState
 from agent.status.listener import HttpListener
 from agent.status.metrics import Meters
-from agent.status.recorder import Observer
+from agent.status.recorder import Recorder
 from agent.systemd import log_setup
 from agent.systemd.notify import Notifier
 
@@ -138,7 +138,7 @@ class Service:
             told.placement.kind, state_dir=told.state_path, options=asdict(told.placement)
         )
         self._stack.callback(transport.close)
-        self._observer = Observer(meters, journal.note)
+        self._observer = Recorder(meters, journal.note)
         self._agent, reporter = assemble(
             told,
             identity,
@@ -208,7 +208,7 @@ class Service:
     def _broken(self, job: str, error: BaseException) -> None:
         self._agent.broken(job, error)
 
-    def _changed(self, state: State, sentence: str) -> None:
+    def _changed(self, state: HostState, sentence: str) -> None:
         self._notifier.status(f"{state}: {sentence}")
         self._observer.turned(state, sentence)
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """GOOD; WARNING: the agent runs, but not as well as it could; BAD: it does not run, or not for long."""
 
     GOOD = "good"
@@ -15,11 +15,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """`name` is one word; `sentence` says what was found, `remedy` what to do where it is not good."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckVerdict
     sentence: str
     remedy: str = ""
 
@@ -32,18 +32,18 @@ class Check:
         }
 
 
-def good(name: str, sentence: str) -> Check:
-    return Check(name, Verdict.GOOD, sentence)
+def good(name: str, sentence: str) -> DoctorCheck:
+    return DoctorCheck(name, CheckVerdict.GOOD, sentence)
 
 
-def warning(name: str, sentence: str, remedy: str) -> Check:
-    return Check(name, Verdict.WARNING, sentence, remedy)
+def warning(name: str, sentence: str, remedy: str) -> DoctorCheck:
+    return DoctorCheck(name, CheckVerdict.WARNING, sentence, remedy)
 
 
-def bad(name: str, sentence: str, remedy: str) -> Check:
-    return Check(name, Verdict.BAD, sentence, remedy)
+def bad(name: str, sentence: str, remedy: str) -> DoctorCheck:
+    return DoctorCheck(name, CheckVerdict.BAD, sentence, remedy)
 
 
-def worst(checks: Iterable[Check]) -> Verdict:
-    order = list(Verdict)
-    return max((each.verdict for each in checks), key=order.index, default=Verdict.GOOD)
+def worst(checks: Iterable[DoctorCheck]) -> CheckVerdict:
+    order = list(CheckVerdict)
+    return max((each.verdict for each in checks), key=order.index, default=CheckVerdict.GOOD)

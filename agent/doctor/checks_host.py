@@ -15,7 +15,7 @@ from pathlib import Path
 from agent import __version__
 from agent.config.options import driver_class
 from agent.config.settings import Settings
-from agent.doctor.check import Check, bad, good, warning
+from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.driver import Driver
 from agent.errors import DriverError, SettingsError
 
@@ -26,7 +26,7 @@ KVM = Path("/dev/kvm")
 IOMMU_GROUPS = Path("/sys/kernel/iommu_groups")
 
 
-def versions() -> Check:
+def versions() -> DoctorCheck:
     told = f"plimsoll {__version__}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     with suppress(importlib.metadata.PackageNotFoundError):
         told += f", libvirt-python {importlib.metadata.version('libvirt-python')}"
@@ -36,7 +36,7 @@ def versions() -> Check:
     return good("versions", f"{told}.")
 
 
-def clock() -> Check:
+def clock() -> DoctorCheck:
     """Whether the kernel's clock is kept right: adjtimex(2) answers TIME_ERROR where nobody does that."""
     libc = ctypes.CDLL(None, use_errno=True)
     state = libc.adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
@@ -51,7 +51,7 @@ def clock() -> Check:
     return good("clock", "The clock is synchronised.")
 
 
-def hypervisor(settings: Settings) -> Iterator[Check]:
+def hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
     """Connects as the agent would, and reads the host's cells and its guests. Keeps nothing."""
     name = settings.compute_driver
     try:
@@ -75,7 +75,7 @@ def hypervisor(settings: Settings) -> Iterator[Check]:
         yield from _kernel(settings)
 
 
-def _asked(name: str, driver: Driver) -> Check:
+def _asked(name: str, driver: Driver) -> DoctorCheck:
     topology, guests = driver.topology(), driver.guests()
     cpus = len(frozenset().union(*(cell.cpus for cell in topology.cells)))
     unread = [each for each in guests if each.problem]
@@ -88,7 +88,7 @@ def _asked(name: str, driver: Driver) -> Check:
     return good("driver", told)
 
 
-def _kernel(settings: Settings) -> Iterator[Check]:
+def _kernel(settings: Settings) -> Iterator[DoctorCheck]:
     if not KVM.exists():
         yield warning(
             "kvm",
@@ -111,7 +111,7 @@ GROUP = "libvirt"
 SYSTEM_URI = "qemu:///system"
 
 
-def at_libvirt(settings: Settings) -> Iterator[Check]:
+def at_libvirt(settings: Settings) -> Iterator[DoctorCheck]:
     """Nothing where it is not asked for, or where the agent has not run yet: it is who the state directory is
     of."""
     options = settings.driver.options.get("libvirt", {})

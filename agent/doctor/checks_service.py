@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.config.settings import Settings
-from agent.doctor.check import Check, bad, good, warning
+from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.errors import DaemonUnreachable, PlimsollError
 from agent.placement.connect import open_transport
 from agent.placement.ping import ping
@@ -15,7 +15,7 @@ from agent.placement.ping import ping
 UNIT = "plimsoll-agent"
 
 
-def agent(socket: Path, ask: Any) -> Iterator[Check]:
+def agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
     """`ask(socket path)` is GET /v1/status; see the local API."""
     try:
         status = ask(str(socket))
@@ -45,7 +45,7 @@ def _closed_to_us(socket: Path) -> bool:
         return True
 
 
-def placement(settings: Settings) -> Iterator[Check]:
+def placement(settings: Settings) -> Iterator[DoctorCheck]:
     """A remote one is asked what it is and whether the agent may do its work there; nothing is written."""
     if settings.placement.kind != "remote":
         yield good("placement", "It is the embedded one, in the state directory.")

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from agent.doctor.check import Check, bad, good, warning
+from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.durable.files import OWNER_ONLY
 from agent.errors import IdentityError
 from agent.state.identity import ID_FILE, NAME_FILE, establish
@@ -21,7 +21,7 @@ DATABASES = ("agent.db", "placement.db")
 MEBIBYTE = 1024 * 1024
 
 
-def state_directory(path: Path) -> Iterator[Check]:
+def state_directory(path: Path) -> Iterator[DoctorCheck]:
     """The directory: there, nobody else's to write, with room. What is in it is looked at by the others."""
     try:
         found = path.stat()
@@ -53,7 +53,7 @@ def state_directory(path: Path) -> Iterator[Check]:
     yield _room(path)
 
 
-def _room(path: Path) -> Check:
+def _room(path: Path) -> DoctorCheck:
     free = shutil.disk_usage(path).free
     sentence = f"{free // MEBIBYTE} MiB are free on the file system of {path}."
     remedy = "Make room there: claims are refused when their journal cannot be written."
@@ -64,7 +64,7 @@ def _room(path: Path) -> Check:
     return good("disk", sentence)
 
 
-def identity(path: Path, host: str) -> Check:
+def identity(path: Path, host: str) -> DoctorCheck:
     """Writes nothing: a host without a uuid is given one at the agent's first start."""
     try:
         if not (path / ID_FILE).exists():
@@ -87,7 +87,7 @@ def identity(path: Path, host: str) -> Check:
     return good("identity", f"This host is {found.name}, {found.uuid}.")
 
 
-def databases(path: Path) -> Iterator[Check]:
+def databases(path: Path) -> Iterator[DoctorCheck]:
     """Each database, read only, also while the agent works with it."""
     for name in DATABASES:
         file = path / name
@@ -95,7 +95,7 @@ def databases(path: Path) -> Iterator[Check]:
             yield _database(file)
 
 
-def _database(file: Path) -> Check:
+def _database(file: Path) -> DoctorCheck:
     remedy = (
         "Stop the agent, keep the file for a look, and restore it from a backup "
         "(docs: upgrading, backups); what is left of it can be listed with `sqlite3 FILE .recover`."

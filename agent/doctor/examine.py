@@ -6,7 +6,7 @@ from typing import Any
 
 from agent.config.settings import load
 from agent.doctor import checks_host, checks_service, checks_state
-from agent.doctor.check import Check, bad, good
+from agent.doctor.check import DoctorCheck, bad, good
 from agent.errors import SettingsError
 
 
@@ -15,7 +15,7 @@ def examine(
     config_dirs: Sequence[Path],
     ask: Callable[[str], Any],
     socket: str | None = None,
-) -> Iterator[Check]:
+) -> Iterator[DoctorCheck]:
     """Each check as it is made; the slow ones, which ask somebody else, are the last. Writes nothing.
 
     `socket` is where the agent is asked, if not where the settings say.

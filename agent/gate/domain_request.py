@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Allocations, Claim, Units
-from agent.claims.fit import Host
+from agent.claims.fit import ProviderIndex
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, UsedUnit
 
@@ -29,7 +29,7 @@ class Wanted:
     bound: Mapping[str, str] = field(default_factory=dict)
 
 
-def wanted(guest: Guest, host: Host, devices: Mapping[str, str], cells: Mapping[int, str]) -> Wanted:
+def wanted(guest: Guest, host: ProviderIndex, devices: Mapping[str, str], cells: Mapping[int, str]) -> Wanted:
     """`devices` is {device: provider uuid}, `cells` {cell: uuid of the provider that has its memory}.
 
     Each named unit comes from its own provider, in a group of its own, and with it the memory that must be
@@ -70,7 +70,7 @@ def wanted(guest: Guest, host: Host, devices: Mapping[str, str], cells: Mapping[
     return Wanted(request, named, tuple(unmanaged), memory, bound)
 
 
-def _memory(guest: Guest, host: Host, cells: Mapping[int, str]) -> dict[str, int]:
+def _memory(guest: Guest, host: ProviderIndex, cells: Mapping[int, str]) -> dict[str, int]:
     """{provider uuid: MiB} where cells are reported, and all of its memory is bound, each part to one."""
     found: dict[str, int] = {}
     for each in guest.memory:

@@ -60,7 +60,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateVerdict:
     """`consumer` is the guest's uuid; `sentence` is for people."""
 
     outcome: Outcome
@@ -88,7 +88,7 @@ class Gate:
         self._new_uuid = new_uuid
         self._ending = Ending(tracker, client, clock)
 
-    def decide(self, asked: Asked) -> Verdict:
+    def decide(self, asked: Asked) -> GateVerdict:
         """Raises Refused where the guest may not start; UsageError for XML that makes no sense;
         DriverUnavailable, PlacementError, StateError."""
         match asked.operation, asked.sub_operation:
@@ -98,7 +98,9 @@ class Gate:
                 return self._come_in(self._read(asked.xml))
             case "release", "end":
                 return self._leave(self._read(asked.xml))
-        return Verdict(Outcome.IGNORED, None, f"nothing is done at {asked.operation} {asked.sub_operation}")
+        return GateVerdict(
+            Outcome.IGNORED, None, f"nothing is done at {asked.operation} {asked.sub_operation}"
+        )
 
     def _read(self, xml: str) -> Guest:
         try:
@@ -106,13 +108,13 @@ class Gate:
         except DriverDataError as error:
             raise UsageError(error.message) from error
 
-    def claim_running(self, guests: Collection[Guest]) -> tuple[tuple[Guest, Verdict | Refused], ...]:
+    def claim_running(self, guests: Collection[Guest]) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         """Claim for the guests that run and have no claim, as if each started now.
 
         Raises ClaimsClosed, PlacementError.
         """
         claims = self._tracker.claims()
-        found: list[tuple[Guest, Verdict | Refused]] = []
+        found: list[tuple[Guest, GateVerdict | Refused]] = []
         for guest in guests:
             if guest.state in ABSENT or guest.uuid in claims or guest.problem is not None:
                 continue
@@ -126,7 +128,7 @@ class Gate:
 
     # A guest starts
 
-    def _enter(self, guest: Guest) -> Verdict:
+    def _enter(self, guest: Guest) -> GateVerdict:
         self._ending.comes(guest)
         with self._tracker.register.lock:
             moves = self._tracker.register.move_of(guest.uuid) is not None
@@ -208,11 +210,11 @@ class Gate:
             LOG.info("For %s no disk space is claimed: %s.", guest.name, guest.problem)
         return asked
 
-    def _claim(self, asked: Wanted) -> Verdict:
+    def _claim(self, asked: Wanted) -> GateVerdict:
         with self._naming(asked):
             return _verdict(Outcome.CLAIMED, self._tracker.claim(asked.request).claim)
 
-    def _claim_anew(self, present: Claim, asked: Wanted) -> Verdict:
+    def _claim_anew(self, present: Claim, asked: Wanted) -> GateVerdict:
         """Its domain was changed since it was claimed for: only if the new claim fits the old one goes."""
         closed = self._tracker.closed_reason
         if closed is not None:
@@ -253,7 +255,7 @@ class Gate:
 
     # A guest comes in
 
-    def _come_in(self, guest: Guest) -> Verdict:
+    def _come_in(self, guest: Guest) -> GateVerdict:
         """As a move where the instance holds something elsewhere; else it starts here as any other does."""
         self._ending.comes(guest)
         self._end_before(guest.uuid)
@@ -269,7 +271,7 @@ class Gate:
         asked = self._wanted(as_large_as_before(guest, {**before.elsewhere, **before.shared}))
         with self._expecting(guest, asked), self._naming(asked):
             move = self._tracker.move(asked.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
-        return Verdict(
+        return GateVerdict(
             Outcome.MOVING, guest.uuid, f"{called(asked.request)} comes in by migration {move.migration}"
         )
 
@@ -286,18 +288,18 @@ class Gate:
 
     # A guest goes
 
-    def _leave(self, guest: Guest) -> Verdict:
+    def _leave(self, guest: Guest) -> GateVerdict:
         self._ending.went(guest)
-        return Verdict(Outcome.NOTED, guest.uuid, f"{guest.name} ({guest.uuid}) has gone")
+        return GateVerdict(Outcome.NOTED, guest.uuid, f"{guest.name} ({guest.uuid}) has gone")
 
     def settle(self, guests: Collection[Guest], at: float) -> None:
         """See `Ending.settle`."""
         self._ending.settle(guests, at)
 
 
-def _verdict(outcome: Outcome, claim: Claim) -> Verdict:
+def _verdict(outcome: Outcome, claim: Claim) -> GateVerdict:
     told = amounts(claim.request.resources)
-    return Verdict(outcome, claim.consumer, f"{called(claim.request)} holds {told}")
+    return GateVerdict(outcome, claim.consumer, f"{called(claim.request)} holds {told}")
 
 
 def _other_claim(present: Claim, asked: Wanted) -> ClaimConflict:

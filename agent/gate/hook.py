@@ -34,7 +34,7 @@ class Silent(Exception):
     """No decision was to be had; the settings say what becomes of the guest."""
 
 
-class Refused(Exception):
+class StartRefused(Exception):
     """The guest may not start; the message says why."""
 
 
@@ -81,7 +81,7 @@ def main(argv: list[str], config_path: str) -> int:
         say(SYSLOG_WARNING, problem)
     try:
         ask(config, operation, sub_operation)
-    except Refused as refused:
+    except StartRefused as refused:
         if decides:
             return refuse(name, str(refused))
         say(SYSLOG_NOTICE, f"{operation} of {name}: {refused}")
@@ -117,7 +117,7 @@ def ask(config: Config, operation: str, sub_operation: str) -> None:
         return
     if status in CLOSED_STATUSES or not 400 <= status < 500:
         raise Silent(message_of(answer) or f"the agent answered with status {status}")
-    raise Refused(message_of(answer) or f"the agent answered with status {status}")
+    raise StartRefused(message_of(answer) or f"the agent answered with status {status}")
 
 
 def left(ends: float) -> float:
@@ -139,7 +139,7 @@ def read_xml(ends: float) -> str:
         parts.append(chunk)
         size += len(chunk)
         if size > XML_MAX:
-            raise Refused(f"its XML has more than {XML_MAX} bytes")
+            raise StartRefused(f"its XML has more than {XML_MAX} bytes")
     raise TimeoutError
 
 

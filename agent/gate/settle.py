@@ -15,7 +15,7 @@ from agent.claims.refusal import called
 from agent.driver import Guest, GuestState
 from agent.errors import DoesNotFit, PlacementError, PlacementUnavailable, Refused
 from agent.gate.domain_request import DISK, GATE_USER, is_gates, with_disk
-from agent.moves.states import Move, MoveState, Role
+from agent.moves.states import Move, MoveRole, MoveState
 from agent.placement.client import PlacementClient
 from agent.tracker.follow_guest import grow
 from agent.tracker.tracker import ResourceTracker
@@ -111,7 +111,7 @@ class Ending:
             return claim.consumer in self._let_in
 
     def _settle_arrival(self, move: Move, guest: Guest | None, late: bool, left: Collection[str]) -> None:
-        if move.role is not Role.DESTINATION or move.state is not MoveState.BEGUN or not _is_gates(move):
+        if move.role is not MoveRole.DESTINATION or move.state is not MoveState.BEGUN or not _is_gates(move):
             return
         mover, migration = self._tracker.mover, move.migration
         if guest is not None and (guest.state in ARRIVED or (guest.state is GuestState.PAUSED and late)):
@@ -124,7 +124,7 @@ class Ending:
         """Whether guests of the gate have moved away: a definition that stays behind holds nothing."""
         found = False
         for move in moves:
-            if move.role is Role.SOURCE and move.old.request.user_id == GATE_USER:
+            if move.role is MoveRole.SOURCE and move.old.request.user_id == GATE_USER:
                 guest = here.get(move.instance)
                 if guest is None or guest.state in ABSENT:
                     self._tracker.gone(move.instance)

@@ -6,7 +6,7 @@ guest takes them out first, and puts others in at the destination.
 """
 
 from agent.claims.claim import Allocations
-from agent.claims.fit_search import FreeUnits, Host
+from agent.claims.fit_search import FreeUnits, ProviderIndex
 from agent.claims.request import ClaimRequest, is_device_group
 from agent.device_names import LIVE_MIGRATABLE, TYPES
 from agent.errors import Refused
@@ -15,7 +15,7 @@ _PORT = "SRIOV_NET_VF"
 
 
 def check_can_move_live(
-    request: ClaimRequest, allocations: Allocations, host: Host, offered: FreeUnits
+    request: ClaimRequest, allocations: Allocations, host: ProviderIndex, offered: FreeUnits
 ) -> None:
     """Raises Refused for a device, asked for by alias or on a provider of `allocations`, that cannot.
 

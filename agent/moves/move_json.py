@@ -2,7 +2,7 @@
 
 from agent.claims.claim_json import Json, claim_to_json, read_allocations, read_claim, read_since
 from agent.json_checks import read_choice, read_object, read_uuid
-from agent.moves.states import Move, MoveKind, MoveState, Role
+from agent.moves.states import Move, MoveKind, MoveRole, MoveState
 
 
 def move_to_json(move: Move) -> Json:
@@ -29,7 +29,7 @@ def read_move(value: object) -> Move:
         read_uuid(found.get("migration"), "migration"),
         read_uuid(found.get("instance"), "instance"),
         MoveKind(read_choice(found.get("kind"), "kind", list(MoveKind))),
-        Role(read_choice(found.get("role"), "role", list(Role))),
+        MoveRole(read_choice(found.get("role"), "role", list(MoveRole))),
         MoveState(read_choice(found.get("state"), "state", list(MoveState))),
         read_claim(found.get("old")),
         None if new is None else read_claim(new),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.claims.claim import Allocations
-from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveStep, Role
+from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveStep
 
 IsOwn = Callable[[str], bool]
 """Whether a provider is in this host's own tree."""
@@ -78,9 +78,9 @@ def ending(move: Move, instance: Allocations, migration: Allocations, is_own: Is
         return MoveStep.GONE
     here = _of(instance, is_own)
     old = _of(move.old.allocations, is_own)
-    if move.role is Role.DESTINATION:
+    if move.role is MoveRole.DESTINATION:
         return MoveStep.RESTORED if not here and instance == move.old.allocations else MoveStep.FREED
-    if move.role is Role.SOURCE:
+    if move.role is MoveRole.SOURCE:
         return MoveStep.RESTORED if here == old else MoveStep.FREED
     new = _of(move.new.allocations, is_own) if move.new else {}
     if old == new:
@@ -93,7 +93,7 @@ def overtaken(move: Move, instance: Allocations, is_own: IsOwn) -> bool:
 
     Then it has arrived here before: what is left of the move is to confirm it.
     """
-    if move.role is Role.SOURCE or any(is_own(uuid) for uuid in instance):
+    if move.role is MoveRole.SOURCE or any(is_own(uuid) for uuid in instance):
         return False
     return move.kind is MoveKind.REBUILD or bool(instance)
 
@@ -105,7 +105,7 @@ def undecided(move: Move, instance: Allocations, migration: Allocations, is_own:
     """
     if move.kind is MoveKind.REBUILD:
         return None
-    if migration and not instance and (move.role is Role.SOURCE or move.adopted):
+    if migration and not instance and (move.role is MoveRole.SOURCE or move.adopted):
         return "the instance holds nothing any more, and the migration still does"
     if migration and move.adopted and overtaken(move, instance, is_own):
         return "the instance lives on a third host by now, and the migration still holds its source"

@@ -28,7 +28,7 @@ class MoveKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Role(StrEnum):
+class MoveRole(StrEnum):
     """What this host is in a move: BOTH in a same-host resize and in a rebuild."""
 
     SOURCE = "source"
@@ -134,7 +134,7 @@ class Move:
     migration: str
     instance: str
     kind: MoveKind
-    role: Role
+    role: MoveRole
     state: MoveState
     old: Claim
     new: Claim | None
@@ -149,9 +149,9 @@ class Move:
     @property
     def leaves(self) -> bool:
         """Whether this host waits for the guest to go before it gives up what it has for the move."""
-        if self.role is Role.DESTINATION:
+        if self.role is MoveRole.DESTINATION:
             return self.state is MoveState.REVERTING
-        return self.role is Role.SOURCE and self.state is MoveState.CONFIRMING
+        return self.role is MoveRole.SOURCE and self.state is MoveState.CONFIRMING
 
 
 def next_turn(move: Move) -> str:
@@ -159,7 +159,7 @@ def next_turn(move: Move) -> str:
     if move.ended:
         return "nobody: it has ended"
     if move.state is MoveState.BEGUN:
-        where = "on this host" if move.role is Role.BOTH else "on either host"
+        where = "on this host" if move.role is MoveRole.BOTH else "on either host"
         return f"whoever began it: confirm or revert it, {where}"
     if move.state is MoveState.LEAVING:
         return "whoever runs the guest: remove it from this host"
@@ -197,16 +197,16 @@ _OLD_STATES: Mapping[MoveState, ClaimState] = {
 
 def _instance_claim(move: Move) -> Claim | None:
     if move.state is MoveState.REVERTED:
-        return None if move.role is Role.DESTINATION else move.old
+        return None if move.role is MoveRole.DESTINATION else move.old
     state = _NEW_STATES.get(move.state)
-    if move.role is Role.SOURCE or move.new is None or state is None:
+    if move.role is MoveRole.SOURCE or move.new is None or state is None:
         return None
     return replace(move.new, state=state)
 
 
 def _migration_claim(move: Move) -> Claim | None:
     state = _OLD_STATES.get(move.state)
-    if move.role is Role.DESTINATION or state is None:
+    if move.role is MoveRole.DESTINATION or state is None:
         return None
     return replace(
         move.old,

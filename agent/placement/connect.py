@@ -50,7 +50,7 @@ def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
 
 
 def _served(core: Any, options: Mapping[str, Any]) -> Any:
-    from agent.placement.embedded.http.auth import DoorError
+    from agent.placement.embedded.http.auth import ServeError
     from agent.placement.embedded.http.serve import Server
 
     def file(option: str) -> Path | None:
@@ -65,6 +65,6 @@ def _served(core: Any, options: Mapping[str, Any]) -> Any:
             tls_key=file("serve_tls_key"),
         )
         server.start()
-    except DoorError as error:
+    except ServeError as error:
         raise SettingsError(f"[placement] serve: {error}", group="placement", option="serve") from error
     return server

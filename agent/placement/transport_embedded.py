@@ -6,7 +6,7 @@ from agent.placement.embedded.core import Core
 from agent.placement.transport import Reply
 
 
-class Door(Protocol):
+class Stoppable(Protocol):
     """What serves the core to others."""
 
     def stop(self) -> None: ...
@@ -15,7 +15,7 @@ class Door(Protocol):
 class EmbeddedTransport:
     """A transport over an open core, which it closes, and before it the door that others come in by."""
 
-    def __init__(self, core: Core, door: Door | None = None) -> None:
+    def __init__(self, core: Core, door: Stoppable | None = None) -> None:
         self._core = core
         self._door = door
 

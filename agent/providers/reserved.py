@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.device_names import ONE_TIME_USE
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.providers.exclusive import Amounts, WaysOf, shared_out
 from agent.providers.resolve import Resolved
 from agent.tree import Inventory, Provider, ProviderTree
@@ -39,7 +39,7 @@ class Use:
 
 
 def reserved(
-    resolved: Resolved, current: ProviderTree, used: Amounts, moves: Collection[Move] = ()
+    resolved: Resolved, current: ProviderTree, used: Amounts, moves: Collection[MoveInstruction] = ()
 ) -> Resolved:
     """`resolved` with what must be reserved in its tree; `current` is what placement has.
 
@@ -62,7 +62,7 @@ def reserved(
     return replace(resolved, tree=tree, ways=ways, problems=tuple(told))
 
 
-def _reconfigured(resolved: Resolved, used: Amounts, moves: Collection[Move]) -> WaysOf:
+def _reconfigured(resolved: Resolved, used: Amounts, moves: Collection[MoveInstruction]) -> WaysOf:
     moving = {(move.from_resource_provider, name) for move in moves for name in move.moved_resources}
     found = {}
     for uuid, units in resolved.units.items():

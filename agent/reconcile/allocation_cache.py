@@ -13,7 +13,7 @@ Held = Mapping[str, Holders]
 """{provider uuid: its holders}"""
 
 
-class Holdings:
+class AllocationCache:
     """What placement was last seen to say, of the providers that have inventory."""
 
     def __init__(self, client: PlacementClient, tree: ProviderTree, held: Held) -> None:
@@ -47,7 +47,7 @@ class Holdings:
         return provider.generation, self._client.consumers_on(provider.uuid)
 
 
-class Sharing:
+class SharingProviders:
     """The sharing providers as they were last read."""
 
     def __init__(self, client: PlacementClient) -> None:

@@ -33,19 +33,19 @@ from agent.providers.provider_config import ProviderConfig
 from agent.providers.reserved import Use, reserved
 from agent.providers.resolve import Owned, Resolved, recognised, resolve
 from agent.providers.retained import Kept, going, keep_held
-from agent.reconcile.allocation_cache import Held, Holdings, Sharing
+from agent.reconcile.allocation_cache import AllocationCache, Held, SharingProviders
 from agent.reconcile.pass_report import PassReport, sentence_of
 from agent.reconcile.provider_config import Laying
 from agent.reconcile.reshape_request import Preview, preview
-from agent.reconcile.reshape_runner import Exact, Goal, Reshaping
-from agent.reconcile.tree_cache import Seen
+from agent.reconcile.reshape_runner import Exact, Goal, ReshapeRunner
+from agent.reconcile.tree_cache import TreeCache
 from agent.reshape.stage import staged
 from agent.tree import ProviderTree
 
 ATTEMPTS_MAX = 3
 
 
-class Memory(Protocol):
+class ReconcilerStore(Protocol):
     """Where the agent durably keeps what it has written to placement; each method raises StateError."""
 
     def owned(self) -> Owned: ...
@@ -76,7 +76,7 @@ class Tracker(Protocol):
     def in_use(self) -> Amounts: ...
 
 
-class Reporter:
+class Reconciler:
     """Runs passes, one at a time, from whichever thread; keeps what the last good one saw.
 
     `reshaping` does what a driver's move instructions, or an operator, ask for; without it nothing moves.
@@ -89,12 +89,12 @@ class Reporter:
         driver: Driver,
         client: PlacementClient,
         tracker: Tracker,
-        memory: Memory,
+        memory: ReconcilerStore,
         root_uuid: str,
         *,
-        reshaping: Reshaping | None = None,
+        reshaping: ReshapeRunner | None = None,
         arrive: Callable[[], None] = lambda: None,
-        seen: Seen | None = None,
+        seen: TreeCache | None = None,
         provider_config: ProviderConfig | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
@@ -124,8 +124,8 @@ class Reporter:
         before, held = seen.load() if seen is not None else (None, {})
         self._tree = before
         self._laying = Laying(root_uuid, provider_config)
-        self._sharing = Sharing(client)
-        self._holdings = Holdings(client, before or ProviderTree(), held)
+        self._sharing = SharingProviders(client)
+        self._holdings = AllocationCache(client, before or ProviderTree(), held)
 
     def running_s(self) -> float:
         """For how long the pass under way has been running, 0 if there is none."""
@@ -320,7 +320,7 @@ class Reporter:
 
     def _reshaped(
         self,
-        reshaping: Reshaping,
+        reshaping: ReshapeRunner,
         current: ProviderTree,
         goal: Goal,
         resolved: Resolved,

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.driver import Description, Move
+from agent.driver import Description, MoveInstruction
 from agent.errors import PlacementUnavailable, PlimsollError, ReshapeRefused, StateError
 from agent.placement.client import PlacementClient
 from agent.providers.resolve import Resolved
-from agent.reconcile.reshape_runner import Goal, Reshaping
-from agent.reconcile.undone_reshapes import Withholding
+from agent.reconcile.reshape_runner import Goal, ReshapeRunner
+from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Relocation
 from agent.tree import ProviderTree
@@ -43,7 +43,7 @@ class Preview:
     after: ProviderTree
     used_before: Used
     used_after: Used
-    moves: tuple[Move, ...]
+    moves: tuple[MoveInstruction, ...]
     relocations: tuple[Relocation, ...]
     refused: str | None
     receipts: tuple[Receipt, ...]
@@ -52,7 +52,7 @@ class Preview:
 
 
 def preview(
-    reshaping: Reshaping,
+    reshaping: ReshapeRunner,
     client: PlacementClient,
     seen: tuple[Description, ProviderTree, Resolved],
     undo: str | None,
@@ -90,7 +90,7 @@ def preview(
 
 
 def ask(
-    withholding: Withholding,
+    withholding: UndoneReshapes,
     look: Callable[[str], Report],
     undo: str | None,
 ) -> tuple[Receipt, ...]:

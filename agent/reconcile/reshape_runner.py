@@ -17,7 +17,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from agent.claims.claim import Allocations, Claim
-from agent.driver import Description, Guest, Move
+from agent.driver import Description, Guest, MoveInstruction
 from agent.errors import (
     ClaimConflict,
     PlacementConflict,
@@ -30,7 +30,7 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.plan import same_inventories
 from agent.providers.resolve import Owned, Resolved
 from agent.reconcile.reshape_outcome import done_after_all, expected, put_off, refused, was_done
-from agent.reconcile.undone_reshapes import Book, Withholding
+from agent.reconcile.undone_reshapes import ReshapeStore, UndoneReshapes
 from agent.reshape.numa_shares import located
 from agent.reshape.parking import parked
 from agent.reshape.plan import plan_reshape, touched
@@ -80,19 +80,19 @@ class Goal:
 
     tree: ProviderTree
     owned: Owned
-    moves: tuple[Move, ...] = ()
-    back: tuple[Move, ...] = ()
+    moves: tuple[MoveInstruction, ...] = ()
+    back: tuple[MoveInstruction, ...] = ()
     undoes: str | None = None
     told: tuple[str, ...] = ()
     parked: tuple[str, ...] = ()
 
     @property
-    def due(self) -> tuple[Move, ...]:
+    def due(self) -> tuple[MoveInstruction, ...]:
         return (*self.moves, *self.back)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProvedReshape:
     """A reshape that is proved: what was seen, and what follows from it.
 
     `generations` {provider uuid: generation}; `consumers` are those that hold something of what moves.
@@ -104,14 +104,14 @@ class Step:
     reshape: Reshape
 
 
-class Reshaping:
+class ReshapeRunner:
     """One for each pass' runner, which calls from one thread at a time."""
 
     def __init__(
         self,
         client: PlacementClient,
         tracker: Tracker,
-        book: Book,
+        book: ReshapeStore,
         root: str,
         *,
         clock: Callable[[], float] = time.time,
@@ -121,7 +121,7 @@ class Reshaping:
         self._client = client
         self._tracker = tracker
         self._book = book
-        self.withholding = Withholding(book)
+        self.withholding = UndoneReshapes(book)
         self._root = root
         self._clock = clock
         self._sleep = sleep
@@ -166,7 +166,7 @@ class Reshaping:
         )
 
     def _held_on_sources(
-        self, moves: Iterable[Move], current: ProviderTree, desired: ProviderTree
+        self, moves: Iterable[MoveInstruction], current: ProviderTree, desired: ProviderTree
     ) -> dict[str, Mapping[str, Mapping[str, int]]]:
         """Who holds what on both ends of the moves whose source still has something of what moves."""
         ends: set[str] = set()
@@ -182,7 +182,7 @@ class Reshaping:
 
     # Before: read and prove
 
-    def prepare(self, current: ProviderTree, goal: Goal) -> Step:
+    def prepare(self, current: ProviderTree, goal: Goal) -> ProvedReshape:
         """What would be asked, proved; nothing is written. Raises ReshapeRefused, PlacementError."""
         return self._planned(current, goal, self._look(current, goal, self._journaled()))
 
@@ -216,7 +216,7 @@ class Reshaping:
             consumers[who] = before
         return generations, held, consumers
 
-    def _planned(self, tree: ProviderTree, goal: Goal, seen: Sight) -> Step:
+    def _planned(self, tree: ProviderTree, goal: Goal, seen: Sight) -> ProvedReshape:
         generations, held, consumers = seen
         holdings: dict[str, Allocations] = {}
         for uuid, there in held.items():
@@ -229,12 +229,12 @@ class Reshaping:
             *still_held(goal.back, held, tree),
         )
         reshape = plan_reshape(tree, goal.tree, moves, holdings, may_grow=not goal.back)
-        return Step(instructions(moves, tree, goal.tree), generations, consumers, reshape)
+        return ProvedReshape(instructions(moves, tree, goal.tree), generations, consumers, reshape)
 
     # The one request
 
     def perform(
-        self, current: ProviderTree, stage: ProviderTree, goal: Goal, step: Step, exact: Exact
+        self, current: ProviderTree, stage: ProviderTree, goal: Goal, step: ProvedReshape, exact: Exact
     ) -> ProviderTree:
         """Do it, once; the tree as placement then has it. `current` is the tree before it was staged.
 
@@ -257,7 +257,7 @@ class Reshaping:
         return self._client.read_tree(self._root, stage)
 
     def _get_through(
-        self, current: ProviderTree, stage: ProviderTree, goal: Goal, step: Step, receipt: Receipt
+        self, current: ProviderTree, stage: ProviderTree, goal: Goal, step: ProvedReshape, receipt: Receipt
     ) -> Receipt:
         conflicts, doubted = 0, False
         believed = int(not step.consumers.keys().isdisjoint(self._journaled()))
@@ -316,7 +316,7 @@ class Reshaping:
         self._client.offer(offers, *writes)
 
     def _intend(
-        self, current: ProviderTree, stage: ProviderTree, goal: Goal, step: Step, receipt_id: str
+        self, current: ProviderTree, stage: ProviderTree, goal: Goal, step: ProvedReshape, receipt_id: str
     ) -> Receipt:
         originals = read_slots(self._book.reserved_slots())
         receipt = make_receipt(

@@ -24,7 +24,7 @@ LOG = log.get(__name__)
 SEEN_FILE = "placement_seen.json"
 
 
-class Seen:
+class TreeCache:
     """The file in `state_path`; `place` is the placement, in words, that it must be from."""
 
     def __init__(self, state_path: Path, place: str) -> None:

@@ -9,7 +9,7 @@ from agent.reshape.withheld import Withheld
 from agent.state.journal import Written
 
 
-class Book(Protocol):
+class ReshapeStore(Protocol):
     """See `agent.state.journal.Journal`; each method raises StateError."""
 
     def put_reshape(self, receipt: Receipt) -> Written: ...
@@ -27,10 +27,10 @@ class Book(Protocol):
     def remember_reserved_slots(self, slots: list[Any]) -> None: ...
 
 
-class Withholding:
+class UndoneReshapes:
     """What operators asked for, in the journal; each method raises StateError."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: ReshapeStore) -> None:
         self._book = book
 
     def ids(self) -> tuple[str, ...]:

@@ -9,15 +9,13 @@ from dataclasses import replace
 
 from agent.claims.claim import Claim
 from agent.claims.numa.cell_fit import PlacedCell
-from agent.driver import Description, Move
-from agent.moves.states import Move as Moving
+from agent.driver import Description, MoveInstruction
+from agent.moves.states import Move
 
 CELL_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
 
 
-def located(
-    description: Description, claims: Mapping[str, Claim], moving: Mapping[str, Moving]
-) -> Description:
+def located(description: Description, claims: Mapping[str, Claim], moving: Mapping[str, Move]) -> Description:
     """The description with moves to cells that say what each claim with cells has there.
 
     `moving` {migration: its move}: where the migration holds what the instance's guest uses, the guest is not
@@ -38,8 +36,8 @@ def located(
 
 
 def _with_claims(
-    move: Move, chosen: Mapping[str, tuple[PlacedCell, ...]], cell: int, guests: set[str]
-) -> Move:
+    move: MoveInstruction, chosen: Mapping[str, tuple[PlacedCell, ...]], cell: int, guests: set[str]
+) -> MoveInstruction:
     if move.becomes:
         return move
     told = {

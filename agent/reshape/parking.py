@@ -10,7 +10,7 @@ whose, and they are placed as any consumer is of whom nothing is known.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.providers.resolve import Owned, OwnedProvider
 from agent.reshape.stage import Held
 from agent.reshape.types import Instruction, Slot, instructions, inventory_at, total_at
@@ -24,13 +24,13 @@ class Parking:
     """
 
     tree: ProviderTree
-    moves: tuple[Move, ...]
+    moves: tuple[MoveInstruction, ...]
     owned: Owned = field(default_factory=Owned)
     told: tuple[str, ...] = ()
 
 
 def parked(
-    moves: Sequence[Move],
+    moves: Sequence[MoveInstruction],
     described: Mapping[str, Iterable[str]],
     current: ProviderTree,
     desired: ProviderTree,
@@ -45,7 +45,7 @@ def parked(
         if current.by_name(move.from_resource_provider)
     ]
     told = instructions([move for move in others if _known(move, current, desired)], current, desired)
-    found: list[Move] = []
+    found: list[MoveInstruction] = []
     owned: dict[str, OwnedProvider] = {}
     sentences: list[str] = []
     for move in staying:
@@ -60,7 +60,9 @@ def parked(
                 total = sum(amounts.values())
                 desired = _offering(desired, current, companion, total)
                 found.append(
-                    Move(source, {companion.resource_class: total}, source, _by_class(companion, amounts))
+                    MoveInstruction(
+                        source, {companion.resource_class: total}, source, _by_class(companion, amounts)
+                    )
                 )
                 ours = OwnedProvider(classes=frozenset({companion.resource_class}))
                 owned[companion.provider] = owned.get(companion.provider, OwnedProvider()) | ours
@@ -68,13 +70,13 @@ def parked(
     return Parking(desired, (*others, *found), Owned(owned), tuple(sentences))
 
 
-def _known(move: Move, *trees: ProviderTree) -> bool:
+def _known(move: MoveInstruction, *trees: ProviderTree) -> bool:
     return any(tree.by_name(move.from_resource_provider) for tree in trees)
 
 
 def _shares(
     slot: Slot,
-    move: Move,
+    move: MoveInstruction,
     told: Sequence[Instruction],
     current: ProviderTree,
     desired: ProviderTree,

@@ -1,6 +1,6 @@
 """Reshape arithmetic: move instructions + current tree + current allocations -> one atomic change. Pure.
 
-A driver that changed its model says which inventory went where (`agent.driver.Move`, seed 2018), and, where
+A driver that changed its model says which inventory went where (`MoveInstruction`, seed 2018), and, where
 it knows, which consumer uses how much. `plan_reshape` turns that into the content of one `POST /reshaper`:
 only the touched providers, only the touched consumers. Placement proves nothing of what is asked of it there,
 so it is proved here, by `reshape_laws`, before anything is written.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.claims.claim import Allocations
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
 from agent.reshape.bundles import Bundle, bundles
 from agent.reshape.laws import breaches
@@ -101,7 +101,7 @@ class _Work:
 def plan_reshape(
     current: ProviderTree,
     desired: ProviderTree,
-    moves: Sequence[Move],
+    moves: Sequence[MoveInstruction],
     held: Mapping[str, Allocations],
     *,
     may_grow: bool = False,
@@ -148,8 +148,8 @@ def touched(told: Iterable[Instruction]) -> list[str]:
 
 
 def inverse_moves(
-    moves: Sequence[Move], reshape: Reshape, before: ProviderTree, tree: ProviderTree
-) -> tuple[Move, ...]:
+    moves: Sequence[MoveInstruction], reshape: Reshape, before: ProviderTree, tree: ProviderTree
+) -> tuple[MoveInstruction, ...]:
     """The instructions that undo `moves`, and bring each relocated amount back to where it came from.
 
     `before` is the tree that was reshaped, `tree` has every provider that `moves` name.
@@ -167,7 +167,9 @@ def inverse_moves(
     return tuple(found)
 
 
-def _short(moves: Iterable[Move], reshape: Reshape, before: ProviderTree) -> dict[tuple[str, str], int]:
+def _short(
+    moves: Iterable[MoveInstruction], reshape: Reshape, before: ProviderTree
+) -> dict[tuple[str, str], int]:
     """{(provider name, class): how much more the source lost than its targets were brought}.
 
     What was counted on the host need not be what its cards add up to; undone, it is as it was all the same.
@@ -189,14 +191,14 @@ _Back = dict[tuple[str, str], dict[str, dict[tuple[str, str], int]]]
 """{(provider it came to, provider it left): {consumer: {(class it was, class it is): amount}}}, by name"""
 
 
-def _inverse(move: Move, back: _Back, more: Mapping[str, int]) -> Move:
+def _inverse(move: MoveInstruction, back: _Back, more: Mapping[str, int]) -> MoveInstruction:
     origin, goal = move.to_resource_provider, move.from_resource_provider
     there = {name: move.becomes.get(name, name) for name in move.moved_resources}
     consumers = {
         who: {now: amount for (was, now), amount in shares.items() if there.get(was) == now}
         for who, shares in back.get((origin, goal), {}).items()
     }
-    return Move(
+    return MoveInstruction(
         origin,
         {there[name]: amount + more[name] for name, amount in move.moved_resources.items()},
         goal,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent.claims.claim import Allocations
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.json_checks import read_list, read_object, read_text, read_uuid, read_whole
 from agent.providers.resolve import Owned, OwnedProvider
 from agent.reshape.plan import inverse_moves
@@ -28,8 +28,8 @@ class Receipt:
 
     id: str
     at: float
-    moves: tuple[Move, ...]
-    back: tuple[Move, ...]
+    moves: tuple[MoveInstruction, ...]
+    back: tuple[MoveInstruction, ...]
     relocations: tuple[Relocation, ...]
     before: Slots
     after: Slots
@@ -169,7 +169,7 @@ def read_receipt(receipt_id: str, at: float, said: Any) -> Receipt:
     )
 
 
-def move_to_json(move: Move) -> dict[str, Any]:
+def move_to_json(move: MoveInstruction) -> dict[str, Any]:
     """As seed 2018 writes it, with `consumers` and `becomes` where there are any."""
     said: dict[str, Any] = {
         "from_resource_provider": move.from_resource_provider,
@@ -183,9 +183,9 @@ def move_to_json(move: Move) -> dict[str, Any]:
     return said
 
 
-def _move(said: Any) -> Move:
+def _move(said: Any) -> MoveInstruction:
     record = read_object(said, "move")
-    return Move(
+    return MoveInstruction(
         read_text(record["from_resource_provider"], "from_resource_provider"),
         _amounts(record["moved_resources"]),
         read_text(record["to_resource_provider"], "to_resource_provider"),

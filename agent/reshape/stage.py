@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.claims.claim import Allocations
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.reshape.laws import exchanges_of
 from agent.reshape.types import Instruction, Slot, instructions, inventory_at, total_at
 from agent.tree import Inventory, Provider, ProviderTree
@@ -21,8 +21,8 @@ Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 def due_moves(
-    moves: Iterable[Move], current: ProviderTree, desired: ProviderTree, held: Held
-) -> tuple[Move, ...]:
+    moves: Iterable[MoveInstruction], current: ProviderTree, desired: ProviderTree, held: Held
+) -> tuple[MoveInstruction, ...]:
     """The moves that have not happened yet, without the classes that have.
 
     A class of a source is due where placement still has it there and the driver no longer does, or less of it
@@ -93,7 +93,7 @@ def _is_told(each: Instruction, source: Slot, target: Slot, current: ProviderTre
     )
 
 
-def _restricted(move: Move, names: Sequence[str]) -> Move:
+def _restricted(move: MoveInstruction, names: Sequence[str]) -> MoveInstruction:
     consumers = move.consumers
     if consumers is not None:
         shares = {who: _only(amounts, names) for who, amounts in consumers.items()}
@@ -117,7 +117,7 @@ def moving_slots(told: Iterable[Instruction]) -> tuple[frozenset[Slot], frozense
 
 
 def staged(
-    current: ProviderTree, desired: ProviderTree, moves: Sequence[Move], *, reserve: bool
+    current: ProviderTree, desired: ProviderTree, moves: Sequence[MoveInstruction], *, reserve: bool
 ) -> ProviderTree:
     """`desired`, but the moving slots as in `current`, on providers that may be about to go.
 
@@ -156,7 +156,7 @@ def _reserved(now: Inventory, wanted: Inventory | None) -> Inventory:
 
 
 def without_sources(
-    desired: ProviderTree, described: Mapping[str, Iterable[str]], moves: Iterable[Move]
+    desired: ProviderTree, described: Mapping[str, Iterable[str]], moves: Iterable[MoveInstruction]
 ) -> ProviderTree:
     """`desired` without classes that the driver says moved away, whoever put them there.
 
@@ -173,7 +173,9 @@ def without_sources(
     return desired
 
 
-def still_held(moves: Iterable[Move], held: Held, tree: ProviderTree) -> tuple[Move, ...]:
+def still_held(
+    moves: Iterable[MoveInstruction], held: Held, tree: ProviderTree
+) -> tuple[MoveInstruction, ...]:
     """The moves of a receipt, told only of those consumers that still hold so much on the source."""
     found = []
     for move in moves:
@@ -198,7 +200,7 @@ class _Owner:
 
 def with_stand_ins(
     told: Sequence[Instruction], held: Mapping[str, Allocations], migrations: Collection[str]
-) -> tuple[Move, ...]:
+) -> tuple[MoveInstruction, ...]:
     """The moves with migrations in the place of the guests whose allocation on the source they own.
 
     While a guest moves away, its migration holds what it uses here; the guest itself holds nothing on these

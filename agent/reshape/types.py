@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from agent.claims.claim import Allocations
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
 from agent.providers.plan import CUSTOM
 from agent.tree import Inventory, ProviderTree
@@ -39,9 +39,9 @@ class Relocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A move instruction whose providers are known by uuid; see `agent.driver.Move`."""
+    """A move instruction whose providers are known by uuid; see `agent.driver.MoveInstruction`."""
 
-    move: Move
+    move: MoveInstruction
     source: str
     target: str
 
@@ -69,7 +69,7 @@ class Reshape:
 
 
 def instructions(
-    moves: Iterable[Move], current: ProviderTree, desired: ProviderTree
+    moves: Iterable[MoveInstruction], current: ProviderTree, desired: ProviderTree
 ) -> tuple[Instruction, ...]:
     """The moves by uuid: names are looked up in the desired tree, a source also in the current one.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
-from agent.driver import Description, Move
+from agent.driver import Description, MoveInstruction
 from agent.providers.resolve import Owned
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Slot, inventory_at
@@ -36,17 +36,17 @@ class Withheld:
     def owned(self) -> Owned:
         return reduce(or_, (receipt.owned() for receipt in self.receipts), Owned())
 
-    def moves(self, description: Description) -> tuple[Move, ...]:
+    def moves(self, description: Description) -> tuple[MoveInstruction, ...]:
         """The driver's moves without those of units that are withheld."""
         kept, beyond = self._kept(description)
         found = (_without(move, kept | beyond) for move in description.moves)
         return tuple(move for move in found if move.moved_resources)
 
-    def back(self) -> tuple[Move, ...]:
+    def back(self) -> tuple[MoveInstruction, ...]:
         """The moves that bring the units back."""
         return tuple(move for receipt in self.receipts for move in receipt.back)
 
-    def undone_by(self, back: Iterable[Move]) -> str | None:
+    def undone_by(self, back: Iterable[MoveInstruction]) -> str | None:
         """The receipt that these moves undo."""
         keys = {_key(move) for move in back}
         return next((r.id for r in self.receipts if keys & {_key(move) for move in r.back}), None)
@@ -87,11 +87,11 @@ class Withheld:
             beyond |= more
 
 
-def _key(move: Move) -> Named:
+def _key(move: MoveInstruction) -> Named:
     return move.from_resource_provider, move.to_resource_provider
 
 
-def _without(move: Move, kept: set[Named]) -> Move:
+def _without(move: MoveInstruction, kept: set[Named]) -> MoveInstruction:
     source = move.from_resource_provider
     moved = {name: amount for name, amount in move.moved_resources.items() if (source, name) not in kept}
     return move if len(moved) == len(move.moved_resources) else replace(move, moved_resources=moved)

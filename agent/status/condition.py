@@ -22,7 +22,7 @@ OWN = "agent"
 PLACEMENT = "placement"
 
 
-class State(StrEnum):
+class HostState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DEGRADED = "degraded"
@@ -55,36 +55,36 @@ class Condition:
     """
 
     def __init__(
-        self, on_change: Callable[[State, str], None], clock: Callable[[], float] = time.time
+        self, on_change: Callable[[HostState, str], None], clock: Callable[[], float] = time.time
     ) -> None:
         self._on_change = on_change
         self._clock = clock
         self._lock = threading.Lock()
-        self.state = State.STARTING
+        self.state = HostState.STARTING
         self.since = clock()
         self.fault: Fault | None = None
 
     def degraded(self, fault: Fault) -> None:
         """The same fault again changes nothing."""
-        if self._turn(State.DEGRADED, fault):
+        if self._turn(HostState.DEGRADED, fault):
             told = {"event": "degraded", "concern": fault.concern}
             LOG.warning("Degraded: %s", fault.sentence, fields=told)
-            self._on_change(State.DEGRADED, fault.sentence)
+            self._on_change(HostState.DEGRADED, fault.sentence)
 
     def ready(self, sentence: str) -> None:
         """Everything is in order."""
-        if self._turn(State.READY, None):
+        if self._turn(HostState.READY, None):
             LOG.info("Ready: %s", sentence, fields={"event": "ready"})
-            self._on_change(State.READY, sentence)
+            self._on_change(HostState.READY, sentence)
 
     def stopping(self) -> None:
         """There is no way back from it."""
-        self._turn(State.STOPPING, None)
+        self._turn(HostState.STOPPING, None)
 
-    def _turn(self, state: State, fault: Fault | None) -> bool:
+    def _turn(self, state: HostState, fault: Fault | None) -> bool:
         """Whether that changed anything."""
         with self._lock:
-            if self.state is State.STOPPING:
+            if self.state is HostState.STOPPING:
                 return False
             before, self.fault = self.fault, fault
             if state is not self.state:

@@ -23,7 +23,7 @@ WORD_CHARS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ExplainSources:
     """What is searched: `devices` {provider uuid: the device behind it}."""
 
     seen: Overview
@@ -32,7 +32,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExplainedThing:
     """One thing that the word names. `kind` is consumer, provider, unit or reshape; `lines` are sentences."""
 
     kind: str
@@ -41,7 +41,7 @@ class Found:
     lines: tuple[str, ...]
 
 
-def explain(known: Known, word: str) -> tuple[Found, ...]:
+def explain(known: ExplainSources, word: str) -> tuple[ExplainedThing, ...]:
     """All that `word` names: a consumer or provider by uuid or name, a device, an exact unit, a receipt.
 
     Raises UnknownConsumer, with near matches in `near`.
@@ -76,7 +76,7 @@ def _everybody(seen: Overview) -> set[str]:
     return {*(guest.uuid for guest in seen.guests), *seen.claims, *seen.others, *moving}
 
 
-def _names(known: Known, provider: Provider) -> tuple[str, ...]:
+def _names(known: ExplainSources, provider: Provider) -> tuple[str, ...]:
     device = known.devices.get(provider.uuid, "")
     address = device.partition(":")[2]
     return tuple(each.lower() for each in (provider.uuid, provider.name, device, address) if each)
@@ -100,7 +100,7 @@ def _words(_: str, name: str, unit: str) -> tuple[str, str]:
     return unit.lower(), f"{name}:{unit}".lower()
 
 
-def _unknown(known: Known, asked: str) -> UnknownConsumer:
+def _unknown(known: ExplainSources, asked: str) -> UnknownConsumer:
     seen = known.seen
     words = {each for provider in seen.tree for each in (provider.name, *_names(known, provider))}
     words |= {each for uuid in _everybody(seen) for each in (uuid, seen.name_of(uuid)) if each}
@@ -124,12 +124,12 @@ def _unknown(known: Known, asked: str) -> UnknownConsumer:
 # Telling
 
 
-def _consumer(known: Known, uuid: str) -> Found:
+def _consumer(known: ExplainSources, uuid: str) -> ExplainedThing:
     lines = tuple(_consumer_lines(known, uuid))
-    return Found("consumer", uuid, known.seen.name_of(uuid), lines)
+    return ExplainedThing("consumer", uuid, known.seen.name_of(uuid), lines)
 
 
-def _consumer_lines(known: Known, uuid: str) -> Iterator[str]:
+def _consumer_lines(known: ExplainSources, uuid: str) -> Iterator[str]:
     seen = known.seen
     claim = seen.claims.get(uuid)
     moves = [move for move in seen.moves if uuid in (move.instance, move.migration)]
@@ -217,11 +217,11 @@ def _move_line(seen: Overview, move: Move, uuid: str) -> str:
     return f"{what}. The migration holds {held or 'nothing here'}."
 
 
-def _provider(known: Known, provider: Provider) -> Found:
-    return Found("provider", provider.uuid, provider.name, tuple(_provider_lines(known, provider)))
+def _provider(known: ExplainSources, provider: Provider) -> ExplainedThing:
+    return ExplainedThing("provider", provider.uuid, provider.name, tuple(_provider_lines(known, provider)))
 
 
-def _provider_lines(known: Known, provider: Provider) -> Iterator[str]:
+def _provider_lines(known: ExplainSources, provider: Provider) -> Iterator[str]:
     seen = known.seen
     device = known.devices.get(provider.uuid)
     parent = (
@@ -262,11 +262,11 @@ def _holders(seen: Overview, uuid: str) -> Iterator[str]:
             yield f"{_called(seen, consumer)} holds {held}, written by somebody else."
 
 
-def _unit(known: Known, uuid: str, name: str, unit: str) -> Found:
-    return Found("unit", f"{name}:{unit}", unit, tuple(_unit_lines(known, uuid, name, unit)))
+def _unit(known: ExplainSources, uuid: str, name: str, unit: str) -> ExplainedThing:
+    return ExplainedThing("unit", f"{name}:{unit}", unit, tuple(_unit_lines(known, uuid, name, unit)))
 
 
-def _unit_lines(known: Known, uuid: str, name: str, unit: str) -> Iterator[str]:
+def _unit_lines(known: ExplainSources, uuid: str, name: str, unit: str) -> Iterator[str]:
     seen = known.seen
     device = known.devices.get(uuid)
     behind = f" ({device})" if device else ""
@@ -303,7 +303,7 @@ def _owner_line(seen: Overview, claim: Claim) -> str:
     return f"{_called(seen, claim.consumer)} owns it since {_when(claim.since)} ({how})."
 
 
-def _reshape(known: Known, receipt: Receipt) -> Found:
+def _reshape(known: ExplainSources, receipt: Receipt) -> ExplainedThing:
     lines = [
         f"The reshape was done at {_when(receipt.at)}"
         + (f", to undo {receipt.undoes}." if receipt.undoes else ".")
@@ -314,7 +314,7 @@ def _reshape(known: Known, receipt: Receipt) -> Found:
     consumers = sorted({each.consumer for each in receipt.relocations})
     who = ", ".join(_called(known.seen, each) for each in consumers[:HOLDERS_TOLD_MAX])
     lines.append(f"The allocations of {len(consumers)} consumers went along{f': {who}' if who else ''}.")
-    return Found("reshape", receipt.id, receipt.id, tuple(lines))
+    return ExplainedThing("reshape", receipt.id, receipt.id, tuple(lines))
 
 
 def _findings(seen: Overview, subject: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from agent.audit.finding import FindingKind
 from agent.claims.claim import ClaimState
 from agent.driver import GuestState
-from agent.status.condition import State
+from agent.status.condition import HostState
 from agent.status.overview import Overview
 
 CONCERNS = ("agent", "driver", "identity", "placement", "reshape")
@@ -43,7 +43,7 @@ def _agent(seen: Overview) -> Iterator[GaugeMetricFamily]:
             "placement": status["placement"]["kind"],
         },
     )
-    yield _one_hot("state", "1 for the state the agent is in.", "state", State, {status["state"]: 1})
+    yield _one_hot("state", "1 for the state the agent is in.", "state", HostState, {status["state"]: 1})
     yield _gauge("state_changed_timestamp_seconds", "When the agent got into its state.", seen.since)
     yield _one_hot(
         "fault", "1 for what is not in order.", "concern", CONCERNS, {fault.concern: 1} if fault else {}

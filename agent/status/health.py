@@ -5,8 +5,8 @@ Alive means that a restart would not help: the loop goes round. Ready means that
 
 from dataclasses import dataclass
 
-from agent.status.condition import Fault, State
-from agent.status.overview import Check, Health
+from agent.status.condition import Fault, HostState
+from agent.status.overview import Health, HealthCheck
 
 LOOP_LATE_S = 60.0
 PASS_STUCK_S = 300.0
@@ -19,7 +19,7 @@ class Signs:
     `closed` says why claims are closed; `writable`: whether the state directory may be written.
     """
 
-    state: State
+    state: HostState
     fault: Fault | None
     closed: str | None
     seen_host: bool
@@ -33,7 +33,7 @@ def judge(signs: Signs) -> Health:
     return Health(str(signs.state), _live(signs), _ready(signs))
 
 
-def _live(signs: Signs) -> tuple[Check, ...]:
+def _live(signs: Signs) -> tuple[HealthCheck, ...]:
     return (
         _check(
             "loop",
@@ -48,10 +48,10 @@ def _live(signs: Signs) -> tuple[Check, ...]:
     )
 
 
-def _ready(signs: Signs) -> tuple[Check, ...]:
+def _ready(signs: Signs) -> tuple[HealthCheck, ...]:
     fault = signs.fault
 
-    def in_order(concern: str) -> Check:
+    def in_order(concern: str) -> HealthCheck:
         failed = fault is not None and fault.concern == concern
         return _check(concern, not failed, fault.sentence if fault else "")
 
@@ -69,5 +69,5 @@ def _ready(signs: Signs) -> tuple[Check, ...]:
     )
 
 
-def _check(name: str, ok: bool, reason: str) -> Check:
-    return Check(name, ok, "" if ok else reason)
+def _check(name: str, ok: bool, reason: str) -> HealthCheck:
+    return HealthCheck(name, ok, "" if ok else reason)

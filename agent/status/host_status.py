@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from agent.audit.auditor import Auditor
 from agent.driver import Guest
 from agent.reconcile.pass_report import PassReport
-from agent.reconcile.reshape_runner import Reshaping
+from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reshape.receipt import Receipt
 from agent.state.journal import Event
 from agent.status.condition import Condition
-from agent.status.explain import Found, Known, explain
+from agent.status.explain import ExplainedThing, ExplainSources, explain
 from agent.status.gauges import gauges
 from agent.status.health import Signs, judge
 from agent.status.metrics import Meters
@@ -28,11 +28,11 @@ class Explained:
     """What was asked for, all that it names, and {consumer among them: its latest events}."""
 
     asked: str
-    found: tuple[Found, ...]
+    found: tuple[ExplainedThing, ...]
     events: Mapping[str, tuple[Event, ...]]
 
 
-class Seeing(Protocol):
+class HostStatus(Protocol):
     """None of these makes a request to placement or to the hypervisor."""
 
     def health(self) -> Health:
@@ -58,12 +58,12 @@ class Reporting(Protocol):
     """The part of `agent.reconcile.reconciler.Reporter` that is looked at."""
 
     guests: tuple[Guest, ...] | None
-    reshaping: Reshaping | None
+    reshaping: ReshapeRunner | None
 
     def running_s(self) -> float: ...
 
 
-class HostSeeing:
+class AgentStatus:
     """`status` is the agent's own, `last_pass` what its last pass said, `timer` seconds of a steady clock."""
 
     def __init__(
@@ -155,7 +155,7 @@ class HostSeeing:
         return tuple(self._tracker.register.journal.reshapes(done=True).values())
 
     def explain(self, word: str) -> Explained:
-        known = Known(self.overview(), self._tracker.register.journal.devices(), self.receipts())
+        known = ExplainSources(self.overview(), self._tracker.register.journal.devices(), self.receipts())
         found = explain(known, word)
         consumers = [each.id for each in found if each.kind == "consumer"]
         return Explained(word, found, {each: self.history(each, limit=EVENTS_TOLD) for each in consumers})

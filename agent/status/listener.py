@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from agent import log
 from agent.config.address import Address
 from agent.http.server import BoundedServer
-from agent.status.host_status import Seeing
+from agent.status.host_status import HostStatus
 from agent.status.web import Web
 
 LOG = log.get(__name__)
@@ -34,7 +34,7 @@ IDLE_WAKE_S = 1.0
 class HttpListener:
     """Serves `seeing` at each of the addresses; none is fine."""
 
-    def __init__(self, seeing: Seeing, addresses: Sequence[Address]) -> None:
+    def __init__(self, seeing: HostStatus, addresses: Sequence[Address]) -> None:
         self._servers = [(address, _server(seeing, address)) for address in addresses]
         self._serving: list[BoundedServer] = []
 
@@ -75,7 +75,7 @@ class HttpListener:
             stopper.join(2 * STOP_TIMEOUT_S)
 
 
-def _server(seeing: Seeing, address: Address) -> BoundedServer:
+def _server(seeing: HostStatus, address: Address) -> BoundedServer:
     server = _TcpServer(
         tuple(address),
         Web(seeing, local=address.is_loopback),

@@ -18,7 +18,7 @@ from prometheus_client import (
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from agent.claims.claim import Step
+from agent.claims.claim import ClaimStep
 from agent.moves.states import MoveKind
 from agent.state.journal import RESHAPE_EVENT
 
@@ -80,7 +80,7 @@ class Meters:
             "commit_duration_seconds", "How long commits to the agent's own database took.", FAST_S
         )
         self.claim_requests.labels(GRANTED)
-        for step in Step:
+        for step in ClaimStep:
             self.claim_steps.labels(step)
         for outcome in ("unchanged", "changed", "failed"):
             self.passes.labels(outcome)

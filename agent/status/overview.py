@@ -15,7 +15,7 @@ from agent.tree import ProviderTree
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """One thing that must be in order; `reason` is a sentence where it is not."""
 
     name: str
@@ -28,8 +28,8 @@ class Health:
     """`live`: else restart the process. `ready`: else claim elsewhere, and see what is wrong."""
 
     state: str
-    live: tuple[Check, ...]
-    ready: tuple[Check, ...]
+    live: tuple[HealthCheck, ...]
+    ready: tuple[HealthCheck, ...]
 
 
 @dataclass(frozen=True)

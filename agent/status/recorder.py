@@ -14,7 +14,7 @@ from agent.claims.parse_request import ClaimRequest
 from agent.errors import ClaimsClosed, PlimsollError, Refused, StateError
 from agent.moves.states import MoveKind
 from agent.reconcile.pass_report import PassReport
-from agent.status.condition import State
+from agent.status.condition import HostState
 from agent.status.metrics import GRANTED, Meters
 
 LOG = log.get(__name__)
@@ -28,7 +28,7 @@ Note = Callable[[str, str, str], object]
 """Takes consumer ("" for the host), event and detail, as `Journal.note`. Raises StateError."""
 
 
-class Observer:
+class Recorder:
     """`note` is where events go; `timer` gives seconds."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Observer:
         if outcome == "changed":
             self._write("", "pass", report.sentence)
 
-    def turned(self, state: State, sentence: str) -> None:
+    def turned(self, state: HostState, sentence: str) -> None:
         """After each change of the agent's state."""
         self._write("", str(state), sentence)
 

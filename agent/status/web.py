@@ -9,8 +9,8 @@ from werkzeug.wrappers import Request, Response
 
 from agent import log
 from agent.errors import PlimsollError, UsageError
-from agent.status.host_status import Seeing
-from agent.status.overview import Check, Health
+from agent.status.host_status import HostStatus
+from agent.status.overview import Health, HealthCheck
 from agent.status.page import CSP, page
 
 if TYPE_CHECKING:
@@ -43,26 +43,26 @@ class Shown(NamedTuple):
     text: bytes
 
 
-def healthz(seeing: Seeing) -> Shown:
+def healthz(seeing: HostStatus) -> Shown:
     """200 as long as the agent answers at all; `state` says how it is."""
     return _json(200, health_view(seeing.health(), ()))
 
 
-def livez(seeing: Seeing) -> Shown:
+def livez(seeing: HostStatus) -> Shown:
     health = seeing.health()
     return _probe(health, health.live)
 
 
-def readyz(seeing: Seeing) -> Shown:
+def readyz(seeing: HostStatus) -> Shown:
     health = seeing.health()
     return _probe(health, health.ready)
 
 
-def metrics(seeing: Seeing) -> Shown:
+def metrics(seeing: HostStatus) -> Shown:
     return Shown(200, METRICS_TYPE, seeing.metrics())
 
 
-def status_page(seeing: Seeing, refresh: str | None = None) -> Shown:
+def status_page(seeing: HostStatus, refresh: str | None = None) -> Shown:
     """Raises UsageError, StateError."""
     refresh_s = None if refresh is None else _refresh_s(refresh)
     receipts = seeing.receipts()
@@ -72,7 +72,7 @@ def status_page(seeing: Seeing, refresh: str | None = None) -> Shown:
     return Shown(200, HTML_TYPE, text.encode())
 
 
-def health_view(health: Health, checks: Iterable[Check]) -> dict[str, object]:
+def health_view(health: Health, checks: Iterable[HealthCheck]) -> dict[str, object]:
     """`failed` are the names of those checks that failed."""
     told = tuple(checks)
     return {
@@ -83,7 +83,7 @@ def health_view(health: Health, checks: Iterable[Check]) -> dict[str, object]:
     }
 
 
-def _probe(health: Health, checks: tuple[Check, ...]) -> Shown:
+def _probe(health: Health, checks: tuple[HealthCheck, ...]) -> Shown:
     view = health_view(health, checks)
     return _json(200 if view["ok"] else 503, view)
 
@@ -101,7 +101,7 @@ def _refresh_s(word: str) -> int:
     )
 
 
-PATHS: Mapping[str, Callable[[Seeing], Shown]] = {
+PATHS: Mapping[str, Callable[[HostStatus], Shown]] = {
     "/healthz": healthz,
     "/livez": livez,
     "/readyz": readyz,
@@ -112,7 +112,7 @@ PATHS: Mapping[str, Callable[[Seeing], Shown]] = {
 class Web:
     """A WSGI callable for the listener; `local`: it is at a loopback address, and has the page."""
 
-    def __init__(self, seeing: Seeing, *, local: bool) -> None:
+    def __init__(self, seeing: HostStatus, *, local: bool) -> None:
         self._seeing = seeing
         self._local = local
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from agent.backoff import pause
-from agent.claims.claim import Allocations, Claim, ClaimState, Explanation
+from agent.claims.claim import Allocations, Claim, ClaimState, Fit
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import amounts as told_amounts
 from agent.claims.refusal import called, does_not_fit, not_covered, refused_by_placement
@@ -25,7 +25,7 @@ from agent.errors import (
 )
 from agent.moves.live_migratable import check_can_move_live
 from agent.moves.ownership import Parts, Standing, handed, owned_form, parts, standing
-from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveState, MoveStep, Role, held_request
+from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveState, MoveStep, held_request
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tracker.claim_attempt import expected_generation
 from agent.tracker.late_answers import may_come_late
@@ -145,11 +145,11 @@ class MoveAttempt:
         self._check_free(migration)
         self._check_holds(present, instance)
         found = self._fitting(instance)
-        return self._move(MoveKind.SAME_HOST_RESIZE, Role.BOTH, present, found)
+        return self._move(MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH, present, found)
 
     def _from_elsewhere(self, instance: ConsumerAllocations) -> Move:
         old = self._as_claim(instance, instance.allocations)
-        return self._move(self._kind, Role.DESTINATION, old, self._fitting(instance))
+        return self._move(self._kind, MoveRole.DESTINATION, old, self._fitting(instance))
 
     def _from_doubled(self, found: Parts, instance: ConsumerAllocations) -> Move:
         """Somebody wrote source and destination under one owner: hand the source's part to the migration."""
@@ -162,7 +162,7 @@ class MoveAttempt:
         new, source = owned_form(found, self._request.resources)
         covering = self._covering(new)
         old = self._as_claim(instance, {**source, **{u: a for u, a in new.items() if u in found.shared}})
-        return self._move(self._kind, Role.DESTINATION, old, covering)
+        return self._move(self._kind, MoveRole.DESTINATION, old, covering)
 
     def _begun_already(
         self, found: Parts, instance: ConsumerAllocations, migration: ConsumerAllocations
@@ -174,11 +174,14 @@ class MoveAttempt:
         for uuid, held in migration.allocations.items():
             old.setdefault(uuid, {}).update(held)
         move = self._move(
-            self._kind, Role.DESTINATION, self._as_claim(instance, old), self._covering(instance.allocations)
+            self._kind,
+            MoveRole.DESTINATION,
+            self._as_claim(instance, old),
+            self._covering(instance.allocations),
         )
         return replace(move, handed=migration.allocations, adopted=True)
 
-    def _move(self, kind: MoveKind, role: Role, old: Claim, found: Explanation) -> Move:
+    def _move(self, kind: MoveKind, role: MoveRole, old: Claim, found: Fit) -> Move:
         ledger = self._register.ledger
         if kind is MoveKind.LIVE_MIGRATE:
             check_can_move_live(self._request, found.allocations, ledger.host, ledger.offered)
@@ -210,14 +213,14 @@ class MoveAttempt:
             self._clock(),
         )
 
-    def _fitting(self, instance: ConsumerAllocations) -> Explanation:
+    def _fitting(self, instance: ConsumerAllocations) -> Fit:
         ledger = self._register.ledger
         found = ledger.fit_move(self._request, self._migration, instance.allocations)
         if not found.fits:
             raise does_not_fit(self._request, found.shortfalls)
         return found
 
-    def _covering(self, held: Allocations) -> Explanation:
+    def _covering(self, held: Allocations) -> Fit:
         """What is held here, with exact units. Raises ClaimConflict, DoesNotFit (units)."""
         ledger = self._register.ledger
         found = ledger.cover(self._request, held, exact=False)
@@ -373,7 +376,7 @@ class MoveAttempt:
             self._migration,
             old.consumer,
             MoveKind.REBUILD,
-            Role.BOTH,
+            MoveRole.BOTH,
             MoveState.BEGINNING,
             old,
             new,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from agent.backoff import pause
-from agent.claims.claim import Allocations, Claim, ClaimState, Shortfall, Step
+from agent.claims.claim import Allocations, Claim, ClaimState, ClaimStep, Shortfall
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import called, does_not_fit, not_covered
 from agent.errors import (
@@ -152,7 +152,7 @@ class ClaimAttempt:
                 cells=found.cells,
                 makings=found.makings,
             )
-            written = self._register.move(Step.BEGIN, self._consumer, intent)
+            written = self._register.move(ClaimStep.BEGIN, self._consumer, intent)
         self._register.settle(written, self._consumer, before)
         return intent
 
@@ -229,7 +229,7 @@ class ClaimAttempt:
     # Step 3: journal the result
 
     def _grant(self, intent: Claim) -> Claim:
-        self._register.move_durably(Step.GRANT, self._consumer)
+        self._register.move_durably(ClaimStep.GRANT, self._consumer)
         self._in_doubt = False
         return replace(intent, state=ClaimState.CLAIMED)
 
@@ -259,7 +259,7 @@ class ClaimAttempt:
                 cells=found.cells,
                 makings=found.makings,
             )
-            written = self._register.move(Step.ADOPT, self._consumer, claim)
+            written = self._register.move(ClaimStep.ADOPT, self._consumer, claim)
         self._register.settle(written, self._consumer, before)
         return claim
 
@@ -275,6 +275,6 @@ class ClaimAttempt:
             intended = self._register.state_of(self._consumer) is ClaimState.CLAIMING
         if intended:
             try:
-                self._register.move_durably(Step.REFUSE, self._consumer, detail=error.message)
+                self._register.move_durably(ClaimStep.REFUSE, self._consumer, detail=error.message)
             except StateError as unwritten:
                 error.add_note(f"The intent could not be taken back either: {unwritten.message}")

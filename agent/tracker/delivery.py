@@ -8,7 +8,7 @@ from agent.backoff import Backoff
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.parse_request import ClaimRequest
 from agent.errors import PlacementError, PlacementUnavailable, Refused
-from agent.tracker.late_answers import Late
+from agent.tracker.late_answers import LateAnswers
 from agent.tracker.moves import Mover
 from agent.tracker.register import Register
 from agent.tracker.turns import Turns
@@ -35,7 +35,7 @@ class Delivery:
         register: Register,
         turns: Turns,
         mover: Mover,
-        late: Late,
+        late: LateAnswers,
         guests: Callable[[], Collection[str]],
         attempt: Callable[[ClaimRequest, Claim], Claim],
         resolve: Callable[[Claim], None],

@@ -17,7 +17,7 @@ from agent.errors import (
     PlacementUnavailable,
 )
 from agent.moves.ownership import Standing, ending, overtaken, parts, standing, took_over, undecided
-from agent.moves.states import Move, MoveKind, MoveState, MoveStep, Role
+from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tracker.follow_moves import holder
 from agent.tracker.register import Register
@@ -95,7 +95,7 @@ class Settler:
         where = standing(move, instance.allocations, migration.allocations)
         changed = migration.allocations == move.handed and self._lives_here(instance.allocations)
         if where is Standing.UNDER_WAY or changed:
-            if move.role is Role.DESTINATION and self._here(move):
+            if move.role is MoveRole.DESTINATION and self._here(move):
                 return self._take(MoveStep.GRANT, move)
             return self._settle(self._take(MoveStep.REVERT, move))
         if where is Standing.ORPHANED and migration.allocations == move.handed:
@@ -131,11 +131,11 @@ class Settler:
         if not instance.allocations:
             self._client.write_allocations(replace(migration, allocations={}))
             return self._take(MoveStep.GONE, move)
-        if move.role is not Role.BOTH and instance.allocations == move.old.allocations:
+        if move.role is not MoveRole.BOTH and instance.allocations == move.old.allocations:
             end = self._ending(move, instance) or MoveStep.RESTORED
             self._client.write_allocations(replace(migration, allocations={}))
             return self._end(move, end, wanted=MoveStep.RESTORED)
-        if move.role is not Role.SOURCE and not self._lives_here(instance.allocations):
+        if move.role is not MoveRole.SOURCE and not self._lives_here(instance.allocations):
             self._take(MoveStep.REFUSE, move)
             raise ClaimConflict(
                 f"{move.instance} has moved on: it does not hold what migration {move.migration} gave it, so "
@@ -178,7 +178,7 @@ class Settler:
         return self._take(MoveStep.GONE, move)
 
     def _left(self, move: Move, instance: ConsumerAllocations) -> Move:
-        default = MoveStep.RESTORED if move.role is Role.DESTINATION else MoveStep.FREED
+        default = MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
         end = self._ending(move, instance)
         return self._take(end or default, move)
 
@@ -200,9 +200,9 @@ class Settler:
             return self._settle(self._take(MoveStep.DELETE, move))
         end = self._ending(move, instance) or MoveStep.FREED
         lost = end is MoveStep.GONE or end is (
-            MoveStep.RESTORED if move.role is Role.DESTINATION else MoveStep.FREED
+            MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
         )
-        if lost and move.role is not Role.BOTH and self._here(move):
+        if lost and move.role is not MoveRole.BOTH and self._here(move):
             self._tell(move, "it ended elsewhere, and the guest is still on this host: it must go")
             return self._take(MoveStep.LEAVE, move)
         return self._take(end, move)
@@ -222,7 +222,7 @@ class Settler:
     def _ending(self, move: Move, instance: ConsumerAllocations) -> MoveStep | None:
         with self._register.lock:
             end = ending(move, instance.allocations, {}, self._register.ledger.host.is_own)
-        returned = end is MoveStep.RESTORED and move.role is Role.DESTINATION
+        returned = end is MoveStep.RESTORED and move.role is MoveRole.DESTINATION
         return MoveStep.FREED if returned and self._handed_on(move, instance) else end
 
     def _overtaken(self, move: Move, instance: ConsumerAllocations) -> bool:

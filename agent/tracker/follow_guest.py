@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from agent.claims.claim import Allocations, Claim, ClaimState, Step
+from agent.claims.claim import Allocations, Claim, ClaimState, ClaimStep
 from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.claims.refusal import called, does_not_fit
@@ -35,7 +35,7 @@ def grow(register: Register, client: PlacementClient, request: ClaimRequest) -> 
         register.ledger.put(after)
     try:
         client.write_allocations(replace(held, allocations=after.allocations))
-        register.move_durably(Step.FOUND, consumer, after)
+        register.move_durably(ClaimStep.FOUND, consumer, after)
     except PlimsollError:
         with register.lock:
             register.ledger.put(before)
@@ -73,7 +73,7 @@ def follow_guests(register: Register, turns: Turns) -> None:
     with turns.of_idle(consumers) as mine:
         with register.lock:
             steps = [
-                (register.move(Step.FOUND, now.consumer, now), now.consumer, before)
+                (register.move(ClaimStep.FOUND, now.consumer, now), now.consumer, before)
                 for now, before in list(_found(register.ledger))
                 if now.consumer in mine and register.move_of(now.consumer) is None
             ]

@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from agent import log
-from agent.claims.claim import Allocations, Claim, ClaimState, Step
+from agent.claims.claim import Allocations, Claim, ClaimState, ClaimStep
 from agent.errors import ClaimConflict, UnknownConsumer
 from agent.moves.ownership import Holder, may_be_migration, pairs, took_over
-from agent.moves.states import Move, MoveKind, MoveState, MoveStep, Role
+from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tracker.register import Register
 
@@ -23,7 +23,7 @@ LOG = log.get(__name__)
 Turn = Callable[[str], AbstractContextManager[None]]
 
 
-class Follower:
+class MoveFollower:
     """`turn` gives a consumer alone; `guests` tells the uuids of the guests on this host."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Follower:
         alike = [each for each in alike if self._lives_elsewhere(self._client.allocations_of(each))]
         if len(found) > 1 or alike or not free:
             if claim.state is not ClaimState.CLAIMED:
-                self._register.move_durably(Step.KEEP, claim.consumer)
+                self._register.move_durably(ClaimStep.KEEP, claim.consumer)
             raise ClaimConflict(
                 f"{claim.consumer} has moved, and which of {', '.join(found)} holds its part of this host is "
                 "not certain: nothing is freed. `plimsoll move confirm MIGRATION --instance UUID` tells."
@@ -185,7 +185,7 @@ class Follower:
             migration.consumer,
             claim.consumer,
             MoveKind.UNKNOWN,
-            Role.SOURCE,
+            MoveRole.SOURCE,
             MoveState.BEGUN,
             replace(claim, state=ClaimState.CLAIMED),
             None,
@@ -215,7 +215,7 @@ class Follower:
             self._read_again([(claim, held)])
             if self._may_be_reverted(claim, held):
                 return False
-            self._register.move_durably(Step.LEFT, consumer)
+            self._register.move_durably(ClaimStep.LEFT, consumer)
             return True
 
     def _may_be_reverted(self, claim: Claim, instance: ConsumerAllocations) -> bool:

@@ -18,7 +18,7 @@ def may_come_late(silence: PlacementUnavailable) -> bool:
     return bool(silence.details.get("busy")) and silence.status in (0, GATEWAY_TIMEOUT)
 
 
-class Late:
+class LateAnswers:
     """The consumers of such claims. The caller holds the register's lock; `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

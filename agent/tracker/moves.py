@@ -23,7 +23,7 @@ from agent.moves.states import Move, MoveKind, MoveState, MoveStep
 from agent.placement.client import PlacementClient
 from agent.tracker.begin_move import MoveAttempt
 from agent.tracker.end_move import Settler
-from agent.tracker.follow_moves import Follower, Turn
+from agent.tracker.follow_moves import MoveFollower, Turn
 from agent.tracker.register import Register
 
 LOG = log.get(__name__)
@@ -59,7 +59,7 @@ class Mover:
         self._check_open = check_open
         self._silent = silent
         self._settler = Settler(register, client, guests)
-        self._follower = Follower(register, client, turn, guests, clock)
+        self._follower = MoveFollower(register, client, turn, guests, clock)
 
     def moves(self) -> Mapping[str, Move]:
         """{migration: move}: those under way, and the newest of those that ended."""
@@ -158,7 +158,7 @@ class Mover:
         return done + self._follower.follow()
 
     def took_over(self, claim: Claim) -> Move | None:
-        """The move that took what a claim had on this host, if there is one; see `Follower.took_over`."""
+        """The move that took what a claim had on this host, if there is one; see `MoveFollower.took_over`."""
         return self._follower.took_over(claim)
 
     def pending(self) -> list[Move]:

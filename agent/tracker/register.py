@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from agent.claims.claim import TRANSITIONS, Allocations, Claim, ClaimState, Step
-from agent.claims.fit import Amounts, FreeUnits, Host
+from agent.claims.claim import TRANSITIONS, Allocations, Claim, ClaimState, ClaimStep
+from agent.claims.fit import Amounts, FreeUnits, ProviderIndex
 from agent.claims.ledger import Held, Ledger, Vacated
 from agent.claims.numa.host_cells import HostCells, Layout
 from agent.claims.parse_request import ClaimRequest
@@ -73,7 +73,7 @@ class Register:
         vacated: Vacated | None,
     ) -> None:
         """See `ResourceTracker.refresh`. Takes the lock."""
-        host = Host.of(tree, self.journal.host_uuid(), layout.ways if layout else None)
+        host = ProviderIndex.of(tree, self.journal.host_uuid(), layout.ways if layout else None)
         cells = HostCells.of(layout, host)
         with self.lock:
             self.ledger.refresh(host, held, units, cells, vacated)
@@ -106,7 +106,7 @@ class Register:
         claim = self.ledger.claims.get(consumer)
         return claim.state if claim else None
 
-    def move(self, step: Step, consumer: str, claim: Claim | None = None, detail: str = "") -> Written:
+    def move(self, step: ClaimStep, consumer: str, claim: Claim | None = None, detail: str = "") -> Written:
         """Take the step, with another claim than the present one if it is given. The caller holds the lock.
 
         In memory it is done at once; on disk when the answer's `wait` returns. Raises StateError where the
@@ -132,7 +132,9 @@ class Register:
         self.seen(step, None)
         return written
 
-    def move_durably(self, step: Step, consumer: str, claim: Claim | None = None, detail: str = "") -> None:
+    def move_durably(
+        self, step: ClaimStep, consumer: str, claim: Claim | None = None, detail: str = ""
+    ) -> None:
         """`move`, and wait for the disk; the caller does not hold the lock, and has its turn at the consumer.
 
         Raises StateError: then the claim is in memory what it was before, as it is on disk.

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from agent import log
 from agent.backoff import Backoff
-from agent.claims.claim import Claim, ClaimState, Explanation, Step, explained
+from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, explained
 from agent.claims.fit import Amounts, FreeUnits, check_placeable
 from agent.claims.ledger import Held, Vacated
 from agent.claims.numa.host_cells import Layout
@@ -27,7 +27,7 @@ from agent.errors import (
     PlacementUnavailable,
     UnknownConsumer,
 )
-from agent.moves.states import Move, MoveKind, Role, is_moving
+from agent.moves.states import Move, MoveKind, MoveRole, is_moving
 from agent.placement.client import PlacementClient
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import ExactUnits
@@ -36,7 +36,7 @@ from agent.tracker.claim_attempt import ClaimAttempt
 from agent.tracker.delivery import DELIVERED_MAX, Delivery
 from agent.tracker.follow_guest import follow_guests
 from agent.tracker.handles import ClaimHandle, MoveHandle
-from agent.tracker.late_answers import Late, may_come_late
+from agent.tracker.late_answers import LateAnswers, may_come_late
 from agent.tracker.moves import Mover
 from agent.tracker.register import Register
 from agent.tracker.turns import Turns
@@ -76,7 +76,7 @@ class ResourceTracker:
         self._closed: str | None = NOT_YET
         self.silent: Callable[[PlacementUnavailable], None] = lambda _: None
         self.spares: Callable[[], bool] = lambda: False
-        self._late = Late(monotonic)
+        self._late = LateAnswers(monotonic)
         self._mover = Mover(
             self._register,
             client,
@@ -210,7 +210,7 @@ class ResourceTracker:
         if move is not None:
             raise is_moving(move)
 
-    def explain(self, request: ClaimRequest) -> Explanation:
+    def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, by what is known now: no request is made. Also while claims are closed."""
         check_placeable(request)
         with self._lock:
@@ -230,7 +230,7 @@ class ResourceTracker:
         with self._lock:
             moving = self._register.move_of(consumer)
         if moving is not None:
-            if moving.instance != consumer or moving.role is Role.SOURCE:
+            if moving.instance != consumer or moving.role is MoveRole.SOURCE:
                 raise is_moving(moving)
             if moving.kind is not MoveKind.REBUILD:
                 return self._mover.delete(moving, now=now)
@@ -247,7 +247,7 @@ class ResourceTracker:
                     consumer=consumer,
                 )
             if present.state is not ClaimState.RELEASING:
-                self._register.move_durably(Step.RELEASE, consumer)
+                self._register.move_durably(ClaimStep.RELEASE, consumer)
             if not now or self._is_late(consumer):
                 return False
             try:
@@ -321,7 +321,7 @@ class ResourceTracker:
         moved = withdraw(self._register, self._client, present)
         if moved:
             self._check_not_taken_over(present)
-        step = Step.GONE if present.state is ClaimState.RELEASING else Step.REFUSE
+        step = ClaimStep.GONE if present.state is ClaimState.RELEASING else ClaimStep.REFUSE
         self._register.move_durably(step, present.consumer)
 
     def _was_silent(self, error: PlacementUnavailable) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from agent.driver import DescribedInventory, DescribedProvider, Description, HostSettings, Topology
-from drivers.fake.host import Gpu, Host, Nic
+from drivers.fake.host import FakeHost, Gpu, Nic
 from drivers.fake.moves import derived_moves
 from drivers.host.inventory import physical_network_trait, split_cpus
 from drivers.host.providers import cell_provider_name, host_providers, page_providers
 
 
-def describe_host(host: Host, settings: HostSettings, name: str) -> Description:
+def describe_host(host: FakeHost, settings: HostSettings, name: str) -> Description:
     """The provider tree of `host`, whose root is called `name`. Raises DriverDataError (CPU sets)."""
     traits = host.traits | {"COMPUTE_NODE"}
     own = host_providers(name, host.cells, host.disk_gb, traits, settings, report_numa=host.report_numa)
@@ -23,20 +23,20 @@ def describe_host(host: Host, settings: HostSettings, name: str) -> Description:
     return Description((*own, *pages, *cards), moves)
 
 
-def describe_topology(host: Host, settings: HostSettings) -> Topology:
+def describe_topology(host: FakeHost, settings: HostSettings) -> Topology:
     """The cells as described and the CPU sets in force. Raises DriverDataError (CPU sets)."""
     cpus = frozenset().union(*(cell.cpus for cell in host.cells))
     return Topology(host.cells, *split_cpus(cpus, settings))
 
 
-def _devices(host: Host, name: str) -> Iterator[DescribedProvider]:
+def _devices(host: FakeHost, name: str) -> Iterator[DescribedProvider]:
     for gpu in host.gpus:
         yield _gpu(gpu, name, _parent(host, gpu.numa, name))
     for nic in host.nics:
         yield _nic(nic, name, _parent(host, nic.numa, name))
 
 
-def _parent(host: Host, numa: int | None, name: str) -> str:
+def _parent(host: FakeHost, numa: int | None, name: str) -> str:
     return cell_provider_name(name, numa) if host.report_numa and numa is not None else name
 
 

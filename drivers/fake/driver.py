@@ -13,7 +13,7 @@ from oslo_config import cfg
 from agent.driver import Description, Driver, DriverSettings, Guest, GuestState, Topology
 from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
-from drivers.fake.host import Host
+from drivers.fake.host import FakeHost
 from drivers.fake.hostfile import load_host
 from drivers.host.inventory import check_cpu_sets
 
@@ -24,7 +24,7 @@ _Stamp = tuple[int, int, int]
 
 
 @cache
-def default_host() -> Host:
+def default_host() -> FakeHost:
     """A plausible server: 2 cells of 32 CPUs, 2 GPUs, 2 network cards with 8 virtual functions each."""
     return load_host(DEFAULT_HOST_FILE)
 
@@ -48,7 +48,7 @@ class FakeDriver(Driver):
 
     def __init__(
         self,
-        host: Host | None = None,
+        host: FakeHost | None = None,
         settings: DriverSettings | None = None,
         *,
         host_file: Path | None = None,
@@ -57,7 +57,7 @@ class FakeDriver(Driver):
         self._host_file = host_file
         self._stamp: _Stamp | None = None
         self._host = host or default_host()
-        self._description: tuple[Host, Description] | None = None
+        self._description: tuple[FakeHost, Description] | None = None
         self._faults: list[DriverError] = []
         self._delay_s = 0.0
         self._watchers: list[Callable[[str], None]] = []
@@ -133,7 +133,7 @@ class FakeDriver(Driver):
     # What tests script
 
     @property
-    def host(self) -> Host:
+    def host(self) -> FakeHost:
         """The host as it is now."""
         return self._host
 
@@ -173,7 +173,7 @@ class FakeDriver(Driver):
 
     # The rest
 
-    def _answer(self) -> Host:
+    def _answer(self) -> FakeHost:
         """The host after what was scripted. Raises DriverUnavailable, DriverDataError."""
         if self._closed.is_set():
             raise DriverUnavailable("the fake driver was closed")
@@ -212,7 +212,7 @@ class FakeDriver(Driver):
         status = os.stat(path)  # noqa: PTH116 - Path.stat costs twice as much, and each call of the driver pays it
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def _set(self, host: Host) -> None:
+    def _set(self, host: FakeHost) -> None:
         """Keep what did not change as the very same object, by which the agent sees that nothing is new."""
         guests = tuple(sorted(host.guests, key=lambda guest: guest.uuid))
         guests = self._host.guests if guests == self._host.guests else guests

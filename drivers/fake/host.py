@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.driver import Cell, Guest, Move
+from agent.driver import Cell, Guest, MoveInstruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Nic:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class FakeHost:
     """A host. `report_numa` puts CPUs, memory and devices under one provider a cell.
 
     `flat_devices` counts the cards' inventory on the root, as hosts did before they were nested.
@@ -56,7 +56,7 @@ class Host:
     gpus: tuple[Gpu, ...] = ()
     nics: tuple[Nic, ...] = ()
     guests: tuple[Guest, ...] = ()
-    moves: tuple[Move, ...] = ()
+    moves: tuple[MoveInstruction, ...] = ()
     report_numa: bool = False
     flat_devices: bool = False
     unavailable: str | None = None

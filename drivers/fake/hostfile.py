@@ -1,4 +1,4 @@
-"""Host files: a `Host` written in YAML. Errors name the file and the key."""
+"""Host files: a `FakeHost` written in YAML. Errors name the file and the key."""
 
 import re
 import uuid
@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from agent.cpuset import parse_cpu_set
-from agent.driver import Cell, Guest, GuestState, Move, UsedMemory, UsedUnit
+from agent.driver import Cell, Guest, GuestState, MoveInstruction, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
-from drivers.fake.host import Gpu, Host, Nic, cell
+from drivers.fake.host import FakeHost, Gpu, Nic, cell
 
 SIZE_MAX_BYTES = 8 * 2**20
 
@@ -133,7 +133,7 @@ for _tag, _regex in _NUMBERS.items():
     _Loader.add_implicit_resolver(_tag, _regex, list("0123456789"))
 
 
-def load_host(path: Path) -> Host:
+def load_host(path: Path) -> FakeHost:
     """The host that the file describes. Raises DriverDataError naming file and key; OSError if unreadable."""
     with path.open("rb") as file:
         text = file.read(SIZE_MAX_BYTES + 1)
@@ -142,7 +142,7 @@ def load_host(path: Path) -> Host:
     return parse_host(text, str(path))
 
 
-def parse_host(text: str | bytes, source: str = "host file") -> Host:
+def parse_host(text: str | bytes, source: str = "host file") -> FakeHost:
     """Raises DriverDataError with `source` and the key that is wrong."""
     try:
         data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader, see above
@@ -168,15 +168,15 @@ def _key(path: Sequence[str | int]) -> str:
     return text.removeprefix(".")
 
 
-def _host(data: Mapping[str, Any], source: str) -> Host:
+def _host(data: Mapping[str, Any], source: str) -> FakeHost:
     lists = ("cells", "gpus", "nics", "guests", "moves", "traits")
-    return Host(
+    return FakeHost(
         cells=tuple(_cell(each, f"{source}: cells[{index}]") for index, each in enumerate(data["cells"])),
         traits=frozenset(data.get("traits", ())),
         gpus=tuple(Gpu(**_frozen(each)) for each in data.get("gpus", ())),
         nics=tuple(Nic(**_frozen(each)) for each in data.get("nics", ())),
         guests=tuple(sorted(map(_guest, data.get("guests", ())), key=lambda guest: guest.uuid)),
-        moves=tuple(Move(**each) for each in data.get("moves", ())),
+        moves=tuple(MoveInstruction(**each) for each in data.get("moves", ())),
         **{key: value for key, value in data.items() if key not in lists},
     )
 
@@ -211,7 +211,7 @@ def _guest(data: Mapping[str, Any]) -> Guest:
     )
 
 
-def _check_references(host: Host, source: str) -> None:
+def _check_references(host: FakeHost, source: str) -> None:
     """What a schema cannot say: nothing twice, and cells that exist."""
     cells = [each.id for each in host.cells]
     _no_doubles(cells, source, "cells: id")

@@ -5,19 +5,19 @@ They stand for ever: one whose source placement does not have, or not any more, 
 
 from collections.abc import Iterator, Sequence
 
-from agent.driver import Cell, DescribedProvider, Guest, Move
-from drivers.fake.host import Host
+from agent.driver import Cell, DescribedProvider, Guest, MoveInstruction
+from drivers.fake.host import FakeHost
 from drivers.host.providers import cell_provider_name
 
 CPU_AND_MEMORY = ("VCPU", "PCPU", "MEMORY_MB")
 
 
 def derived_moves(
-    host: Host,
+    host: FakeHost,
     name: str,
     cpus: tuple[frozenset[int], frozenset[int]],
     cards: Sequence[DescribedProvider],
-) -> Iterator[Move]:
+) -> Iterator[MoveInstruction]:
     """`cpus` are the shared and the dedicated ones; `cards` the devices' providers, nested."""
     for card in cards:
         yield _card_move(host, name, card)
@@ -34,12 +34,12 @@ def derived_moves(
         yield from _cpu_moves(sources, name, cpus, host.guests)
 
 
-def _card_move(host: Host, name: str, card: DescribedProvider) -> Move:
+def _card_move(host: FakeHost, name: str, card: DescribedProvider) -> MoveInstruction:
     amounts = {resource_class: each.total for resource_class, each in card.inventories.items()}
     if host.flat_devices:
-        return Move(card.name, amounts, name)
+        return MoveInstruction(card.name, amounts, name)
     owners = {guest.uuid: share for guest in host.guests if (share := _on_card(guest, card))}
-    return Move(name, amounts, card.name, owners)
+    return MoveInstruction(name, amounts, card.name, owners)
 
 
 def _on_card(guest: Guest, card: DescribedProvider) -> dict[str, int]:
@@ -57,8 +57,8 @@ def _on_card(guest: Guest, card: DescribedProvider) -> dict[str, int]:
 
 
 def _cell_moves(
-    host: Host, name: str, cpus: tuple[frozenset[int], frozenset[int]], cell: Cell
-) -> Iterator[Move]:
+    host: FakeHost, name: str, cpus: tuple[frozenset[int], frozenset[int]], cell: Cell
+) -> Iterator[MoveInstruction]:
     shared, dedicated = cpus
     totals = {
         "VCPU": len(shared & cell.cpus),
@@ -67,14 +67,14 @@ def _cell_moves(
     }
     amounts = {resource_class: total for resource_class, total in totals.items() if total}
     if not host.report_numa:
-        yield Move(cell_provider_name(name, cell.id), amounts, name)
+        yield MoveInstruction(cell_provider_name(name, cell.id), amounts, name)
         return
     owners = {
         guest.uuid: {c: guest.resources[c] for c in CPU_AND_MEMORY if guest.resources.get(c) and c in amounts}
         for guest in host.guests
         if _cells_of(host, guest) == {cell.id}
     }
-    yield Move(
+    yield MoveInstruction(
         name,
         amounts,
         cell_provider_name(name, cell.id),
@@ -82,7 +82,7 @@ def _cell_moves(
     )
 
 
-def _cells_of(host: Host, guest: Guest) -> set[int]:
+def _cells_of(host: FakeHost, guest: Guest) -> set[int]:
     """The cells that the guest's CPUs are pinned to."""
     found = set()
     for used in guest.units:
@@ -99,7 +99,7 @@ def _cpu_moves(
     provider: str,
     cpus: tuple[frozenset[int], frozenset[int]],
     guests: Sequence[Guest],
-) -> Iterator[Move]:
+) -> Iterator[MoveInstruction]:
     """Pinned guests held VCPU before CPUs were dedicated, and will again if none are."""
     shared, dedicated = cpus
     pinned = {
@@ -107,6 +107,6 @@ def _cpu_moves(
     }
     for source in sources:
         if dedicated:
-            yield Move(source, {"VCPU": len(dedicated)}, provider, pinned, {"VCPU": "PCPU"})
+            yield MoveInstruction(source, {"VCPU": len(dedicated)}, provider, pinned, {"VCPU": "PCPU"})
         elif shared:
-            yield Move(source, {"PCPU": len(shared)}, provider, None, {"PCPU": "VCPU"})
+            yield MoveInstruction(source, {"PCPU": len(shared)}, provider, None, {"PCPU": "VCPU"})

@@ -16,14 +16,14 @@ from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs
-from drivers.libvirt.describe.model import Model, ModelSettings, make_model
+from drivers.libvirt.describe.model import DeviceModel, ModelSettings, make_model
 from drivers.libvirt.describe.moves import Tenant
 from drivers.libvirt.describe.suggest import suggestions
 from drivers.libvirt.describe.used_units import with_places
 from drivers.libvirt.io.deadline import Runner
 from drivers.libvirt.io.hints import Hints, Watcher
 from drivers.libvirt.io.options import OPTIONS, LibvirtOptions
-from drivers.libvirt.io.remembered import Memory, boot_id
+from drivers.libvirt.io.remembered import DriverMemory, boot_id
 from drivers.libvirt.io.sysfs import usual_page_kib
 from drivers.libvirt.xml.domains import BYTES_PER_GIB, guest_of, parse_domain
 
@@ -47,12 +47,12 @@ class LibvirtDriver(Driver):
         self._model_settings = ModelSettings(
             settings.host, settings.host_settings, device_settings(settings.options), options.report_numa
         )
-        self._memory = Memory(settings.state_path)
+        self._memory = DriverMemory(settings.state_path)
         self._boot = boot_id()
         self._restores = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
         self._facts: HostFacts | None = None
         self._seen: tuple[object, ...] = ()
-        self._model: Model | None = None
+        self._model: DeviceModel | None = None
         self._closed = False
 
     @classmethod
@@ -110,7 +110,7 @@ class LibvirtDriver(Driver):
         if parts is not None:
             parts[0].close()
 
-    def _look(self, *, at_host: bool = True) -> Model:
+    def _look(self, *, at_host: bool = True) -> DeviceModel:
         """The host as it is now; what did not change is the same object as before.
 
         Without `at_host` what was last known of it will do: guests are there though a pool is away.
@@ -136,7 +136,7 @@ class LibvirtDriver(Driver):
                 self._seen = seen
             return self._model
 
-    def _restore(self, model: Model) -> None:
+    def _restore(self, model: DeviceModel) -> None:
         """Make again what a reboot took; libvirt's events then have the host looked at again."""
         lost = lost_mdevs(model.missing, model.devices, self._boot) if self._restores else []
         if lost:
@@ -196,7 +196,7 @@ class LibvirtDriver(Driver):
             watcher.lost(why)
 
 
-def _keep_same(old: Model, new: Model) -> Model:
+def _keep_same(old: DeviceModel, new: DeviceModel) -> DeviceModel:
     """The new model, with the old one's very objects where they are equal."""
     return replace(
         new,

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.http.wsgi import Door
+from agent.placement.embedded.http.wsgi import WsgiApplication
 
 from .exchange import Answer, Request
 from .wsgi import ask_wsgi
@@ -23,7 +23,7 @@ class Subject:
     def ask(self, request: Request) -> Answer:
         """Answer as the embedded core does."""
         if self._through_door:
-            return ask_wsgi(Door(self._core), request)
+            return ask_wsgi(WsgiApplication(self._core), request)
         content_type = "" if request.body is None else "application/json"
         answer = self._core.request(
             request.method,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.http.wsgi import Door
+from agent.placement.embedded.http.wsgi import WsgiApplication
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -65,9 +65,9 @@ def theirs() -> Any:
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WsgiApplication]:
     core = Core.open(tmp_path_factory.mktemp("callers"))
-    yield Door(core)
+    yield WsgiApplication(core)
     core.close()
 
 
@@ -90,7 +90,13 @@ def answer(
 
 @pytest.mark.parametrize(("method", "path", "query", "kind", "body"), REQUESTS)
 def test_every_caller_is_answered_alike(
-    theirs: Any, ours: Door, method: str, path: str, query: str, kind: str | None, body: bytes | None
+    theirs: Any,
+    ours: WsgiApplication,
+    method: str,
+    path: str,
+    query: str,
+    kind: str | None,
+    body: bytes | None,
 ) -> None:
     for caller, accept, version in itertools.product(CALLERS, ACCEPTS, VERSIONS):
         environ: dict[str, Any] = {

@@ -29,7 +29,7 @@ def test_every_finding_is_documented_and_no_other() -> None:
         for call in calls
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Name)
-        and call.func.id == "Finding"
+        and call.func.id == "BrokenInvariant"
         and isinstance(call.args[0], ast.Constant)
     }
     assert documented == made | {"unknown_class", "unknown_trait"}

@@ -6,10 +6,10 @@ from kits.paths import CHECKOUT
 from kits.status import fill, sight
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.claims.claim import Step
+from agent.claims.claim import ClaimStep
 from agent.moves.states import MoveStep
 from agent.state.journal import RESHAPE_EVENT
-from agent.status.condition import State
+from agent.status.condition import HostState
 from agent.systemd.journald import MESSAGE_IDS
 
 TEXT = (CHECKOUT / "docs" / "seeing.md").read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_every_check_is_in_the_table() -> None:
 def test_every_event_of_the_history_is_in_the_table() -> None:
     told = {name for row in rows("| event |") for name in re.findall(r"\w+", row[0])}
     others = {RESHAPE_EVENT, "pass", "refused", "move_refused", "gate_refused", "healed"}
-    assert told == {*Step, *MoveStep, *others, State.READY, State.DEGRADED}
+    assert told == {*ClaimStep, *MoveStep, *others, HostState.READY, HostState.DEGRADED}
 
 
 def test_every_message_id_is_in_the_table() -> None:

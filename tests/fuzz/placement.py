@@ -19,7 +19,7 @@ from placement.schemas import (
 )
 
 from agent.placement.embedded.core import Core
-from agent.placement.embedded.http.wsgi import Door
+from agent.placement.embedded.http.wsgi import WsgiApplication
 from agent.placement.embedded.routes import ROUTES
 
 LATEST = 39
@@ -66,7 +66,7 @@ class PlacementApi:
         directory = self._directory / str(self._cores)
         directory.mkdir()
         self._core = Core.open(directory)
-        self._door = Door(self._core)
+        self._door = WsgiApplication(self._core)
         for name, parent in ((ROOT, None), (CHILD, ROOT)):
             self._write(
                 "POST", "/resource_providers", {"uuid": name, "name": name, "parent_provider_uuid": parent}

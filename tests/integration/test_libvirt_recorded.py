@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from kits.libvirt_node import recorded_devices, recorded_domain, recorded_sysfs, write_node
 
-from agent.driver import DescribedProvider, DriverSettings, Guest, Move, UsedUnit
+from agent.driver import DescribedProvider, DriverSettings, Guest, MoveInstruction, UsedUnit
 from drivers.libvirt import LibvirtDriver
 
 VF = '{"vendor_id": "8086", "product_id": "10ca", "physical_network": "physnet0"}'
@@ -204,7 +204,7 @@ def test_nothing_new_is_the_very_same_object(hosts: Hosts) -> None:
     assert driver.guests() is found
 
 
-def moves(driver: LibvirtDriver, source: str, target: str) -> list[Move]:
+def moves(driver: LibvirtDriver, source: str, target: str) -> list[MoveInstruction]:
     return [
         move
         for move in driver.describe().moves

@@ -17,7 +17,7 @@ from agent.placement.transport import Reply, Transport
 from agent.state.identity import establish
 from agent.state.journal import Journal
 from agent.status.metrics import Meters
-from agent.status.recorder import Observer
+from agent.status.recorder import Recorder
 from drivers.fake import FakeDriver
 from kits.placements import Placement, section_of
 
@@ -92,7 +92,7 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
     wire = Wire(wired(transport) if wired else transport)
     meters = Meters()
     journal.measure(meters.commit_seconds.observe)
-    observer = Observer(meters, journal.note)
+    observer = Recorder(meters, journal.note)
     driver = FakeDriver.create(settings.driver)
     retries: list[float] = []
     now = [0.0]

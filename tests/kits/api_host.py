@@ -7,19 +7,19 @@ from typing import Any
 from agent.api.operations import Usages
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
-from agent.claims.claim import Claim, ClaimState, Explanation, Shortfall
+from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, Refused, UnknownConsumer, UsageError
-from agent.gate.gate import Asked, Outcome, Verdict
+from agent.gate.gate import Asked, GateVerdict, Outcome
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan, PutTraits
 from agent.reconcile.reshape_request import Preview
 from agent.reshape.receipt import Receipt
 from agent.state.journal import Event
-from agent.status.condition import State
-from agent.status.explain import Known, explain
+from agent.status.condition import HostState
+from agent.status.explain import ExplainSources, explain
 from agent.status.health import Signs, judge
 from agent.status.host_status import Explained
 from agent.status.metrics import Meters
@@ -62,7 +62,7 @@ class SmallSeeing:
     def health(self) -> Health:
         self._host.fault()
         closed = None if self._host.open else "it is asleep"
-        state = State.READY if self._host.open else State.DEGRADED
+        state = HostState.READY if self._host.open else HostState.DEGRADED
         return judge(Signs(state, None, closed, True, 0.0, 0.0, True, "/var/lib/plimsoll"))
 
     def overview(self) -> Overview:
@@ -94,7 +94,7 @@ class SmallSeeing:
         return ()
 
     def explain(self, word: str) -> Explained:
-        return Explained(word, explain(Known(self.overview(), {GPU: "pci:0000:84:00.0"}), word), {})
+        return Explained(word, explain(ExplainSources(self.overview(), {GPU: "pci:0000:84:00.0"}), word), {})
 
 
 class SmallHost:
@@ -168,7 +168,7 @@ class SmallHost:
             self._claims[request.consumer] = claim
             return claim
 
-    def explain(self, request: ClaimRequest) -> Explanation:
+    def explain(self, request: ClaimRequest) -> Fit:
         self.fault()
         with self._lock:
             return self._explain(request)
@@ -180,18 +180,18 @@ class SmallHost:
                 raise UnknownConsumer(f"Nothing is known of {consumer}", consumer=consumer)
         return not self.placement_away
 
-    def gate(self, asked: Asked) -> Verdict:
+    def gate(self, asked: Asked) -> GateVerdict:
         self.fault()
         if asked.operation == "prepare":
             raise UsageError("This host has no guests that are described in XML.")
-        return Verdict(Outcome.IGNORED, None, f"nothing is done at {asked.operation}")
+        return GateVerdict(Outcome.IGNORED, None, f"nothing is done at {asked.operation}")
 
-    def claim_running(self) -> tuple[tuple[Guest, Verdict | Refused], ...]:
+    def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         self.fault()
         loner = Guest(LONER, "loner", GuestState.RUNNING, {"VCPU": 1})
         return (
             (loner, ClaimsClosed("Claims are closed: somebody is at work here.")),
-            (loner, Verdict(Outcome.CLAIMED, LONER, "loner holds 1 VCPU")),
+            (loner, GateVerdict(Outcome.CLAIMED, LONER, "loner holds 1 VCPU")),
         )
 
     def moves(self) -> tuple[Move, ...]:
@@ -250,7 +250,7 @@ class SmallHost:
                     used[name] = used.get(name, 0) + amount
         return usages
 
-    def _explain(self, request: ClaimRequest) -> Explanation:
+    def _explain(self, request: ClaimRequest) -> Fit:
         """First provider that has the class; no trait is looked at."""
         usages, allocations, shortfalls = self.usages(), {}, []
         for group in request.groups:
@@ -264,6 +264,6 @@ class SmallHost:
                 else:
                     allocations.setdefault(owner.uuid, {})[name] = asked
         if shortfalls:
-            return Explanation(False, {}, {}, tuple(shortfalls))
+            return Fit(False, {}, {}, tuple(shortfalls))
         units = {GPU: {"VGPU": ("mdev7",)}} if GPU in allocations else {}
-        return Explanation(True, allocations, units, ())
+        return Fit(True, allocations, units, ())

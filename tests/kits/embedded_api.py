@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from agent.placement.embedded import Answer, Core
+from agent.placement.embedded import Core, CoreResponse
 
 UNDEFINED = "placement.undefined_code"
 CONCURRENT = "placement.concurrent_update"
@@ -20,7 +20,7 @@ class Api:
     def __init__(self, core: Core) -> None:
         self.core = core
 
-    def ask(self, method: str, path: str, body: Any = None, mv: str = "1.39") -> Answer:
+    def ask(self, method: str, path: str, body: Any = None, mv: str = "1.39") -> CoreResponse:
         return self.core.request(method, path, body, microversion=mv)
 
     def done(self, method: str, path: str, body: Any = None, mv: str = "1.39") -> Any:
@@ -87,7 +87,7 @@ class Api:
         shown = self.done("GET", f"/allocations/{consumer}")["allocations"]
         return {provider: part["resources"] for provider, part in shown.items()}
 
-    def claim(self, consumer: str, resources: Resources, generation: int | None = None) -> Answer:
+    def claim(self, consumer: str, resources: Resources, generation: int | None = None) -> CoreResponse:
         return self.ask("PUT", f"/allocations/{consumer}", claim(resources, generation))
 
 

@@ -15,7 +15,7 @@ from agent.errors import PlacementUnavailable
 from agent.moves.states import Move, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
-from agent.reconcile.allocation_cache import Sharing
+from agent.reconcile.allocation_cache import SharingProviders
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Provider, ProviderTree
 from kits.placements import Placement, usual_placement
@@ -69,7 +69,7 @@ class Agent:
         self.uses: dict[str, Mapping[str, int]] = {}
         self.tracker: ResourceTracker
         self._known = ProviderTree()
-        self._sharing = Sharing(PlacementClient(transport))
+        self._sharing = SharingProviders(PlacementClient(transport))
         self._open()
         self.journal.remember_host(uuid_of(name))
         self.refresh()

@@ -15,10 +15,10 @@ from agent.claims.parse_request import ClaimRequest
 from agent.driver import DriverSettings, HostSettings
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
-from agent.reconcile.reconciler import Reporter
-from agent.reconcile.reshape_runner import Reshaping
+from agent.reconcile.reconciler import Reconciler
+from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.tracker.tracker import ResourceTracker
-from drivers.fake import FakeDriver, Host, cell
+from drivers.fake import FakeDriver, FakeHost, cell
 from drivers.fake.host import Nic
 from kits.cell_check import check_cells
 from kits.placements import usual_placement
@@ -84,7 +84,7 @@ class NumaHost:
             reserved_host_memory_mb=reserved_mb,
             initial_cpu_allocation_ratio=2.0,
         )
-        self.driver = FakeDriver(Host(**host), DriverSettings(name, settings))
+        self.driver = FakeDriver(FakeHost(**host), DriverSettings(name, settings))
         self._open()
 
     def _open(self) -> None:
@@ -98,8 +98,8 @@ class NumaHost:
         client = PlacementClient(self.tap)
         self.tracker = ResourceTracker(journal, client, turn_wait_s=10.0)
         root = uuid_of(self.name)
-        reshaping = Reshaping(client, self.tracker, journal, root)
-        self.reporter = Reporter(self.driver, client, self.tracker, journal, root, reshaping=reshaping)
+        reshaping = ReshapeRunner(client, self.tracker, journal, root)
+        self.reporter = Reconciler(self.driver, client, self.tracker, journal, root, reshaping=reshaping)
         self.look()
         self.tracker.recover(self.driver.guests())
         self.tracker.open()

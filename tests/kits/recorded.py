@@ -19,7 +19,7 @@ from agent.placement.client import ConsumerAllocations
 from agent.tree import Inventory, Provider
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.describe.model import Model, ModelSettings, make_model
+from drivers.libvirt.describe.model import DeviceModel, ModelSettings, make_model
 from drivers.libvirt.describe.moves import Tenant
 from drivers.libvirt.xml.domains import guest_of, parse_domain
 from kits.libvirt_model import FACTS
@@ -60,14 +60,14 @@ class Recorded(Driver):
         self.xml = xml
         self.states: dict[str, GuestState] = {}
         self.settings = ModelSettings(HOST, SHARED, devices())
-        self.memory: Model | None = None
+        self.memory: DeviceModel | None = None
         self.boot = "boot"
 
     @classmethod
     def create(cls, settings: DriverSettings) -> Recorded:
         raise NotImplementedError
 
-    def _model(self) -> Model:
+    def _model(self) -> DeviceModel:
         dedicated = self.settings.host.cpu_dedicated_set or frozenset()
         parsed = [parse_domain(text) for text in self.xml]
         states = [self.states.get(each.uuid, GuestState.RUNNING) for each in parsed]

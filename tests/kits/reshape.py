@@ -15,14 +15,14 @@ from agent.driver import (
     Driver,
     DriverSettings,
     Guest,
-    Move,
+    MoveInstruction,
     Topology,
 )
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reconcile.pass_report import PassReport
-from agent.reconcile.reconciler import Reporter
+from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_request import ask
-from agent.reconcile.reshape_runner import Reshaping
+from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reshape.receipt import Receipt
 from agent.state.journal import Journal, Written
 from agent.tracker.tracker import ResourceTracker
@@ -117,8 +117,8 @@ class World:
         assert isinstance(journal, TappedBook)
         self.journal = journal
         self.tracker = ResourceTracker(journal, client, turn_wait_s=5.0)
-        self.reshaping = Reshaping(client, self.tracker, journal, ROOT, sleep=lambda _: None)
-        self.reporter = Reporter(self.driver, client, self.tracker, journal, ROOT, reshaping=self.reshaping)
+        self.reshaping = ReshapeRunner(client, self.tracker, journal, ROOT, sleep=lambda _: None)
+        self.reporter = Reconciler(self.driver, client, self.tracker, journal, ROOT, reshaping=self.reshaping)
 
     def close(self) -> None:
         self.journal.close()
@@ -128,7 +128,7 @@ class World:
         self.close()
         self._open()
 
-    def see(self, *providers: DescribedProvider, moves: tuple[Move, ...] = ()) -> PassReport:
+    def see(self, *providers: DescribedProvider, moves: tuple[MoveInstruction, ...] = ()) -> PassReport:
         self.driver.description = Description(providers, moves)
         return self.again()
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.errors import PlacementConflict
 from agent.placement.client import ConsumerAllocations
 from kits.placements import Placement
@@ -35,7 +35,7 @@ def reshaped(world: World, consumers: int) -> int:
     size = -(-consumers // CARDS)
     cards = tuple(provider(f"gpu{n}", VGPU=size) for n in range(CARDS))
     moves = tuple(
-        Move(
+        MoveInstruction(
             HOST,
             {"VGPU": size},
             f"gpu{n}",

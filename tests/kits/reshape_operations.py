@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from kits.reshape import HOST, World, host, provider, uuid_of
 from kits.tracker import request
 
@@ -16,12 +16,12 @@ NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
 
 
 THERE = (
-    Move(HOST, {"VGPU": 4}, "gpu0", {}),
-    Move(HOST, {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 1}}),
+    MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {}),
+    MoveInstruction(HOST, {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 1}}),
 )
 
 
-BACK = tuple(Move(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1"))
+BACK = tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1"))
 
 
 ON_HOST = {"a": {HOST: {"VGPU": 1}}, OWN: {HOST: {"VGPU": 2, "VCPU": 1}}}

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.placement.embedded import Answer, Core
+from agent.placement.embedded import Core, CoreResponse
 
 TIMEOUT_S = 10.0
 ADMIN = {"X-Auth-Token": "admin"}
@@ -36,7 +36,7 @@ class CurrentCore:
 
     core: Core
 
-    def request(self, *args: Any, **kwargs: Any) -> Answer:
+    def request(self, *args: Any, **kwargs: Any) -> CoreResponse:
         return self.core.request(*args, **kwargs)
 
 

@@ -15,16 +15,16 @@ from agent.config.settings import load
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.moves.states import MoveKind
 from agent.state.journal import Journal
-from agent.status.host_status import Seeing
+from agent.status.host_status import HostStatus
 from agent.status.listener import HttpListener
-from drivers.fake import Gpu, Host, Nic, cell
+from drivers.fake import FakeHost, Gpu, Nic, cell
 from kits.agent import World, opened
 from kits.tracker import fast_directory
 
 HOST = "kvm-07"
 VGPU_CARD, PGPU_CARD = "0000:42:00.0", "0000:83:00.0"
 MDEVS = tuple(str(uuid5(NAMESPACE_DNS, f"mdev{number}")) for number in range(8))
-FLAT = Host(
+FLAT = FakeHost(
     tuple(cell(number, frozenset(range(16 * number, 16 * number + 16)), 65536) for number in (0, 1)),
     1800,
     frozenset({"HW_CPU_X86_AVX2", "COMPUTE_NODE"}),
@@ -78,7 +78,7 @@ class Sight:
     directory: Path
 
     @property
-    def seeing(self) -> Seeing:
+    def seeing(self) -> HostStatus:
         return self.world.agent.seeing
 
     @property
@@ -127,7 +127,7 @@ def device_of(resource_class: str) -> str:
 
 
 @contextmanager
-def listening(seeing: Seeing, address: str = "127.0.0.1:0") -> Iterator[str]:
+def listening(seeing: HostStatus, address: str = "127.0.0.1:0") -> Iterator[str]:
     """The listener's base URL."""
     listener = HttpListener(seeing, [Address.parse(address)])
     listener.start()

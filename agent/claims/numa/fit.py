@@ -9,8 +9,8 @@ cells. The first way that holds is taken.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from agent.claims.claim import Allocations, Explanation, Shortfall
-from agent.claims.fit_search import STEPS_MAX, FreeUnits, Search, Slot, Stock, first_units, slots_of
+from agent.claims.claim import Allocations, Fit, Shortfall
+from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, FreeUnits, Stock, first_units, slots_of
 from agent.claims.numa.affinity import Affinity
 from agent.claims.numa.cell_fit import KIB_PER_MIB, Misfit, Pairs, PlacedCell
 from agent.claims.numa.guest_cells import guest_cells, page_sizes, thread_policy
@@ -23,7 +23,7 @@ from agent.tree import Provider, ProviderTree
 UNTOLD = "the host has not told its NUMA cells yet"
 
 
-def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affinity: Affinity) -> Explanation:
+def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affinity: Affinity) -> Fit:
     """Where the request fits, with the guest's cells, or why it does not. Raises UsageError."""
     guest = guest_cells(request)
     root = stock.host.root
@@ -40,7 +40,7 @@ def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affini
         near=cells.near or _near(rest, stock, cells.host),
         at=cells.at,
     )
-    refusal: tuple[list[Slot], Search] | None = None
+    refusal: tuple[list[FitSlot], FitSearch] | None = None
     steps, hopeless = 0, not all(slot.options for slot in rest)
     for exacting in (True, False):
         for placed in pairs.placements():
@@ -48,7 +48,7 @@ def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affini
             if exacting and not all(slot.options for slot in beside):
                 continue
             slots = [*_own_slots(request, placed, stock, cells.host), *beside]
-            search = Search(request, stock, slots)
+            search = FitSearch(request, stock, slots)
             if all(slot.options for slot in slots) and search.run():
                 return _explained(slots, search.chosen, placed, stock.units, cells.host)
             steps += 1 + search.steps
@@ -117,7 +117,7 @@ def pinned_first(units: FreeUnits, placed: Sequence[PlacedCell], host: HostCells
     return found
 
 
-def _near(rest: Sequence[Slot], stock: Stock, host: HostCells) -> frozenset[int]:
+def _near(rest: Sequence[FitSlot], stock: Stock, host: HostCells) -> frozenset[int]:
     """The cells on which all the devices are to be had; or else those on which any is."""
     wanted = []
     for slot in rest:
@@ -130,14 +130,14 @@ def _near(rest: Sequence[Slot], stock: Stock, host: HostCells) -> frozenset[int]
 
 
 def _beside(
-    rest: Sequence[Slot],
+    rest: Sequence[FitSlot],
     placed: Sequence[PlacedCell],
     stock: Stock,
     host: HostCells,
     affinity: Affinity,
     *,
     exacting: bool,
-) -> list[Slot]:
+) -> list[FitSlot]:
     """The rest's slots with their options in the order that suits these cells; `exacting`: the best alone."""
     cells = {cell.host_cell for cell in placed}
     found = []
@@ -157,7 +157,7 @@ def _beside(
 
 def _own_slots(
     request: ClaimRequest, placed: Sequence[PlacedCell], stock: Stock, host: HostCells
-) -> Iterator[Slot]:
+) -> Iterator[FitSlot]:
     """What the cells' providers are to give: a slot for each provider and class, with that one option."""
     group = next((each for each in request.groups if not each.suffix), RequestGroup())
     for uuid, amounts in cell_amounts(placed, host, stock.host.tree).items():
@@ -165,22 +165,22 @@ def _own_slots(
         for name, amount in amounts.items():
             resources = {name: amount}
             able = next(stock.obstacles(group, resources, provider), None) is None
-            yield Slot(group, resources, (provider,) if able else ())
+            yield FitSlot(group, resources, (provider,) if able else ())
 
 
 def _explained(
-    slots: Sequence[Slot],
+    slots: Sequence[FitSlot],
     chosen: Sequence[Provider],
     placed: tuple[PlacedCell, ...],
     units: FreeUnits,
     host: HostCells,
-) -> Explanation:
+) -> Fit:
     allocations = summed(slots, chosen)
     exact = first_units(allocations, pinned_first(units, placed, host))
-    return Explanation(True, allocations, exact, (), placed)
+    return Fit(True, allocations, exact, (), placed)
 
 
-def summed(slots: Sequence[Slot], chosen: Sequence[Provider]) -> Allocations:
+def summed(slots: Sequence[FitSlot], chosen: Sequence[Provider]) -> Allocations:
     """What each provider gives, all its slots together."""
     found: dict[str, dict[str, int]] = {}
     for slot, provider in zip(slots, chosen, strict=True):
@@ -190,8 +190,8 @@ def summed(slots: Sequence[Slot], chosen: Sequence[Provider]) -> Allocations:
     return found
 
 
-def _refused(short: Iterable[Shortfall]) -> Explanation:
-    return Explanation(False, {}, {}, tuple(short))
+def _refused(short: Iterable[Shortfall]) -> Fit:
+    return Fit(False, {}, {}, tuple(short))
 
 
 def _shortfall(misfit: Misfit, stock: Stock, host: HostCells) -> Shortfall:
@@ -210,7 +210,7 @@ def _shortfall(misfit: Misfit, stock: Stock, host: HostCells) -> Shortfall:
     )
 
 
-def covers_in_sum(request: ClaimRequest, stock: Stock) -> Explanation:
+def covers_in_sum(request: ClaimRequest, stock: Stock) -> Fit:
     """Whether the amounts are there, whichever cells they are on, and all else as it must be.
 
     For a consumer that holds something already: which cells that comes to is another question.
@@ -225,7 +225,7 @@ def covers_in_sum(request: ClaimRequest, stock: Stock) -> Explanation:
             if resources[name]:
                 left -= resources[name]
                 able = next(stock.obstacles(group, resources, provider), None) is None
-                slots.append(Slot(group, resources, (provider,) if able else ()))
+                slots.append(FitSlot(group, resources, (provider,) if able else ()))
         if left:
             at = (stock.host.root.name, stock.host.root.uuid) if stock.host.root else ("", "")
             reason = f"only {asked - left} of it are held"
@@ -233,7 +233,7 @@ def covers_in_sum(request: ClaimRequest, stock: Stock) -> Explanation:
     if short:
         return _refused(short)
     slots += slots_of(without_cells(request), stock)
-    search = Search(request, stock, slots)
+    search = FitSearch(request, stock, slots)
     if not all(slot.options for slot in slots) or not search.run():
         return _refused(shortfalls(request, stock, slots, search))
-    return Explanation(True, {}, {}, ())
+    return Fit(True, {}, {}, ())

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Allocations
-from agent.claims.fit_search import Host, Makings, Stock
+from agent.claims.fit_search import Makings, ProviderIndex, Stock
 from agent.claims.numa.cell_fit import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
 from agent.device_names import page_class
 from agent.driver import Cell, Guest, Topology
@@ -75,7 +75,7 @@ class HostCells:
     sockets: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, layout: Layout | None, host: Host) -> "HostCells":
+    def of(cls, layout: Layout | None, host: ProviderIndex) -> "HostCells":
         """The cells of a host, which `host` is in placement; None: they are not known."""
         if layout is None or host.root is None:
             return cls()
@@ -116,7 +116,7 @@ class HostCells:
         return (*sorted(larger, reverse=True), self.small_page_kib)
 
 
-def _reported(host: Host, of_provider: Mapping[str, int]) -> dict[int, Provider]:
+def _reported(host: ProviderIndex, of_provider: Mapping[str, int]) -> dict[int, Provider]:
     """{cell id: the provider that has the cell's CPUs or memory in placement}"""
     found: dict[int, Provider] = {}
     for provider in host.providers:
@@ -126,7 +126,7 @@ def _reported(host: Host, of_provider: Mapping[str, int]) -> dict[int, Provider]
     return found
 
 
-def _page_providers(cell: Cell, host: Host, of_provider: Mapping[str, int]) -> dict[int, str]:
+def _page_providers(cell: Cell, host: ProviderIndex, of_provider: Mapping[str, int]) -> dict[int, str]:
     return {
         size: provider.uuid
         for size in cell.pages

@@ -35,7 +35,7 @@ class Request(NamedTuple):
         return parameters
 
 
-class Answer(NamedTuple):
+class CoreResponse(NamedTuple):
     """`headers` have lower-case names; `body` is a Python object of its own, None for an empty one."""
 
     status: int
@@ -43,9 +43,9 @@ class Answer(NamedTuple):
     body: Any
 
 
-def ok(request: Request, body: Any, modified_at: float | None, status: int = 200) -> Answer:
+def ok(request: Request, body: Any, modified_at: float | None, status: int = 200) -> CoreResponse:
     """An answer with a body. `modified_at` None leaves out last-modified."""
-    return Answer(status, freshness(request, modified_at), body)
+    return CoreResponse(status, freshness(request, modified_at), body)
 
 
 def freshness(request: Request, modified_at: float | None) -> dict[str, str]:
@@ -58,5 +58,5 @@ def freshness(request: Request, modified_at: float | None) -> dict[str, str]:
     return headers
 
 
-def empty(status: int = 204, headers: dict[str, str] | None = None) -> Answer:
-    return Answer(status, headers or {}, None)
+def empty(status: int = 204, headers: dict[str, str] | None = None) -> CoreResponse:
+    return CoreResponse(status, headers or {}, None)

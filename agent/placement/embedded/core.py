@@ -19,8 +19,14 @@ from urllib.parse import unquote
 from agent.durable.errors import DatabaseError
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import routes
-from agent.placement.embedded.answers import Answer, Request
-from agent.placement.embedded.errors import INTERNAL_ERROR, NOT_ACCEPTABLE, TITLES, UNAVAILABLE, Refused
+from agent.placement.embedded.answers import CoreResponse, Request
+from agent.placement.embedded.errors import (
+    INTERNAL_ERROR,
+    NOT_ACCEPTABLE,
+    TITLES,
+    UNAVAILABLE,
+    RequestRefused,
+)
 from agent.placement.embedded.query import Query
 from agent.placement.embedded.store import Store
 
@@ -54,7 +60,7 @@ class Core:
         microversion: str | None = None,
         headers: Mapping[str, str] | None = None,
         admit: Callable[[], None] | None = None,
-    ) -> Answer:
+    ) -> CoreResponse:
         """Answer one request as the Placement API does; a write is on disk when its answer is given.
 
         `path` may carry a query string; `body` is the Python object that the JSON would be. `microversion`
@@ -75,14 +81,14 @@ class Core:
             if admit is not None:
                 admit()
             answer = route.handler(Request(self._store, minor, method, args, Query(query), body))
-        except Refused as refusal:
+        except RequestRefused as refusal:
             answer = refused(refusal, minor, request_id)
         except DatabaseError as error:
             LOG.error("%s %s was not done: %s", method, path, error)
-            answer = refused(Refused(UNAVAILABLE, str(error)), minor, request_id)
+            answer = refused(RequestRefused(UNAVAILABLE, str(error)), minor, request_id)
         except Exception as error:
             LOG.exception("%s %s failed", method, path)
-            answer = refused(Refused(INTERNAL_ERROR, repr(error)), minor, request_id)
+            answer = refused(RequestRefused(INTERNAL_ERROR, repr(error)), minor, request_id)
         if minor is not None:
             answer.headers[mv.HEADER] = f"{mv.SERVICE} {mv.text(minor)}"
             answer.headers["vary"] = mv.HEADER
@@ -92,7 +98,7 @@ class Core:
         return answer
 
 
-def refused(refusal: Refused, minor: int | None, request_id: str) -> Answer:
+def refused(refusal: RequestRefused, minor: int | None, request_id: str) -> CoreResponse:
     """The answer that tells a refusal. `minor` is None where the microversion itself was refused."""
     problem = refusal.problem
     error: dict[str, Any] = {
@@ -107,4 +113,4 @@ def refused(refusal: Refused, minor: int | None, request_id: str) -> Answer:
         error["max_version"], error["min_version"] = mv.text(mv.MAX), mv.text(mv.MIN)
     if refusal.reasons:
         error["reasons"] = [dict(reason) for reason in refusal.reasons]
-    return Answer(problem.status, dict(refusal.headers), {"errors": [error]})
+    return CoreResponse(problem.status, dict(refusal.headers), {"errors": [error]})

@@ -12,33 +12,33 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from agent.placement.embedded.records import Consumer, Provider
+from agent.placement.embedded.records import ConsumerRecord, ProviderRecord
 
 
-class State(Protocol):
+class CoreState(Protocol):
     """The questions that rules ask; the model and the drafts over it answer them alike."""
 
-    def provider(self, uuid: str) -> Provider | None: ...
-    def provider_named(self, name: str) -> Provider | None: ...
-    def consumer(self, uuid: str) -> Consumer | None: ...
+    def provider(self, uuid: str) -> ProviderRecord | None: ...
+    def provider_named(self, name: str) -> ProviderRecord | None: ...
+    def consumer(self, uuid: str) -> ConsumerRecord | None: ...
     def used(self, provider_uuid: str, resource_class: str) -> int: ...
-    def children_of(self, provider_uuid: str) -> list[Provider]: ...
-    def tree(self, root_uuid: str) -> list[Provider]: ...
+    def children_of(self, provider_uuid: str) -> list[ProviderRecord]: ...
+    def tree(self, root_uuid: str) -> list[ProviderRecord]: ...
     def has_trait(self, name: str) -> bool: ...
     def has_resource_class(self, name: str) -> bool: ...
-    def consumers_of(self, provider_uuid: str) -> list[Consumer]: ...
-    def providers_with_trait(self, name: str) -> list[Provider]: ...
-    def providers_with_class(self, name: str) -> list[Provider]: ...
+    def consumers_of(self, provider_uuid: str) -> list[ConsumerRecord]: ...
+    def providers_with_trait(self, name: str) -> list[ProviderRecord]: ...
+    def providers_with_class(self, name: str) -> list[ProviderRecord]: ...
 
 
 class Draft:
     """Changes over `below`, which is the model or another draft. `now` is the time that the changes carry."""
 
-    def __init__(self, below: State, now: float) -> None:
+    def __init__(self, below: CoreState, now: float) -> None:
         self._below = below
         self.now = now
-        self.providers: dict[str, Provider | None] = {}
-        self.consumers: dict[str, Consumer | None] = {}
+        self.providers: dict[str, ProviderRecord | None] = {}
+        self.consumers: dict[str, ConsumerRecord | None] = {}
         self.traits: dict[str, float | None] = {}
         self.resource_classes: dict[str, float | None] = {}
         self._used: dict[tuple[str, str], int] = {}
@@ -49,13 +49,13 @@ class Draft:
 
     # -- changing --
 
-    def put_provider(self, provider: Provider) -> None:
+    def put_provider(self, provider: ProviderRecord) -> None:
         self.providers[provider.uuid] = provider
 
     def drop_provider(self, uuid: str) -> None:
         self.providers[uuid] = None
 
-    def put_consumer(self, uuid: str, consumer: Consumer | None) -> None:
+    def put_consumer(self, uuid: str, consumer: ConsumerRecord | None) -> None:
         """Put the consumer in place of what it was; None removes it. Usage follows."""
         old = self.consumer(uuid)
         if old is not None:
@@ -84,7 +84,7 @@ class Draft:
         self.resource_classes.update(other.resource_classes)
         self._used.update(other._used)
 
-    def _add_usage(self, consumer: Consumer, sign: int) -> None:
+    def _add_usage(self, consumer: ConsumerRecord, sign: int) -> None:
         for provider_uuid, resources in consumer.allocations.items():
             for resource_class, amount in resources.items():
                 before = self.used(provider_uuid, resource_class)
@@ -92,20 +92,20 @@ class Draft:
 
     # -- reading through --
 
-    def provider(self, uuid: str) -> Provider | None:
+    def provider(self, uuid: str) -> ProviderRecord | None:
         return self.providers[uuid] if uuid in self.providers else self._below.provider(uuid)
 
-    def provider_named(self, name: str) -> Provider | None:
+    def provider_named(self, name: str) -> ProviderRecord | None:
         for provider in self.providers.values():
             if provider is not None and provider.name == name:
                 return provider
         below = self._below.provider_named(name)
         return None if below is None or below.uuid in self.providers else below
 
-    def consumer(self, uuid: str) -> Consumer | None:
+    def consumer(self, uuid: str) -> ConsumerRecord | None:
         return self.consumers[uuid] if uuid in self.consumers else self._below.consumer(uuid)
 
-    def consumers_of(self, provider_uuid: str) -> list[Consumer]:
+    def consumers_of(self, provider_uuid: str) -> list[ConsumerRecord]:
         below = [c for c in self._below.consumers_of(provider_uuid) if c.uuid not in self.consumers]
         return below + [
             c for c in self.consumers.values() if c is not None and provider_uuid in c.allocations
@@ -115,15 +115,15 @@ class Draft:
         used = self._used.get((provider_uuid, resource_class))
         return self._below.used(provider_uuid, resource_class) if used is None else used
 
-    def children_of(self, provider_uuid: str) -> list[Provider]:
+    def children_of(self, provider_uuid: str) -> list[ProviderRecord]:
         changed = [p for p in self.providers.values() if p is not None and p.parent_uuid == provider_uuid]
         return self._unchanged(self._below.children_of(provider_uuid)) + changed
 
-    def tree(self, root_uuid: str) -> list[Provider]:
+    def tree(self, root_uuid: str) -> list[ProviderRecord]:
         changed = [p for p in self.providers.values() if p is not None and p.root_uuid == root_uuid]
         return self._unchanged(self._below.tree(root_uuid)) + changed
 
-    def _unchanged(self, providers: list[Provider]) -> list[Provider]:
+    def _unchanged(self, providers: list[ProviderRecord]) -> list[ProviderRecord]:
         return [provider for provider in providers if provider.uuid not in self.providers]
 
     def has_trait(self, name: str) -> bool:
@@ -134,10 +134,10 @@ class Draft:
             return self.resource_classes[name] is not None
         return self._below.has_resource_class(name)
 
-    def providers_with_trait(self, name: str) -> list[Provider]:
+    def providers_with_trait(self, name: str) -> list[ProviderRecord]:
         changed = [p for p in self.providers.values() if p is not None and name in p.traits]
         return self._unchanged(self._below.providers_with_trait(name)) + changed
 
-    def providers_with_class(self, name: str) -> list[Provider]:
+    def providers_with_class(self, name: str) -> list[ProviderRecord]:
         changed = [p for p in self.providers.values() if p is not None and name in p.inventories]
         return self._unchanged(self._below.providers_with_class(name)) + changed

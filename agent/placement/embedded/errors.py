@@ -51,7 +51,7 @@ INTERNAL_ERROR = Problem(500)
 UNAVAILABLE = Problem(503)
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is not granted; nothing was changed.
 
     `reasons` is the machine-readable part of a capacity refusal (see rules/allocations.py), `headers` are

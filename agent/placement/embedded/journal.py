@@ -18,7 +18,7 @@ from agent.durable.group_commit import Transaction
 from agent.durable.sqlite_file import SqliteFile
 from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.records import Consumer, Inventory, Provider
+from agent.placement.embedded.records import ConsumerRecord, InventoryRecord, ProviderRecord
 
 APPLICATION_ID = 0x504C5043
 FILE_NAME = "placement.db"
@@ -111,11 +111,11 @@ def _write_providers(transaction: Transaction, draft: Draft, before: Model) -> N
         transaction.executemany("DELETE FROM resource_providers WHERE uuid = ?", gone)
 
 
-def _same_but_generation(old: Provider, new: Provider) -> bool:
+def _same_but_generation(old: ProviderRecord, new: ProviderRecord) -> bool:
     return (old.name, *old[3:8]) == (new.name, *new[3:8])
 
 
-def _row_of(provider: Provider) -> tuple[Any, ...]:
+def _row_of(provider: ProviderRecord) -> tuple[Any, ...]:
     return (
         *provider[:5],
         _dump(provider.inventories),
@@ -164,13 +164,13 @@ def _keep_standard(known: dict[str, float], used: Iterable[str], created_at: flo
             known.setdefault(name, created_at)
 
 
-def _providers(rows: list[tuple[Any, ...]]) -> Iterator[Provider]:
+def _providers(rows: list[tuple[Any, ...]]) -> Iterator[ProviderRecord]:
     for row in rows:
-        offered = {name: Inventory(*numbers) for name, numbers in json.loads(row[5]).items()}
+        offered = {name: InventoryRecord(*numbers) for name, numbers in json.loads(row[5]).items()}
         traits, aggregates = frozenset(json.loads(row[6])), frozenset(json.loads(row[7]))
-        yield Provider._make((*row[:5], offered, traits, aggregates, row[8]))
+        yield ProviderRecord._make((*row[:5], offered, traits, aggregates, row[8]))
 
 
-def _consumers(rows: list[tuple[Any, ...]]) -> Iterator[Consumer]:
+def _consumers(rows: list[tuple[Any, ...]]) -> Iterator[ConsumerRecord]:
     for row in rows:
-        yield Consumer._make((*row[:5], json.loads(row[5]), row[6]))
+        yield ConsumerRecord._make((*row[:5], json.loads(row[5]), row[6]))

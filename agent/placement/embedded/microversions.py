@@ -6,7 +6,7 @@ number; `version >= TRAITS` reads "the request's microversion knows traits".
 
 from __future__ import annotations
 
-from agent.placement.embedded.errors import BAD_REQUEST, NOT_ACCEPTABLE, Refused
+from agent.placement.embedded.errors import BAD_REQUEST, NOT_ACCEPTABLE, RequestRefused
 
 MIN, MAX = 0, 39
 
@@ -73,10 +73,12 @@ def parse(wanted: str | None) -> int:
     try:
         version = (int(major_text), int(minor_text))
     except ValueError:
-        raise Refused(BAD_REQUEST, f"{wanted!r} is not a microversion; expected {SERVICE} 1.N.") from None
+        raise RequestRefused(
+            BAD_REQUEST, f"{wanted!r} is not a microversion; expected {SERVICE} 1.N."
+        ) from None
     if version[0] == 1 and MIN <= version[1] <= MAX:
         return version[1]
-    raise Refused(NOT_ACCEPTABLE, f"Microversion {wanted} is not served; 1.{MIN} to 1.{MAX} are.")
+    raise RequestRefused(NOT_ACCEPTABLE, f"Microversion {wanted} is not served; 1.{MIN} to 1.{MAX} are.")
 
 
 def from_header(header: str | None) -> str | None:

@@ -1,6 +1,6 @@
 """The committed state of placement in memory: frozen records and the indexes that the questions need.
 
-Records (`Inventory`, `Provider`, `Consumer`) are values: a change puts a new record in the old one's place,
+The records are values (`records`): a change puts a new record in the old one's place,
 so a record that a reader holds never changes. Their mappings must not be modified by anybody.
 
 `Model` holds what is on disk, nothing else. Readers hold `model.lock` while they look at more than one record
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from agent.placement.embedded.locks import WriterFirstLock
-from agent.placement.embedded.records import Consumer, Provider
+from agent.placement.embedded.records import ConsumerRecord, ProviderRecord
 
 if TYPE_CHECKING:
     from agent.placement.embedded.draft import Draft
@@ -32,8 +32,8 @@ class Model:
         self.lock = WriterFirstLock()
         self.traits: dict[str, float] = dict(traits)
         self.resource_classes: dict[str, float] = dict(resource_classes)
-        self.providers: dict[str, Provider] = {}
-        self.consumers: dict[str, Consumer] = {}
+        self.providers: dict[str, ProviderRecord] = {}
+        self.consumers: dict[str, ConsumerRecord] = {}
         # Indexes, each derived from the records above. A missing key means "none".
         self.uuid_by_name: dict[str, str] = {}
         self.children: dict[str, Ordered] = {}
@@ -52,17 +52,17 @@ class Model:
 
     # -- reading; Draft answers the same questions --
 
-    def provider(self, uuid: str) -> Provider | None:
+    def provider(self, uuid: str) -> ProviderRecord | None:
         return self.providers.get(uuid)
 
-    def provider_named(self, name: str) -> Provider | None:
+    def provider_named(self, name: str) -> ProviderRecord | None:
         uuid = self.uuid_by_name.get(name)
         return None if uuid is None else self.providers[uuid]
 
-    def consumer(self, uuid: str) -> Consumer | None:
+    def consumer(self, uuid: str) -> ConsumerRecord | None:
         return self.consumers.get(uuid)
 
-    def consumers_of(self, provider_uuid: str) -> list[Consumer]:
+    def consumers_of(self, provider_uuid: str) -> list[ConsumerRecord]:
         """The consumers that hold something on the provider."""
         return [self.consumers[uuid] for uuid in self.consumers_by_provider.get(provider_uuid, ())]
 
@@ -71,10 +71,10 @@ class Model:
         usage = self.usages.get(provider_uuid)
         return 0 if usage is None else usage.get(resource_class, 0)
 
-    def children_of(self, provider_uuid: str) -> list[Provider]:
+    def children_of(self, provider_uuid: str) -> list[ProviderRecord]:
         return [self.providers[uuid] for uuid in self.children.get(provider_uuid, ())]
 
-    def tree(self, root_uuid: str) -> list[Provider]:
+    def tree(self, root_uuid: str) -> list[ProviderRecord]:
         """All providers of the tree under `root_uuid`, the root included."""
         return [self.providers[uuid] for uuid in self.trees.get(root_uuid, ())]
 
@@ -84,10 +84,10 @@ class Model:
     def has_resource_class(self, name: str) -> bool:
         return name in self.resource_classes
 
-    def providers_with_trait(self, name: str) -> list[Provider]:
+    def providers_with_trait(self, name: str) -> list[ProviderRecord]:
         return [self.providers[uuid] for uuid in self.providers_by_trait.get(name, ())]
 
-    def providers_with_class(self, name: str) -> list[Provider]:
+    def providers_with_class(self, name: str) -> list[ProviderRecord]:
         """The providers that have an inventory of the resource class."""
         return [self.providers[uuid] for uuid in self.providers_by_class.get(name, ())]
 
@@ -103,14 +103,14 @@ class Model:
             self._put_consumer(uuid, consumer)
         self.changes += 1
 
-    def load(self, providers: Iterable[Provider], consumers: Iterable[Consumer]) -> None:
+    def load(self, providers: Iterable[ProviderRecord], consumers: Iterable[ConsumerRecord]) -> None:
         """Fill an empty model, in the order in which the records were made."""
         for provider in providers:
             self._put_provider(provider.uuid, provider)
         for consumer in consumers:
             self._put_consumer(consumer.uuid, consumer)
 
-    def _put_provider(self, uuid: str, new: Provider | None) -> None:
+    def _put_provider(self, uuid: str, new: ProviderRecord | None) -> None:
         old = self.providers.get(uuid)
         if new is None:
             self.providers.pop(uuid, None)
@@ -131,7 +131,7 @@ class Model:
             self.providers_by_class, uuid, old.inventories if old else (), new.inventories if new else ()
         )
 
-    def _put_consumer(self, uuid: str, new: Consumer | None) -> None:
+    def _put_consumer(self, uuid: str, new: ConsumerRecord | None) -> None:
         old = self.consumers.get(uuid)
         old_allocations: Mapping[str, Mapping[str, int]] = old.allocations if old else {}
         new_allocations: Mapping[str, Mapping[str, int]] = new.allocations if new else {}

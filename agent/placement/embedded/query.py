@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.errors import BAD_REQUEST, Refused
+from agent.placement.embedded.errors import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.validation import is_loose_uuid
 
 
@@ -21,7 +21,7 @@ class Query:
         try:
             self.pairs = parse_qsl(text, keep_blank_values=True, errors="strict") if text else []
         except ValueError as error:
-            raise Refused(BAD_REQUEST, f"The query string cannot be read: {error}.") from None
+            raise RequestRefused(BAD_REQUEST, f"The query string cannot be read: {error}.") from None
 
     def __contains__(self, name: str) -> bool:
         return any(key == name for key, _ in self.pairs)
@@ -76,7 +76,7 @@ def resources(value: str) -> dict[str, int]:
         except ValueError:
             amount = 0
         if not colon or amount < 1:
-            raise Refused(
+            raise RequestRefused(
                 BAD_REQUEST, f"resources must be CLASS:AMOUNT,..., amounts from 1 on; got {part!r}."
             )
         amounts[name] = amount
@@ -99,9 +99,11 @@ def traits(values: list[str], minor: int) -> TraitFilter:
         for name in (part.strip() for part in value.split(",")):
             bare = name.lstrip("!")
             if not bare:
-                raise Refused(BAD_REQUEST, f"required must be TRAIT,!TRAIT,...; an empty name in {value!r}.")
+                raise RequestRefused(
+                    BAD_REQUEST, f"required must be TRAIT,!TRAIT,...; an empty name in {value!r}."
+                )
             if bare != name and minor < mv.FORBIDDEN_TRAITS:
-                raise Refused(
+                raise RequestRefused(
                     BAD_REQUEST, f"required takes !TRAIT from 1.{mv.FORBIDDEN_TRAITS} on: {value!r}."
                 )
             if bare != name:
@@ -113,10 +115,12 @@ def traits(values: list[str], minor: int) -> TraitFilter:
 
 def _any_of(value: str, minor: int) -> frozenset[str]:
     if minor < mv.ANY_TRAITS:
-        raise Refused(BAD_REQUEST, f"required takes in:TRAIT,... from 1.{mv.ANY_TRAITS} on: {value!r}.")
+        raise RequestRefused(
+            BAD_REQUEST, f"required takes in:TRAIT,... from 1.{mv.ANY_TRAITS} on: {value!r}."
+        )
     names = frozenset(part.strip() for part in value[3:].split(","))
     if any(not name or name.startswith("!") for name in names):
-        raise Refused(
+        raise RequestRefused(
             BAD_REQUEST, f"in:TRAIT,... takes names alone, none empty and none with a !: {value!r}."
         )
     return names
@@ -128,22 +132,24 @@ def member_of(values: list[str], minor: int, parameter: str = "member_of") -> Ag
     :raises Refused: 400
     """
     if len(values) > 1 and minor < mv.REPEATED_MEMBER_OF:
-        raise Refused(BAD_REQUEST, f"{parameter} may be given once, before 1.{mv.REPEATED_MEMBER_OF}.")
+        raise RequestRefused(BAD_REQUEST, f"{parameter} may be given once, before 1.{mv.REPEATED_MEMBER_OF}.")
     required: list[frozenset[str]] = []
     forbidden: set[str] = set()
     for value in values:
         bare = value[1:] if value.startswith("!") else value
         several = bare.startswith("in:")
         if "," in value and not several:
-            raise Refused(BAD_REQUEST, f"{parameter} takes several UUIDs as in:UUID,UUID; got {value!r}.")
+            raise RequestRefused(
+                BAD_REQUEST, f"{parameter} takes several UUIDs as in:UUID,UUID; got {value!r}."
+            )
         uuids = bare[3:].split(",") if several else [bare]
         for uuid in uuids:
             if not is_loose_uuid(uuid):
-                raise Refused(BAD_REQUEST, f"{parameter} must hold UUIDs; {uuid!r} is none.")
+                raise RequestRefused(BAD_REQUEST, f"{parameter} must hold UUIDs; {uuid!r} is none.")
         if bare is value:
             required.append(frozenset(uuids))
         elif minor < mv.FORBIDDEN_AGGREGATES:
-            raise Refused(
+            raise RequestRefused(
                 BAD_REQUEST, f"{parameter} takes !UUID from 1.{mv.FORBIDDEN_AGGREGATES} on: {value!r}."
             )
         else:

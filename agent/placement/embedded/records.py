@@ -8,7 +8,7 @@ from typing import NamedTuple
 SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
 
 
-class Inventory(NamedTuple):
+class InventoryRecord(NamedTuple):
     """What a provider offers of one resource class."""
 
     total: int
@@ -29,7 +29,7 @@ class Inventory(NamedTuple):
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
 
-class Provider(NamedTuple):
+class ProviderRecord(NamedTuple):
     """A resource provider with everything that hangs on it, except usage."""
 
     uuid: str
@@ -37,7 +37,7 @@ class Provider(NamedTuple):
     generation: int
     parent_uuid: str | None
     root_uuid: str
-    inventories: Mapping[str, Inventory]
+    inventories: Mapping[str, InventoryRecord]
     traits: frozenset[str]
     aggregates: frozenset[str]
     updated_at: float
@@ -47,7 +47,7 @@ class Provider(NamedTuple):
         return SHARING_TRAIT in self.traits
 
 
-class Consumer(NamedTuple):
+class ConsumerRecord(NamedTuple):
     """A consumer and all its allocations: `{provider uuid: {resource class: amount}}`, never empty.
 
     `consumer_type` is None where the consumer was last written before microversion 1.38 ("unknown").

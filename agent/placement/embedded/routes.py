@@ -12,14 +12,14 @@ from enum import Flag, auto
 from typing import NamedTuple
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.answers import Answer, Request
+from agent.placement.embedded.answers import CoreResponse, Request
 from agent.placement.embedded.errors import (
     METHOD_NOT_ALLOWED,
     NOT_ACCEPTABLE,
     NOT_FOUND,
     UNSUPPORTED_MEDIA_TYPE,
     Problem,
-    Refused,
+    RequestRefused,
 )
 from agent.placement.embedded.handlers import (
     allocations,
@@ -33,7 +33,7 @@ from agent.placement.embedded.handlers import (
 )
 
 
-class Content(Flag):
+class BodyRule(Flag):
     """JSON_IN: takes a body, which must be JSON. JSON_OUT: minds an Accept header that bars JSON."""
 
     NONE = 0
@@ -41,19 +41,19 @@ class Content(Flag):
     JSON_OUT = auto()
 
 
-NONE, JSON_IN, JSON_OUT = Content.NONE, Content.JSON_IN, Content.JSON_OUT
+NONE, JSON_IN, JSON_OUT = BodyRule.NONE, BodyRule.JSON_IN, BodyRule.JSON_OUT
 
 
 class Route(NamedTuple):
     since: int
-    handler: Callable[[Request], Answer]
-    content: Content
+    handler: Callable[[Request], CoreResponse]
+    content: BodyRule
     before: Problem = NOT_FOUND
 
 
-def _too_early(request: Request) -> Answer:
+def _too_early(request: Request) -> CoreResponse:
     """:raises Refused: 404, always"""
-    raise Refused(NOT_FOUND, f"This resource is not served yet at microversion 1.{request.minor}.")
+    raise RequestRefused(NOT_FOUND, f"This resource is not served yet at microversion 1.{request.minor}.")
 
 
 _JSON_RANGES = ("*/*", "application/*", "application/json")
@@ -139,15 +139,17 @@ def find(method: str, path: str, minor: int) -> tuple[Route, dict[str, str]]:
     parts = path.split("/")[1:] if path not in ("", "/") else []
     names, methods = _BY_SHAPE.get(_shape(parts), ((), None))
     if methods is None or not all(parts):
-        raise Refused(NOT_FOUND, "The resource could not be found.")
+        raise RequestRefused(NOT_FOUND, "The resource could not be found.")
     rows = methods.get(method)
     if rows is None:
         allowed = {"allow": ", ".join(methods)}
-        raise Refused(METHOD_NOT_ALLOWED, f"{method} is not allowed for this resource.", headers=allowed)
+        raise RequestRefused(
+            METHOD_NOT_ALLOWED, f"{method} is not allowed for this resource.", headers=allowed
+        )
     for route in rows:
         if minor >= route.since:
             return route, dict(zip(names, parts[1::2], strict=True))
-    raise Refused(rows[-1].before, f"This resource is served from microversion 1.{rows[-1].since} on.")
+    raise RequestRefused(rows[-1].before, f"This resource is served from microversion 1.{rows[-1].since} on.")
 
 
 def check_content(route: Route, headers: Mapping[str, str]) -> None:
@@ -156,11 +158,11 @@ def check_content(route: Route, headers: Mapping[str, str]) -> None:
     :raises Refused: 406 or 415
     """
     if JSON_OUT in route.content and not _takes_json(headers.get("accept", "")):
-        raise Refused(NOT_ACCEPTABLE, "Only application/json is provided.")
+        raise RequestRefused(NOT_ACCEPTABLE, "Only application/json is provided.")
     if JSON_IN in route.content and "content-type" in headers:
         given = headers["content-type"].partition(";")[0].strip().lower()
         if given != "application/json":
-            raise Refused(
+            raise RequestRefused(
                 UNSUPPORTED_MEDIA_TYPE,
                 f"The media type {given or None} is not supported, use application/json.",
             )

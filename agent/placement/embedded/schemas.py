@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.errors import BAD_REQUEST, Refused
+from agent.placement.embedded.errors import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.validation import (
     MAX_INT,
-    Check,
     Invalid,
+    SchemaCheck,
     array,
     dashed_uuid,
     integer,
@@ -25,7 +25,7 @@ from agent.placement.embedded.validation import (
     string,
 )
 
-Versions = tuple[tuple[int, Check], ...]
+Versions = tuple[tuple[int, SchemaCheck], ...]
 
 MAX_FLOAT = 3.40282e38
 
@@ -156,7 +156,7 @@ POST_ALLOCATIONS: Versions = (
 )
 
 
-def _reshaper(consumer: Check) -> Check:
+def _reshaper(consumer: SchemaCheck) -> SchemaCheck:
     return record(
         {
             "inventories": mapping(UUID_KEY, _inventories, minimum=1),
@@ -192,5 +192,5 @@ def checked(versions: Versions, minor: int, value: Any, where: str) -> Any:
             try:
                 return check(value, where)
             except Invalid as error:
-                raise Refused(BAD_REQUEST, str(error)) from None
+                raise RequestRefused(BAD_REQUEST, str(error)) from None
     raise AssertionError("every table of versions ends with the oldest one")

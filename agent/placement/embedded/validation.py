@@ -1,6 +1,6 @@
 """Checks of what came in from outside, as small functions that are put together like a schema.
 
-A `Check` takes a value and the place where it stands, and returns the value (an integral float as an int, as
+A `SchemaCheck` takes a value and its place, and returns the value (an integral float as an int, as
 JSON Schema has it) or raises `Invalid` with a sentence that names the place. Hand-made because a claim is
 checked on the hot path: this takes microseconds, where a schema library takes hundreds.
 """
@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Check = Callable[[Any, str], Any]
+SchemaCheck = Callable[[Any, str], Any]
 
 MAX_INT = 2**31 - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can write them as escapes, and no database can hold them
@@ -23,7 +23,7 @@ class Invalid(Exception):
     """A value is not what it must be; the message says where, and what was expected."""
 
 
-def integer(minimum: int | None = None, maximum: int | None = None) -> Check:
+def integer(minimum: int | None = None, maximum: int | None = None) -> SchemaCheck:
     """A whole number between both, inclusive; 3.0 is one, true is not."""
 
     def check(value: Any, where: str) -> int:
@@ -40,7 +40,7 @@ def integer(minimum: int | None = None, maximum: int | None = None) -> Check:
     return check
 
 
-def number(maximum: float) -> Check:
+def number(maximum: float) -> SchemaCheck:
     """A finite number, `maximum` included."""
 
     def check(value: Any, where: str) -> float:
@@ -53,7 +53,7 @@ def number(maximum: float) -> Check:
     return check
 
 
-def string(minimum: int = 0, maximum: int | None = None, pattern: str | None = None) -> Check:
+def string(minimum: int = 0, maximum: int | None = None, pattern: str | None = None) -> SchemaCheck:
     """Text of so many characters, both included, in which `pattern` is found; none that UTF-8 cannot hold."""
     match = re.compile(pattern).search if pattern else None
 
@@ -71,11 +71,11 @@ def string(minimum: int = 0, maximum: int | None = None, pattern: str | None = N
     return check
 
 
-def nullable(inner: Check) -> Check:
+def nullable(inner: SchemaCheck) -> SchemaCheck:
     return lambda value, where: None if value is None else inner(value, where)
 
 
-def array(items: Check, minimum: int = 0, unique: bool = False) -> Check:
+def array(items: SchemaCheck, minimum: int = 0, unique: bool = False) -> SchemaCheck:
     """At least `minimum` items, each checked; `unique`: no two of them equal."""
 
     def check(value: Any, where: str) -> list[Any]:
@@ -91,7 +91,9 @@ def array(items: Check, minimum: int = 0, unique: bool = False) -> Check:
     return check
 
 
-def record(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
+def record(
+    required: Mapping[str, SchemaCheck], optional: Mapping[str, SchemaCheck] | None = None
+) -> SchemaCheck:
     """An object with exactly these keys."""
     known = {**required, **(optional or {})}
 
@@ -112,7 +114,7 @@ def record(required: Mapping[str, Check], optional: Mapping[str, Check] | None =
     return check
 
 
-def mapping(key_pattern: str, items: Check, minimum: int = 0) -> Check:
+def mapping(key_pattern: str, items: SchemaCheck, minimum: int = 0) -> SchemaCheck:
     """An object whose keys all match `key_pattern`."""
     match = re.compile(key_pattern).search
 

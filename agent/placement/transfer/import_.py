@@ -32,7 +32,7 @@ Inventories = Mapping[str, Mapping[str, Inventory]]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ImportStep:
     """Consumers, with the generations that are written over, and inventories that are full with them."""
 
     full: Inventories
@@ -45,7 +45,7 @@ class ImportPlan:
 
     current: ProviderTree
     build: Plan
-    steps: tuple[Step, ...]
+    steps: tuple[ImportStep, ...]
     offer: Plan
 
     @property
@@ -119,7 +119,7 @@ def apply_import(client: PlacementClient, untyped: PlacementClient, wanted: Impo
     apply(wanted.offer, client, tree)
 
 
-def _write(client: PlacementClient, tree: ProviderTree, step: Step) -> None:
+def _write(client: PlacementClient, tree: ProviderTree, step: ImportStep) -> None:
     """In one request; in several where the service keeps that one from us (role `service`): then somebody
     else could be faster in between, and the consumers would not fit any more.
     """
@@ -203,7 +203,7 @@ def _pending(wanted: Content, found: Content) -> Iterator[ConsumerAllocations]:
             yield replace(consumer, generation=present.generation)
 
 
-def _steps(wanted: Content, found: Content) -> Iterator[Step]:
+def _steps(wanted: Content, found: Content) -> Iterator[ImportStep]:
     """All that is to be written of consumers; those with a type and those without are not mixed."""
     pending = list(_pending(wanted, found))
     held = dict(found.consumers)
@@ -212,7 +212,7 @@ def _steps(wanted: Content, found: Content) -> Iterator[Step]:
         held |= {each.consumer: each for each in group}
         used = Content(consumers=held).usages()
         touched = {uuid for each in (*group, *before) for uuid in each.allocations} & wanted.providers.keys()
-        yield Step({uuid: _full(used.get(uuid, {})) for uuid in sorted(touched)}, tuple(group))
+        yield ImportStep({uuid: _full(used.get(uuid, {})) for uuid in sorted(touched)}, tuple(group))
 
 
 def _full(used: Mapping[str, int]) -> dict[str, Inventory]:

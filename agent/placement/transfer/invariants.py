@@ -20,7 +20,7 @@ _LARGEST_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BrokenInvariant:
     """One broken invariant: its stable name, what it is about, what is wrong, and what to do."""
 
     name: str
@@ -56,7 +56,7 @@ class Evidence:
     names: frozenset[str] = frozenset()
 
 
-def findings(content: Content, evidence: Evidence | None = None) -> tuple[Finding, ...]:
+def findings(content: Content, evidence: Evidence | None = None) -> tuple[BrokenInvariant, ...]:
     """Everything that is broken, providers first."""
     told = evidence or Evidence()
     check = _Check(content, told.names)
@@ -79,22 +79,22 @@ class _Check:
         self._classes = content.resource_classes | names | frozenset(os_resource_classes.STANDARDS)
         self._traits = content.traits | names | frozenset(os_traits.get_traits())
 
-    def names(self) -> Iterator[Finding]:
+    def names(self) -> Iterator[BrokenInvariant]:
         first: dict[str, str] = {}
         for provider in self._providers.values():
             twin = first.setdefault(provider.name, provider.uuid)
             if twin != provider.uuid:
-                yield Finding(
+                yield BrokenInvariant(
                     "duplicate_name",
                     provider.uuid,
                     f"Two providers are named {provider.name!r}: {twin} and {provider.uuid}.",
                     f"Rename one: PUT /resource_providers/{provider.uuid} with another name.",
                 )
 
-    def ancestry(self, roots: Mapping[str, str]) -> Iterator[Finding]:
+    def ancestry(self, roots: Mapping[str, str]) -> Iterator[BrokenInvariant]:
         for provider in self._providers.values():
             if provider.parent is not None and provider.parent not in self._providers:
-                yield Finding(
+                yield BrokenInvariant(
                     "missing_parent",
                     provider.uuid,
                     f"{_called(provider)} hangs under {provider.parent}, which is not there.",
@@ -104,7 +104,7 @@ class _Check:
                 continue
             root = self._root(provider)
             if root is None:
-                yield Finding(
+                yield BrokenInvariant(
                     "cycle",
                     provider.uuid,
                     f"{_called(provider)} is among its own ancestors, or below providers that are.",
@@ -112,7 +112,7 @@ class _Check:
                     "(1.37).",
                 )
             elif roots.get(provider.uuid, root) != root:
-                yield Finding(
+                yield BrokenInvariant(
                     "wrong_root",
                     provider.uuid,
                     f"{_called(provider)} is said to be in the tree of {roots[provider.uuid]}, and its "
@@ -131,14 +131,14 @@ class _Check:
             seen.add(provider.uuid)
         return provider.uuid
 
-    def providers(self) -> Iterator[Finding]:
+    def providers(self) -> Iterator[BrokenInvariant]:
         for provider in self._providers.values():
             for name, inventory in provider.inventories.items():
                 if name not in self._classes:
                     yield _unknown("class", name, f"{_called(provider)} offers", provider.uuid)
                 wrong = _wrong_numbers(inventory)
                 if wrong:
-                    yield Finding(
+                    yield BrokenInvariant(
                         "impossible_inventory",
                         provider.uuid,
                         f"The inventory of {name} on {_called(provider)} {wrong}.",
@@ -147,10 +147,10 @@ class _Check:
             for trait in sorted(provider.traits - self._traits):
                 yield _unknown("trait", trait, f"{_called(provider)} has", provider.uuid)
 
-    def consumers(self) -> Iterator[Finding]:
+    def consumers(self) -> Iterator[BrokenInvariant]:
         for consumer in self._content.consumers.values():
             if not any(consumer.allocations.values()):
-                yield Finding(
+                yield BrokenInvariant(
                     "empty_consumer",
                     consumer.consumer,
                     f"Consumer {consumer.consumer} holds nothing, and bars its own first claim.",
@@ -162,11 +162,11 @@ class _Check:
 
     def _allocation(
         self, consumer: ConsumerAllocations, uuid: str, amounts: Mapping[str, int]
-    ) -> Iterator[Finding]:
+    ) -> Iterator[BrokenInvariant]:
         provider = self._providers.get(uuid)
         drop = f"Write what consumer {consumer.consumer} really holds: PUT /allocations/{consumer.consumer}."
         if provider is None:
-            yield Finding(
+            yield BrokenInvariant(
                 "orphan_allocation",
                 consumer.consumer,
                 f"Consumer {consumer.consumer} holds {_listed(amounts)} on {uuid}, which is no provider.",
@@ -179,9 +179,11 @@ class _Check:
             if name not in self._classes:
                 yield _unknown("class", name, f"Consumer {consumer.consumer} holds", consumer.consumer)
             if inventory is None:
-                yield Finding("no_inventory", consumer.consumer, f"{holds}, which offers none of it.", drop)
+                yield BrokenInvariant(
+                    "no_inventory", consumer.consumer, f"{holds}, which offers none of it.", drop
+                )
             elif not _admits(inventory, amount):
-                yield Finding(
+                yield BrokenInvariant(
                     "outside_limits",
                     consumer.consumer,
                     f"{holds}, which gives {inventory.min_unit} to {inventory.max_unit} in steps of "
@@ -189,7 +191,7 @@ class _Check:
                     f"Change the inventory's limits, or claim again: PUT /allocations/{consumer.consumer}.",
                 )
 
-    def capacity(self) -> Iterator[Finding]:
+    def capacity(self) -> Iterator[BrokenInvariant]:
         for uuid, used in self._used.items():
             provider = self._providers.get(uuid)
             for name, amount in used.items():
@@ -197,7 +199,7 @@ class _Check:
                 if provider is None or inventory is None or amount <= _capacity(inventory):
                     continue
                 largest = ", ".join(self._largest(uuid, name))
-                yield Finding(
+                yield BrokenInvariant(
                     "over_capacity",
                     uuid,
                     f"{_called(provider)} can give {int(_capacity(inventory))} {name}; {amount} are in use.",
@@ -213,12 +215,12 @@ class _Check:
         for amount, uuid in sorted(held, reverse=True)[:_LARGEST_SHOWN]:
             yield f"{uuid} with {amount}"
 
-    def usages(self, said: Amounts) -> Iterator[Finding]:
+    def usages(self, said: Amounts) -> Iterator[BrokenInvariant]:
         for uuid, amounts in said.items():
             sums = self._used.get(uuid, {})
             for name in sorted({*amounts, *sums}):
                 if amounts.get(name, 0) != sums.get(name, 0):
-                    yield Finding(
+                    yield BrokenInvariant(
                         "usage_mismatch",
                         uuid,
                         f"Provider {uuid} says that {amounts.get(name, 0)} {name} are in use, and its "
@@ -227,13 +229,13 @@ class _Check:
                         f"/resource_providers/{uuid}/allocations with each consumer's GET /allocations/UUID.",
                     )
 
-    def views(self, held: Mapping[str, Amounts]) -> Iterator[Finding]:
+    def views(self, held: Mapping[str, Amounts]) -> Iterator[BrokenInvariant]:
         for uuid, consumers in held.items():
             for consumer, amounts in consumers.items():
                 own = self._content.consumers.get(consumer)
                 says = {} if own is None else own.allocations.get(uuid, {})
                 if dict(says) != dict(amounts):
-                    yield Finding(
+                    yield BrokenInvariant(
                         "views_differ",
                         consumer,
                         f"Provider {uuid} says that consumer {consumer} holds {_listed(amounts)}, and the "
@@ -259,14 +261,16 @@ def _capacity(inventory: Inventory) -> float:
     return (inventory.total - inventory.reserved) * inventory.allocation_ratio
 
 
-def _unknown(kind: str, name: str, whose: str, subject: str) -> Finding:
+def _unknown(kind: str, name: str, whose: str, subject: str) -> BrokenInvariant:
     path, what = ("resource_classes", "resource class") if kind == "class" else ("traits", "trait")
     remedy = (
         f"Create it: PUT /{path}/{name}."
         if name.startswith("CUSTOM_")
         else f"Install an os-{path.replace('_', '-')} that knows it, or take it away."
     )
-    return Finding(f"unknown_{kind}", subject, f"{whose} the {what} {name}, which is not known.", remedy)
+    return BrokenInvariant(
+        f"unknown_{kind}", subject, f"{whose} the {what} {name}, which is not known.", remedy
+    )
 
 
 def _called(provider: Provider) -> str:

@@ -32,7 +32,7 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class DeviceModel:
     """The contract's answers; the units to remember, those of them that are not there, the devices, what each
     unit that is described is of, and the classes to remember."""
 
@@ -54,9 +54,9 @@ def make_model(
     boot: str,
     settings: ModelSettings,
     classes: Classes | None = None,
-) -> Model:
+) -> DeviceModel:
     """`domains` are guests with their devices as their XML names them, in order; `known` and `classes` see
-    `Model`, `boot` is the id of the host's current boot. Raises DriverDataError (CPU sets).
+    `DeviceModel`, `boot` is the id of the host's current boot. Raises DriverDataError (CPU sets).
     """
     classes = slots_seen(interfaces_seen(classes or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=with_interfaces(devices.cards, classes))
@@ -80,7 +80,7 @@ def make_model(
     classes = cells_described(classes_described(classes, cards, divided), own)
     moves = moves_of(providers, _cell_totals(cells, settings), tenants, cells, classes)
     complete = all(each.domain is not None for each in domains)
-    return Model(
+    return DeviceModel(
         Description(providers, moves),
         describe_topology(host, settings.host),
         tuple(tenant.guest for tenant in tenants),

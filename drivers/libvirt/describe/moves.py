@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.driver import Cell, DescribedProvider, Guest, Move
+from agent.driver import Cell, DescribedProvider, Guest, MoveInstruction
 from drivers.host.providers import cell_provider_name
 from drivers.libvirt.describe.devices import card_name
 from drivers.libvirt.describe.history import (
@@ -46,7 +46,7 @@ def moves_of(
     tenants: Sequence[Tenant],
     cells: Sequence[Cell],
     classes: Classes,
-) -> tuple[Move, ...]:
+) -> tuple[MoveInstruction, ...]:
     """`providers` as described, the host first; `cell_totals` {cell: {class: amount}} what the cells have,
     whether they are reported or not; `classes` is what devices were before.
     """
@@ -62,7 +62,7 @@ def moves_of(
 
 def _of_devices(
     root: str, providers: Sequence[DescribedProvider], told: Sequence[Tenant], classes: Classes
-) -> Iterator[Move]:
+) -> Iterator[MoveInstruction]:
     users = _device_users(told)
     there = {provider.device for provider in providers}
     for provider in providers[1:]:
@@ -71,11 +71,11 @@ def _of_devices(
         totals = {name: inventory.total for name, inventory in provider.inventories.items()}
         shares = users.get(provider.device, {})
         for source in (root, *_former_names(root, provider, classes, there)):
-            yield Move(source, totals, provider.name, shares)
+            yield MoveInstruction(source, totals, provider.name, shares)
         for before, now in renamed(provider, classes):
             was = {who: {before: amounts[now]} for who, amounts in shares.items() if now in amounts}
             for source in (root, provider.name) if before == USUAL else (provider.name,):
-                yield Move(source, {before: totals[now]}, provider.name, was, {before: now})
+                yield MoveInstruction(source, {before: totals[now]}, provider.name, was, {before: now})
 
 
 def _former_names(
@@ -88,7 +88,9 @@ def _former_names(
     return [name for name in names if name != provider.name]
 
 
-def _of_nothing(root: str, providers: Sequence[DescribedProvider], told: Sequence[Tenant]) -> Iterator[Move]:
+def _of_nothing(
+    root: str, providers: Sequence[DescribedProvider], told: Sequence[Tenant]
+) -> Iterator[MoveInstruction]:
     """What guests use and no device there has, of what the host may have counted on its root."""
     there = {provider.device for provider in providers}
     for name in _COUNTED_FLAT:
@@ -99,7 +101,7 @@ def _of_nothing(root: str, providers: Sequence[DescribedProvider], told: Sequenc
             if lost:
                 shares[tenant.guest.uuid] = {name: lost}
         if shares:
-            yield Move(root, {name: sum(share[name] for share in shares.values())}, root, shares)
+            yield MoveInstruction(root, {name: sum(share[name] for share in shares.values())}, root, shares)
 
 
 def _device_users(told: Iterable[Tenant]) -> dict[str, dict[str, dict[str, int]]]:
@@ -117,7 +119,7 @@ def _of_cells(
     cell_totals: Mapping[int, Mapping[str, int]],
     shares: Mapping[int, Shares],
     classes: Classes,
-) -> Iterator[Move]:
+) -> Iterator[MoveInstruction]:
     """From the root, and from the cells that a boot of the host made others of, to its cells where those are
     reported; else from cells that were to the root.
     """
@@ -130,7 +132,9 @@ def _of_cells(
             continue
         if name in names:
             former = [cell_provider_name(root, each) for each in cells_before(cell_id, classes)]
-            yield from (Move(source, totals, name, shares.get(cell_id, {})) for source in (root, *former))
+            yield from (
+                MoveInstruction(source, totals, name, shares.get(cell_id, {})) for source in (root, *former)
+            )
         else:
             apart[cell_id] = totals
     if apart:
@@ -140,7 +144,9 @@ def _of_cells(
         changed = cells_changed(classes, cell_totals)
         sources = {cell: dict(whole) if changed else totals for cell, totals in apart.items()}
         sources |= {cell: dict(whole) for cell in cells_gone(classes, cell_totals)}
-        yield from (Move(cell_provider_name(root, cell), each, root) for cell, each in sources.items())
+        yield from (
+            MoveInstruction(cell_provider_name(root, cell), each, root) for cell, each in sources.items()
+        )
 
 
 def _shares_by_cell(told: Iterable[Tenant], cells: Sequence[Cell]) -> dict[int, dict[str, dict[str, int]]]:
@@ -173,7 +179,7 @@ def _cells_of(tenant: Tenant, cell_of: Mapping[int, int]) -> dict[int, dict[str,
     return found
 
 
-def _of_cpus(providers: Sequence[DescribedProvider], told: Sequence[Tenant]) -> Iterator[Move]:
+def _of_cpus(providers: Sequence[DescribedProvider], told: Sequence[Tenant]) -> Iterator[MoveInstruction]:
     """VCPU to PCPU of the pinned where CPUs are dedicated now, and back where they no longer are."""
     root = providers[0].name
     for provider in providers:
@@ -185,9 +191,13 @@ def _of_cpus(providers: Sequence[DescribedProvider], told: Sequence[Tenant]) -> 
                 pinned[tenant.guest.uuid] = {"VCPU": amount}
         if "PCPU" in totals:
             for source in dict.fromkeys((root, provider.name)):
-                yield Move(source, {"VCPU": totals["PCPU"]}, provider.name, pinned, {"VCPU": "PCPU"})
+                yield MoveInstruction(
+                    source, {"VCPU": totals["PCPU"]}, provider.name, pinned, {"VCPU": "PCPU"}
+                )
         elif "VCPU" in totals:
-            yield Move(provider.name, {"PCPU": totals["VCPU"]}, provider.name, None, {"PCPU": "VCPU"})
+            yield MoveInstruction(
+                provider.name, {"PCPU": totals["VCPU"]}, provider.name, None, {"PCPU": "VCPU"}
+            )
 
 
 def _pinned(tenant: Tenant, provider: DescribedProvider) -> int:

@@ -36,7 +36,7 @@ Mark = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownGuest:
     """A domain as it was last read; `domain` None if it never could be.
 
     The guest's devices are as its XML names them, which says nothing of whose they are.
@@ -52,8 +52,8 @@ class Known:
 
 
 def read_guest(
-    session: Session, domain: Any, mark: Mark, known: Known | None, dedicated: frozenset[int]
-) -> Known | None:
+    session: Session, domain: Any, mark: Mark, known: KnownGuest | None, dedicated: frozenset[int]
+) -> KnownGuest | None:
     """The domain, None if it is gone meanwhile.
 
     A domain that cannot be read is there all the same: with what was last known of it, and its `problem`.
@@ -80,7 +80,7 @@ def read_guest(
         guest = _unread(uuid, name, state, known, f"domain {name} ({uuid}) could not be read: {error}")
     except DriverDataError as error:
         guest = _unread(uuid, name, state, known, error.message)
-    return _told(Known(mark, guest, parsed), known)
+    return _told(KnownGuest(mark, guest, parsed), known)
 
 
 def _state(state: int, reason: int) -> GuestState:
@@ -88,7 +88,7 @@ def _state(state: int, reason: int) -> GuestState:
     return paused or _STATES.get(state, GuestState.RUNNING)
 
 
-def _told(new: Known, old: Known | None) -> Known:
+def _told(new: KnownGuest, old: KnownGuest | None) -> KnownGuest:
     """Warn of a problem once, not each time that the domain is read."""
     problem = new.guest.problem
     if problem is not None and (old is None or old.guest.problem != problem):
@@ -96,15 +96,15 @@ def _told(new: Known, old: Known | None) -> Known:
     return new
 
 
-def pass_over(uuid: str, mark: Mark, known: Known | None) -> Known:
+def pass_over(uuid: str, mark: Mark, known: KnownGuest | None) -> KnownGuest:
     """A domain that libvirt hangs on, without asking for it."""
     problem = f"domain {mark[0]} ({uuid}) is not read while libvirt hangs on it: its QEMU may not answer"
     state = known.guest.state if known is not None else GuestState.RUNNING
     domain = known.domain if known is not None else None
-    return _told(Known(mark, _unread(uuid, mark[0], state, known, problem), domain), known)
+    return _told(KnownGuest(mark, _unread(uuid, mark[0], state, known, problem), domain), known)
 
 
-def _unread(uuid: str, name: str, state: GuestState, known: Known | None, problem: str) -> Guest:
+def _unread(uuid: str, name: str, state: GuestState, known: KnownGuest | None, problem: str) -> Guest:
     if known is None:
         return Guest(uuid=uuid, name=name, state=state, resources={}, problem=problem)
     return replace(known.guest, name=name, state=state, problem=problem)

@@ -23,7 +23,7 @@ from drivers.libvirt.describe.lost_mdevs import Lost
 from drivers.libvirt.io.connection import Connection, Session
 from drivers.libvirt.io.deadline import Beat, Hung, Runner
 from drivers.libvirt.io.device_reader import DeviceReader
-from drivers.libvirt.io.guests import Known, pass_over, read_guest
+from drivers.libvirt.io.guests import KnownGuest, pass_over, read_guest
 from drivers.libvirt.io.hints import Hints
 from drivers.libvirt.io.options import LibvirtOptions
 from drivers.libvirt.io.restore_mdevs import Restorer
@@ -73,7 +73,7 @@ class _Static:
 class _Reading:
     """One reading of the domains; `domain` is the uuid of the one that is being read just now."""
 
-    known: dict[str, Known] = field(default_factory=dict)
+    known: dict[str, KnownGuest] = field(default_factory=dict)
     everything: bool = False
     domain: str | None = None
 
@@ -90,8 +90,8 @@ class Reader:
         self._dedicated = dedicated
         self._devices = DeviceReader(hints, Sysfs(Path(options.sysfs_path)), options.full_read_interval)
         self._restorer = Restorer(options.connection_uri)
-        self._known: dict[str, Known] = {}
-        self._domains: tuple[Known, ...] = ()
+        self._known: dict[str, KnownGuest] = {}
+        self._domains: tuple[KnownGuest, ...] = ()
         self._all_read_at = -float("inf")
         self._hung: dict[str, threading.Event] = {}
         self._guest_capabilities_told: DomainCapabilities | None = None
@@ -209,7 +209,7 @@ class Reader:
 
     # The domains
 
-    def domains(self) -> tuple[Known, ...]:
+    def domains(self) -> tuple[KnownGuest, ...]:
         """The domains as they are now, by uuid; the same tuple as before if none changed.
 
         A domain on which libvirt hangs fails one reading; after that it is passed over until the call on it
@@ -248,7 +248,7 @@ class Reader:
 
     def _read_domains(
         self, session: Session, named: frozenset[str] | None, reading: _Reading
-    ) -> Iterator[tuple[str, Known]]:
+    ) -> Iterator[tuple[str, KnownGuest]]:
         session.beat()
         for domain in session.libvirt.listAllDomains():
             uuid = domain.UUIDString()
@@ -267,7 +267,7 @@ class Reader:
     def _passes_over(self, uuid: str) -> bool:
         return uuid in self._hung and not self._hung[uuid].is_set()
 
-    def _keep(self, reading: _Reading) -> tuple[Known, ...]:
+    def _keep(self, reading: _Reading) -> tuple[KnownGuest, ...]:
         if reading.everything:
             self._all_read_at = time.monotonic()
         self._known = reading.known

@@ -32,7 +32,7 @@ def boot_id(path: Path = BOOT_ID) -> str:
         return ""
 
 
-class Memory:
+class DriverMemory:
     """What is kept in `folder` where there is one, and read when first asked for."""
 
     def __init__(self, folder: Path | None) -> None:

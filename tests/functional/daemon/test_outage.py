@@ -24,7 +24,7 @@ from agent.claims.parse_request import ClaimRequest
 from agent.errors import ClaimsClosed, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.status.condition import State
+from agent.status.condition import HostState
 from agent.tracker import late_answers
 from drivers.fake.host import Gpu
 
@@ -87,12 +87,12 @@ class Host:
     def recover(self) -> None:
         """Placement is back: one pass later all is well."""
         self.cable.outage.end()
-        if self.agent.condition.state is not State.READY:
+        if self.agent.condition.state is not HostState.READY:
             if self.world.retries:
                 self.world.retry()
             else:
                 self.agent.look("the start")
-        assert self.agent.condition.state is State.READY, self.agent.condition.fault
+        assert self.agent.condition.state is HostState.READY, self.agent.condition.fault
         self.agent.deliver()
 
     def held(self) -> dict[str, dict[str, Mapping[str, int]]]:
@@ -269,7 +269,7 @@ def test_pulled_at_each_step_of_the_first_report(placement: Placement, after: bo
         with a_host(placement, reported=False) as host:
             host.cable.pull_at(number, after=after)
             host.agent.look("the start")
-            assert host.cable.outage.begun is (host.agent.condition.state is State.DEGRADED)
+            assert host.cable.outage.begun is (host.agent.condition.state is HostState.DEGRADED)
             pulled = host.cable.outage.begun
             host.cable.outage.call_off()
             with suppress(ClaimsClosed):

@@ -18,7 +18,7 @@ from kits.tracker import fast_directory, uuid_of
 from agent.claims.claim import ClaimState
 from agent.errors import ClaimsClosed, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveState
-from agent.status.condition import State
+from agent.status.condition import HostState
 
 REQUESTS_MAX = 40
 MIGRATION = uuid_of("the resize")
@@ -99,7 +99,7 @@ def test_an_agent_whose_placement_goes_in_the_middle_of_a_resize_catches_up_in_o
     agent.wire.cut = False
     outage.end()
     agent.retry()
-    assert agent.agent.condition.state is State.READY
+    assert agent.agent.condition.state is HostState.READY
     assert agent.agent.begin_move(MoveKind.RESIZE, MIGRATION, grown).state is MoveState.BEGUN
     outage.begin()
     agent.wire.cut = not isinstance(placement, OpenStack)
@@ -116,7 +116,7 @@ def test_an_agent_whose_placement_goes_in_the_middle_of_a_resize_catches_up_in_o
     agent.wire.cut = False
     outage.end()
     agent.retry()
-    assert agent.agent.condition.state is State.READY
+    assert agent.agent.condition.state is HostState.READY
     (move,) = agent.agent.moves()
     assert move.state is (MoveState.CONFIRMED if end == "confirm" else MoveState.REVERTED)
     (claim,) = [claim for _, claim in agent.agent.instances() if claim]

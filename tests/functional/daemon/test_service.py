@@ -25,7 +25,7 @@ from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Reply, Transport
 from agent.state.journal import Written
-from agent.status.condition import State
+from agent.status.condition import HostState
 from agent.tracker.late_answers import LATE_S
 from drivers.fake import FakeDriver
 from drivers.fake.host import Gpu
@@ -88,7 +88,7 @@ def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pas
     assert not world.agent.status()["placement"]["ok"]
     world.wire.cut = False
     world.retry()
-    assert world.agent.condition.state is State.READY
+    assert world.agent.condition.state is HostState.READY
     tree, usages = world.agent.tree()
     assert tree.roots[0].inventories["DISK_GB"].total == 4000
     assert not any(amount for each in usages.values() for amount in each.values())
@@ -149,9 +149,9 @@ def test_retry_after_is_honoured(world: World) -> None:
     world.wire.answer = None
     world.time[0] += 119
     world.agent.look("an event")
-    assert world.agent.condition.state is State.DEGRADED
+    assert world.agent.condition.state is HostState.DEGRADED
     world.retry()
-    assert world.agent.condition.state is State.READY
+    assert world.agent.condition.state is HostState.READY
     assert world.agent.instances() == ()
 
 
@@ -175,12 +175,12 @@ def test_retry_after_is_honoured_by_what_is_journaled(
         world.agent.look("an event")
         world.agent.deliver()
     assert world.wire.requests - before == 1
-    assert world.agent.condition.state is State.DEGRADED and 120 < world.retries[0] <= 120 + MAX_S
+    assert world.agent.condition.state is HostState.DEGRADED and 120 < world.retries[0] <= 120 + MAX_S
     assert len([each for each in caplog.records if each.getMessage().startswith("Degraded")]) == 1
     world.wire.answer = None
     world.time[0] += 120 + MAX_S
     world.agent.look("the retry")
-    assert world.agent.condition.state is State.READY
+    assert world.agent.condition.state is HostState.READY
     assert all(claim.state == "claimed" for _, claim in world.agent.instances() if claim)
     assert all(move.ended for move in world.agent.moves())
 
@@ -210,7 +210,7 @@ def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World
     world.wire.inner = inner
     assert max(world.retries) <= 2 * BASE_S
     world.retry()
-    assert world.agent.condition.state is State.READY and world.agent.instances() == ()
+    assert world.agent.condition.state is HostState.READY and world.agent.instances() == ()
 
 
 def test_one_release_that_is_never_answered_closes_nobodys_host(world: World) -> None:
@@ -230,11 +230,11 @@ def test_one_release_that_is_never_answered_closes_nobodys_host(world: World) ->
 
     world.wire.inner = Poisoned()
     assert world.agent.release(poison) is False
-    assert world.agent.condition.state is State.DEGRADED
+    assert world.agent.condition.state is HostState.DEGRADED
     for _ in range(3):
         world.retry()
         world.agent.deliver()
-        assert world.agent.condition.state is State.READY
+        assert world.agent.condition.state is HostState.READY
     world.agent.claim(request(VCPU=1))
     assert world.agent.release(other) is True
 
@@ -262,7 +262,7 @@ def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
     assert 120 < world.retries[-1] <= 120 + MAX_S
     world.wire.inner = inner
     world.retry()
-    assert world.agent.condition.state is State.READY
+    assert world.agent.condition.state is HostState.READY
     assert all(move.ended for move in world.agent.moves())
     assert [claim.request for _, claim in world.agent.instances() if claim] == [asked]
 
@@ -307,7 +307,7 @@ def test_a_reshape_that_was_not_answered_in_time_is_followed_when_it_is_done(
     world.agent.look("an event")
     for _ in range(3):
         world.retry()
-        assert world.agent.condition.state is State.DEGRADED
+        assert world.agent.condition.state is HostState.DEGRADED
     ((method, path, body),) = waiting.asked  # it is not asked for twice
     world.wire.inner = inner
     if late:
@@ -315,10 +315,10 @@ def test_a_reshape_that_was_not_answered_in_time_is_followed_when_it_is_done(
     else:
         later = time.time() + LATE_S
         world.retry()
-        assert world.agent.condition.state is State.DEGRADED
+        assert world.agent.condition.state is HostState.DEGRADED
         monkeypatch.setattr(world.agent._reporter.reshaping, "_clock", lambda: later)
     world.retry()
-    assert world.agent.condition.state is State.READY, world.agent.condition.fault
+    assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
     assert len(world.journal.reshapes(done=True)) == 1
     followed(world, claimed)
 
@@ -348,7 +348,7 @@ def test_a_reshape_that_comes_after_a_restart_is_refused(
         monkeypatch.setattr(world.journal, "drop_reshape", forgotten)
         world.agent.look("the start")
         assert late == [409], "when it was forgotten"
-        assert world.agent.condition.state is State.READY
+        assert world.agent.condition.state is HostState.READY
         followed(world, claimed)
 
 
@@ -365,7 +365,7 @@ def test_hours_without_placement_end_within_one_pass(world: World) -> None:
     assert world.wire.requests - asked < 6 * 3600 / MAX_S + 10
     world.wire.cut = False
     world.retry()
-    assert world.agent.condition.state is State.READY
+    assert world.agent.condition.state is HostState.READY
     assert [claim.consumer for _, claim in world.agent.instances() if claim] == [kept]
     tree, usages = world.agent.tree()
     assert tree.roots[0].inventories["DISK_GB"].total == 4000
@@ -391,7 +391,7 @@ def test_a_placement_that_is_lost_meanwhile_is_not_offered_what_is_held(world: W
         world.agent.claim(request(VCPU=1))
     assert world.agent.release(asked.consumer)
     world.retry()
-    assert world.agent.condition.state is State.READY
+    assert world.agent.condition.state is HostState.READY
     assert client.read_tree(tree.roots[0].uuid) == tree
 
 

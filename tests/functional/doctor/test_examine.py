@@ -11,7 +11,7 @@ from kits.agent_process import Agent
 from kits.cli_process import plimsoll
 
 from agent.config.settings import load
-from agent.doctor.check import Check, Verdict
+from agent.doctor.check import CheckVerdict, DoctorCheck
 from agent.doctor.checks_host import at_libvirt
 from agent.doctor.examine import examine
 from agent.errors import DaemonUnreachable, ExitCode, Forbidden, SettingsError
@@ -228,14 +228,14 @@ def test_what_the_agents_user_may_not_at_libvirt_is_told_to_root(
     nobody_else = grp.struct_group(("libvirt", "x", 64055, []))
     monkeypatch.setattr(grp, "getgrnam", lambda _: nobody_else)
 
-    def checks(more: str = "") -> list[Check]:
+    def checks(more: str = "") -> list[DoctorCheck]:
         patient.file.write_text(
             f"[DEFAULT]\ncompute_driver = libvirt\nstate_path = {patient.state}\n{more}", encoding="utf-8"
         )
         return list(at_libvirt(load((patient.file,), ())))
 
-    assert [each.verdict for each in checks()] == [Verdict.GOOD], "it is root's"
+    assert [each.verdict for each in checks()] == [CheckVerdict.GOOD], "it is root's"
     os.chown(patient.state, 65534, 65534)
     (found,) = checks()
-    assert found.verdict is Verdict.WARNING and "usermod -aG libvirt nobody" in found.remedy
+    assert found.verdict is CheckVerdict.WARNING and "usermod -aG libvirt nobody" in found.remedy
     assert checks("[libvirt]\nfull_connection = false\n") == [], "it is not asked for"

@@ -27,12 +27,12 @@ from agent.gate.domain_request import GATE_USER
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply
-from agent.status.condition import State
-from drivers.fake.host import Gpu, Host, Nic, cell
+from agent.status.condition import HostState
+from drivers.fake.host import FakeHost, Gpu, Nic, cell
 
 VGPU = "11111111-1111-4111-8111-111111111111"
 FAR, NEAR = "0000:41:00.0", "0000:81:00.0"
-HOST = Host(
+HOST = FakeHost(
     cells=(cell(0, frozenset(range(8)), 16384),),
     disk_gb=100,
     gpus=(
@@ -147,11 +147,11 @@ def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_lo
     for _ in range(3):
         world.agent.look("its interval")
         world.agent.deliver()
-    assert len(writes) == 1 and world.agent.condition.state is State.DEGRADED
+    assert len(writes) == 1 and world.agent.condition.state is HostState.DEGRADED
     assert world.retries[-1] > 100
     world.wire.inner = inner
     world.retry()
-    assert world.agent.condition.state is State.READY
+    assert world.agent.condition.state is HostState.READY
     assert [claim_of(host, uuid) for uuid in uuids] == [None] * 4
     assert not any(host.held(uuid) for uuid in uuids)
 

@@ -19,7 +19,7 @@ from agent.errors import PlacementUnavailable
 from agent.gate import settle
 from agent.moves.states import MoveState
 from agent.placement.transport import Reply
-from agent.status.condition import State
+from agent.status.condition import HostState
 from drivers.fake.host import cell
 
 LARGE_KIB = 2048
@@ -207,7 +207,7 @@ def test_placement_that_goes_away_when_a_disk_is_read_is_asked_again(
     with monkeypatch.context() as patch:
         patch.setattr(wire, "request", failing)
         host.world.agent.look("it runs")
-        assert host.world.agent.condition.state is State.DEGRADED
+        assert host.world.agent.condition.state is HostState.DEGRADED
     host.world.retry()
     assert host.held(uuid)["node1"]["DISK_GB"] == 30
     claim = host.world.agent._tracker.get(uuid)

@@ -18,7 +18,7 @@ from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, ExitCode
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.state.identity import establish
-from agent.status.condition import State
+from agent.status.condition import HostState
 from agent.tree import Inventory, Provider
 
 NEIGHBOUR = Provider("c0ffee00-0000-4000-8000-000000000001", "neighbour", None, {"VCPU": Inventory(4)})
@@ -102,7 +102,7 @@ def test_a_host_joins_and_leaves_again(site: Site) -> None:
     for source, target in ((site.alone, site.joined), (site.joined, site.alone)):
         move(source, target)
         with closing(site.agent(target, GUESTS)) as world:
-            assert world.agent.condition.state is State.READY, world.agent.condition.fault
+            assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
             assert world.agent.next_plan().empty
             assert claims(world) == claimed
             more = world.agent.claim(request(VCPU=1))
@@ -123,7 +123,7 @@ def test_a_host_that_is_pointed_elsewhere_without_its_claims_writes_nothing(site
         with closing(PlacementClient(site.openstack.transport())) as fleet:
             assert fleet.find_provider(name="node1") is None
     with closing(site.agent(site.alone, GUESTS)) as world:
-        assert world.agent.condition.state is State.READY
+        assert world.agent.condition.state is HostState.READY
         assert claims(world) == claimed
 
 
@@ -138,7 +138,7 @@ def test_a_placement_that_was_lost_closes_claims_until_they_are_released(site: S
             world.agent.claim(request(VCPU=1))
         assert world.agent.release(consumer)
         world.retry()
-        assert world.agent.condition.state is State.READY
+        assert world.agent.condition.state is HostState.READY
         assert world.agent.claim(request(VCPU=1)).allocations
 
 

@@ -18,7 +18,7 @@ from agent.daemon.adopt import adopt
 from agent.errors import ClaimsClosed
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.status.condition import State
+from agent.status.condition import HostState
 from agent.tree import Inventory, Provider
 
 NEIGHBOUR = Provider("c0ffee00-0000-4000-8000-000000000001", "neighbour", None, {"VCPU": Inventory(4)})
@@ -92,7 +92,7 @@ def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
         before = client.generations(foreign)
         world.agent.look("the start")
         (reason,) = world.agent.status()["reasons"]
-        assert world.agent.condition.state is State.DEGRADED and f"plimsoll adopt {foreign}" in reason
+        assert world.agent.condition.state is HostState.DEGRADED and f"plimsoll adopt {foreign}" in reason
         with pytest.raises(ClaimsClosed, match=foreign):
             world.agent.claim(request(VCPU=1))
         assert client.generations(foreign) == before
@@ -100,7 +100,7 @@ def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
     adopt(settings, foreign)
     with closing(opened(settings)) as world:
         world.agent.look("the start")
-        assert world.agent.condition.state is State.READY, world.agent.condition.fault
+        assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
         tree, usages = world.agent.tree()
         assert [each.uuid for each in tree.roots] == [foreign] and len(tree) == 9
         assert usages[foreign]["VCPU"] == 1, "what was held on it is kept"
@@ -115,7 +115,7 @@ def test_an_aggregate_that_somebody_changed_on_a_child_is_no_obstacle(world: Wor
     client.put_aggregates(child.uuid, child.generation or 0, {*child.aggregates, aggregate})
     world.driver.change(gpus=tuple(replace(gpu, total=gpu.total + 1) for gpu in world.driver.host.gpus))
     world.agent.look("an event")
-    assert world.agent.condition.state is State.READY, world.agent.condition.fault
+    assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
     now = world.agent.tree()[0][child.uuid]
     assert aggregate in now.aggregates
     assert {n: i.total for n, i in now.inventories.items()} == {

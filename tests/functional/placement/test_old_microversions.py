@@ -23,7 +23,7 @@ from kits.tracker import fast_directory
 from agent.claims.claim import Claim, ClaimState
 from agent.errors import ClaimsClosed
 from agent.moves.states import MoveKind
-from agent.status.condition import State
+from agent.status.condition import HostState
 from drivers.fake.host import Gpu
 
 OLD = ("1.30", "1.37")
@@ -50,7 +50,7 @@ def agent(old: OpenStack, tmp_path: Path) -> Iterator[Agent]:
 
 def test_claims_a_reshape_there_and_back_a_resize_and_an_audit(agent: Agent) -> None:
     host = agent.agent
-    assert host.condition.state is State.READY, host.condition.fault
+    assert host.condition.state is HostState.READY, host.condition.fault
     asked = request(VCPU=2, MEMORY_MB=64, PGPU=1)
     host.claim(asked)
     agent.driver.change(flat_devices=False)
@@ -67,7 +67,7 @@ def test_claims_a_reshape_there_and_back_a_resize_and_an_audit(agent: Agent) -> 
         end(migration, None)
     assert host.audit(heal=True).findings == ()
     host.verify()
-    assert host.condition.state is State.READY and host.next_plan().empty
+    assert host.condition.state is HostState.READY and host.next_plan().empty
     assert host.release(asked.consumer) and host.release(small.consumer)
     assert not any(amount for used in host.tree()[1].values() for amount in used.values())
 
@@ -115,7 +115,7 @@ def test_a_provider_that_needs_another_parent_is_told_below_1_37_and_the_way_bac
         assert "under node1_numa0" in reason and "needs microversion 1.37" in reason
         world.driver.change(report_numa=False)
         world.retry()
-        assert world.agent.condition.state is State.READY, world.agent.condition.fault
+        assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
         assert claim_of(world, asked.consumer).allocations == claim.allocations
         assert world.agent.next_plan().empty
 
@@ -145,4 +145,4 @@ def test_a_service_that_is_put_back_to_an_older_release_is_spoken_to_in_its_own(
         with openstack.aged(OLD[0]):
             world.agent.claim(asked)
             assert world.agent.release(asked.consumer)
-            assert world.agent.condition.state is State.READY
+            assert world.agent.condition.state is HostState.READY

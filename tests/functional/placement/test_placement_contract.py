@@ -28,7 +28,7 @@ from agent.errors import (
 )
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.status.condition import State
+from agent.status.condition import HostState
 from agent.tree import Inventory, Provider, ProviderTree
 
 HOST, GPU, AGGREGATE, INSTANCE, MIGRATION, NOBODY = (
@@ -231,14 +231,14 @@ def test_an_agent_on_it_is_up_and_writes_nothing_and_goes_on_once_it_works(
     with closing(opened(told(tmp_path, placement), wired)) as world:
         (wire,) = failing
         world.agent.look("the start")
-        assert world.agent.condition.state is State.DEGRADED
+        assert world.agent.condition.state is HostState.DEGRADED
         with pytest.raises(ClaimsClosed):
             world.agent.claim(request(VCPU=1))
         with pytest.raises(UnknownConsumer):
             world.agent.release(NOBODY)
         wire.broken = False
         world.retry()
-        assert world.agent.condition.state is State.READY, world.agent.condition.fault
+        assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
         asked = request(VCPU=1)
         world.agent.claim(asked)
         wire.broken = True
@@ -247,11 +247,11 @@ def test_an_agent_on_it_is_up_and_writes_nothing_and_goes_on_once_it_works(
         with suppress(PlacementError, ClaimsClosed):
             world.agent.claim(request(VCPU=1))
         world.agent.verify()
-        assert world.agent.condition.state is State.DEGRADED
+        assert world.agent.condition.state is HostState.DEGRADED
         assert world.agent.status()["reasons"]
         wire.broken = False
         world.retry()
-        assert world.agent.condition.state is State.READY
+        assert world.agent.condition.state is HostState.READY
         world.agent.deliver()
         claims = [claim for _, claim in world.agent.instances() if claim]
         assert all(claim.state is ClaimState.CLAIMED for claim in claims)

@@ -15,7 +15,7 @@ from agent.audit.finding import FindingKind
 from agent.driver import Guest, GuestState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reconcile.tree_cache import SEEN_FILE
-from agent.status.condition import State
+from agent.status.condition import HostState
 
 KEPT, GONE, NEW = (request(VCPU=number, MEMORY_MB=64) for number in (1, 2, 3))
 DISK_GB = 4321
@@ -81,7 +81,7 @@ class Site:
         for uuid in guests:
             self.world.driver.add_guest(Guest(uuid, "guest", GuestState.RUNNING, {"VCPU": 1}))
         self.world.agent.look("the start")
-        assert self.world.agent.condition.state is State.READY, self.world.agent.condition.fault
+        assert self.world.agent.condition.state is HostState.READY, self.world.agent.condition.fault
 
     def findings(self, *, heal: bool = False) -> set[tuple[FindingKind, str]]:
         return {(each.kind, each.subject) for each in self.world.agent.audit(heal=heal).findings}

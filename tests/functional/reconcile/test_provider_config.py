@@ -10,7 +10,7 @@ from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.tracker import request
 
-from agent.driver import DescribedInventory, Move
+from agent.driver import DescribedInventory, MoveInstruction
 from agent.errors import SettingsError
 from agent.providers.provider_config import COMPUTE_NODE, Entry, ProviderConfig
 from agent.tree import MAX_UNIT, Inventory
@@ -122,7 +122,9 @@ def test_a_reshape_leaves_what_is_configured_where_it_is(world: World) -> None:
     world.reporter.lay(ProviderConfig((GENERAL,)))
     world.again()
     world.hold("a", node1={"VGPU": 1, "CUSTOM_LICENSE": 2})
-    report = world.see(*SEEN, moves=(Move(HOST, {"VGPU": 4}, "gpu0", {uuid_of("a"): {"VGPU": 1}}),))
+    report = world.see(
+        *SEEN, moves=(MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {uuid_of("a"): {"VGPU": 1}}),)
+    )
     assert (report.error, report.pending) == (None, None)
     assert world.placed("a") == {HOST: {"CUSTOM_LICENSE": 2}, "gpu0": {"VGPU": 1}}
     assert world.totals() == {HOST: {"VCPU": 64, "CUSTOM_LICENSE": 4}, "gpu0": {"VGPU": 4}}

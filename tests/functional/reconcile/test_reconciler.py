@@ -17,10 +17,10 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
 from agent.providers.resolve import Owned
 from agent.reconcile.allocation_cache import Held
-from agent.reconcile.reconciler import Reporter
+from agent.reconcile.reconciler import Reconciler
 from agent.tree import Inventory, Provider, ProviderTree
 from drivers.fake import FakeDriver
-from drivers.fake.host import Gpu, Host, cell
+from drivers.fake.host import FakeHost, Gpu, cell
 
 ROOT = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
 
@@ -96,7 +96,7 @@ class World:
     client: PlacementClient
     driver: FakeDriver
     notebook: Notebook
-    reporter: Reporter
+    reporter: Reconciler
 
     def holds(self) -> ProviderTree:
         return self.client.read_tree(ROOT)
@@ -111,8 +111,8 @@ class World:
         return asked
 
 
-def host(gpus: int = 2, guests: int = 0) -> Host:
-    return Host(
+def host(gpus: int = 2, guests: int = 0) -> FakeHost:
+    return FakeHost(
         cells=(cell(0, frozenset(range(8)), 16384),),
         disk_gb=100,
         gpus=tuple(Gpu(f"0000:{number:02x}:00.0", "VGPU", 4) for number in range(gpus)),
@@ -128,7 +128,7 @@ def world(placement: Placement) -> Iterator[World]:
     client = PlacementClient(wire)
     driver = FakeDriver(host(), DriverSettings("node1", HostSettings()))
     notebook = Notebook()
-    yield World(wire, client, driver, notebook, Reporter(driver, client, notebook, notebook, ROOT))
+    yield World(wire, client, driver, notebook, Reconciler(driver, client, notebook, notebook, ROOT))
     driver.close()
     client.close()
 
@@ -268,7 +268,7 @@ def test_cut_off_after_any_request_the_next_pass_reaches_the_end(world: World) -
     for number in range(total):
         for provider in world.holds().bottom_up():
             world.client.delete_provider(provider.uuid)
-        reporter = Reporter(world.driver, world.client, world.notebook, world.notebook, ROOT)
+        reporter = Reconciler(world.driver, world.client, world.notebook, world.notebook, ROOT)
         world.wire.cut_after = number
         assert isinstance(reporter.look("the start").error, PlacementUnavailable)
         world.wire.cut_after = None
@@ -317,7 +317,7 @@ def test_a_foreign_provider_with_our_name_is_named(world: World) -> None:
 def test_a_foreign_provider_with_our_name_is_taken_over_by_its_uuid(world: World) -> None:
     foreign = str(uuid4())
     world.client.create_provider(Provider(foreign, "node1"))
-    reporter = Reporter(world.driver, world.client, world.notebook, world.notebook, foreign)
+    reporter = Reconciler(world.driver, world.client, world.notebook, world.notebook, foreign)
     assert reporter.look("the start").error is None
     assert world.client.read_tree(foreign)[foreign].inventories
 
@@ -341,7 +341,7 @@ def test_a_lost_record_of_what_is_ours_does_not_keep_what_is_gone(world: World) 
     foreign = Provider(str(uuid4()), "a network agent's", ROOT)
     world.client.create_provider(foreign)
     world.driver.change(gpus=host(gpus=1).gpus)
-    reporter = Reporter(world.driver, world.client, world.notebook, Notebook(), ROOT)
+    reporter = Reconciler(world.driver, world.client, world.notebook, Notebook(), ROOT)
     assert reporter.look("the start").error is None
     assert {each.name for each in world.holds()} == {"node1", foreign.name, "node1_pci_0000:00:00.0"}
 

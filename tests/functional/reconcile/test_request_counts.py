@@ -17,7 +17,7 @@ from agent.errors import DoesNotFit, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
-from agent.status.condition import State
+from agent.status.condition import HostState
 from drivers.fake.host import Gpu
 
 MIGRATION = "5a1f0f4c-8f52-4b7e-9a68-0f1f7d3f8c11"
@@ -55,7 +55,7 @@ class Counted:
     def look(self, why: str = "an event") -> list[str]:
         self.taken()
         self.agent.look(why)
-        assert self.agent.condition.state is State.READY, self.agent.condition.fault
+        assert self.agent.condition.state is HostState.READY, self.agent.condition.fault
         return self.taken()
 
 

@@ -12,7 +12,7 @@ from kits.reshape import HOST, World, uuid_of
 from kits.tracker import request
 
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings, UsedUnit
-from drivers.fake import FakeDriver, Gpu, Host, Nic, cell
+from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell
 
 GPUS = tuple(
     Gpu(f"0000:4{n}:00.0", "VGPU", 4, tuple(f"mdev-{n}-{i}" for i in range(4)), numa=n) for n in (0, 1)
@@ -30,7 +30,7 @@ NICS = tuple(
     for n in (0, 1)
 )
 CELLS = tuple(cell(n, frozenset(range(8 * n, 8 * n + 8)), 8192) for n in (0, 1))
-FLAT = Host(CELLS, 100, gpus=GPUS, nics=NICS, flat_devices=True)
+FLAT = FakeHost(CELLS, 100, gpus=GPUS, nics=NICS, flat_devices=True)
 NESTED = replace(FLAT, flat_devices=False)
 NUMA = replace(NESTED, report_numa=True)
 
@@ -50,7 +50,7 @@ class Stage:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def show(self, host: Host, settings: HostSettings = SHARED) -> None:
+    def show(self, host: FakeHost, settings: HostSettings = SHARED) -> None:
         self.world.reporter.use(FakeDriver(host, DriverSettings(HOST, settings)))
         report = self.world.again()
         assert (report.error, report.pending) == (None, None), (report.error, report.pending)

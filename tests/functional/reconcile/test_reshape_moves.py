@@ -5,12 +5,12 @@ from pathlib import Path
 from kits.reshape import HOST, World, host, provider, uuid_of
 from kits.tracker import request
 
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.moves.states import MoveKind
 
 FLAT = (host(VGPU=8),)
 NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
-MOVES = tuple(Move(HOST, {"VGPU": 4}, gpu, {}) for gpu in ("gpu0", "gpu1"))
+MOVES = tuple(MoveInstruction(HOST, {"VGPU": 4}, gpu, {}) for gpu in ("gpu0", "gpu1"))
 
 
 def test_a_move_under_way_is_reverted_to_where_its_old_place_is_now(tmp_path: Path) -> None:

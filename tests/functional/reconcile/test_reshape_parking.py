@@ -13,7 +13,7 @@ from kits.tracker import request
 from agent.api.views import preview_view
 from agent.cli.reshape import preview_lines
 from agent.cli.terminal import Style
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.errors import DoesNotFit
 
 FLAT = (host(VGPU=8),)
@@ -21,14 +21,16 @@ ONE_LEFT = (host(), provider("gpu0", VGPU=4))
 NESTED = (*ONE_LEFT, provider("gpu1", VGPU=4))
 
 
-def to_gpu(number: int, **owners: int) -> Move:
-    return Move(HOST, {"VGPU": 4}, f"gpu{number}", {uuid_of(w): {"VGPU": n} for w, n in owners.items()})
+def to_gpu(number: int, **owners: int) -> MoveInstruction:
+    return MoveInstruction(
+        HOST, {"VGPU": 4}, f"gpu{number}", {uuid_of(w): {"VGPU": n} for w, n in owners.items()}
+    )
 
 
-def gone(**owners: int) -> Move:
+def gone(**owners: int) -> MoveInstruction:
     """These use units of which no device is there."""
     shares = {uuid_of(who): {"VGPU": amount} for who, amount in owners.items()}
-    return Move(HOST, {"VGPU": sum(owners.values())}, HOST, shares)
+    return MoveInstruction(HOST, {"VGPU": sum(owners.values())}, HOST, shares)
 
 
 @pytest.fixture
@@ -109,8 +111,8 @@ def test_what_travels_together_is_parked_together_and_an_undo_finds_it(world: Wo
         world.hold(who, node1={"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 300})
     vf = {"SRIOV_NET_VF": 1}
     moves = (
-        Move(HOST, nic, "nic0", {uuid_of("a"): vf}),
-        Move(HOST, vf, HOST, {uuid_of("b"): vf}),
+        MoveInstruction(HOST, nic, "nic0", {uuid_of("a"): vf}),
+        MoveInstruction(HOST, vf, HOST, {uuid_of("b"): vf}),
     )
     report = world.see(host(), provider("nic0", **nic), moves=moves)
     assert (report.error, report.pending) == (None, None)

@@ -13,7 +13,7 @@ from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.reshape_load import Load, loaded, reshaped
 from kits.tracker import Crash, Death, fast_directory, request
 
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.errors import DoesNotFit, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations
 
@@ -21,10 +21,12 @@ FLAT = (host(VGPU=8),)
 NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
 
 
-def to_gpus(**owners: dict[str, int]) -> tuple[Move, ...]:
+def to_gpus(**owners: dict[str, int]) -> tuple[MoveInstruction, ...]:
     """owners {gpu: {consumer: amount}}"""
     return tuple(
-        Move(HOST, {"VGPU": 4}, gpu, {uuid_of(who): {"VGPU": n} for who, n in owners.get(gpu, {}).items()})
+        MoveInstruction(
+            HOST, {"VGPU": 4}, gpu, {uuid_of(who): {"VGPU": n} for who, n in owners.get(gpu, {}).items()}
+        )
         for gpu in ("gpu0", "gpu1")
     )
 
@@ -101,7 +103,7 @@ def test_claims_follow_with_their_units(world: World) -> None:
     claimed = world.tracker.claim(request(SRIOV_NET_VF=1, NET_BW_EGR_KILOBIT_PER_SEC=300, VCPU=1)).claim
     assert not claimed.units
     moved = {"SRIOV_NET_VF": 2, "NET_BW_EGR_KILOBIT_PER_SEC": 1000}
-    assert world.see(host(), nic, moves=(Move(HOST, moved, "nic0"),)).pending is None
+    assert world.see(host(), nic, moves=(MoveInstruction(HOST, moved, "nic0"),)).pending is None
     claim = world.tracker.get(claimed.consumer)
     assert claim is not None
     nic0 = world.uuid("nic0")
@@ -112,7 +114,7 @@ def test_claims_follow_with_their_units(world: World) -> None:
     assert claim.units == {nic0: {"SRIOV_NET_VF": vfs[:1]}}
     world.check()
     assert world.tracker.claim(claim.request).claim == claim, "asked again it is the very same"
-    back = (Move("nic0", moved, HOST),)
+    back = (MoveInstruction("nic0", moved, HOST),)
     report = world.see(host(SRIOV_NET_VF=2, NET_BW_EGR_KILOBIT_PER_SEC=1000), moves=back)
     assert (report.pending, report.error) == (None, None)
     assert world.tracker.get(claim.consumer) == claimed
@@ -126,14 +128,14 @@ def test_pinned_guests_go_from_vcpu_to_pcpu_and_back(world: World) -> None:
     world.hold("pinned", node1={"VCPU": 4})
     world.hold("shared", node1={"VCPU": 8})
     dedicated = provider(HOST, None, VCPU=32, PCPU=32)
-    there = Move(HOST, {"VCPU": 32}, HOST, {uuid_of("pinned"): {"VCPU": 4}}, {"VCPU": "PCPU"})
+    there = MoveInstruction(HOST, {"VCPU": 32}, HOST, {uuid_of("pinned"): {"VCPU": 4}}, {"VCPU": "PCPU"})
     for _ in range(2):
         report = world.see(dedicated, moves=(there,))
         assert (report.error, report.pending) == (None, None)
         assert world.placed("pinned") == {HOST: {"PCPU": 4}}
         assert world.placed("shared") == {HOST: {"VCPU": 8}}
     assert len(world.journal.reshapes(done=True)) == 1
-    back = Move(HOST, {"PCPU": 32}, HOST, None, {"PCPU": "VCPU"})
+    back = MoveInstruction(HOST, {"PCPU": 32}, HOST, None, {"PCPU": "VCPU"})
     assert world.see(host(), moves=(back,)).pending is None
     assert world.placed("pinned") == {HOST: {"VCPU": 4}}
     assert world.totals() == {HOST: {"VCPU": 64}}
@@ -148,14 +150,14 @@ def test_encryption_contexts_go_to_a_provider_of_their_own_and_back(world: World
     before = world.everything()
     moved = {"MEM_ENCRYPTION_CONTEXT": 15}
     world.tap.calls.clear()
-    report = world.see(host(), provider("sev", **moved), moves=(Move(HOST, moved, "sev"),))
+    report = world.see(host(), provider("sev", **moved), moves=(MoveInstruction(HOST, moved, "sev"),))
     assert (report.error, report.pending) == (None, None)
     assert f"GET /allocations/{uuid_of('bystander')}" not in world.tap.calls
     assert world.placed("a") == {HOST: {"VCPU": 2}, "sev": {"MEM_ENCRYPTION_CONTEXT": 1}}
     assert world.placed(claim.consumer) == {HOST: {"VCPU": 1}, "sev": {"MEM_ENCRYPTION_CONTEXT": 1}}
     assert world.placed("bystander") == {HOST: {"VCPU": 4}}
     world.check()
-    report = world.see(host(**moved), moves=(Move("sev", moved, HOST),))
+    report = world.see(host(**moved), moves=(MoveInstruction("sev", moved, HOST),))
     assert (report.error, report.pending) == (None, None)
     assert world.everything() == before
     assert world.tracker.get(claim.consumer) == claim
@@ -169,10 +171,13 @@ def test_flat_to_numa_and_back(world: World) -> None:
     world.hold("a", node1={"VCPU": 22, "MEMORY_MB": 3000}, gpu0={"VGPU": 1})
     world.hold("b", node1={"VCPU": 20, "MEMORY_MB": 3000})
     moved = {"VCPU": 32, "MEMORY_MB": 4096}
-    world.see(*nested, moves=tuple(Move(HOST, moved, f"numa{n}") for n in (0, 1)))
+    world.see(*nested, moves=tuple(MoveInstruction(HOST, moved, f"numa{n}") for n in (0, 1)))
     assert world.placed("a") == {"numa0": {"VCPU": 22, "MEMORY_MB": 3000}, "gpu0": {"VGPU": 1}}
     assert world.placed("b") == {"numa1": {"VCPU": 20, "MEMORY_MB": 3000}}
-    assert world.see(*flat, moves=tuple(Move(f"numa{n}", moved, HOST) for n in (0, 1))).pending is None
+    assert (
+        world.see(*flat, moves=tuple(MoveInstruction(f"numa{n}", moved, HOST) for n in (0, 1))).pending
+        is None
+    )
     assert world.placed("b") == {HOST: {"VCPU": 20, "MEMORY_MB": 3000}}
     assert set(world.totals()) == {HOST, "gpu0"}
 
@@ -184,8 +189,8 @@ def test_two_cards_change_places(world: World) -> None:
     world.hold("a", gpu0={"VGPU": 4})
     world.hold("b", gpu1={"VGPU": 4})
     swap = (
-        Move("gpu0", {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 4}}),
-        Move("gpu1", {"VGPU": 4}, "gpu0", {uuid_of("b"): {"VGPU": 4}}),
+        MoveInstruction("gpu0", {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 4}}),
+        MoveInstruction("gpu1", {"VGPU": 4}, "gpu0", {uuid_of("b"): {"VGPU": 4}}),
     )
     for _ in range(2):
         report = world.see(*cards, moves=swap)
@@ -337,7 +342,7 @@ def _prepared(world: World, due: bool) -> str:
 def _asked(world: World, due: bool) -> object:
     if due:
         return world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
-    return world.see(*FLAT, moves=tuple(Move(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")))
+    return world.see(*FLAT, moves=tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")))
 
 
 def test_unrelated_claims_in_between_cost_a_narrow_look_each(world: World) -> None:

@@ -13,7 +13,7 @@ from kits.placements import OPENSTACK, USUAL
 from kits.reshape import HOST, World, host, provider, uuid_of
 from kits.tracker import fast_directory
 
-from agent.driver import DescribedProvider, Move
+from agent.driver import DescribedProvider, MoveInstruction
 
 RUNS = 15 if os.environ.get(USUAL) == OPENSTACK else 100
 CLASSES = ("VGPU", "SRIOV_NET_VF", "CUSTOM_THING")
@@ -26,7 +26,7 @@ class Case:
 
     before: dict[str, dict[str, int]]
     after: dict[str, dict[str, int]]
-    moves: tuple[Move, ...]
+    moves: tuple[MoveInstruction, ...]
     held: dict[str, dict[str, dict[str, int]]]
 
 
@@ -62,7 +62,7 @@ def cases(draw: st.DrawFn) -> Case:
             rest -= amount
             after[name][c] -= amount
             after[target][c] += amount
-            moves.append(Move(name, {c: amount}, target, draw(_owners(held, name, c, amount))))
+            moves.append(MoveInstruction(name, {c: amount}, target, draw(_owners(held, name, c, amount))))
     return Case(before, {name: +totals for name, totals in after.items()}, tuple(moves), held)
 
 

@@ -10,14 +10,14 @@ from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.tracker import Crash, Death, fast_directory, request
 
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, UsageError
 
 FLAT = (host(VGPU=8),)
 NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
 MOVES = (
-    Move(HOST, {"VGPU": 4}, "gpu0", {}),
-    Move(HOST, {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 1}}),
+    MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {}),
+    MoveInstruction(HOST, {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 1}}),
 )
 
 
@@ -97,7 +97,7 @@ def test_providers_that_went_away_come_back_when_that_is_undone(world: World) ->
     world.hold("a", gpu1={"VGPU": 1})
     world.hold("b", gpu0={"VGPU": 4})
     before = world.placed("a"), world.placed("b"), world.totals()
-    world.see(*FLAT, moves=tuple(Move(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")))
+    world.see(*FLAT, moves=tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")))
     assert set(world.totals()) == {HOST}
     (receipt,) = world.journal.reshapes(done=True)
     world.ask(receipt)

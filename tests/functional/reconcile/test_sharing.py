@@ -14,7 +14,7 @@ from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.tracker import SHARING, request
 
-from agent.driver import DescribedProvider, Move
+from agent.driver import DescribedProvider, MoveInstruction
 from agent.errors import DoesNotFit
 from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations
@@ -73,7 +73,7 @@ def test_a_pool_of_ours_is_seen_and_claimed_from_and_never_changed(world: World)
     with pytest.raises(DoesNotFit, match="only 10 of 100 are free"):
         world.tracker.claim(request(VCPU=1, DISK_GB=11))
     world.see(in_rack(host()), provider("gpu0", VGPU=4))
-    world.see(in_rack(host(VGPU=4)), moves=(Move("gpu0", {"VGPU": 4}, HOST),))
+    world.see(in_rack(host(VGPU=4)), moves=(MoveInstruction("gpu0", {"VGPU": 4}, HOST),))
     world.restart()
     world.again()
     assert {name: world.raw.read_tree(uuid_of(name)) for name in before} == before
@@ -156,7 +156,9 @@ def test_a_pool_that_hangs_under_another_hosts_root_is_seen_too(world: World) ->
 def test_a_reshape_leaves_the_pool_to_its_consumers(world: World) -> None:
     world.see(in_rack(host(VGPU=4)))
     claim = world.tracker.claim(request(VGPU=1, DISK_GB=50)).claim
-    report = world.see(in_rack(host()), provider("gpu0", VGPU=4), moves=(Move(HOST, {"VGPU": 4}, "gpu0"),))
+    report = world.see(
+        in_rack(host()), provider("gpu0", VGPU=4), moves=(MoveInstruction(HOST, {"VGPU": 4}, "gpu0"),)
+    )
     assert (report.error, report.pending) == (None, None)
     after = world.tracker.get(claim.consumer)
     assert after is not None and after.allocations == {

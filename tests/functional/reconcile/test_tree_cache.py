@@ -11,7 +11,7 @@ from kits.placements import Placement
 from agent.config.settings import Settings
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reconcile.tree_cache import SEEN_FILE
-from agent.status.condition import State
+from agent.status.condition import HostState
 from agent.tree import Inventory, Provider
 
 ASKED = request(VCPU=2, MEMORY_MB=64)
@@ -26,7 +26,7 @@ def site(placement: Placement, tmp_path: Path) -> Settings:
         world.agent.look("the start")
         world.agent.claim(ASKED)
         world.agent.verify()
-        assert world.agent.condition.state is State.READY
+        assert world.agent.condition.state is HostState.READY
     return settings
 
 
@@ -41,7 +41,7 @@ def test_a_restart_with_nothing_new_is_two_requests(site: Settings) -> None:
     """Is the database still the one that has the claims, and which generations are there?"""
     world, requests = restarted(site)
     with closing(world):
-        assert world.agent.condition.state is State.READY
+        assert world.agent.condition.state is HostState.READY
         assert requests == 2
         assert len(world.agent.tree()[0]) == 9
         assert world.agent.claim(request(VCPU=1)).allocations
@@ -85,7 +85,7 @@ def test_what_somebody_else_changed_meanwhile_is_read_and_nothing_else(
     world, requests = restarted(site)
     mends = 1 if change in (change_inventory, change_aggregates) else 0  # or sees who shares by them
     with closing(world):
-        assert world.agent.condition.state is State.READY
+        assert world.agent.condition.state is HostState.READY
         assert requests == 2 + 4 + mends
         as_told = world.agent.tree()[0]
         suspects = world.agent.explain(request(VCPU=1)).fits
@@ -105,7 +105,7 @@ def test_a_file_of_no_use_is_as_good_as_none(site: Settings, text: str) -> None:
     file.write_bytes(text.encode(errors="surrogateescape"))
     world, requests = restarted(site)
     with closing(world):
-        assert world.agent.condition.state is State.READY
+        assert world.agent.condition.state is HostState.READY
         assert requests > 2
     assert file.read_text() == before
 
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_written_is_told_once(site: Settings, caplog: pyte
         for asked in (request(VCPU=1), request(VCPU=1)):
             world.agent.claim(asked)
             world.agent.verify()
-        assert world.agent.condition.state is State.READY
+        assert world.agent.condition.state is HostState.READY
     assert [each.levelname for each in caplog.records].count("WARNING") == 2  # not read, not written
 
 

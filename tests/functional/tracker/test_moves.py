@@ -22,7 +22,7 @@ from agent.errors import (
     UnknownConsumer,
     UsageError,
 )
-from agent.moves.states import MoveKind, MoveState, Role
+from agent.moves.states import MoveKind, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply
 from agent.tracker.tracker import ResourceTracker
@@ -56,7 +56,7 @@ def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kin
     calls.clear()
     move = claimed.b.tracker.move(asks(**SMALL), kind, MIGRATION).move
     assert calls.count("POST /allocations") == 1
-    assert (move.state, move.role, move.kind) == (MoveState.BEGUN, Role.DESTINATION, kind)
+    assert (move.state, move.role, move.kind) == (MoveState.BEGUN, MoveRole.DESTINATION, kind)
     held = claimed.raw.allocations_of(MIGRATION)
     assert claimed.placed(MIGRATION) == ON_A
     assert claimed.placed(INSTANCE) == {**ON_B, **DISK}
@@ -64,7 +64,7 @@ def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kin
     assert held.consumer_type == "MIGRATION"
     claimed.settle()
     source = claimed.a.move()
-    assert source is not None and (source.role, source.instance) == (Role.SOURCE, INSTANCE)
+    assert source is not None and (source.role, source.instance) == (MoveRole.SOURCE, INSTANCE)
     claimed.check_settled()
 
 
@@ -221,7 +221,7 @@ def test_same_host_resize_has_two_owners(world: World) -> None:
     world.a.tracker.claim(asks(VCPU=10, PCPU=1))
     old = world.a.tracker.get(INSTANCE)
     move = world.a.tracker.move(asks(VCPU=12, PCPU=2), MoveKind.RESIZE, MIGRATION).move
-    assert (move.kind, move.role) == (MoveKind.SAME_HOST_RESIZE, Role.BOTH)
+    assert (move.kind, move.role) == (MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH)
     assert world.placed(MIGRATION) == {"a": {"VCPU": 10, "PCPU": 1}}
     assert world.placed(INSTANCE) == {"a": {"VCPU": 12, "PCPU": 2}}
     world.settle()

@@ -9,7 +9,7 @@ from kits.agent import World, opened, request, told
 from kits.placements import OpenStack
 
 from agent.config.settings import load
-from agent.moves.states import MoveKind, MoveState, Role
+from agent.moves.states import MoveKind, MoveRole, MoveState
 
 
 def node(directory: Path, name: str, placement: OpenStack) -> World:
@@ -35,7 +35,7 @@ def test_the_source_learns_in_its_verification(openstack: OpenStack, tmp_path: P
     assert one.agent.moves() == ()
     one.agent.verify()
     (seen,) = one.agent.moves()
-    assert (seen.migration, seen.role, seen.old) == (migration, Role.SOURCE, before)
+    assert (seen.migration, seen.role, seen.old) == (migration, MoveRole.SOURCE, before)
     assert [claim.consumer for _, claim in one.agent.instances() if claim] == [migration]
     assert two.agent.confirm_move(migration, None).state is MoveState.CONFIRMED
     for world in (one, two):

@@ -34,7 +34,7 @@ from agent.errors import (
     Refused,
     UnknownConsumer,
 )
-from agent.moves.states import Move, MoveKind, Role
+from agent.moves.states import Move, MoveKind, MoveRole
 
 STEPS = 25
 RUNS = 25 * int(os.environ.get("PLIMSOLL_STEPS", "1"))
@@ -116,7 +116,7 @@ class Moves(RuleBasedStateMachine):
         """Each move that still goes on is ended by the host that began it, one this way, one that way."""
         for agent in self.world.agents:
             for number, move in enumerate(agent.tracker.tracker.moves().values()):
-                if move.ended or move.role is Role.SOURCE:
+                if move.ended or move.role is MoveRole.SOURCE:
                     continue
                 mover = agent.tracker.tracker.mover
                 with suppress(ClaimConflict):

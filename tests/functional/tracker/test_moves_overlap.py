@@ -12,7 +12,7 @@ from kits.moves import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, World, asks
 from kits.placements import Placement
 
 from agent.errors import ClaimConflict, PlacementUnavailable
-from agent.moves.states import MoveKind, MoveState, Role
+from agent.moves.states import MoveKind, MoveRole, MoveState
 
 PINNED = {"VCPU": 2, "PCPU": 2}
 ON_A, ON_B = {"a": PINNED}, {"b": PINNED}
@@ -37,7 +37,7 @@ def test_a_claim_in_doubt_that_a_move_took_away_is_the_migrations(
     world.a.see(*([INSTANCE] if running else []))
     world.settle()
     source = world.a.move()
-    assert source is not None and (source.role, source.old.units) == (Role.SOURCE, chosen)
+    assert source is not None and (source.role, source.old.units) == (MoveRole.SOURCE, chosen)
     assert world.placed_all() == {INSTANCE: ON_B, MIGRATION: ON_A}
     world.check_settled()
     world.a.see()
@@ -99,7 +99,7 @@ def test_a_rebuild_whose_instance_moved_away_is_over(world: World) -> None:
     world.settle()
     assert world.a.moving() is MoveState.CONFIRMED
     source = world.a.move(OTHER_MIGRATION)
-    assert source is not None and (source.role, source.old.request) == (Role.SOURCE, rebuilt)
+    assert source is not None and (source.role, source.old.request) == (MoveRole.SOURCE, rebuilt)
     world.check_settled()
 
 

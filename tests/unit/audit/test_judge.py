@@ -11,13 +11,13 @@ from kits.tracker import HOST, POOL, UNITS, request, uuid_of
 from agent.audit.finding import FindingKind, Holding
 from agent.audit.judge import Truths, judge, on_devices, on_providers, suspects
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.fit import Host
+from agent.claims.fit import ProviderIndex
 from agent.claims.ledger import Ledger
 from agent.driver import Guest, GuestState
 from agent.tree import ProviderTree
 
 TREE = ProviderTree([*HOST, POOL])
-HOST_OF = Host.of(TREE, uuid_of("host"))
+HOST_OF = ProviderIndex.of(TREE, uuid_of("host"))
 
 WANTED = st.fixed_dictionaries(
     {},

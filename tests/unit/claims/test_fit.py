@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.claim import Explanation, Shortfall
-from agent.claims.fit import Host, cover, fit
+from agent.claims.claim import Fit, Shortfall
+from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
 from agent.placement.embedded import model as core
+from agent.placement.embedded import records
 from agent.placement.embedded.candidates.find import find_candidates
+from agent.placement.embedded.candidates.query import CandidateGroup as QueryGroup
 from agent.placement.embedded.candidates.query import CandidateQuery
-from agent.placement.embedded.candidates.query import RequestGroup as QueryGroup
 from agent.placement.embedded.query import AggregateFilter, TraitFilter
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -64,16 +65,16 @@ def fitted(
     *providers: Provider,
     used: dict[str, dict[str, int]] | None = None,
     units: dict[str, dict[str, tuple[str, ...]]] | None = None,
-) -> Explanation:
+) -> Fit:
     """The fit, with uuids as names."""
     names = {each.uuid: each.name for each in providers}
     found = fit(
         request,
-        Host.of(ProviderTree(providers)),
+        ProviderIndex.of(ProviderTree(providers)),
         {uuid_of(name): amounts for name, amounts in (used or {}).items()},
         {uuid_of(name): exact for name, exact in (units or {}).items()},
     )
-    return Explanation(
+    return Fit(
         found.fits,
         {names[uuid]: dict(amounts) for uuid, amounts in found.allocations.items()},
         {names[uuid]: dict(exact) for uuid, exact in found.units.items()},
@@ -81,7 +82,7 @@ def fitted(
     )
 
 
-def reasons(found: Explanation) -> list[tuple[str, int, int, str, str]]:
+def reasons(found: Fit) -> list[tuple[str, int, int, str, str]]:
     assert not found.fits
     return [(s.resource_class, s.asked, s.free, s.provider, s.reason) for s in found.shortfalls]
 
@@ -300,9 +301,9 @@ def test_what_a_consumer_holds_covers_its_request_or_tells_what_is_missing() -> 
     host, gpu = uuid_of("host"), uuid_of("gpu0")
     held = {host: {"VCPU": 2, "DISK_GB": 10}, gpu: {"VGPU": 1, "PCPU": 2}, uuid_of("elsewhere"): {"VCPU": 9}}
     units = {gpu: {"PCPU": ("7", "8", "9")}}
-    found = cover(ask(group(VCPU=2), group("1", VGPU=1)), Host.of(tree), held, units)
-    assert found == Explanation(True, {host: held[host], gpu: held[gpu]}, {gpu: {"PCPU": ("7", "8")}}, ())
-    found = cover(ask(group(VCPU=4)), Host.of(tree), held, units)
+    found = cover(ask(group(VCPU=2), group("1", VGPU=1)), ProviderIndex.of(tree), held, units)
+    assert found == Fit(True, {host: held[host], gpu: held[gpu]}, {gpu: {"PCPU": ("7", "8")}}, ())
+    found = cover(ask(group(VCPU=4)), ProviderIndex.of(tree), held, units)
     assert reasons(found) == [("VCPU", 4, 2, "host", "only 2 of 2 are free")]
 
 
@@ -386,14 +387,14 @@ def core_model(tree: ProviderTree, used: dict[str, dict[str, int]]) -> core.Mode
     model = core.Model(dict.fromkeys(TRAITS, 0.0), dict.fromkeys(CLASSES, 0.0))
     model.load(
         [
-            core.Provider(
+            records.ProviderRecord(
                 each.uuid,
                 each.name,
                 0,
                 each.parent,
                 tree.root_of(each.uuid).uuid,
                 {
-                    name: core.Inventory(
+                    name: records.InventoryRecord(
                         i.total, i.reserved, i.min_unit, i.max_unit, i.step_size, i.allocation_ratio, 0
                     )
                     for name, i in each.inventories.items()
@@ -404,7 +405,7 @@ def core_model(tree: ProviderTree, used: dict[str, dict[str, int]]) -> core.Mode
             )
             for each in tree
         ],
-        [core.Consumer("other", "p", "u", "INSTANCE", 1, used, 0.0)] if used else [],
+        [records.ConsumerRecord("other", "p", "u", "INSTANCE", 1, used, 0.0)] if used else [],
     )
     return model
 
@@ -435,7 +436,7 @@ def test_it_fits_exactly_when_placement_has_a_candidate_and_takes_one_of_them(
         for each in tree
         if each.inventories and data.draw(st.booleans())
     }
-    host = Host.of(tree)
+    host = ProviderIndex.of(tree)
     served = {each.uuid for each in host.providers}
     candidates = [
         {uuid: dict(amounts) for uuid, amounts in each.allocations.items()}

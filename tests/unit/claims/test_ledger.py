@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.claim import TRANSITIONS, Claim, ClaimState, Step
-from agent.claims.fit import Host
+from agent.claims.claim import TRANSITIONS, Claim, ClaimState, ClaimStep
+from agent.claims.fit import ProviderIndex
 from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
@@ -27,7 +27,7 @@ def uuid_of(name: str) -> str:
 
 PROVIDERS = (uuid_of("host"), uuid_of("gpu"))
 CONSUMERS = tuple(uuid_of(f"consumer {number}") for number in range(4))
-HOST = Host.of(
+HOST = ProviderIndex.of(
     ProviderTree(
         [
             Provider(PROVIDERS[0], "host", None, {"VCPU": Inventory(50), "PCPU": Inventory(4)}),
@@ -113,7 +113,7 @@ def test_a_step_that_is_not_in_the_table_is_refused_and_changes_nothing(tmp_path
     register = Register(journal)
     held = {PROVIDERS[0]: {"PCPU": 1}}
     for state in (None, *ClaimState):
-        for step in Step:
+        for step in ClaimStep:
             if (state, step) in TRANSITIONS:
                 continue
             register.ledger.claims.clear()

@@ -30,9 +30,9 @@ from agent.moves.states import (
     TRANSITIONS,
     Move,
     MoveKind,
+    MoveRole,
     MoveState,
     MoveStep,
-    Role,
     claims_of,
     held_request,
 )
@@ -49,7 +49,9 @@ def claim(allocations: Allocations) -> Claim:
     return Claim(INSTANCE, ClaimState.CLAIMED, held_request(INSTANCE, allocations), allocations)
 
 
-def move(role: Role, old: Allocations, new: Allocations | None, state: MoveState = MoveState.BEGUN) -> Move:
+def move(
+    role: MoveRole, old: Allocations, new: Allocations | None, state: MoveState = MoveState.BEGUN
+) -> Move:
     return Move(
         MIGRATION,
         INSTANCE,
@@ -58,7 +60,7 @@ def move(role: Role, old: Allocations, new: Allocations | None, state: MoveState
         state,
         claim(old),
         None if new is None else claim(new),
-        handed(old, new or {}, is_here if role is not Role.SOURCE else is_there),
+        handed(old, new or {}, is_here if role is not MoveRole.SOURCE else is_there),
     )
 
 
@@ -130,7 +132,7 @@ PART = {THERE: {"VCPU": 2}}
 def test_the_destination_reads_where_a_move_stands(
     instance: Allocations, migration: Allocations, where: Standing, end: MoveStep | None
 ) -> None:
-    under_way = move(Role.DESTINATION, OLD, NEW)
+    under_way = move(MoveRole.DESTINATION, OLD, NEW)
     assert standing(under_way, instance, migration) is where
     assert ending(under_way, instance, migration, is_here) is end
 
@@ -147,7 +149,7 @@ def test_the_destination_reads_where_a_move_stands(
 def test_the_source_reads_how_it_ended(
     instance: Allocations, migration: Allocations, end: MoveStep | None
 ) -> None:
-    assert ending(move(Role.SOURCE, OLD, None), instance, migration, is_there) is end
+    assert ending(move(MoveRole.SOURCE, OLD, None), instance, migration, is_there) is end
 
 
 def holder(consumer: str, allocations: Allocations, kind: str = "MIGRATION", project: str = "p") -> Holder:
@@ -190,27 +192,27 @@ def test_every_state_has_a_way_out_and_every_end_is_one() -> None:
             assert out >= ENDS
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", MoveRole)
 @pytest.mark.parametrize("state", MoveState)
-def test_nobody_has_two_claims_and_units_are_never_lost(role: Role, state: MoveState) -> None:
-    found = claims_of(move(role, OLD, None if role is Role.SOURCE else NEW, state))
+def test_nobody_has_two_claims_and_units_are_never_lost(role: MoveRole, state: MoveState) -> None:
+    found = claims_of(move(role, OLD, None if role is MoveRole.SOURCE else NEW, state))
     assert set(found) <= {INSTANCE, MIGRATION}
     for consumer, each in found.items():
         assert each.consumer == consumer == each.request.consumer
         assert sum(each.request.resources.values()) == sum(total(each.allocations).values())
     if state not in ENDS:
-        assert (MIGRATION in found) is (role is not Role.DESTINATION)
-        assert (INSTANCE in found) is (role is not Role.SOURCE)
+        assert (MIGRATION in found) is (role is not MoveRole.DESTINATION)
+        assert (INSTANCE in found) is (role is not MoveRole.SOURCE)
 
 
-@pytest.mark.parametrize("role", Role)
-def test_what_is_written_comes_back(role: Role) -> None:
-    written = replace(move(role, OLD, None if role is Role.SOURCE else NEW), since=1.5, adopted=True)
+@pytest.mark.parametrize("role", MoveRole)
+def test_what_is_written_comes_back(role: MoveRole) -> None:
+    written = replace(move(role, OLD, None if role is MoveRole.SOURCE else NEW), since=1.5, adopted=True)
     assert read_move(json.loads(json.dumps(move_to_json(written)))) == written
 
 
 @pytest.mark.parametrize("key", ["migration", "kind", "role", "state", "old", "handed", "since"])
 def test_what_makes_no_sense_is_refused(key: str) -> None:
-    broken = move_to_json(move(Role.DESTINATION, OLD, NEW))
+    broken = move_to_json(move(MoveRole.DESTINATION, OLD, NEW))
     with pytest.raises(UsageError):
         read_move({**broken, key: "?"})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.fit import Amounts, Host, fit
+from agent.claims.fit import Amounts, ProviderIndex, fit
 from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
@@ -72,7 +72,7 @@ def test_one_request_is_not_given_what_excludes_itself() -> None:
 
     def fits(request: ClaimRequest, used: Amounts, *cards: str) -> bool:
         tree = ProviderTree([Provider("host", "host"), *map(card, cards)])
-        host = Host.of(tree, "host", dict.fromkeys(cards, WHOLE_OR_PARTS))
+        host = ProviderIndex.of(tree, "host", dict.fromkeys(cards, WHOLE_OR_PARTS))
         return fit(request, host, used, {}).fits
 
     assert fits(asked(("PF", 1)), {}, "a") and fits(asked(("VF", 4), ("VF", 4)), {}, "a")
@@ -109,7 +109,7 @@ def test_whatever_is_claimed_and_released_no_card_is_given_in_two_ways(
 ) -> None:
     """Placement's numbers lag behind all the time: the ledger alone keeps the ways apart."""
     ledger = Ledger()
-    ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
+    ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
     if guest is not None:
         ledger.saw([Guest("guest", "guest", GuestState.RUNNING, {}, (UsedUnit(*guest, "pci:card"),))])
     for number, name, amount in steps:
@@ -140,7 +140,7 @@ def test_whatever_is_claimed_and_released_no_card_is_given_in_two_ways(
 
 def test_a_unit_that_is_asked_for_by_name_is_no_exception() -> None:
     ledger = Ledger()
-    ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
+    ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
     whole, part = (
         ClaimRequest(f"00000000-0000-4000-8000-{number:012}", (RequestGroup("", {name: 1}),))
         for number, name in enumerate(("PF", "VF"))
@@ -154,7 +154,7 @@ def test_a_unit_that_is_asked_for_by_name_is_no_exception() -> None:
 
 def test_a_unit_that_is_asked_for_by_name_is_nobody_elses_as_another_type() -> None:
     ledger = Ledger()
-    ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
+    ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
     other, named = asked(("ALSO_SMALL", 2)), replace(asked(("SMALL", 1)), consumer="by name")
     found = ledger.fit(other)
     assert found.units == {"gpu": {"ALSO_SMALL": ("slot0", "slot1")}}
@@ -167,7 +167,7 @@ def test_a_unit_that_is_asked_for_by_name_is_nobody_elses_as_another_type() -> N
 
 def test_types_that_share_a_card_get_different_units_of_it_in_one_claim() -> None:
     ledger = Ledger()
-    ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
+    ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
     found = ledger.fit(asked(("SMALL", 3), ("ALSO_SMALL", 2)))
     units = [unit for exact in found.units["gpu"].values() for unit in exact]
     assert len(set(units)) == len(units) == 5
@@ -176,7 +176,7 @@ def test_types_that_share_a_card_get_different_units_of_it_in_one_claim() -> Non
 def test_a_guest_that_moves_away_counts_once() -> None:
     """Its migration holds what it uses."""
     ledger = Ledger()
-    ledger.refresh(Host.of(TREE, "host", WAYS), {}, UNITS)
+    ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
     request, other = asked(("SMALL", 8)), replace(asked(("SMALL", 8)), consumer="somebody else")
     found = ledger.fit(request)
     ledger.put(Claim("migration", ClaimState.CLAIMED, request, found.allocations, found.units))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kits.paths import CHECKOUT
 
 from agent.config.provider_config_files import FILES_MAX, load
-from agent.driver import DescribedInventory, DescribedProvider, Description, Move
+from agent.driver import DescribedInventory, DescribedProvider, Description, MoveInstruction
 from agent.errors import SettingsError
 from agent.providers.overlay import overlay
 from agent.providers.provider_config import BYTES_MAX, COMPUTE_NODE, Entry, ProviderConfig, merged, parse
@@ -24,7 +24,7 @@ HOST = Description(
         DescribedProvider("node1", inventories={"VCPU": DescribedInventory(8)}, traits=frozenset({"HW_A"})),
         DescribedProvider("gpu", "node1", {"CUSTOM_GPU": DescribedInventory(2)}),
     ),
-    (Move("node1", {"CUSTOM_GPU": 2}, "gpu"),),
+    (MoveInstruction("node1", {"CUSTOM_GPU": 2}, "gpu"),),
 )
 
 

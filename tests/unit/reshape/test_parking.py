@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
 from agent.reshape.parking import Parking, parked
 from agent.reshape.plan import plan_reshape
@@ -40,7 +40,7 @@ def tree(vgpus: int, cards: list[int]) -> ProviderTree:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[int, list[int], list[Move], Held]:
+def cases(draw: st.DrawFn) -> tuple[int, list[int], list[MoveInstruction], Held]:
     """A flat host that counted some more than its cards have, its cards, the moves, and who holds what."""
     cards = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     counted = sum(cards) + draw(st.integers(0, 4))
@@ -59,9 +59,9 @@ def cases(draw: st.DrawFn) -> tuple[int, list[int], list[Move], Held]:
             draw(st.sampled_from(told))[consumer(number)] = {"VGPU": amount}
         elif where == "gone":
             gone[consumer(number)] = {"VGPU": draw(st.integers(1, amount))}
-    moves = [Move("host", {"VGPU": total}, f"card{n}", told[n]) for n, total in enumerate(cards)]
+    moves = [MoveInstruction("host", {"VGPU": total}, f"card{n}", told[n]) for n, total in enumerate(cards)]
     if gone:
-        moves.append(Move("host", {"VGPU": 1}, "host", gone))
+        moves.append(MoveInstruction("host", {"VGPU": 1}, "host", gone))
     return counted, cards, moves, held
 
 
@@ -73,13 +73,13 @@ def by_provider(held: Held) -> Held:
     return found
 
 
-def goal(current: ProviderTree, cards: list[int], moves: list[Move], held: Held) -> Parking:
+def goal(current: ProviderTree, cards: list[int], moves: list[MoveInstruction], held: Held) -> Parking:
     return parked(moves, DESCRIBED, current, tree(0, cards), by_provider(held))
 
 
 @given(cases())
 def test_what_is_parked_stays_and_nothing_is_due_afterwards(
-    case: tuple[int, list[int], list[Move], Held],
+    case: tuple[int, list[int], list[MoveInstruction], Held],
 ) -> None:
     counted, cards, moves, held = case
     current = tree(counted, [0] * len(cards))

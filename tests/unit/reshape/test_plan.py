@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.driver import Move
+from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
 from agent.reshape.laws import breaches
 from agent.reshape.plan import inverse_moves, plan_reshape
@@ -36,15 +36,15 @@ def nested(gpus: int, each: int, **inventories: Inventory) -> ProviderTree:
     return ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(64)}), *children, *pf])
 
 
-def to_gpus(gpus: int, each: int) -> list[Move]:
-    return [Move("host", {"VGPU": each}, f"gpu{n}") for n in range(gpus)]
+def to_gpus(gpus: int, each: int) -> list[MoveInstruction]:
+    return [MoveInstruction("host", {"VGPU": each}, f"gpu{n}") for n in range(gpus)]
 
 
 def test_told_consumers_land_on_the_device_their_guest_holds() -> None:
     held = {consumer(1): {ROOT: {"VCPU": 2, "VGPU": 1}}, consumer(2): {ROOT: {"VCPU": 1, "VGPU": 2}}}
     moves = [
-        Move("host", {"VGPU": 4}, "gpu0", {consumer(2): {"VGPU": 2}}),
-        Move("host", {"VGPU": 4}, "gpu1", {consumer(1): {"VGPU": 1}}),
+        MoveInstruction("host", {"VGPU": 4}, "gpu0", {consumer(2): {"VGPU": 2}}),
+        MoveInstruction("host", {"VGPU": 4}, "gpu1", {consumer(1): {"VGPU": 1}}),
     ]
     reshape = plan_reshape(flat(8), nested(2, 4), moves, held)
     assert reshape.allocations == {
@@ -80,13 +80,15 @@ def test_a_consumer_that_no_single_target_holds_stops_the_whole() -> None:
 
 
 def test_the_driver_cannot_tell_more_than_is_held() -> None:
-    moves = [Move("host", {"VGPU": 4}, "gpu0", {consumer(1): {"VGPU": 2}})]
+    moves = [MoveInstruction("host", {"VGPU": 4}, "gpu0", {consumer(1): {"VGPU": 2}})]
     with pytest.raises(ReshapeRefused, match="uses 2 VGPU of gpu0 but holds 1 on host"):
         plan_reshape(flat(4), nested(1, 4), moves, {consumer(1): {ROOT: {"VGPU": 1}}})
 
 
 def test_a_target_that_is_too_small_is_refused_even_where_ownership_is_told() -> None:
-    moves = [Move("host", {"VGPU": 1}, "gpu0", {consumer(1): {"VGPU": 1}, consumer(2): {"VGPU": 1}})]
+    moves = [
+        MoveInstruction("host", {"VGPU": 1}, "gpu0", {consumer(1): {"VGPU": 1}, consumer(2): {"VGPU": 1}})
+    ]
     held = {consumer(n): {ROOT: {"VGPU": 1}} for n in (1, 2)}
     with pytest.raises(ReshapeRefused, match="gpu0 would hold 2 VGPU and has room for 1"):
         plan_reshape(flat(4), nested(1, 1), moves, held)
@@ -95,7 +97,7 @@ def test_a_target_that_is_too_small_is_refused_even_where_ownership_is_told() ->
 def test_classes_of_one_instruction_travel_together() -> None:
     more = {"SRIOV_NET_VF": Inventory(4), "NET_BW_EGR_KILOBIT_PER_SEC": Inventory(1000)}
     desired = nested(0, 0, **more)
-    moves = [Move("host", {"SRIOV_NET_VF": 4, "NET_BW_EGR_KILOBIT_PER_SEC": 1000}, "pf")]
+    moves = [MoveInstruction("host", {"SRIOV_NET_VF": 4, "NET_BW_EGR_KILOBIT_PER_SEC": 1000}, "pf")]
     held = {consumer(1): {ROOT: {"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 600, "VCPU": 1}}}
     current = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(64), **more})])
     reshape = plan_reshape(current, desired, moves, held)
@@ -114,7 +116,7 @@ def test_inventory_that_goes_away_without_an_instruction_loses_nobody() -> None:
 
 def test_an_unknown_provider_in_an_instruction_is_named() -> None:
     with pytest.raises(ReshapeRefused, match="names provider gpu7"):
-        plan_reshape(flat(4), nested(1, 4), [Move("host", {"VGPU": 4}, "gpu7")], {})
+        plan_reshape(flat(4), nested(1, 4), [MoveInstruction("host", {"VGPU": 4}, "gpu7")], {})
 
 
 def test_while_pending_the_sources_are_reserved() -> None:
@@ -124,7 +126,7 @@ def test_while_pending_the_sources_are_reserved() -> None:
 
 
 @st.composite
-def hosts(draw: st.DrawFn) -> tuple[int, int, list[Move], dict[str, dict[str, dict[str, int]]]]:
+def hosts(draw: st.DrawFn) -> tuple[int, int, list[MoveInstruction], dict[str, dict[str, dict[str, int]]]]:
     """A flat host in use, the nested one it becomes, and instructions that tell some of the owners."""
     gpus, each = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     held: dict[str, dict[str, dict[str, int]]] = {}
@@ -134,7 +136,7 @@ def hosts(draw: st.DrawFn) -> tuple[int, int, list[Move], dict[str, dict[str, di
         held[consumer(number)] = {ROOT: {"VCPU": 1, "VGPU": amount}}
         if draw(st.booleans()):
             told[draw(st.integers(0, gpus - 1))][consumer(number)] = {"VGPU": amount}
-    moves = [Move("host", {"VGPU": each}, f"gpu{n}", told[n]) for n in range(gpus)]
+    moves = [MoveInstruction("host", {"VGPU": each}, f"gpu{n}", told[n]) for n in range(gpus)]
     return gpus, each, moves, held
 
 
@@ -147,7 +149,7 @@ def amounts(allocations: dict[str, dict[str, int]]) -> Counter[str]:
 
 @given(hosts(), st.integers(0, 3))
 def test_sums_are_conserved_or_nothing_happens(
-    case: tuple[int, int, list[Move], dict[str, dict[str, dict[str, int]]]], more: int
+    case: tuple[int, int, list[MoveInstruction], dict[str, dict[str, dict[str, int]]]], more: int
 ) -> None:
     """`more` than the cards have was counted on the host."""
     gpus, each, moves, held = case
@@ -175,7 +177,9 @@ def test_sums_are_conserved_or_nothing_happens(
 
 @given(hosts(), st.integers(0, 9), st.integers(-1, 1).filter(bool))
 def test_a_tampered_reshape_breaks_a_law(
-    case: tuple[int, int, list[Move], dict[str, dict[str, dict[str, int]]]], number: int, change: int
+    case: tuple[int, int, list[MoveInstruction], dict[str, dict[str, dict[str, int]]]],
+    number: int,
+    change: int,
 ) -> None:
     gpus, each, moves, held = case
     try:
@@ -198,7 +202,9 @@ def four_of_eight(total: int, *, child: int | None = None, moved: int = 4) -> li
     root = {"VGPU": Inventory(total)} if total else {}
     desired = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(64), **root}), *children])
     moves = (
-        [Move("host", {"VGPU": moved}, "gpu0")] if child is not None else [Move("host", {"VGPU": 0}, "host")]
+        [MoveInstruction("host", {"VGPU": moved}, "gpu0")]
+        if child is not None
+        else [MoveInstruction("host", {"VGPU": 0}, "host")]
     )
     try:
         plan_reshape(flat(8), desired, moves, held)
@@ -211,7 +217,7 @@ def test_the_four_breaches_that_placement_accepts_are_refused() -> None:
     """Shrinking below use, a newcomer in a consumer's room, a consumer cut short, units listed twice."""
     assert "has room for 2" in four_of_eight(2)[0]
     held = {consumer(1): {ROOT: {"VGPU": 4}}}
-    told = instructions([Move("host", {"VGPU": 4}, "gpu0")], flat(8), nested(1, 4))
+    told = instructions([MoveInstruction("host", {"VGPU": 4}, "gpu0")], flat(8), nested(1, 4))
     inventories = {ROOT: {"VCPU": Inventory(64)}, GPU[0]: {"VGPU": Inventory(4)}}
     newcomer = Reshape(
         inventories, {consumer(1): {GPU[0]: {"VGPU": 1}}, consumer(2): {GPU[0]: {"VGPU": 3}}}, ()
@@ -245,7 +251,7 @@ def test_more_is_new_only_among_cells_by_the_drivers_word(
     first = replace(cells[0], inventories={} if source == ROOT else {name: Inventory(8)})
     current = ProviderTree([Provider(ROOT, "host", None, root), first, cells[1]])
     desired = current.with_provider(replace(cells[1], inventories={name: Inventory(8)}))
-    moves = [Move("host" if source == ROOT else "cell0", {name: 8}, "cell1")]
+    moves = [MoveInstruction("host" if source == ROOT else "cell0", {name: 8}, "cell1")]
     try:
         plan_reshape(current, desired, moves, {}, may_grow=may_grow)
     except ReshapeRefused as refusal:
@@ -286,14 +292,16 @@ def test_instructions_that_are_done_are_not_due() -> None:
     done = nested(2, 4)
     assert due_moves(to_gpus(2, 4), done, done, {}) == ()
     assert len(due_moves(to_gpus(2, 4), flat(8), done, {})) == 2
-    assert due_moves([Move("gone", {"VGPU": 4}, "gpu0")], done, done, {}) == ()
-    told = [Move("gpu0", {"VGPU": 4}, "gpu1", {consumer(1): {"VGPU": 1}})]
+    assert due_moves([MoveInstruction("gone", {"VGPU": 4}, "gpu0")], done, done, {}) == ()
+    told = [MoveInstruction("gpu0", {"VGPU": 4}, "gpu1", {consumer(1): {"VGPU": 1}})]
     assert due_moves(told, done, done, {GPU[0]: {}, GPU[1]: {consumer(1): {"VGPU": 1}}}) == ()
     assert due_moves(told, done, done, {GPU[0]: {consumer(1): {"VGPU": 1}}, GPU[1]: {}}) == tuple(told)
 
 
 def test_a_migration_stands_in_for_its_guest_where_they_hold_the_same() -> None:
-    moves = [Move("host", {"VGPU": 4}, "gpu0", {consumer(1): {"VGPU": 2}, consumer(2): {"VGPU": 1}})]
+    moves = [
+        MoveInstruction("host", {"VGPU": 4}, "gpu0", {consumer(1): {"VGPU": 2}, consumer(2): {"VGPU": 1}})
+    ]
     told = instructions(moves, flat(8), nested(1, 4))
     held = {
         consumer(2): {ROOT: {"VGPU": 1}},
@@ -321,8 +329,8 @@ def test_who_is_told_to_use_a_target_is_not_sent_on_from_there() -> None:
         ]
     )
     moves = [
-        Move("gpu0", {"VGPU": 2}, "gpu1"),
-        Move("host", {"VGPU": 1}, "gpu0", {consumer(1): {"VGPU": 1}}),
+        MoveInstruction("gpu0", {"VGPU": 2}, "gpu1"),
+        MoveInstruction("host", {"VGPU": 1}, "gpu0", {consumer(1): {"VGPU": 1}}),
     ]
     held = {consumer(1): {ROOT: {"VGPU": 1}, GPU[0]: {"VGPU": 1}}}
     reshape = plan_reshape(current, desired, moves, held)

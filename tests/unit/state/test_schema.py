@@ -17,7 +17,7 @@ from kits.tracker import uuid_of
 from agent.caller import asked_by
 from agent.claims.claim import ClaimState
 from agent.errors import StateError
-from agent.moves.states import MoveState, Role
+from agent.moves.states import MoveRole, MoveState
 from agent.state import schema
 from agent.state.journal import FILE_NAME, Journal
 
@@ -28,7 +28,7 @@ IN_EVERY_ONE = {
     "claiming": ClaimState.CLAIMING,
     "releasing": ClaimState.RELEASING,
 }
-ROLES = {"resized": Role.BOTH, "moved away": Role.SOURCE, "came here": Role.DESTINATION}
+ROLES = {"resized": MoveRole.BOTH, "moved away": MoveRole.SOURCE, "came here": MoveRole.DESTINATION}
 
 
 @pytest.fixture(params=VERSIONS)

@@ -2,16 +2,16 @@
 
 import pytest
 
-from agent.status.condition import Condition, Fault, State
+from agent.status.condition import Condition, Fault, HostState
 
 
 @pytest.fixture
-def told() -> list[tuple[State, str]]:
+def told() -> list[tuple[HostState, str]]:
     return []
 
 
 @pytest.fixture
-def condition(told: list[tuple[State, str]]) -> Condition:
+def condition(told: list[tuple[HostState, str]]) -> Condition:
     ticks = iter(range(1, 100))
     return Condition(lambda state, sentence: told.append((state, sentence)), clock=lambda: next(ticks))
 
@@ -20,8 +20,8 @@ DRIVER = Fault("driver", "libvirtd is away.", away=True)
 PLACEMENT = Fault("placement", "Placement did not show the tree.", away=True)
 
 
-def test_each_change_is_told_once(condition: Condition, told: list[tuple[State, str]]) -> None:
-    assert condition.state is State.STARTING
+def test_each_change_is_told_once(condition: Condition, told: list[tuple[HostState, str]]) -> None:
+    assert condition.state is HostState.STARTING
     for _ in range(3):
         condition.degraded(DRIVER)
     for _ in range(3):
@@ -29,15 +29,15 @@ def test_each_change_is_told_once(condition: Condition, told: list[tuple[State, 
     for _ in range(3):
         condition.ready("All is well.")
     assert told == [
-        (State.DEGRADED, DRIVER.sentence),
-        (State.DEGRADED, PLACEMENT.sentence),
-        (State.READY, "All is well."),
+        (HostState.DEGRADED, DRIVER.sentence),
+        (HostState.DEGRADED, PLACEMENT.sentence),
+        (HostState.READY, "All is well."),
     ]
     assert condition.fault is None
 
 
 def test_being_away_is_one_fault_in_whatever_words(
-    condition: Condition, told: list[tuple[State, str]]
+    condition: Condition, told: list[tuple[HostState, str]]
 ) -> None:
     condition.degraded(PLACEMENT)
     condition.degraded(Fault("placement", "Placement did not put the traits.", away=True))
@@ -55,8 +55,8 @@ def test_since_is_of_the_state_not_of_the_fault(condition: Condition) -> None:
     assert condition.since == since and condition.fault == PLACEMENT
 
 
-def test_stopping_is_the_end(condition: Condition, told: list[tuple[State, str]]) -> None:
+def test_stopping_is_the_end(condition: Condition, told: list[tuple[HostState, str]]) -> None:
     condition.stopping()
     condition.degraded(DRIVER)
     condition.ready("late")
-    assert condition.state is State.STOPPING and told == []
+    assert condition.state is HostState.STOPPING and told == []

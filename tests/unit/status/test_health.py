@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.status.condition import Fault, State
+from agent.status.condition import Fault, HostState
 from agent.status.health import LOOP_LATE_S, PASS_STUCK_S, Signs, judge
 
-WELL = Signs(State.READY, None, None, True, 1.0, 0.0, True, "/var/lib/plimsoll")
+WELL = Signs(HostState.READY, None, None, True, 1.0, 0.0, True, "/var/lib/plimsoll")
 
 
 def failed(signs: Signs) -> tuple[list[str], list[str]]:

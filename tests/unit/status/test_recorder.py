@@ -5,7 +5,7 @@ import pytest
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.errors import DoesNotFit, PlacementUnavailable, StateError
 from agent.status.metrics import Meters
-from agent.status.recorder import REPEATED_MAX, REPEATED_S, UNFORESEEN, Observer
+from agent.status.recorder import REPEATED_MAX, REPEATED_S, UNFORESEEN, Recorder
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 
@@ -15,7 +15,7 @@ class Watched:
         self.now = 0.0
         self.notes: list[tuple[str, str, str]] = []
         self.meters = Meters()
-        self.observer = Observer(self.meters, self._note, lambda: self.now)
+        self.observer = Recorder(self.meters, self._note, lambda: self.now)
         self.broken = False
 
     def _note(self, consumer: str, event: str, detail: str) -> None:

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from agent.placement.embedded.candidates.query import CandidateQuery
 from agent.placement.embedded.candidates.search import TreeSearch
-from agent.placement.embedded.candidates.slots import Demands, Slot
+from agent.placement.embedded.candidates.slots import CandidateSlot, Demands
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.records import SHARING_TRAIT, Provider
+from agent.placement.embedded.records import SHARING_TRAIT, ProviderRecord
 
 
 class Candidate(NamedTuple):
@@ -50,7 +50,7 @@ def find_candidates(model: Model, query: CandidateQuery) -> Iterator[Candidate]:
             yield _candidate(slots, chosen)
 
 
-def _candidate(slots: Iterable[Slot], chosen: Iterable[Provider]) -> Candidate:
+def _candidate(slots: Iterable[CandidateSlot], chosen: Iterable[ProviderRecord]) -> Candidate:
     allocations: dict[str, dict[str, int]] = {}
     mappings: dict[str, list[str]] = {}
     for slot, provider in zip(slots, chosen, strict=True):
@@ -68,13 +68,13 @@ class Reach:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._sharing: dict[str, list[Provider]] = {}
+        self._sharing: dict[str, list[ProviderRecord]] = {}
         for uuid in model.providers_by_trait.get(SHARING_TRAIT, ()):
             provider = model.providers[uuid]
             for aggregate in provider.aggregates:
                 self._sharing.setdefault(aggregate, []).append(provider)
 
-    def providers(self, root: str) -> list[Provider]:
+    def providers(self, root: str) -> list[ProviderRecord]:
         """The tree's own providers, then the sharing ones."""
         tree = self._model.tree(root)
         if not self._sharing:
@@ -85,7 +85,7 @@ class Reach:
             found.update((provider.uuid, provider) for provider in self._sharing[aggregate])
         return list(found.values())
 
-    def roots(self, provider: Provider) -> Iterator[str]:
+    def roots(self, provider: ProviderRecord) -> Iterator[str]:
         """The roots of the trees that the provider can serve."""
         yield provider.root_uuid
         if provider.is_sharing:

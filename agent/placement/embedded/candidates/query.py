@@ -15,7 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.errors import BAD_REQUEST, BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, Refused
+from agent.placement.embedded.errors import (
+    BAD_REQUEST,
+    BAD_VALUE,
+    DUPLICATE_KEY,
+    MISSING_VALUE,
+    RequestRefused,
+)
 from agent.placement.embedded.query import AggregateFilter, Query, TraitFilter, member_of, resources, traits
 from agent.placement.embedded.validation import is_loose_uuid
 
@@ -36,7 +42,7 @@ _STRING_SUFFIX = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LIMIT = re.compile(r"[1-9][0-9]*")
 
 
-class RequestGroup(NamedTuple):
+class CandidateGroup(NamedTuple):
     """One group; `suffix` is "" for the unsuffixed one, `in_tree` the uuid of any provider of the tree."""
 
     suffix: str
@@ -49,7 +55,7 @@ class RequestGroup(NamedTuple):
 class CandidateQuery(NamedTuple):
     """All that a client asked for; `groups` in the order in which it named them."""
 
-    groups: tuple[RequestGroup, ...]
+    groups: tuple[CandidateGroup, ...]
     minor: int
     limit: int | None = None
     isolate: bool = False
@@ -75,7 +81,9 @@ def parse_query(parameters: Query, minor: int) -> CandidateQuery:
     groups = tuple(_group(suffix, parameters, minor) for suffix in _suffixes(parameters))
     _check_groups(groups, whole.same_subtrees, minor)
     if len([group for group in groups if group.suffix]) > 1 and "group_policy" not in parameters:
-        raise Refused(BAD_REQUEST, "More than one suffixed group needs a group_policy: none or isolate.")
+        raise RequestRefused(
+            BAD_REQUEST, "More than one suffixed group needs a group_policy: none or isolate."
+        )
     return whole._replace(groups=groups)
 
 
@@ -85,12 +93,12 @@ def _check_keys(parameters: Query, minor: int) -> None:
     for key in last:
         base, suffix = _split_key(key)
         if minor < _BORN.get(base, minor + 1) or not _suffix_allowed(suffix, minor):
-            raise Refused(BAD_REQUEST, f"Unknown query parameter {key!r} at microversion 1.{minor}.")
+            raise RequestRefused(BAD_REQUEST, f"Unknown query parameter {key!r} at microversion 1.{minor}.")
     if minor < mv.GRANULAR_GROUPS and "resources" not in last:
-        raise Refused(BAD_REQUEST, "The query parameter 'resources' is required.")
+        raise RequestRefused(BAD_REQUEST, "The query parameter 'resources' is required.")
     _limit(last.get("limit", "1"))
     if last.get("group_policy", "none") not in ("none", "isolate"):
-        raise Refused(BAD_REQUEST, f"group_policy is none or isolate, not {last['group_policy']!r}.")
+        raise RequestRefused(BAD_REQUEST, f"group_policy is none or isolate, not {last['group_policy']!r}.")
 
 
 def _split_key(key: str) -> tuple[str, str]:
@@ -128,33 +136,33 @@ def _request_wide(parameters: Query, minor: int) -> CandidateQuery:
 
 def _limit(value: str) -> int:
     if not _LIMIT.fullmatch(value):
-        raise Refused(BAD_REQUEST, f"limit is a positive number, not {value!r}.")
+        raise RequestRefused(BAD_REQUEST, f"limit is a positive number, not {value!r}.")
     # More than an index can hold is as good as the most that it can.
     return min(int(value[:20]), sys.maxsize)
 
 
 def _root_traits(values: list[str]) -> TraitFilter:
     if len(values) > 1:
-        raise Refused(DUPLICATE_KEY, "root_required may be given once only.")
+        raise RequestRefused(DUPLICATE_KEY, "root_required may be given once only.")
     # Alternatives (in:A,B) came for the groups alone.
     root = traits(values, mv.ANY_TRAITS - 1)
     if both := frozenset().union(*root.required) & root.forbidden:
-        raise Refused(BAD_VALUE, f"root_required both demands and forbids {sorted(both)}.")
+        raise RequestRefused(BAD_VALUE, f"root_required both demands and forbids {sorted(both)}.")
     return root
 
 
 def _subtree(value: str) -> frozenset[str]:
     suffixes = frozenset(part.strip() for part in value.split(","))
     if "" in suffixes:
-        raise Refused(BAD_VALUE, "same_subtree names suffixed groups only.")
+        raise RequestRefused(BAD_VALUE, "same_subtree names suffixed groups only.")
     return suffixes
 
 
-def _group(suffix: str, parameters: Query, minor: int) -> RequestGroup:
+def _group(suffix: str, parameters: Query, minor: int) -> CandidateGroup:
     # Of a repeated parameter the last value counts, but a wrong one before it is refused all the same.
     demands = [resources(value) for value in parameters.all("resources" + suffix)]
     trees = [_in_tree(value) for value in parameters.all("in_tree" + suffix)]
-    return RequestGroup(
+    return CandidateGroup(
         suffix,
         demands[-1] if demands else {},
         traits(parameters.all("required" + suffix), minor),
@@ -163,27 +171,31 @@ def _group(suffix: str, parameters: Query, minor: int) -> RequestGroup:
     )
 
 
-def _check_groups(groups: Sequence[RequestGroup], subtrees: Sequence[frozenset[str]], minor: int) -> None:
+def _check_groups(groups: Sequence[CandidateGroup], subtrees: Sequence[frozenset[str]], minor: int) -> None:
     resourceless = {group.suffix for group in groups if not group.resources}
     if minor < mv.SAME_SUBTREE:
         if resourceless or not groups:
-            raise Refused(BAD_REQUEST, "Every request group needs resources.")
+            raise RequestRefused(BAD_REQUEST, "Every request group needs resources.")
     else:
         if len(resourceless) == len(groups):
-            raise Refused(MISSING_VALUE, "At least one group has to ask for resources.")
+            raise RequestRefused(MISSING_VALUE, "At least one group has to ask for resources.")
         named: set[str] = set().union(*subtrees)
         if missing := resourceless - named:
-            raise Refused(BAD_VALUE, f"same_subtree must name groups without resources: {sorted(missing)}")
+            raise RequestRefused(
+                BAD_VALUE, f"same_subtree must name groups without resources: {sorted(missing)}"
+            )
         if unknown := named - {group.suffix for group in groups}:
-            raise Refused(BAD_VALUE, f"same_subtree names groups that are not there: {sorted(unknown)}.")
+            raise RequestRefused(
+                BAD_VALUE, f"same_subtree names groups that are not there: {sorted(unknown)}."
+            )
     for group in groups:
         if any(any_of <= group.traits.forbidden for any_of in group.traits.required):
-            raise Refused(BAD_REQUEST, f"required{group.suffix} both demands and forbids a trait.")
+            raise RequestRefused(BAD_REQUEST, f"required{group.suffix} both demands and forbids a trait.")
 
 
 def _in_tree(value: str) -> str:
     """The uuid of a provider, checked for its form only and kept as it is written."""
     value = value.strip()
     if not is_loose_uuid(value):
-        raise Refused(BAD_REQUEST, f"in_tree needs a UUID, not {value!r}.")
+        raise RequestRefused(BAD_REQUEST, f"in_tree needs a UUID, not {value!r}.")
     return value

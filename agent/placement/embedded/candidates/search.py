@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from agent.placement.embedded.candidates.query import CandidateQuery
-from agent.placement.embedded.candidates.slots import Slot
+from agent.placement.embedded.candidates.slots import CandidateSlot
 from agent.placement.embedded.microversions import CANDIDATES_TREES
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.records import Provider
+from agent.placement.embedded.records import ProviderRecord
 
 _State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], frozenset[str]]
 
@@ -23,7 +23,7 @@ _State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], froz
 class TreeSearch:
     """Fills the slots of one tree, each with one of its options."""
 
-    def __init__(self, model: Model, query: CandidateQuery, slots: list[Slot]) -> None:
+    def __init__(self, model: Model, query: CandidateQuery, slots: list[CandidateSlot]) -> None:
         self._model = model
         self._query = query
         self._slots = slots
@@ -32,10 +32,10 @@ class TreeSearch:
         self._contended = {name for name, times in demanded.items() if times > 1}
         self._required = slots[0].group.traits.required if self._unsuffixed else ()
         self._taken: Counter[tuple[str, str]] = Counter()
-        self._chosen: list[Provider] = []
+        self._chosen: list[ProviderRecord] = []
         self._hopeless: set[_State] = set()
 
-    def fill(self) -> Iterator[tuple[Provider, ...]]:
+    def fill(self) -> Iterator[tuple[ProviderRecord, ...]]:
         """Every way to fill all slots: one provider for each, in the order of the slots."""
         subtrees = self._query.same_subtrees
         if not subtrees:
@@ -50,7 +50,7 @@ class TreeSearch:
                     if self._tops_are_chosen(tops, chosen):
                         yield chosen
 
-    def _fill(self, depth: int, options: list[list[Provider]]) -> Iterator[tuple[Provider, ...]]:
+    def _fill(self, depth: int, options: list[list[ProviderRecord]]) -> Iterator[tuple[ProviderRecord, ...]]:
         if depth == self._unsuffixed and not self._traits_are_met():
             return
         if depth == len(self._slots):
@@ -69,7 +69,7 @@ class TreeSearch:
         if not fruitful:
             self._hopeless.add(self._state(depth))
 
-    def _fits(self, slot: Slot, provider: Provider) -> bool:
+    def _fits(self, slot: CandidateSlot, provider: ProviderRecord) -> bool:
         """Whether the provider can take this slot besides those it has taken already."""
         if self._query.isolate and slot.group.suffix and provider in self._chosen[self._unsuffixed :]:
             return False
@@ -88,7 +88,7 @@ class TreeSearch:
                 return False
         return True
 
-    def _take(self, slot: Slot, provider: Provider, sign: int) -> None:
+    def _take(self, slot: CandidateSlot, provider: ProviderRecord, sign: int) -> None:
         if sign > 0:
             self._chosen.append(provider)
         else:
@@ -116,13 +116,13 @@ class TreeSearch:
 
     # -- same_subtree --
 
-    def _tops(self, suffixes: frozenset[str]) -> list[tuple[frozenset[str], Provider]]:
+    def _tops(self, suffixes: frozenset[str]) -> list[tuple[frozenset[str], ProviderRecord]]:
         """Each provider that could be the top of the subtree, together with the suffixes it is to hold."""
         options = (slot.options for slot in self._slots if slot.group.suffix in suffixes)
         distinct = {provider.uuid: provider for some in options for provider in some}
         return [(suffixes, provider) for provider in distinct.values()]
 
-    def _below(self, tops: Iterable[tuple[frozenset[str], Provider]]) -> list[list[Provider]]:
+    def _below(self, tops: Iterable[tuple[frozenset[str], ProviderRecord]]) -> list[list[ProviderRecord]]:
         """The options of every slot, cut down to what lies under the tops of its subtrees."""
         options = [slot.options for slot in self._slots]
         for suffixes, top in tops:
@@ -131,8 +131,8 @@ class TreeSearch:
                     options[number] = [one for one in options[number] if self._is_under(one, top.uuid)]
         return options
 
-    def _is_under(self, provider: Provider, top: str) -> bool:
-        above: Provider | None = provider
+    def _is_under(self, provider: ProviderRecord, top: str) -> bool:
+        above: ProviderRecord | None = provider
         while above is not None:
             if above.uuid == top:
                 return True
@@ -140,7 +140,7 @@ class TreeSearch:
         return False
 
     def _tops_are_chosen(
-        self, tops: Iterable[tuple[frozenset[str], Provider]], chosen: tuple[Provider, ...]
+        self, tops: Iterable[tuple[frozenset[str], ProviderRecord]], chosen: tuple[ProviderRecord, ...]
     ) -> bool:
         filled = list(zip(self._slots, chosen, strict=True))
         return all(

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from agent.placement.embedded.candidates.query import CandidateQuery, RequestGroup
+from agent.placement.embedded.candidates.query import CandidateGroup, CandidateQuery
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.records import Provider
+from agent.placement.embedded.records import ProviderRecord
 
 
-class Slot(NamedTuple):
+class CandidateSlot(NamedTuple):
     """A group, or one class of the unsuffixed group, and the providers that could serve it by itself."""
 
-    group: RequestGroup
+    group: CandidateGroup
     resources: Mapping[str, int]
-    options: list[Provider]
+    options: list[ProviderRecord]
 
 
 class Demands:
@@ -25,7 +25,7 @@ class Demands:
     def __init__(self, model: Model, query: CandidateQuery) -> None:
         self._model = model
         self._query = query
-        self._asked: list[tuple[RequestGroup, Mapping[str, int]]] = []
+        self._asked: list[tuple[CandidateGroup, Mapping[str, int]]] = []
         for group in sorted(query.groups, key=lambda group: group.suffix != ""):
             single = [{name: amount} for name, amount in group.resources.items()]
             self._asked += [
@@ -33,29 +33,29 @@ class Demands:
             ]
         self._order = list(range(len(self._asked)))
 
-    def slots(self, providers: list[Provider]) -> list[Slot] | None:
+    def slots(self, providers: list[ProviderRecord]) -> list[CandidateSlot] | None:
         """The slots with their options among the providers in reach of a tree.
 
         None when the tree certainly has no candidate. What one tree lacks most others lack too, so that is
         looked at first from then on.
         """
-        options: list[list[Provider]] = [[] for _ in self._asked]
+        options: list[list[ProviderRecord]] = [[] for _ in self._asked]
         for place, number in enumerate(self._order):
             group, resources = self._asked[number]
             options[number] = [one for one in providers if _serves(self._model, group, resources, one)]
             if not options[number]:
                 self._order.insert(0, self._order.pop(place))
                 return None
-        slots = [Slot(*asked, some) for asked, some in zip(self._asked, options, strict=True)]
+        slots = [CandidateSlot(*asked, some) for asked, some in zip(self._asked, options, strict=True)]
         return slots if _might_fit(self._model, self._query, slots) else None
 
 
-def _might_fit(model: Model, query: CandidateQuery, slots: list[Slot]) -> bool:
+def _might_fit(model: Model, query: CandidateQuery, slots: list[CandidateSlot]) -> bool:
     """Whether the slots could be filled as far as sums and isolation go: a full tree costs no search."""
     if query.isolate and not _can_be_isolated([slot for slot in slots if slot.group.suffix]):
         return False
     demands = Counter[str]()
-    options: dict[str, dict[str, Provider]] = {}
+    options: dict[str, dict[str, ProviderRecord]] = {}
     for slot in slots:
         demands.update(slot.resources)
         for name in slot.resources:
@@ -66,11 +66,11 @@ def _might_fit(model: Model, query: CandidateQuery, slots: list[Slot]) -> bool:
     )
 
 
-def _free(model: Model, provider: Provider, name: str) -> float:
+def _free(model: Model, provider: ProviderRecord, name: str) -> float:
     return provider.inventories[name].capacity - model.used(provider.uuid, name)
 
 
-def _can_be_isolated(slots: list[Slot]) -> bool:
+def _can_be_isolated(slots: list[CandidateSlot]) -> bool:
     """Whether each slot can have a provider of its own: a bipartite matching, by augmenting paths."""
     owners: dict[str, int] = {}
 
@@ -88,7 +88,9 @@ def _can_be_isolated(slots: list[Slot]) -> bool:
     return all(place(number, set()) for number in range(len(slots)))
 
 
-def _serves(model: Model, group: RequestGroup, resources: Mapping[str, int], provider: Provider) -> bool:
+def _serves(
+    model: Model, group: CandidateGroup, resources: Mapping[str, int], provider: ProviderRecord
+) -> bool:
     """Whether the provider can serve these resources of the group, seen by itself."""
     for name, amount in resources.items():
         inventory = provider.inventories.get(name)
@@ -108,7 +110,7 @@ def _serves(model: Model, group: RequestGroup, resources: Mapping[str, int], pro
     return not group.traits.forbidden & provider.traits and _admits_tree(model, group, provider)
 
 
-def _admits_tree(model: Model, group: RequestGroup, provider: Provider) -> bool:
+def _admits_tree(model: Model, group: CandidateGroup, provider: ProviderRecord) -> bool:
     """Aggregates of the root span the tree, for the unsuffixed group: they let in, and they keep out."""
     required, forbidden = group.aggregates
     if not required and not forbidden:

@@ -8,11 +8,11 @@ from typing import Any
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import schemas
-from agent.placement.embedded.answers import Answer, Request, empty, ok
-from agent.placement.embedded.errors import BAD_REQUEST, Refused
+from agent.placement.embedded.answers import CoreResponse, Request, empty, ok
+from agent.placement.embedded.errors import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.handlers.inventories import from_bodies
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.records import Consumer
+from agent.placement.embedded.records import ConsumerRecord
 from agent.placement.embedded.rules import allocations, providers, reshaper
 from agent.placement.embedded.rules.allocations import ConsumerWrite
 from agent.placement.embedded.validation import is_loose_uuid
@@ -24,7 +24,7 @@ INCOMPLETE_OWNER = "00000000-0000-0000-0000-000000000000"
 """Project and user of what is written at a microversion that does not ask for them (before 1.8)."""
 
 
-def get(request: Request) -> Answer:
+def get(request: Request) -> CoreResponse:
     with request.store.reading() as model:
         consumer = model.consumer(request.args["consumer_uuid"])
         body = {"allocations": {}} if consumer is None else _show(model, consumer, request.minor)
@@ -32,7 +32,7 @@ def get(request: Request) -> Answer:
     return ok(request, body, modified)
 
 
-def _show(model: Model, consumer: Consumer, minor: int) -> dict[str, Any]:
+def _show(model: Model, consumer: ConsumerRecord, minor: int) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "allocations": {
             uuid: {"resources": dict(resources), "generation": model.providers[uuid].generation}
@@ -49,7 +49,7 @@ def _show(model: Model, consumer: Consumer, minor: int) -> dict[str, Any]:
     return shown
 
 
-def get_of_provider(request: Request) -> Answer:
+def get_of_provider(request: Request) -> CoreResponse:
     with request.store.reading() as model:
         provider = providers.get(model, request.args["uuid"])
         holders = model.consumers_of(provider.uuid)
@@ -63,10 +63,10 @@ def get_of_provider(request: Request) -> Answer:
     return ok(request, body, modified)
 
 
-def put(request: Request) -> Answer:
+def put(request: Request) -> CoreResponse:
     given = request.args["consumer_uuid"]
     if not is_loose_uuid(given):
-        raise Refused(BAD_REQUEST, f"Malformed consumer_uuid: {given}")
+        raise RequestRefused(BAD_REQUEST, f"Malformed consumer_uuid: {given}")
     body = request.checked_body(schemas.PUT_ALLOCATIONS)
     if request.minor < mv.ALLOCATIONS_BY_PROVIDER:
         body["allocations"] = {
@@ -78,7 +78,7 @@ def put(request: Request) -> Answer:
     return empty()
 
 
-def post(request: Request) -> Answer:
+def post(request: Request) -> CoreResponse:
     writes = _writes_of(request.checked_body(schemas.POST_ALLOCATIONS), request.minor)
     # A body that empties a consumer ends a move or undoes one: what it frees is not less than what it takes.
     releases = any(not write.allocations for write in writes)
@@ -86,13 +86,13 @@ def post(request: Request) -> Answer:
     return empty()
 
 
-def delete(request: Request) -> Answer:
+def delete(request: Request) -> CoreResponse:
     uuid = request.args["consumer_uuid"]
     request.store.write(lambda draft: allocations.delete(draft, uuid), releases=True)
     return empty()
 
 
-def reshape(request: Request) -> Answer:
+def reshape(request: Request) -> CoreResponse:
     body = request.checked_body(schemas.POST_RESHAPER)
     now = request.store.clock()
     wanted = {

@@ -7,43 +7,43 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.answers import Answer, Request, ok
+from agent.placement.embedded.answers import CoreResponse, Request, ok
 from agent.placement.embedded.candidates.find import Candidate, find_candidates
 from agent.placement.embedded.candidates.query import CandidateQuery, parse_query
-from agent.placement.embedded.errors import BAD_REQUEST, Refused
+from agent.placement.embedded.errors import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.records import Provider
+from agent.placement.embedded.records import ProviderRecord
 
 
-class Found(NamedTuple):
+class FoundCandidates(NamedTuple):
     """What a query found: the candidates, and the providers to be summarised with their usage by class."""
 
     candidates: list[Candidate]
-    providers: list[tuple[Provider, Mapping[str, int]]]
+    providers: list[tuple[ProviderRecord, Mapping[str, int]]]
 
 
-def get(request: Request) -> Answer:
+def get(request: Request) -> CoreResponse:
     query = parse_query(request.query, request.minor)
     with request.store.reading() as model:
         found = find(model, query)
     return ok(request, document(query, found), request.store.clock())
 
 
-def find(model: Model, query: CandidateQuery) -> Found:
+def find(model: Model, query: CandidateQuery) -> FoundCandidates:
     """Everything that the answer needs of the model; the caller holds its lock, so nothing is rendered here.
 
     :raises Refused: 400, for classes and traits that do not exist
     """
     if unknown := query.resource_classes() - model.resource_classes.keys():
-        raise Refused(BAD_REQUEST, f"No such resource class: {', '.join(sorted(unknown))}.")
+        raise RequestRefused(BAD_REQUEST, f"No such resource class: {', '.join(sorted(unknown))}.")
     if unknown := query.trait_names() - model.traits.keys():
-        raise Refused(BAD_REQUEST, f"No such trait: {', '.join(sorted(unknown))}.")
+        raise RequestRefused(BAD_REQUEST, f"No such trait: {', '.join(sorted(unknown))}.")
     candidates = list(islice(find_candidates(model, query), query.limit))
     summarised = _summarised(model, query, candidates)
-    return Found(candidates, [(one, dict(model.usages.get(one.uuid, {}))) for one in summarised])
+    return FoundCandidates(candidates, [(one, dict(model.usages.get(one.uuid, {}))) for one in summarised])
 
 
-def document(query: CandidateQuery, found: Found) -> dict[str, Any]:
+def document(query: CandidateQuery, found: FoundCandidates) -> dict[str, Any]:
     """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion."""
     return {
         "allocation_requests": [_allocation_request(one, query.minor) for one in found.candidates],
@@ -70,7 +70,7 @@ def _allocation_request(candidate: Candidate, minor: int) -> dict[str, Any]:
     return request
 
 
-def _summarised(model: Model, query: CandidateQuery, found: Iterable[Candidate]) -> Iterator[Provider]:
+def _summarised(model: Model, query: CandidateQuery, found: Iterable[Candidate]) -> Iterator[ProviderRecord]:
     """The providers that give something, each once, and from 1.29 on the rest of their trees."""
     used = dict.fromkeys(uuid for candidate in found for uuid in candidate.allocations)
     if query.minor < mv.CANDIDATES_TREES:
@@ -80,7 +80,7 @@ def _summarised(model: Model, query: CandidateQuery, found: Iterable[Candidate])
         yield from model.tree(root)
 
 
-def _summary(query: CandidateQuery, provider: Provider, usage: Mapping[str, int]) -> dict[str, Any]:
+def _summary(query: CandidateQuery, provider: ProviderRecord, usage: Mapping[str, int]) -> dict[str, Any]:
     wanted = None if query.minor >= mv.SUMMARIES_ALL_CLASSES else query.resource_classes()
     summary: dict[str, Any] = {
         "resources": {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from agent.placement.embedded import schemas
-from agent.placement.embedded.answers import Answer, Request, empty, ok
-from agent.placement.embedded.errors import NOT_FOUND, Refused
+from agent.placement.embedded.answers import CoreResponse, Request, empty, ok
+from agent.placement.embedded.errors import NOT_FOUND, RequestRefused
 from agent.placement.embedded.rules import names
 
 
@@ -18,41 +18,41 @@ def _show(name: str) -> dict[str, Any]:
     return {"name": name, "links": [{"rel": "self", "href": _url_of(name)}]}
 
 
-def list_all(request: Request) -> Answer:
+def list_all(request: Request) -> CoreResponse:
     with request.store.reading() as model:
         known = dict(model.resource_classes)
     return ok(request, {"resource_classes": [_show(name) for name in known]}, max(known.values()))
 
 
-def get(request: Request) -> Answer:
+def get(request: Request) -> CoreResponse:
     name = request.args["name"]
     created_at = request.store.model.resource_classes.get(name)
     if created_at is None:
-        raise Refused(NOT_FOUND, f"No such resource class {name}.")
+        raise RequestRefused(NOT_FOUND, f"No such resource class {name}.")
     return ok(request, _show(name), created_at)
 
 
-def create(request: Request) -> Answer:
+def create(request: Request) -> CoreResponse:
     name: str = request.checked_body(schemas.CUSTOM_CLASS)["name"]
     request.store.write(lambda draft: names.create_class(draft, name))
     return empty(201, {"location": _url_of(name)})
 
 
-def ensure(request: Request) -> Answer:
+def ensure(request: Request) -> CoreResponse:
     body = {"name": request.args["name"]}
     name: str = schemas.checked(schemas.CUSTOM_CLASS, request.minor, body, "the resource class")["name"]
     created = request.store.write(lambda draft: names.ensure_class(draft, name))
     return empty(201 if created else 204, {"location": _url_of(name)})
 
 
-def rename(request: Request) -> Answer:
+def rename(request: Request) -> CoreResponse:
     name = request.args["name"]
     new_name: str = request.checked_body(schemas.CUSTOM_CLASS)["name"]
     request.store.write(lambda draft: names.rename_class(draft, name, new_name))
     return ok(request, _show(new_name), None)
 
 
-def delete(request: Request) -> Answer:
+def delete(request: Request) -> CoreResponse:
     name = request.args["name"]
     request.store.write(lambda draft: names.delete_class(draft, name), releases=True)
     return empty()

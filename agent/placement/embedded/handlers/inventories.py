@@ -7,36 +7,36 @@ from typing import Any
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import schemas
-from agent.placement.embedded.answers import Answer, Request, empty, ok
+from agent.placement.embedded.answers import CoreResponse, Request, empty, ok
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.errors import NOT_FOUND, Refused
+from agent.placement.embedded.errors import NOT_FOUND, RequestRefused
 from agent.placement.embedded.handlers.providers import url_of
-from agent.placement.embedded.records import Inventory, Provider
+from agent.placement.embedded.records import InventoryRecord, ProviderRecord
 from agent.placement.embedded.rules import inventories, providers
 
 _FIELDS = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
 
 
-def get_all(request: Request) -> Answer:
+def get_all(request: Request) -> CoreResponse:
     return _show_all(request, providers.get(request.store.model, request.args["uuid"]))
 
 
-def get_one(request: Request) -> Answer:
+def get_one(request: Request) -> CoreResponse:
     provider = providers.get(request.store.model, request.args["uuid"])
     resource_class = request.args["resource_class"]
     if resource_class not in provider.inventories:
-        raise Refused(NOT_FOUND, f"No inventory of class {resource_class} for {provider.uuid}.")
+        raise RequestRefused(NOT_FOUND, f"No inventory of class {resource_class} for {provider.uuid}.")
     return _show_one(request, provider, resource_class)
 
 
-def put_all(request: Request) -> Answer:
+def put_all(request: Request) -> CoreResponse:
     uuid = request.args["uuid"]
     providers.get(request.store.model, uuid)
     body = request.checked_body(schemas.PUT_INVENTORIES)
     wanted = from_bodies(body["inventories"], request.store.clock())
     generation = body["resource_provider_generation"]
 
-    def rule(draft: Draft) -> Provider:
+    def rule(draft: Draft) -> ProviderRecord:
         providers.at_generation(draft, uuid, generation)
         _check_capacity(request, wanted)
         return inventories.put_all(draft, uuid, generation, wanted)
@@ -44,13 +44,13 @@ def put_all(request: Request) -> Answer:
     return _show_all(request, request.store.write(rule))
 
 
-def delete_all(request: Request) -> Answer:
+def delete_all(request: Request) -> CoreResponse:
     uuid = request.args["uuid"]
     request.store.write(lambda draft: inventories.put_all(draft, uuid, None, {}), releases=True)
     return empty()
 
 
-def add(request: Request) -> Answer:
+def add(request: Request) -> CoreResponse:
     uuid = request.args["uuid"]
     providers.get(request.store.model, uuid)
     body = request.checked_body(schemas.POST_INVENTORY)
@@ -63,14 +63,14 @@ def add(request: Request) -> Answer:
     return answer
 
 
-def put_one(request: Request) -> Answer:
+def put_one(request: Request) -> CoreResponse:
     uuid, resource_class = request.args["uuid"], request.args["resource_class"]
     providers.get(request.store.model, uuid)
     body = request.checked_body(schemas.PUT_INVENTORY)
     inventory = inventories.from_body(body, request.store.clock())
     generation = body["resource_provider_generation"]
 
-    def rule(draft: Draft) -> Provider:
+    def rule(draft: Draft) -> ProviderRecord:
         providers.at_generation(draft, uuid, generation)
         _check_capacity(request, {resource_class: inventory})
         return inventories.update(draft, uuid, generation, resource_class, inventory)
@@ -78,13 +78,13 @@ def put_one(request: Request) -> Answer:
     return _show_one(request, request.store.write(rule), resource_class)
 
 
-def delete_one(request: Request) -> Answer:
+def delete_one(request: Request) -> CoreResponse:
     uuid, resource_class = request.args["uuid"], request.args["resource_class"]
     request.store.write(lambda draft: inventories.delete(draft, uuid, resource_class), releases=True)
     return empty()
 
 
-def from_bodies(bodies: Mapping[str, Mapping[str, Any]], now: float) -> dict[str, Inventory]:
+def from_bodies(bodies: Mapping[str, Mapping[str, Any]], now: float) -> dict[str, InventoryRecord]:
     return {resource_class: inventories.from_body(body, now) for resource_class, body in bodies.items()}
 
 
@@ -93,18 +93,20 @@ def _check_capacity(request: Request, wanted: inventories.Inventories) -> None:
     inventories.check_capacity(request.args["uuid"], wanted, may_be_zero=may_be_zero)
 
 
-def _show_all(request: Request, provider: Provider) -> Answer:
+def _show_all(request: Request, provider: ProviderRecord) -> CoreResponse:
     shown = {name: _show(inventory) for name, inventory in provider.inventories.items()}
     modified = max((inventory.updated_at for inventory in provider.inventories.values()), default=None)
     body = {"resource_provider_generation": provider.generation, "inventories": shown}
     return ok(request, body, modified)
 
 
-def _show_one(request: Request, provider: Provider, resource_class: str, status: int = 200) -> Answer:
+def _show_one(
+    request: Request, provider: ProviderRecord, resource_class: str, status: int = 200
+) -> CoreResponse:
     inventory = provider.inventories[resource_class]
     body = _show(inventory) | {"resource_provider_generation": provider.generation}
     return ok(request, body, inventory.updated_at, status)
 
 
-def _show(inventory: Inventory) -> dict[str, Any]:
+def _show(inventory: InventoryRecord) -> dict[str, Any]:
     return {field: getattr(inventory, field) for field in _FIELDS}

@@ -8,11 +8,11 @@ from typing import Any
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import query, schemas
-from agent.placement.embedded.answers import Answer, Request, empty, freshness, ok
+from agent.placement.embedded.answers import CoreResponse, Request, empty, freshness, ok
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.errors import BAD_REQUEST, Refused
+from agent.placement.embedded.errors import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.records import Provider
+from agent.placement.embedded.records import ProviderRecord
 from agent.placement.embedded.rules import inventories, providers
 
 _LINKS = (
@@ -28,7 +28,7 @@ def url_of(provider_uuid: str) -> str:
     return f"/resource_providers/{provider_uuid}"
 
 
-def show(provider: Provider, minor: int) -> dict[str, Any]:
+def show(provider: ProviderRecord, minor: int) -> dict[str, Any]:
     url = url_of(provider.uuid)
     links = [{"rel": "self", "href": url}]
     links += [{"rel": rel, "href": f"{url}/{rel}"} for rel, since in _LINKS if minor >= since]
@@ -44,7 +44,7 @@ def show(provider: Provider, minor: int) -> dict[str, Any]:
     return shown
 
 
-def create(request: Request) -> Answer:
+def create(request: Request) -> CoreResponse:
     body = request.checked_body(schemas.POST_PROVIDER)
     given = body.get("uuid")
     uuid = str(uuids.UUID(given)) if given else str(uuids.uuid4())
@@ -55,20 +55,20 @@ def create(request: Request) -> Answer:
     if request.minor < mv.CREATED_PROVIDER_BODY:
         return empty(201, location)
     headers = freshness(request, provider.updated_at) | location
-    return Answer(200, headers, show(provider, request.minor))
+    return CoreResponse(200, headers, show(provider, request.minor))
 
 
-def get(request: Request) -> Answer:
+def get(request: Request) -> CoreResponse:
     provider = providers.get(request.store.model, request.args["uuid"])
     return ok(request, show(provider, request.minor), provider.updated_at)
 
 
-def update(request: Request) -> Answer:
+def update(request: Request) -> CoreResponse:
     uuid, minor = request.args["uuid"], request.minor
     providers.get(request.store.model, uuid)
     body = request.checked_body(schemas.PUT_PROVIDER)
 
-    def rule(draft: Draft) -> Provider:
+    def rule(draft: Draft) -> ProviderRecord:
         parent = body.get("parent_provider_uuid", providers.get(draft, uuid).parent_uuid)
         return providers.update(draft, uuid, body["name"], parent, may_reparent=minor >= mv.REPARENTING)
 
@@ -76,13 +76,13 @@ def update(request: Request) -> Answer:
     return ok(request, show(provider, minor), provider.updated_at)
 
 
-def delete(request: Request) -> Answer:
+def delete(request: Request) -> CoreResponse:
     uuid = request.args["uuid"]
     request.store.write(lambda draft: providers.delete(draft, uuid), releases=True)
     return empty()
 
 
-def list_all(request: Request) -> Answer:
+def list_all(request: Request) -> CoreResponse:
     parameters = request.checked_query(schemas.LIST_PROVIDERS)
     aggregates = query.member_of(request.query.all("member_of"), request.minor)
     traits = query.traits(request.query.all("required"), request.minor)
@@ -99,8 +99,8 @@ def _filtered(
     traits: query.TraitFilter,
     aggregates: query.AggregateFilter,
     amounts: dict[str, int],
-) -> list[Provider]:
-    candidates: Iterable[Provider] = model.providers.values()
+) -> list[ProviderRecord]:
+    candidates: Iterable[ProviderRecord] = model.providers.values()
     if parameters.get("in_tree"):
         member = model.provider(parameters["in_tree"])
         if member is None:
@@ -112,7 +112,7 @@ def _filtered(
         candidates = [provider for provider in candidates if provider.name == parameters["name"]]
     unknown = sorted(name for name in traits.names if not model.has_trait(name))
     if unknown:
-        raise Refused(BAD_REQUEST, f"No such trait(s): {', '.join(unknown)}.")
+        raise RequestRefused(BAD_REQUEST, f"No such trait(s): {', '.join(unknown)}.")
     inventories.check_known(model, amounts)
     return [
         provider
@@ -123,7 +123,7 @@ def _filtered(
     ]
 
 
-def _has_room(model: Model, provider: Provider, resource_class: str, amount: int) -> bool:
+def _has_room(model: Model, provider: ProviderRecord, resource_class: str, amount: int) -> bool:
     inventory = provider.inventories.get(resource_class)
     return (
         inventory is not None

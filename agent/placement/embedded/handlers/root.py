@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.answers import Answer, Request, ok
+from agent.placement.embedded.answers import CoreResponse, Request, ok
 
 
-def get(request: Request) -> Answer:
+def get(request: Request) -> CoreResponse:
     version = {
         "id": f"v{mv.text(mv.MIN)}",
         "max_version": mv.text(mv.MAX),

@@ -7,14 +7,14 @@ from typing import Any
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import schemas
-from agent.placement.embedded.answers import Answer, Request, empty, freshness, ok
-from agent.placement.embedded.errors import BAD_REQUEST, NOT_FOUND, Refused
+from agent.placement.embedded.answers import CoreResponse, Request, empty, freshness, ok
+from agent.placement.embedded.errors import BAD_REQUEST, NOT_FOUND, RequestRefused
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.records import Provider
+from agent.placement.embedded.records import ProviderRecord
 from agent.placement.embedded.rules import names, providers
 
 
-def list_all(request: Request) -> Answer:
+def list_all(request: Request) -> CoreResponse:
     parameters = request.checked_query(schemas.LIST_TRAITS)
     with request.store.reading() as model:
         known = _filtered(model, parameters)
@@ -26,7 +26,7 @@ def _filtered(model: Model, parameters: Mapping[str, str]) -> dict[str, float]:
     if "name" in parameters:
         kind, colon, value = parameters["name"].partition(":")
         if not colon:
-            raise Refused(BAD_REQUEST, "name must be in:NAME,NAME or startswith:PREFIX.")
+            raise RequestRefused(BAD_REQUEST, "name must be in:NAME,NAME or startswith:PREFIX.")
         if kind == "in":
             wanted = set(value.split(","))
             known = {name: created_at for name, created_at in known.items() if name in wanted}
@@ -35,7 +35,7 @@ def _filtered(model: Model, parameters: Mapping[str, str]) -> dict[str, float]:
     if "associated" in parameters:
         associated = {"true": True, "false": False}.get(parameters["associated"].lower())
         if associated is None:
-            raise Refused(BAD_REQUEST, 'associated must be "true" or "false".')
+            raise RequestRefused(BAD_REQUEST, 'associated must be "true" or "false".')
         known = {
             name: created_at
             for name, created_at in known.items()
@@ -44,32 +44,32 @@ def _filtered(model: Model, parameters: Mapping[str, str]) -> dict[str, float]:
     return known
 
 
-def get(request: Request) -> Answer:
+def get(request: Request) -> CoreResponse:
     name = request.args["name"]
     created_at = request.store.model.traits.get(name)
     if created_at is None:
-        raise Refused(NOT_FOUND, f"No such trait(s): {name}.")
+        raise RequestRefused(NOT_FOUND, f"No such trait(s): {name}.")
     return empty(204, freshness(request, created_at))
 
 
-def put(request: Request) -> Answer:
+def put(request: Request) -> CoreResponse:
     name = schemas.checked(schemas.CUSTOM_TRAIT, request.minor, request.args["name"], "the trait's name")
     created = request.store.write(lambda draft: names.ensure_trait(draft, name))
     headers = freshness(request, request.store.model.traits.get(name)) | {"location": f"/traits/{name}"}
     return empty(201 if created else 204, headers)
 
 
-def delete(request: Request) -> Answer:
+def delete(request: Request) -> CoreResponse:
     name = request.args["name"]
     request.store.write(lambda draft: names.delete_trait(draft, name), releases=True)
     return empty()
 
 
-def get_of_provider(request: Request) -> Answer:
+def get_of_provider(request: Request) -> CoreResponse:
     return _show(request, providers.get(request.store.model, request.args["uuid"]))
 
 
-def put_of_provider(request: Request) -> Answer:
+def put_of_provider(request: Request) -> CoreResponse:
     uuid = request.args["uuid"]
     body = request.checked_body(schemas.PUT_PROVIDER_TRAITS)
     provider = request.store.write(
@@ -78,18 +78,18 @@ def put_of_provider(request: Request) -> Answer:
     return _show(request, provider)
 
 
-def delete_of_provider(request: Request) -> Answer:
+def delete_of_provider(request: Request) -> CoreResponse:
     uuid = request.args["uuid"]
     request.store.write(lambda draft: providers.set_traits(draft, uuid, None, ()), releases=True)
     return empty()
 
 
-def get_aggregates(request: Request) -> Answer:
+def get_aggregates(request: Request) -> CoreResponse:
     provider = providers.get(request.store.model, request.args["uuid"])
     return _show_aggregates(request, provider, sorted(provider.aggregates))
 
 
-def put_aggregates(request: Request) -> Answer:
+def put_aggregates(request: Request) -> CoreResponse:
     uuid = request.args["uuid"]
     providers.get(request.store.model, uuid)
     body = request.checked_body(schemas.PUT_AGGREGATES)
@@ -102,13 +102,13 @@ def put_aggregates(request: Request) -> Answer:
     return _show_aggregates(request, provider, aggregates)
 
 
-def _show(request: Request, provider: Provider) -> Answer:
+def _show(request: Request, provider: ProviderRecord) -> CoreResponse:
     known = request.store.model.traits
     body = {"traits": sorted(provider.traits), "resource_provider_generation": provider.generation}
     return ok(request, body, _newest(request, (known.get(name, 0.0) for name in provider.traits)))
 
 
-def _show_aggregates(request: Request, provider: Provider, aggregates: list[str]) -> Answer:
+def _show_aggregates(request: Request, provider: ProviderRecord, aggregates: list[str]) -> CoreResponse:
     body: dict[str, Any] = {"aggregates": aggregates}
     if request.minor >= mv.AGGREGATES_GENERATION:
         body["resource_provider_generation"] = provider.generation

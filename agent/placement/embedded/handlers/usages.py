@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import schemas
-from agent.placement.embedded.answers import Answer, Request, ok
+from agent.placement.embedded.answers import CoreResponse, Request, ok
 from agent.placement.embedded.handlers.allocations import UNKNOWN_TYPE
-from agent.placement.embedded.records import Consumer
+from agent.placement.embedded.records import ConsumerRecord
 from agent.placement.embedded.rules import providers
 
 ALL_TYPES = "all"
 
 
-def get_of_provider(request: Request) -> Answer:
+def get_of_provider(request: Request) -> CoreResponse:
     with request.store.reading() as model:
         provider = providers.get(model, request.args["uuid"])
         used = {name: model.used(provider.uuid, name) for name in provider.inventories}
@@ -22,7 +22,7 @@ def get_of_provider(request: Request) -> Answer:
     return ok(request, body, request.store.clock())
 
 
-def get(request: Request) -> Answer:
+def get(request: Request) -> CoreResponse:
     parameters = request.checked_query(schemas.GET_USAGES)
     project_id, user_id = parameters["project_id"], parameters.get("user_id")
     with request.store.reading() as model:
@@ -38,9 +38,9 @@ def get(request: Request) -> Answer:
     return ok(request, {"usages": usages}, request.store.clock())
 
 
-def _by_type(consumers: list[Consumer], wanted: str | None) -> dict[str, dict[str, int]]:
+def _by_type(consumers: list[ConsumerRecord], wanted: str | None) -> dict[str, dict[str, int]]:
     """{type: {class: sum, ..., "consumer_count": n}}; `wanted` "all" puts them all under that one name."""
-    groups: dict[str, list[Consumer]] = {}
+    groups: dict[str, list[ConsumerRecord]] = {}
     for consumer in consumers:
         name = ALL_TYPES if wanted == ALL_TYPES else consumer.consumer_type or UNKNOWN_TYPE
         if wanted in (None, name):
@@ -48,7 +48,7 @@ def _by_type(consumers: list[Consumer], wanted: str | None) -> dict[str, dict[st
     return {name: {**_sums(group), "consumer_count": len(group)} for name, group in groups.items()}
 
 
-def _sums(consumers: Iterable[Consumer]) -> dict[str, int]:
+def _sums(consumers: Iterable[ConsumerRecord]) -> dict[str, int]:
     sums: dict[str, int] = {}
     for consumer in consumers:
         for resources in consumer.allocations.values():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from agent.placement.embedded.errors import FORBIDDEN, Refused
+from agent.placement.embedded.errors import FORBIDDEN, RequestRefused
 
 ROLES = ("admin", "service", "reader")
 TOKEN_CHARACTERS_MIN = 16
@@ -27,11 +27,11 @@ Environ = Mapping[str, Any]
 """A WSGI environ (PEP 3333)."""
 
 
-class DoorError(Exception):
+class ServeError(Exception):
     """The door cannot be opened like this; the sentence says why and what to do."""
 
 
-class Caller(NamedTuple):
+class TokenUser(NamedTuple):
     """`project_id` is None for a token that is bound to no project."""
 
     name: str
@@ -43,11 +43,11 @@ class Unauthenticated(Exception):
     """The request does not say who is asking; the sentence goes to the client."""
 
 
-Authenticator = Callable[[Environ], Caller]
+Authenticator = Callable[[Environ], TokenUser]
 """Raises Unauthenticated where the request does not say who asks."""
 
 
-def noauth(environ: Environ) -> Caller:
+def noauth(environ: Environ) -> TokenUser:
     """The caller as `noauth2` of OpenStack Placement has it: `X-Auth-Token: USER[:PROJECT]`, believed.
 
     USER "admin" has the role admin; `X-Roles: ROLE,ROLE` overrides. Only for doors that nobody else reaches.
@@ -60,16 +60,16 @@ def noauth(environ: Environ) -> Caller:
     roles = {"admin"} if user == "admin" and given is None else _words(given or "")
     if environ.get("HTTP_OPENSTACK_SYSTEM_SCOPE"):
         roles = set()  # no call of Placement takes a system scope
-    return Caller(user, environ.get("HTTP_X_PROJECT_ID") or project or user, frozenset(roles))
+    return TokenUser(user, environ.get("HTTP_X_PROJECT_ID") or project or user, frozenset(roles))
 
 
 class Tokens:
     """Bearer tokens, known by their SHA-256 digests only."""
 
-    def __init__(self, callers: Mapping[bytes, Caller]) -> None:
+    def __init__(self, callers: Mapping[bytes, TokenUser]) -> None:
         self._callers = tuple(callers.items())
 
-    def __call__(self, environ: Environ) -> Caller:
+    def __call__(self, environ: Environ) -> TokenUser:
         """The caller whose token stands in `Authorization: Bearer` or in `X-Auth-Token`."""
         scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
         if scheme.lower() != "bearer":
@@ -95,7 +95,7 @@ class Tokens:
         return cls(dict(_parsed(path, number, line) for number, line in _lines(path)))
 
 
-def permits(caller: Caller, method: str, path: str, query: str) -> bool:
+def permits(caller: TokenUser, method: str, path: str, query: str) -> bool:
     """Whether the caller's roles allow the request; `path` and `query` as a WSGI environ has them."""
     if "service" in caller.roles:
         return True
@@ -108,11 +108,11 @@ def permits(caller: Caller, method: str, path: str, query: str) -> bool:
     return caller.project_id is None or (path == "/usages" and caller.project_id == _project(query))
 
 
-def authorize(caller: Caller, method: str, path: str, query: str) -> None:
+def authorize(caller: TokenUser, method: str, path: str, query: str) -> None:
     """:raises Refused: 403, where `permits` says no"""
     if not permits(caller, method, path, query):
         roles = ", ".join(sorted(caller.roles)) or "none"
-        raise Refused(FORBIDDEN, f"The roles of {caller.name} ({roles}) do not allow {method} {path}.")
+        raise RequestRefused(FORBIDDEN, f"The roles of {caller.name} ({roles}) do not allow {method} {path}.")
 
 
 def _project(query: str) -> str | None:
@@ -129,21 +129,21 @@ def _lines(path: Path) -> Sequence[tuple[int, str]]:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise DoorError(f"The token file {path} cannot be read: {error.strerror}.") from error
+        raise ServeError(f"The token file {path} cannot be read: {error.strerror}.") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO) and not _is_credential(path):
-        raise DoorError(
+        raise ServeError(
             f"The token file {path} is open to others (mode {stat.S_IMODE(mode):04o}); chmod it to 0600."
         )
     if len(content) > FILE_BYTES_MAX:
-        raise DoorError(f"The token file {path} has more than {FILE_BYTES_MAX} bytes; is it the right file?")
+        raise ServeError(f"The token file {path} has more than {FILE_BYTES_MAX} bytes; is it the right file?")
     try:
         lines = content.decode("ascii").splitlines()
     except UnicodeDecodeError as error:
-        raise DoorError(f"The token file {path} holds something other than ASCII text.") from error
+        raise ServeError(f"The token file {path} holds something other than ASCII text.") from error
     numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
     wanted = [(number, line) for number, line in numbered if line and not line.startswith("#")]
     if not wanted:
-        raise DoorError(
+        raise ServeError(
             f"The token file {path} holds no token; write lines of NAME ROLE[,ROLE][@PROJECT] TOKEN."
         )
     return wanted
@@ -155,29 +155,29 @@ def _is_credential(path: Path) -> bool:
     return bool(directory) and path.absolute().is_relative_to(Path(directory or "/").absolute())
 
 
-def _parsed(path: Path, number: int, line: str) -> tuple[bytes, Caller]:
+def _parsed(path: Path, number: int, line: str) -> tuple[bytes, TokenUser]:
     where = f"Line {number} of the token file {path}"
     words = line.split()
     if len(words) != 3:
-        raise DoorError(f"{where} must be NAME ROLE[,ROLE][@PROJECT] TOKEN.")
+        raise ServeError(f"{where} must be NAME ROLE[,ROLE][@PROJECT] TOKEN.")
     name, grant, token = words
     roles_text, at, project = grant.partition("@")
     roles = _words(roles_text)
     unknown = roles.difference(ROLES)
     if unknown or not roles or (at and not project):
-        raise DoorError(
+        raise ServeError(
             f"{where} must grant some of {', '.join(ROLES)} (and @PROJECT, if any), not {grant!r}."
         )
-    return _digest(where, token), Caller(name, project or None, frozenset(roles))
+    return _digest(where, token), TokenUser(name, project or None, frozenset(roles))
 
 
 def _digest(where: str, token: str) -> bytes:
     if token.startswith("sha256:"):
         if not re.fullmatch(r"sha256:[0-9a-fA-F]{64}", token):
-            raise DoorError(f"{where} must hold 64 hexadecimal digits after sha256:.")
+            raise ServeError(f"{where} must hold 64 hexadecimal digits after sha256:.")
         return bytes.fromhex(token.removeprefix("sha256:"))
     if len(token) < TOKEN_CHARACTERS_MIN:
-        raise DoorError(
+        raise ServeError(
             f"{where} holds a token of fewer than {TOKEN_CHARACTERS_MIN} characters; make a longer one."
         )
     return hashlib.sha256(token.encode("ascii")).digest()

@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.placement.embedded.http.auth import DoorError
+from agent.placement.embedded.http.auth import ServeError
 
 SOCKET_MODE = 0o660
 BACKLOG = 128
@@ -50,13 +50,13 @@ class Bind(NamedTuple):
         if text.startswith("unix:"):
             path = Path(text.removeprefix("unix:"))
             if not path.is_absolute():
-                raise DoorError(
+                raise ServeError(
                     f"Cannot listen at {text}: give the socket's absolute path, as unix:/run/NAME.sock."
                 )
             return cls(text, path=path)
         host, colon, port_text = text.rpartition(":")
         if not colon or not (port_text.isascii() and port_text.isdigit()) or int(port_text) > PORT_MAX:
-            raise DoorError(f"Cannot listen at {text!r}: an address is HOST:PORT, [IPV6]:PORT or unix:PATH.")
+            raise ServeError(f"Cannot listen at {text!r}: an address is HOST:PORT, [IPV6]:PORT or unix:PATH.")
         return cls(text, host=_looked_up(text, host.removeprefix("[").removesuffix("]")), port=int(port_text))
 
 
@@ -64,7 +64,7 @@ def _looked_up(text: str, host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise DoorError(
+        raise ServeError(
             f"Cannot listen at {text}: the host {host!r} cannot be looked up ({error})."
         ) from error
     return str(found[0][4][0])
@@ -88,7 +88,7 @@ def unix_socket(path: Path) -> socket.socket:
         draft.rename(path)  # whoever sees the path can connect
     except OSError as error:
         sock.close()
-        raise DoorError(
+        raise ServeError(
             f"Cannot listen at {path}: {error.strerror or error}; choose a path in a directory that exists "
             "and that this user may write."
         ) from error
@@ -106,7 +106,7 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ValueError) as error:  # SSLError is an OSError
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise DoorError(
+        raise ServeError(
             f"The TLS files {certificate} and {key} cannot be used ({reason}); give a PEM certificate and "
             "its key without a passphrase, readable by this user."
         ) from error
@@ -123,9 +123,9 @@ def _clear_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise DoorError(f"Cannot listen at {path}: {error.strerror}.") from error
+        raise ServeError(f"Cannot listen at {path}: {error.strerror}.") from error
     if not stat.S_ISSOCK(mode):
-        raise DoorError(
+        raise ServeError(
             f"Cannot listen at {path}: it is there and is no socket; move it away or choose another path."
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -134,4 +134,4 @@ def _clear_stale(path: Path) -> None:
     if outcome == errno.ECONNREFUSED:
         path.unlink(missing_ok=True)
     elif outcome != errno.ENOENT:
-        raise DoorError(f"Cannot listen at {path}: another server does; stop it or choose another path.")
+        raise ServeError(f"Cannot listen at {path}: another server does; stop it or choose another path.")

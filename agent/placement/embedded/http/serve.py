@@ -29,9 +29,9 @@ from cheroot.makefile import StreamReader, StreamWriter
 from cheroot.ssl import Adapter
 
 from agent.placement.embedded.core import Core
-from agent.placement.embedded.http.auth import Authenticator, DoorError, Tokens, noauth
+from agent.placement.embedded.http.auth import Authenticator, ServeError, Tokens, noauth
 from agent.placement.embedded.http.listeners import BACKLOG, Bind, tls_context, unix_socket
-from agent.placement.embedded.http.wsgi import BODY_BYTES_MAX, Door, Service
+from agent.placement.embedded.http.wsgi import BODY_BYTES_MAX, CoreService, WsgiApplication
 
 LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Server:
 
     def __init__(
         self,
-        core: Service,
+        core: CoreService,
         binds: Sequence[str],
         *,
         tokens_file: Path | None = None,
@@ -65,9 +65,9 @@ class Server:
         """
         parsed = [Bind.parse(text) for text in binds]
         if not parsed:
-            raise DoorError("Nothing to listen at: give at least one address, HOST:PORT or unix:PATH.")
+            raise ServeError("Nothing to listen at: give at least one address, HOST:PORT or unix:PATH.")
         if (tls_cert is None) != (tls_key is None):
-            raise DoorError("TLS needs both files, the certificate and its key.")
+            raise ServeError("TLS needs both files, the certificate and its key.")
         for bind in parsed:
             _check_guarded(bind, tokens_file, tls_cert)
         authenticate = noauth if tokens_file is None else Tokens.read(tokens_file)
@@ -173,7 +173,7 @@ def _check_guarded(bind: Bind, tokens_file: Path | None, tls_cert: Path | None) 
         if given is None
     ]
     if lacking:
-        raise DoorError(
+        raise ServeError(
             f"Refusing to listen at {bind.text}: others than this machine can reach it, and it lacks "
             f"{' and '.join(lacking)}. Give what is lacking, or listen at 127.0.0.1 or at unix:PATH."
         )
@@ -184,7 +184,7 @@ class _Listener:
 
     def __init__(
         self,
-        core: Service,
+        core: CoreService,
         bind: Bind,
         authenticate: Authenticator,
         context: ssl.SSLContext | None,
@@ -193,7 +193,7 @@ class _Listener:
         self._bind = bind
         self._server = _HttpServer(
             (bind.host, bind.port) if bind.path is None else str(bind.path),
-            Door(core, authenticate if bind.path is None else noauth),
+            WsgiApplication(core, authenticate if bind.path is None else noauth),
             numthreads=threads,
             max=threads,
             server_name="placement",
@@ -210,7 +210,7 @@ class _Listener:
         try:
             self._server.prepare()
         except OSError as error:
-            raise DoorError(
+            raise ServeError(
                 f"Cannot listen at {self._bind.text}: {error.strerror or error}; choose an address of this "
                 "machine that is not in use."
             ) from error

@@ -18,11 +18,11 @@ from urllib.parse import quote
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
-from agent.placement.embedded.errors import BAD_REQUEST, TITLES, TOO_LARGE, Refused
+from agent.placement.embedded.errors import BAD_REQUEST, TITLES, TOO_LARGE, RequestRefused
 from agent.placement.embedded.http.auth import (
     Authenticator,
-    Caller,
     Environ,
+    TokenUser,
     Unauthenticated,
     authorize,
     noauth,
@@ -40,7 +40,7 @@ Response = tuple[int, list[tuple[str, str]], bytes]
 """Status, headers, body."""
 
 
-class Answer(Protocol):
+class ServiceResponse(Protocol):
     """What the core answers with: header names are lower-case, `body` is None where there is none."""
 
     @property
@@ -51,7 +51,7 @@ class Answer(Protocol):
     def body(self) -> Any: ...
 
 
-class Service(Protocol):
+class CoreService(Protocol):
     """What the door leads to: a Core, or something that answers like one."""
 
     def request(
@@ -63,7 +63,7 @@ class Service(Protocol):
         microversion: str | None = None,
         headers: Mapping[str, str] | None = None,
         admit: Callable[[], None] | None = None,
-    ) -> Answer: ...
+    ) -> ServiceResponse: ...
 
 
 class NoJson:
@@ -76,10 +76,10 @@ class NoJson:
         return f"malformed JSON ({self._finding})"
 
 
-class Door:
+class WsgiApplication:
     """A WSGI application (PEP 3333) over a core; `authenticate` tells who asks."""
 
-    def __init__(self, core: Service, authenticate: Authenticator = noauth) -> None:
+    def __init__(self, core: CoreService, authenticate: Authenticator = noauth) -> None:
         self._core = core
         self._authenticate = authenticate
 
@@ -125,7 +125,7 @@ class Door:
         return answer.status, headers, json.dumps(answer.body).encode()
 
 
-def _log(method: str, target: str, answer: Answer, caller: Caller | None) -> None:
+def _log(method: str, target: str, answer: ServiceResponse, caller: TokenUser | None) -> None:
     """Say who wrote what. A name is cut short: where callers are believed, it may be a token by mistake."""
     level = logging.DEBUG if method == "GET" else logging.INFO
     if LOG.isEnabledFor(level):
@@ -144,18 +144,18 @@ def _headers(environ: Environ) -> dict[str, str]:
     return headers
 
 
-def _body(environ: Environ) -> tuple[Any, Refused | None]:
+def _body(environ: Environ) -> tuple[Any, RequestRefused | None]:
     """The request's body as JSON objects (None where there is none, NoJson where it is no JSON), and what is
     wrong with its length or type.
     """
     try:
         text = _read(environ)
-    except Refused as refusal:
+    except RequestRefused as refusal:
         return None, refusal
     if not text:
         return None, None
     if not environ.get("CONTENT_TYPE"):
-        return None, Refused(BAD_REQUEST, "A body needs a Content-Type header.")
+        return None, RequestRefused(BAD_REQUEST, "A body needs a Content-Type header.")
     try:
         return json.loads(text), None
     except (ValueError, RecursionError) as error:
@@ -166,13 +166,15 @@ def _read(environ: Environ) -> bytes:
     """:raises Refused: 400 or 413"""
     length_text = environ.get("CONTENT_LENGTH") or "0"
     if not (length_text.isascii() and length_text.isdigit()):
-        raise Refused(BAD_REQUEST, f"Content-Length must be a number of bytes, not {length_text!r}.")
+        raise RequestRefused(BAD_REQUEST, f"Content-Length must be a number of bytes, not {length_text!r}.")
     length = int(length_text)
     if length > BODY_BYTES_MAX:
-        raise Refused(TOO_LARGE, f"The body may have at most {BODY_BYTES_MAX} bytes; send it in parts.")
+        raise RequestRefused(
+            TOO_LARGE, f"The body may have at most {BODY_BYTES_MAX} bytes; send it in parts."
+        )
     text: bytes = environ["wsgi.input"].read(length) if length else b""
     if len(text) < length:
-        raise Refused(BAD_REQUEST, f"The body ended after {len(text)} of {length} bytes.")
+        raise RequestRefused(BAD_REQUEST, f"The body ended after {len(text)} of {length} bytes.")
     return text
 
 

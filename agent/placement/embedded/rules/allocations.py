@@ -10,8 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.errors import BAD_REQUEST, CONCURRENT_UPDATE, CONFLICT, NOT_FOUND, Refused
-from agent.placement.embedded.records import Consumer, Provider
+from agent.placement.embedded.errors import (
+    BAD_REQUEST,
+    CONCURRENT_UPDATE,
+    CONFLICT,
+    NOT_FOUND,
+    RequestRefused,
+)
+from agent.placement.embedded.records import ConsumerRecord, ProviderRecord
 from agent.placement.embedded.rules import inventories, providers
 
 Allocations = Mapping[str, Mapping[str, int]]
@@ -65,7 +71,7 @@ def replace(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
             reasons += _shortfalls(draft, write.allocations, used_before)
             draft.put_consumer(write.uuid, _consumer(draft, write, before[write.uuid]))
     if reasons:
-        raise Refused(CONFLICT, _sentence(reasons[0]), reasons=reasons)
+        raise RequestRefused(CONFLICT, _sentence(reasons[0]), reasons=reasons)
     for provider_uuid in touched:
         draft.put_provider(providers.raised(draft, providers.get(draft, provider_uuid)))
 
@@ -76,7 +82,7 @@ def delete(draft: Draft, consumer_uuid: str) -> None:
     :raises Refused: 404 the consumer holds nothing
     """
     if draft.consumer(consumer_uuid) is None:
-        raise Refused(NOT_FOUND, f"No allocations for consumer '{consumer_uuid}'.")
+        raise RequestRefused(NOT_FOUND, f"No allocations for consumer '{consumer_uuid}'.")
     draft.put_consumer(consumer_uuid, None)
 
 
@@ -90,7 +96,7 @@ def check_consumers(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
             consumer = draft.consumer(write.uuid)
             expected = None if consumer is None else consumer.generation
             if write.generation != expected:
-                raise Refused(
+                raise RequestRefused(
                     CONCURRENT_UPDATE,
                     f"consumer generation conflict for {write.uuid}: "
                     f"expected {_shown(expected)} but got {_shown(write.generation)}.",
@@ -98,7 +104,7 @@ def check_consumers(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
     for write in writes:
         for provider_uuid in write.allocations:
             if draft.provider(provider_uuid) is None:
-                raise Refused(
+                raise RequestRefused(
                     BAD_REQUEST, f"Allocation for resource provider '{provider_uuid}', which is not."
                 )
 
@@ -107,8 +113,8 @@ def _shown(generation: int | None) -> str:
     return "null" if generation is None else str(generation)
 
 
-def _consumer(draft: Draft, write: ConsumerWrite, old: Consumer | None) -> Consumer:
-    return Consumer(
+def _consumer(draft: Draft, write: ConsumerWrite, old: ConsumerRecord | None) -> ConsumerRecord:
+    return ConsumerRecord(
         uuid=write.uuid,
         project_id=write.project_id,
         user_id=write.user_id,
@@ -142,7 +148,9 @@ def _shortfalls(
     return reasons
 
 
-def _reason(provider: Provider, resource_class: str, kind: str, asked: int, used: int) -> dict[str, Any]:
+def _reason(
+    provider: ProviderRecord, resource_class: str, kind: str, asked: int, used: int
+) -> dict[str, Any]:
     """`kind`: "inventory" (none of the class), "units" (min_unit, max_unit, step_size) or "capacity"."""
     reason: dict[str, Any] = {
         "reason": kind,

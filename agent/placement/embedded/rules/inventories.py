@@ -6,25 +6,25 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from agent.placement.embedded.draft import Draft, State
+from agent.placement.embedded.draft import CoreState, Draft
 from agent.placement.embedded.errors import (
     BAD_REQUEST,
     CONCURRENT_UPDATE,
     INVENTORY_IN_USE,
     NOT_FOUND,
     Problem,
-    Refused,
+    RequestRefused,
 )
-from agent.placement.embedded.records import Inventory, Provider
+from agent.placement.embedded.records import InventoryRecord, ProviderRecord
 from agent.placement.embedded.rules import providers
 from agent.placement.embedded.validation import MAX_INT
 
-Inventories = Mapping[str, Inventory]
+Inventories = Mapping[str, InventoryRecord]
 
 
-def from_body(body: Mapping[str, Any], now: float) -> Inventory:
+def from_body(body: Mapping[str, Any], now: float) -> InventoryRecord:
     """The inventory that a checked body describes, what it leaves out at its default."""
-    return Inventory(
+    return InventoryRecord(
         total=body["total"],
         reserved=body.get("reserved", 0),
         min_unit=body.get("min_unit", 1),
@@ -44,14 +44,14 @@ def check_capacity(uuid: str, inventories: Inventories, *, may_be_zero: bool) ->
         exact = inventory.capacity
         capacity = int(exact) if math.isfinite(exact) else exact
         if not math.isfinite(exact) or capacity < 0 or (capacity == 0 and not may_be_zero):
-            raise Refused(
+            raise RequestRefused(
                 BAD_REQUEST,
                 f"Invalid inventory for '{resource_class}' on resource provider '{uuid}': "
                 f"total {inventory.total} less reserved {inventory.reserved} leaves {capacity}.",
             )
 
 
-def put_all(draft: Draft, uuid: str, generation: int | None, inventories: Inventories) -> Provider:
+def put_all(draft: Draft, uuid: str, generation: int | None, inventories: Inventories) -> ProviderRecord:
     """Replace all inventories of the provider.
 
     :raises Refused: 404, 409 wrong generation, 400 unknown class, 409 a class that goes away is in use
@@ -62,52 +62,54 @@ def put_all(draft: Draft, uuid: str, generation: int | None, inventories: Invent
     return _put(draft, provider, inventories)
 
 
-def add(draft: Draft, uuid: str, resource_class: str, inventory: Inventory) -> Provider:
+def add(draft: Draft, uuid: str, resource_class: str, inventory: InventoryRecord) -> ProviderRecord:
     """:raises Refused: 404, 400 unknown class, 409 there already"""
     provider = providers.get(draft, uuid)
     check_known(draft, (resource_class,))
     if resource_class in provider.inventories:
-        raise Refused(CONCURRENT_UPDATE, f"Update conflict: {uuid} has an inventory of {resource_class}.")
+        raise RequestRefused(
+            CONCURRENT_UPDATE, f"Update conflict: {uuid} has an inventory of {resource_class}."
+        )
     return _put(draft, provider, {**provider.inventories, resource_class: inventory})
 
 
 def update(
-    draft: Draft, uuid: str, generation: int | None, resource_class: str, inventory: Inventory
-) -> Provider:
+    draft: Draft, uuid: str, generation: int | None, resource_class: str, inventory: InventoryRecord
+) -> ProviderRecord:
     """:raises Refused: 404 also for an unknown class, 409 wrong generation, 400 no such inventory"""
     provider = providers.at_generation(draft, uuid, generation)
     check_known(draft, (resource_class,), NOT_FOUND)
     if resource_class not in provider.inventories:
-        raise Refused(BAD_REQUEST, f"Resource provider {uuid} has no inventory of {resource_class}.")
+        raise RequestRefused(BAD_REQUEST, f"Resource provider {uuid} has no inventory of {resource_class}.")
     return _put(draft, provider, {**provider.inventories, resource_class: inventory})
 
 
-def delete(draft: Draft, uuid: str, resource_class: str) -> Provider:
+def delete(draft: Draft, uuid: str, resource_class: str) -> ProviderRecord:
     """:raises Refused: 404, 409 in use (as a concurrent update, that is how the API has it)"""
     provider = providers.get(draft, uuid)
     if resource_class not in provider.inventories:
-        raise Refused(NOT_FOUND, f"Resource provider {uuid} has no inventory of {resource_class}.")
+        raise RequestRefused(NOT_FOUND, f"Resource provider {uuid} has no inventory of {resource_class}.")
     check_unused(draft, provider, {resource_class}, CONCURRENT_UPDATE)
     kept = {name: held for name, held in provider.inventories.items() if name != resource_class}
     return _put(draft, provider, kept)
 
 
-def check_known(state: State, resource_classes: Any, problem: Problem = BAD_REQUEST) -> None:
+def check_known(state: CoreState, resource_classes: Any, problem: Problem = BAD_REQUEST) -> None:
     """:raises Refused: `problem`, naming the first class that does not exist"""
     for resource_class in resource_classes:
         if not state.has_resource_class(resource_class):
-            raise Refused(problem, f"No such resource class {resource_class}.")
+            raise RequestRefused(problem, f"No such resource class {resource_class}.")
 
 
-def check_unused(state: State, provider: Provider, going: set[str], problem: Problem) -> None:
+def check_unused(state: CoreState, provider: ProviderRecord, going: set[str], problem: Problem) -> None:
     used = sorted(name for name in going if state.used(provider.uuid, name))
     if used:
-        raise Refused(
+        raise RequestRefused(
             problem, f"Inventory for '{', '.join(used)}' on resource provider '{provider.uuid}' in use."
         )
 
 
-def _put(draft: Draft, provider: Provider, inventories: Inventories) -> Provider:
+def _put(draft: Draft, provider: ProviderRecord, inventories: Inventories) -> ProviderRecord:
     provider = providers.raised(draft, provider)._replace(inventories=inventories)
     draft.put_provider(provider)
     return provider

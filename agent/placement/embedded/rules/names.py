@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, Refused
+from agent.placement.embedded.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, RequestRefused
 
 V = TypeVar("V")
 
@@ -24,18 +24,18 @@ def ensure_trait(draft: Draft, name: str) -> bool:
 def delete_trait(draft: Draft, name: str) -> None:
     """:raises Refused: 404, 400 a standard one, 409 in use"""
     if not draft.has_trait(name):
-        raise Refused(NOT_FOUND, f"No such trait(s): {name}.")
+        raise RequestRefused(NOT_FOUND, f"No such trait(s): {name}.")
     if not name.startswith(CUSTOM):
-        raise Refused(BAD_REQUEST, f"{name} is a standard trait and cannot be deleted.")
+        raise RequestRefused(BAD_REQUEST, f"{name} is a standard trait and cannot be deleted.")
     if draft.providers_with_trait(name):
-        raise Refused(CONFLICT, f"The trait {name} is in use by a resource provider.")
+        raise RequestRefused(CONFLICT, f"The trait {name} is in use by a resource provider.")
     draft.drop_trait(name)
 
 
 def create_class(draft: Draft, name: str) -> None:
     """:raises Refused: 409 there already"""
     if draft.has_resource_class(name):
-        raise Refused(CONFLICT, f"Conflicting resource class already exists: {name}.")
+        raise RequestRefused(CONFLICT, f"Conflicting resource class already exists: {name}.")
     draft.put_resource_class(name)
 
 
@@ -51,7 +51,7 @@ def delete_class(draft: Draft, name: str) -> None:
     """:raises Refused: 404, 400 a standard one, 409 in use"""
     _check_custom(draft, name)
     if draft.providers_with_class(name):
-        raise Refused(CONFLICT, f"The resource class {name} is in use in an inventory.")
+        raise RequestRefused(CONFLICT, f"The resource class {name} is in use in an inventory.")
     draft.drop_resource_class(name)
 
 
@@ -64,7 +64,7 @@ def rename_class(draft: Draft, name: str, new_name: str) -> None:
     if new_name == name:
         return
     if draft.has_resource_class(new_name):
-        raise Refused(CONFLICT, f"Resource class already exists: {new_name}.")
+        raise RequestRefused(CONFLICT, f"Resource class already exists: {new_name}.")
     for provider in draft.providers_with_class(name):
         for consumer in draft.consumers_of(provider.uuid):
             held = {uuid: _renamed(part, name, new_name) for uuid, part in consumer.allocations.items()}
@@ -77,9 +77,9 @@ def rename_class(draft: Draft, name: str, new_name: str) -> None:
 
 def _check_custom(draft: Draft, name: str) -> None:
     if not draft.has_resource_class(name):
-        raise Refused(NOT_FOUND, f"No such resource class {name}.")
+        raise RequestRefused(NOT_FOUND, f"No such resource class {name}.")
     if not name.startswith(CUSTOM):
-        raise Refused(BAD_REQUEST, f"{name} is a standard resource class and stays as it is.")
+        raise RequestRefused(BAD_REQUEST, f"{name} is a standard resource class and stays as it is.")
 
 
 def _renamed(held: Mapping[str, V], name: str, new_name: str) -> dict[str, V]:

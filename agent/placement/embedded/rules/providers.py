@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.placement.embedded.draft import Draft, State
+from agent.placement.embedded.draft import CoreState, Draft
 from agent.placement.embedded.errors import (
     BAD_REQUEST,
     CONCURRENT_UPDATE,
@@ -12,27 +12,27 @@ from agent.placement.embedded.errors import (
     NOT_FOUND,
     PROVIDER_HAS_CHILDREN,
     PROVIDER_IN_USE,
-    Refused,
+    RequestRefused,
 )
-from agent.placement.embedded.records import Provider
+from agent.placement.embedded.records import ProviderRecord
 
 
-def get(state: State, uuid: str) -> Provider:
+def get(state: CoreState, uuid: str) -> ProviderRecord:
     """:raises Refused: 404"""
     provider = state.provider(uuid)
     if provider is None:
-        raise Refused(NOT_FOUND, f"No resource provider with uuid {uuid} found.")
+        raise RequestRefused(NOT_FOUND, f"No resource provider with uuid {uuid} found.")
     return provider
 
 
-def at_generation(state: State, uuid: str, generation: int | None) -> Provider:
+def at_generation(state: CoreState, uuid: str, generation: int | None) -> ProviderRecord:
     """The provider, provided that it still is at the generation that the client saw; None asks nothing.
 
     :raises Refused: 404, or 409 "concurrent update"
     """
     provider = get(state, uuid)
     if generation is not None and provider.generation != generation:
-        raise Refused(
+        raise RequestRefused(
             CONCURRENT_UPDATE,
             f"resource provider generation conflict for {uuid}: it is at {provider.generation}, "
             f"the request at {generation}.",
@@ -40,22 +40,22 @@ def at_generation(state: State, uuid: str, generation: int | None) -> Provider:
     return provider
 
 
-def raised(draft: Draft, provider: Provider) -> Provider:
+def raised(draft: Draft, provider: ProviderRecord) -> ProviderRecord:
     """The provider at its next generation; the caller puts it into the draft."""
     return provider._replace(generation=provider.generation + 1, updated_at=draft.now)
 
 
-def create(draft: Draft, uuid: str, name: str, parent_uuid: str | None) -> Provider:
+def create(draft: Draft, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
     """:raises Refused: 400 bad parent or empty name, 409 name or uuid taken"""
     if not name:
-        raise Refused(BAD_REQUEST, f"Unable to create resource provider {uuid}: its name is empty.")
+        raise RequestRefused(BAD_REQUEST, f"Unable to create resource provider {uuid}: its name is empty.")
     if parent_uuid == uuid:
-        raise Refused(BAD_REQUEST, f"Resource provider {uuid} cannot be its own parent.")
+        raise RequestRefused(BAD_REQUEST, f"Resource provider {uuid} cannot be its own parent.")
     root_uuid = uuid if parent_uuid is None else _parent(draft, uuid, parent_uuid).root_uuid
     if draft.provider(uuid) is not None:
-        raise Refused(DUPLICATE_NAME, f"Conflicting resource provider uuid: {uuid} already exists.")
+        raise RequestRefused(DUPLICATE_NAME, f"Conflicting resource provider uuid: {uuid} already exists.")
     _check_name_free(draft, uuid, name)
-    provider = Provider(
+    provider = ProviderRecord(
         uuid=uuid,
         name=name,
         generation=0,
@@ -70,7 +70,9 @@ def create(draft: Draft, uuid: str, name: str, parent_uuid: str | None) -> Provi
     return provider
 
 
-def update(draft: Draft, uuid: str, name: str, parent_uuid: str | None, *, may_reparent: bool) -> Provider:
+def update(
+    draft: Draft, uuid: str, name: str, parent_uuid: str | None, *, may_reparent: bool
+) -> ProviderRecord:
     """Rename, and hang under `parent_uuid` (None: make it a root). Does not raise the generation.
 
     Before re-parenting was allowed, a root could be given a parent, and nothing else.
@@ -81,11 +83,15 @@ def update(draft: Draft, uuid: str, name: str, parent_uuid: str | None, *, may_r
     if parent_uuid != provider.parent_uuid and provider.parent_uuid is not None and not may_reparent:
         if parent_uuid is not None:
             _parent(draft, uuid, parent_uuid)
-        raise Refused(BAD_REQUEST, f"Unable to move resource provider {uuid}: this microversion does not.")
+        raise RequestRefused(
+            BAD_REQUEST, f"Unable to move resource provider {uuid}: this microversion does not."
+        )
     root_uuid = uuid if parent_uuid is None else _parent(draft, uuid, parent_uuid).root_uuid
     subtree = _subtree(draft, provider)
     if any(member.uuid == parent_uuid for member in subtree):
-        raise Refused(BAD_REQUEST, f"Unable to hang {uuid} under {parent_uuid}: creating a loop in the tree.")
+        raise RequestRefused(
+            BAD_REQUEST, f"Unable to hang {uuid} under {parent_uuid}: creating a loop in the tree."
+        )
     _check_name_free(draft, uuid, name)
     if root_uuid != provider.root_uuid:
         for member in subtree:
@@ -101,13 +107,17 @@ def delete(draft: Draft, uuid: str) -> None:
     """:raises Refused: 404, 409 has children or allocations"""
     provider = get(draft, uuid)
     if draft.children_of(uuid):
-        raise Refused(PROVIDER_HAS_CHILDREN, f"Resource provider {uuid} has children; delete them first.")
+        raise RequestRefused(
+            PROVIDER_HAS_CHILDREN, f"Resource provider {uuid} has children; delete them first."
+        )
     if any(draft.used(uuid, resource_class) for resource_class in provider.inventories):
-        raise Refused(PROVIDER_IN_USE, f"Unable to delete resource provider {uuid}: it has allocations.")
+        raise RequestRefused(
+            PROVIDER_IN_USE, f"Unable to delete resource provider {uuid}: it has allocations."
+        )
     draft.drop_provider(uuid)
 
 
-def set_traits(draft: Draft, uuid: str, generation: int | None, traits: Iterable[str]) -> Provider:
+def set_traits(draft: Draft, uuid: str, generation: int | None, traits: Iterable[str]) -> ProviderRecord:
     """Replace the traits; the generation rises only where the set changes.
 
     :raises Refused: 404, 409 wrong generation, 400 unknown trait
@@ -116,7 +126,7 @@ def set_traits(draft: Draft, uuid: str, generation: int | None, traits: Iterable
     wanted = frozenset(traits)
     unknown = sorted(name for name in wanted if not draft.has_trait(name))
     if unknown:
-        raise Refused(BAD_REQUEST, f"No such trait {', '.join(unknown)}.")
+        raise RequestRefused(BAD_REQUEST, f"No such trait {', '.join(unknown)}.")
     if wanted != provider.traits:
         provider = raised(draft, provider)._replace(traits=wanted)
         draft.put_provider(provider)
@@ -125,7 +135,7 @@ def set_traits(draft: Draft, uuid: str, generation: int | None, traits: Iterable
 
 def set_aggregates(
     draft: Draft, uuid: str, generation: int | None, aggregates: Iterable[str], *, raises_generation: bool
-) -> Provider:
+) -> ProviderRecord:
     """Replace the aggregates. :raises Refused: 404, 409 wrong generation"""
     provider = at_generation(draft, uuid, generation)._replace(aggregates=frozenset(aggregates))
     if raises_generation:
@@ -134,20 +144,22 @@ def set_aggregates(
     return provider
 
 
-def _parent(draft: Draft, uuid: str, parent_uuid: str) -> Provider:
+def _parent(draft: Draft, uuid: str, parent_uuid: str) -> ProviderRecord:
     parent = draft.provider(parent_uuid)
     if parent is None:
-        raise Refused(BAD_REQUEST, f"The parent {parent_uuid} of resource provider {uuid} does not exist.")
+        raise RequestRefused(
+            BAD_REQUEST, f"The parent {parent_uuid} of resource provider {uuid} does not exist."
+        )
     return parent
 
 
 def _check_name_free(draft: Draft, uuid: str, name: str) -> None:
     holder = draft.provider_named(name)
     if holder is not None and holder.uuid != uuid:
-        raise Refused(DUPLICATE_NAME, f"Conflicting resource provider name: {name} already exists.")
+        raise RequestRefused(DUPLICATE_NAME, f"Conflicting resource provider name: {name} already exists.")
 
 
-def _subtree(draft: Draft, provider: Provider) -> list[Provider]:
+def _subtree(draft: Draft, provider: ProviderRecord) -> list[ProviderRecord]:
     """The provider and everything below it."""
     members = [provider]
     for member in members:  # grows while it is walked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.errors import CONCURRENT_UPDATE, PROVIDER_NOT_FOUND, Refused
+from agent.placement.embedded.errors import CONCURRENT_UPDATE, PROVIDER_NOT_FOUND, RequestRefused
 from agent.placement.embedded.rules import allocations, inventories, providers
 
 NewInventories = Mapping[str, tuple[int, inventories.Inventories]]
@@ -21,9 +21,11 @@ def reshape(draft: Draft, new: NewInventories, writes: Sequence[allocations.Cons
     for uuid, (generation, _) in new.items():
         provider = draft.provider(uuid)
         if provider is None:
-            raise Refused(PROVIDER_NOT_FOUND, f"Resource provider {uuid} in inventories does not exist.")
+            raise RequestRefused(
+                PROVIDER_NOT_FOUND, f"Resource provider {uuid} in inventories does not exist."
+            )
         if provider.generation != generation:
-            raise Refused(
+            raise RequestRefused(
                 CONCURRENT_UPDATE,
                 f"resource provider generation conflict for provider {uuid}: actual: {provider.generation}, "
                 f"given: {generation}.",

@@ -19,7 +19,7 @@ from agent.config.settings import load
 from agent.errors import SettingsError
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
-from agent.placement.embedded.http.auth import DoorError
+from agent.placement.embedded.http.auth import ServeError
 from agent.placement.embedded.http.serve import Server
 
 SERVICE_TOKEN = "service-token-0123456789"
@@ -42,15 +42,15 @@ def tokens(tmp_path: Path) -> Path:
 
 
 def test_off_loopback_it_refuses_to_start_and_says_what_is_lacking(core: Core, tokens: Path) -> None:
-    with pytest.raises(DoorError, match=r"a token file.* and a TLS certificate"):
+    with pytest.raises(ServeError, match=r"a token file.* and a TLS certificate"):
         Server(core, ["127.0.0.1:0", "0.0.0.0:0"])
-    with pytest.raises(DoorError, match="lacks a TLS certificate"):
+    with pytest.raises(ServeError, match="lacks a TLS certificate"):
         Server(core, ["0.0.0.0:0"], tokens_file=tokens)
-    with pytest.raises(DoorError, match="both files"):
+    with pytest.raises(ServeError, match="both files"):
         Server(core, ["0.0.0.0:0"], tokens_file=tokens, tls_cert=tokens)
-    with pytest.raises(DoorError, match="cannot be used"):
+    with pytest.raises(ServeError, match="cannot be used"):
         Server(core, ["0.0.0.0:0"], tokens_file=tokens, tls_cert=tokens, tls_key=tokens)
-    with pytest.raises(DoorError, match="at least one address"):
+    with pytest.raises(ServeError, match="at least one address"):
         Server(core, [])
 
 
@@ -122,7 +122,7 @@ def test_the_socket_file_is_for_owner_and_group_and_goes_away(core: Core, tmp_pa
     path = tmp_path / "door.sock"
     with Server(core, [f"unix:{path}"]):
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
-        with pytest.raises(DoorError, match="another server"):
+        with pytest.raises(ServeError, match="another server"):
             Server(core, [f"unix:{path}"]).start()
         assert path.exists()
     assert not path.exists()
@@ -135,7 +135,7 @@ def test_a_socket_left_over_is_taken_over_and_a_file_is_not(core: Core, tmp_path
     with Server(core, [f"unix:{path}"]) as server, door_client(server.addresses[0]) as client:
         assert client("GET", "/").status == 200
     path.write_text("precious")
-    with pytest.raises(DoorError, match="no socket"):
+    with pytest.raises(ServeError, match="no socket"):
         Server(core, [f"unix:{path}"]).start()
     assert path.read_text() == "precious"
 
@@ -143,13 +143,13 @@ def test_a_socket_left_over_is_taken_over_and_a_file_is_not(core: Core, tmp_path
 def test_where_one_address_cannot_be_had_none_is_opened(core: Core, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = Server(core, [f"unix:{tmp_path}/s", f"127.0.0.1:{taken.getsockname()[1]}"])
-        with pytest.raises(DoorError, match="not in use"):
+        with pytest.raises(ServeError, match="not in use"):
             server.start()
     assert not (tmp_path / "s").exists()
 
 
 def test_a_directory_that_is_not_there_is_named(core: Core, tmp_path: Path) -> None:
-    with pytest.raises(DoorError, match="directory that exists"):
+    with pytest.raises(ServeError, match="directory that exists"):
         Server(core, [f"unix:{tmp_path}/missing/s"]).start()
 
 

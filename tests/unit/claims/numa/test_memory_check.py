@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.fit_search import Host, Stock
+from agent.claims.fit_search import ProviderIndex, Stock
 from agent.claims.numa.host_cells import CellStock, HostCell, HostCells, use_of_guests
 from agent.claims.numa.memory_check import lacking
 from agent.driver import Guest, GuestState, UsedMemory
@@ -13,7 +13,9 @@ from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"
 LARGE_KIB, LARGE_MB = 2048, 2
-STOCK = Stock(Host.of(ProviderTree([Provider(ROOT, "node1", None, {"MEMORY_MB": Inventory(10**6)})])), {}, {})
+STOCK = Stock(
+    ProviderIndex.of(ProviderTree([Provider(ROOT, "node1", None, {"MEMORY_MB": Inventory(10**6)})])), {}, {}
+)
 COUNTS = st.integers(0, 20)
 
 

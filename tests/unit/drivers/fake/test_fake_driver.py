@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.driver import DescribedProvider, DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import DriverDataError, DriverUnavailable, SettingsError
-from drivers.fake import FakeDriver, Gpu, Host, Nic, cell, default_host
+from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell, default_host
 from drivers.fake.describe import describe_host
 from drivers.host.inventory import physical_network_trait
 
@@ -106,7 +106,9 @@ def test_an_unchanged_host_is_the_very_same_object_and_takes_no_time() -> None:
         for bus in range(127)
     )
     driver = FakeDriver(
-        Host(default_host().cells, gpus=gpus, nics=nics, guests=tuple(guest(number) for number in range(500)))
+        FakeHost(
+            default_host().cells, gpus=gpus, nics=nics, guests=tuple(guest(number) for number in range(500))
+        )
     )
     description, guests = driver.describe(), driver.guests()
     assert (len(description.providers), len(guests)) == (260, 500)
@@ -229,7 +231,7 @@ def _first(index: int) -> tuple[frozenset[int], int, int, dict[int, int]]:
 
 
 @st.composite
-def hosts(draw: st.DrawFn) -> Host:
+def hosts(draw: st.DrawFn) -> FakeHost:
     """Any host of up to four cells with devices on them, or on none."""
     sizes = draw(st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(any))
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
@@ -251,11 +253,11 @@ def hosts(draw: st.DrawFn) -> Host:
         )
         for n in range(draw(st.integers(0, 3)))
     )
-    return Host(cells, disk_gb=draw(st.integers(0, 10)), gpus=gpus, nics=nics)
+    return FakeHost(cells, disk_gb=draw(st.integers(0, 10)), gpus=gpus, nics=nics)
 
 
 @given(hosts(), st.integers(0, 8), st.integers(0, 5000))
-def test_cells_in_the_tree_or_not_the_host_has_the_same(host: Host, cpus: int, memory_mb: int) -> None:
+def test_cells_in_the_tree_or_not_the_host_has_the_same(host: FakeHost, cpus: int, memory_mb: int) -> None:
     settings = HostSettings(reserved_host_cpus=cpus, reserved_host_memory_mb=memory_mb)
     flat = describe_host(host, settings, "n").providers
     nested = describe_host(replace(host, report_numa=True), settings, "n").providers

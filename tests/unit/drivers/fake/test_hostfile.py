@@ -9,7 +9,7 @@ from kits.paths import CHECKOUT
 
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
-from drivers.fake import Gpu, Host, default_host, load_host, parse_host
+from drivers.fake import FakeHost, Gpu, default_host, load_host, parse_host
 
 CELL = "cells: [{id: 0, cpus: 0-3, memory_mb: 4096}]\n"
 
@@ -24,7 +24,7 @@ def test_the_built_in_host_has_two_cells_two_gpus_and_two_network_cards() -> Non
 
 def test_pci_addresses_need_no_quotes() -> None:
     """In YAML 1.1, 0000:41:00.0 is a number in base sixty."""
-    assert parse_host(CELL + "gpus: [{address: 0000:41:00.0, total: 2}]") == Host(
+    assert parse_host(CELL + "gpus: [{address: 0000:41:00.0, total: 2}]") == FakeHost(
         cells=parse_host(CELL).cells, gpus=(Gpu("0000:41:00.0", total=2),)
     )
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from kits.libvirt_model import FACTS, HOST, HOSTDEV, INTERFACE
 from kits.libvirt_node import domain, domain_uuid
 
-from agent.driver import DescribedProvider, GuestState, HostSettings, Move
+from agent.driver import DescribedProvider, GuestState, HostSettings, MoveInstruction
 from drivers.libvirt.describe.cards import Remembered
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings
 from drivers.libvirt.describe.history import Classes, cells_before, cells_described, cells_gone
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs, mdev_xml
-from drivers.libvirt.describe.model import Model, ModelSettings, make_model
+from drivers.libvirt.describe.model import DeviceModel, ModelSettings, make_model
 from drivers.libvirt.describe.moves import Tenant
 from drivers.libvirt.xml.domains import guest_of, parse_domain
 from drivers.libvirt.xml.nodedevs import MediatedDevice, parse_node_device
@@ -31,7 +31,7 @@ def model(
     host: HostSettings | None = None,
     known: Mapping[str, Remembered] | None = None,
     devices: DeviceSettings = DEVICES,
-) -> Model:
+) -> DeviceModel:
     host = host or HostSettings()
     parsed = [parse_domain(text) for text in xml]
     tenants = [
@@ -42,7 +42,7 @@ def model(
     return make_model(HOST, FACTS[moment], tenants, known or {}, "boot-1", settings)
 
 
-def moves(found: Model, source: str, target: str) -> list[Move]:
+def moves(found: DeviceModel, source: str, target: str) -> list[MoveInstruction]:
     return [
         move
         for move in found.description.moves

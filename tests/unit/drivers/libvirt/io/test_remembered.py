@@ -6,7 +6,7 @@ import pytest
 
 from agent.errors import DriverDataError
 from drivers.libvirt.describe.cards import Remembered
-from drivers.libvirt.io.remembered import FILE, Memory, boot_id
+from drivers.libvirt.io.remembered import FILE, DriverMemory, boot_id
 from drivers.libvirt.io.sysfs import Sysfs
 
 UNITS = {
@@ -24,16 +24,16 @@ CLASSES = {"pci:0000:42:00.0": ("VGPU", "CUSTOM_X")}
 
 
 def test_what_is_kept_is_there_after_a_restart(tmp_path: Path) -> None:
-    Memory(tmp_path).keep(UNITS, CLASSES)
-    again = Memory(tmp_path)
+    DriverMemory(tmp_path).keep(UNITS, CLASSES)
+    again = DriverMemory(tmp_path)
     assert (again.units, again.classes) == (UNITS, CLASSES)
     written = json.loads((tmp_path / FILE).read_text())
     (tmp_path / FILE).write_text(json.dumps(written["units"]))
-    earlier = Memory(tmp_path)
+    earlier = DriverMemory(tmp_path)
     assert (earlier.units, earlier.classes) == (UNITS, {}), "a version before this wrote the units only"
-    Memory(tmp_path).keep({}, {})
-    assert Memory(tmp_path).units == {}
-    assert Memory(None).units == {}
+    DriverMemory(tmp_path).keep({}, {})
+    assert DriverMemory(tmp_path).units == {}
+    assert DriverMemory(None).units == {}
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_a_file_that_makes_no_sense_is_told_and_left_alone(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / FILE).write_bytes(text.encode("latin-1"))
-    assert Memory(tmp_path).units == {}
+    assert DriverMemory(tmp_path).units == {}
     assert "cannot be read, so nothing is known of devices from before" in caplog.text
     assert (tmp_path / FILE).read_bytes() == text.encode("latin-1")
 
 
 def test_a_disk_that_does_not_take_it_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    memory = Memory(tmp_path / "nowhere")
+    memory = DriverMemory(tmp_path / "nowhere")
     with caplog.at_level(logging.WARNING):
         memory.keep(UNITS, {})
         memory.keep({}, {})
@@ -68,7 +68,7 @@ def test_a_disk_that_does_not_take_it_is_told_once(tmp_path: Path, caplog: pytes
 
 def test_making_a_driver_touches_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    Memory(tmp_path / "file")  # what cannot be read is no error until it is asked for
+    DriverMemory(tmp_path / "file")  # what cannot be read is no error until it is asked for
 
 
 def test_the_boot_s_id(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from agent.placement.embedded.candidates.find import Candidate, find_candidates
 from agent.placement.embedded.candidates.query import parse_query
-from agent.placement.embedded.errors import Refused
+from agent.placement.embedded.errors import RequestRefused
 from agent.placement.embedded.handlers.candidates import document, find
 from agent.placement.embedded.model import Model
 from agent.placement.embedded.query import Query
-from agent.placement.embedded.records import SHARING_TRAIT, Consumer, Inventory, Provider
+from agent.placement.embedded.records import SHARING_TRAIT, ConsumerRecord, InventoryRecord, ProviderRecord
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "VGPU")
 TRAITS = ("HW_NUMA_ROOT", "CUSTOM_A", "CUSTOM_B", SHARING_TRAIT)
@@ -24,29 +24,31 @@ class Cloud:
     """A model whose providers have short names for uuids."""
 
     def __init__(self) -> None:
-        self.providers: dict[str, Provider] = {}
-        self.consumers: list[Consumer] = []
+        self.providers: dict[str, ProviderRecord] = {}
+        self.consumers: list[ConsumerRecord] = []
 
     def add(
         self,
         name: str,
         parent: str | None = None,
-        inventories: Mapping[str, int | Inventory] | None = None,
+        inventories: Mapping[str, int | InventoryRecord] | None = None,
         traits: Iterable[str] = (),
         aggregates: Iterable[str] = (),
     ) -> Cloud:
         records = {
-            key: value if isinstance(value, Inventory) else inventory(value)
+            key: value if isinstance(value, InventoryRecord) else inventory(value)
             for key, value in (inventories or {}).items()
         }
         uuids = frozenset(AGGREGATES[aggregate] for aggregate in aggregates)
         root = self.providers[parent].root_uuid if parent else name
-        self.providers[name] = Provider(name, name, 0, parent, root, records, frozenset(traits), uuids, 0.0)
+        self.providers[name] = ProviderRecord(
+            name, name, 0, parent, root, records, frozenset(traits), uuids, 0.0
+        )
         return self
 
     def use(self, provider: str, **amounts: int) -> Cloud:
         name = f"consumer{len(self.consumers)}"
-        self.consumers.append(Consumer(name, "p", "u", None, 1, {provider: amounts}, 0.0))
+        self.consumers.append(ConsumerRecord(name, "p", "u", None, 1, {provider: amounts}, 0.0))
         return self
 
     def model(self) -> Model:
@@ -67,8 +69,10 @@ class Cloud:
         }
 
 
-def inventory(total: int, max_unit: int = 2**31 - 1, min_unit: int = 1, step_size: int = 1) -> Inventory:
-    return Inventory(total, 0, min_unit, max_unit, step_size, 1.0, 0.0)
+def inventory(
+    total: int, max_unit: int = 2**31 - 1, min_unit: int = 1, step_size: int = 1
+) -> InventoryRecord:
+    return InventoryRecord(total, 0, min_unit, max_unit, step_size, 1.0, 0.0)
 
 
 @pytest.fixture
@@ -230,7 +234,7 @@ class Watched(Model):
 
     looked_at = 0
 
-    def tree(self, root_uuid: str) -> list[Provider]:
+    def tree(self, root_uuid: str) -> list[ProviderRecord]:
         self.looked_at += 1
         return super().tree(root_uuid)
 
@@ -310,5 +314,5 @@ def test_unknown_names_are_refused_wherever_they_stand(host: Cloud) -> None:
         "resources=CUSTOM_NO:1",
         "resources_1=DISK_GB:999&resources_2=VCPU:1&required_2=CUSTOM_NO&group_policy=none",
     ):
-        with pytest.raises(Refused, match="CUSTOM_NO"):
+        with pytest.raises(RequestRefused, match="CUSTOM_NO"):
             find(host.model(), parse_query(Query(query), 39))

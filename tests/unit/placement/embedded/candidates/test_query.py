@@ -13,7 +13,7 @@ from agent.placement.embedded.errors import (
     DUPLICATE_KEY,
     MISSING_VALUE,
     Problem,
-    Refused,
+    RequestRefused,
 )
 from agent.placement.embedded.query import Query
 
@@ -53,7 +53,7 @@ def parsed(query: str, minor: int = 39) -> CandidateQuery:
     ],
 )
 def test_wrong_queries_are_refused_with_their_code(query: str, problem: Problem) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RequestRefused) as refusal:
         parsed(query)
     assert refusal.value.problem == problem
 
@@ -77,7 +77,7 @@ def test_wrong_queries_are_refused_with_their_code(query: str, problem: Problem)
 )
 def test_each_parameter_is_understood_from_its_microversion_on(query: str, since: int) -> None:
     parsed(query, since)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         parsed(query, since - 1)
 
 

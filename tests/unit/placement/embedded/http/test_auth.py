@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from agent.placement.embedded.http.auth import (
     ROLES,
-    Caller,
-    DoorError,
+    ServeError,
     Tokens,
+    TokenUser,
     Unauthenticated,
     noauth,
     permits,
@@ -32,21 +32,21 @@ def token_file(directory: Path, text: str, mode: int = 0o600) -> Path:
 @pytest.mark.parametrize(
     ("headers", "caller"),
     [
-        ({"HTTP_X_AUTH_TOKEN": "admin"}, Caller("admin", "admin", frozenset({"admin"}))),
-        ({"HTTP_X_AUTH_TOKEN": "admin:p"}, Caller("admin", "p", frozenset({"admin"}))),
-        ({"HTTP_X_AUTH_TOKEN": "admin", "HTTP_X_ROLES": ""}, Caller("admin", "admin", frozenset())),
-        ({"HTTP_X_AUTH_TOKEN": "bob"}, Caller("bob", "bob", frozenset())),
+        ({"HTTP_X_AUTH_TOKEN": "admin"}, TokenUser("admin", "admin", frozenset({"admin"}))),
+        ({"HTTP_X_AUTH_TOKEN": "admin:p"}, TokenUser("admin", "p", frozenset({"admin"}))),
+        ({"HTTP_X_AUTH_TOKEN": "admin", "HTTP_X_ROLES": ""}, TokenUser("admin", "admin", frozenset())),
+        ({"HTTP_X_AUTH_TOKEN": "bob"}, TokenUser("bob", "bob", frozenset())),
         (
             {"HTTP_X_AUTH_TOKEN": "bob:p", "HTTP_X_ROLES": "member, Reader"},
-            Caller("bob", "p", frozenset({"member", "reader"})),
+            TokenUser("bob", "p", frozenset({"member", "reader"})),
         ),
         (
             {"HTTP_X_AUTH_TOKEN": "admin", "HTTP_OPENSTACK_SYSTEM_SCOPE": "all"},
-            Caller("admin", "admin", frozenset()),
+            TokenUser("admin", "admin", frozenset()),
         ),
     ],
 )
-def test_noauth_believes_the_headers(headers: dict[str, str], caller: Caller) -> None:
+def test_noauth_believes_the_headers(headers: dict[str, str], caller: TokenUser) -> None:
     assert noauth(headers) == caller
 
 
@@ -62,8 +62,8 @@ def test_a_token_is_known_in_either_header(tmp_path: Path, header: str) -> None:
         token_file(tmp_path, f"# two\n\nnova service {TOKEN}\nmetrics reader@p sha256:{digest}\n")
     )
     prefix = "Bearer " if header == "HTTP_AUTHORIZATION" else ""
-    assert tokens({header: prefix + TOKEN}) == Caller("nova", None, frozenset({"service"}))
-    assert tokens({header: prefix + OTHER}) == Caller("metrics", "p", frozenset({"reader"}))
+    assert tokens({header: prefix + TOKEN}) == TokenUser("nova", None, frozenset({"service"}))
+    assert tokens({header: prefix + OTHER}) == TokenUser("metrics", "p", frozenset({"reader"}))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_nothing_but_a_token_of_the_file_opens(tmp_path: Path, headers: dict[str
 def test_a_token_file_that_does_not_parse_is_refused_without_showing_tokens(
     tmp_path: Path, text: str, said: str
 ) -> None:
-    with pytest.raises(DoorError, match=said) as refused:
+    with pytest.raises(ServeError, match=said) as refused:
         Tokens.read(token_file(tmp_path, text))
     assert TOKEN not in str(refused.value)
 
@@ -110,14 +110,14 @@ def test_a_token_file_that_others_may_read_is_refused_unless_systemd_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = token_file(tmp_path, f"nova service {TOKEN}\n", mode=0o440)
-    with pytest.raises(DoorError, match="0600"):
+    with pytest.raises(ServeError, match="0600"):
         Tokens.read(path)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert Tokens.read(path)({"HTTP_X_AUTH_TOKEN": TOKEN}).name == "nova"
 
 
 def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DoorError, match="missing"):
+    with pytest.raises(ServeError, match="missing"):
         Tokens.read(tmp_path / "missing")
 
 
@@ -130,7 +130,7 @@ REQUESTS = st.tuples(
 
 @given(REQUESTS, st.sets(st.sampled_from(ROLES)))
 def test_a_role_more_never_allows_less(request: tuple[str, str, str], roles: set[str]) -> None:
-    caller = Caller("x", "p", frozenset(roles))
+    caller = TokenUser("x", "p", frozenset(roles))
     for role in ROLES:
         if permits(caller, *request):
             assert permits(caller._replace(roles=caller.roles | {role}), *request)
@@ -139,14 +139,14 @@ def test_a_role_more_never_allows_less(request: tuple[str, str, str], roles: set
 @given(REQUESTS)
 def test_what_the_roles_are_for(request: tuple[str, str, str]) -> None:
     method, path, query = request
-    assert permits(Caller("x", None, frozenset({"service"})), *request)
-    assert permits(Caller("x", None, frozenset({"admin"})), *request) == (
+    assert permits(TokenUser("x", None, frozenset({"service"})), *request)
+    assert permits(TokenUser("x", None, frozenset({"admin"})), *request) == (
         (method, path) != ("POST", "/reshaper")
     )
-    assert permits(Caller("x", None, frozenset({"reader"})), *request) == (method == "GET")
+    assert permits(TokenUser("x", None, frozenset({"reader"})), *request) == (method == "GET")
     own_usages = method == "GET" and path == "/usages" and query.endswith("project_id=p")
-    assert permits(Caller("x", "p", frozenset({"reader"})), *request) == own_usages
-    assert not permits(Caller("x", "p", frozenset({"member"})), *request)
+    assert permits(TokenUser("x", "p", frozenset({"reader"})), *request) == own_usages
+    assert not permits(TokenUser("x", "p", frozenset({"member"})), *request)
 
 
 @pytest.mark.parametrize(
@@ -180,5 +180,5 @@ def test_addresses(text: str, host: str, port: int, is_local: bool) -> None:
     ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(DoorError, match="Cannot listen at"):
+    with pytest.raises(ServeError, match="Cannot listen at"):
         Bind.parse(text)
