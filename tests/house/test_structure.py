@@ -1,0 +1,34 @@
+"""The layers, as import-linter's contracts cannot say them, and what each module owes to a newcomer."""
+
+from __future__ import annotations
+
+from kits import structure
+from kits.structure import GROUND
+
+LOOSE_MODULES_MAX = 12
+FUNCTION_P95_MAX = 40
+
+
+def test_every_folder_has_its_layer() -> None:
+    named = {folder for layer in structure.layers() for folder in layer}
+    folders = {module.folder for module in structure.modules().values() if module.name.startswith("agent")}
+    assert named == folders
+
+
+def test_no_import_runs_upwards_and_the_ground_imports_no_folder() -> None:
+    assert structure.upward_imports() == []
+
+
+def test_no_two_folders_and_no_modules_import_each_other() -> None:
+    assert structure.mutual_folders() == []
+    assert structure.circles() == []
+
+
+def test_few_modules_lie_directly_in_the_agent() -> None:
+    loose = [module for module in structure.modules().values() if module.folder == GROUND]
+    assert len([module for module in loose if module.name.startswith("agent.")]) <= LOOSE_MODULES_MAX
+
+
+def test_functions_are_short() -> None:
+    lengths = structure.function_lengths()
+    assert lengths[len(lengths) * 95 // 100] <= FUNCTION_P95_MAX
