@@ -37,6 +37,13 @@ class Inventory:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
+Inventories = Mapping[str, Inventory]
+"""{resource class: inventory} of one provider"""
+
+InventoriesByProvider = Mapping[str, Inventories]
+"""{provider uuid: {resource class: inventory}}"""
+
+
 @dataclass(frozen=True, slots=True)
 class Provider:
     """One resource provider. `parent` is a uuid, None for a root.
@@ -48,7 +55,7 @@ class Provider:
     uuid: str
     name: str
     parent: str | None = None
-    inventories: Mapping[str, Inventory] = field(default_factory=dict)
+    inventories: Inventories = field(default_factory=dict)
     traits: frozenset[str] = frozenset()
     aggregates: frozenset[str] = frozenset()
     generation: int | None = field(default=None, compare=False)

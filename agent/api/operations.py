@@ -12,11 +12,9 @@ from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan
 from agent.reconcile.reshape_request import Preview
 from agent.reshape.receipt import Receipt
+from agent.shapes import Usages
 from agent.status.host_status import HostStatus
 from agent.tree import ProviderTree
-
-Usages = dict[str, dict[str, int]]
-"""{provider uuid: {resource class: amount in use, by whomever}}"""
 
 
 class Operations(Protocol):

@@ -4,15 +4,15 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.api.operations import Usages
-from agent.claims.claim import Allocations, Claim, Fit, Shortfall, Units
+from agent.claims.claim import Claim, Fit, Shortfall
 from agent.claims.claim_json import cells_to_json
 from agent.claims.parse_request import ClaimRequest, to_json
 from agent.driver import Guest
 from agent.providers.plan import Plan
-from agent.reconcile.reshape_request import Preview, Used
+from agent.reconcile.reshape_request import Preview
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Relocation, name_of
+from agent.shapes import Allocations, Amounts, Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 Json = dict[str, Any]
@@ -29,7 +29,7 @@ def tree_view(tree: ProviderTree, usages: Usages) -> Json:
     return {"resource_providers": shown}
 
 
-def _provider(provider: Provider, root: str, used: dict[str, int]) -> Json:
+def _provider(provider: Provider, root: str, used: Amounts) -> Json:
     return {
         "uuid": provider.uuid,
         "name": provider.name,
@@ -132,7 +132,7 @@ def reshaped_view(receipts: Iterable[Receipt]) -> Json:
     return {"receipts": [_receipt(each, ()) for each in receipts]}
 
 
-def _plain(used: Used) -> Usages:
+def _plain(used: Usages) -> Usages:
     return {uuid: dict(amounts) for uuid, amounts in used.items()}
 
 

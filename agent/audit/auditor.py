@@ -29,6 +29,7 @@ from agent.driver import Guest
 from agent.errors import ClaimConflict, PlacementConflict, PlacementError, Refused
 from agent.moves.states import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.shapes import Held
 from agent.tracker.tracker import ResourceTracker
 from agent.tracker.withdraw import withdraw
 from agent.tree import ProviderTree
@@ -128,7 +129,7 @@ class Auditor:
         self,
         guests: tuple[Guest, ...],
         tree: ProviderTree,
-        held: Mapping[str, Mapping[str, Mapping[str, int]]],
+        held: Held,
     ) -> Truths:
         with self._register.lock:
             ledger = self._register.ledger

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from agent.claims.claim import Allocations
 from agent.claims.request import ClaimRequest
+from agent.shapes import Allocations
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,13 @@ from agent.audit.finding import (
     TakeClaim,
     WriteAllocations,
 )
-from agent.claims.claim import Allocations, Claim, ClaimState
-from agent.claims.fit import Amounts, FreeUnits, ProviderIndex, fit
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.fit import ProviderIndex, fit
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest
 from agent.moves.ownership import Parts, parts, reduced
 from agent.moves.states import MIGRATION_TYPE, Move, MoveState, held_request
-
-Held = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""{provider uuid: {consumer uuid: {class: amount}}}"""
-
+from agent.shapes import Allocations, Held, Units, Usages
 
 # The truths
 
@@ -46,7 +43,7 @@ class Truths:
     moves: Collection[Move]
     held: Held
     devices: Mapping[str, str] = field(default_factory=dict)
-    offered: FreeUnits = field(default_factory=dict)
+    offered: Units = field(default_factory=dict)
 
     def holds_here(self, consumer: str) -> Allocations:
         return {uuid: held[consumer] for uuid, held in self.held.items() if consumer in held}
@@ -55,7 +52,7 @@ class Truths:
         return {uuid: amounts for uuid, amounts in allocations.items() if amounts and self.host.is_own(uuid)}
 
     @property
-    def used(self) -> Amounts:
+    def used(self) -> Usages:
         """What is held or claimed, whichever is more, by anybody: {provider uuid: {class: amount}}."""
         used: dict[str, dict[str, int]] = {}
         consumers = {name for held in self.held.values() for name in held} | self.claims.keys()

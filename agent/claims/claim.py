@@ -6,15 +6,7 @@ from enum import StrEnum
 
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest
-
-Allocations = Mapping[str, Mapping[str, int]]
-"""{provider uuid: {resource class: amount}}"""
-
-Units = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""{provider uuid: {resource class: (exact unit, ...)}}, only where the host has exact units."""
-
-Makings = Mapping[str, Mapping[str, str]]
-"""{exact unit: {"parent": PCI address, "type": a mediated type}} of units that did not exist when chosen."""
+from agent.shapes import Allocations, Makings, Units
 
 
 class ClaimState(StrEnum):

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-from agent.claims.claim import Allocations, Claim, ClaimState, Makings, Units
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import parse_claim, to_json
 from agent.errors import UsageError
 from agent.json_checks import read_choice, read_list, read_object, read_text, read_uuid, read_whole
+from agent.shapes import Allocations, Makings, Units
 from agent.tree import MAX_UNIT
 
 Json = dict[str, Any]

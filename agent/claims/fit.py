@@ -12,8 +12,8 @@ class may come from several of them, as the guest's own cells say.
 
 from dataclasses import replace
 
-from agent.claims.claim import Allocations, Fit
-from agent.claims.fit_search import Amounts, FitSearch, FreeUnits, ProviderIndex, Stock, first_units, slots_of
+from agent.claims.claim import Fit
+from agent.claims.fit_search import FitSearch, ProviderIndex, Stock, first_units, slots_of
 from agent.claims.numa.affinity import policies
 from agent.claims.numa.fit import covers_in_sum, fit_with_cells, pinned_first, summed
 from agent.claims.numa.guest_cells import guest_cells, wants_cells
@@ -21,9 +21,10 @@ from agent.claims.numa.host_cells import CellStock
 from agent.claims.request import ClaimRequest, unresolved
 from agent.claims.shortfalls import shortfalls
 from agent.errors import UsageError
+from agent.shapes import Allocations, Units, Usages
 from agent.tree import Inventory, ProviderTree
 
-__all__ = ["Amounts", "FreeUnits", "ProviderIndex", "check_placeable", "cover", "first_units", "fit"]
+__all__ = ["ProviderIndex", "check_placeable", "cover", "first_units", "fit"]
 
 
 def check_placeable(request: ClaimRequest) -> None:
@@ -40,8 +41,8 @@ def check_placeable(request: ClaimRequest) -> None:
 def fit(
     request: ClaimRequest,
     host: ProviderIndex,
-    used: Amounts,
-    units: FreeUnits,
+    used: Usages,
+    units: Units,
     cells: CellStock | None = None,
 ) -> Fit:
     """Where the request fits, or why it does not.
@@ -67,7 +68,7 @@ def cover(
     request: ClaimRequest,
     host: ProviderIndex,
     held: Allocations,
-    units: FreeUnits,
+    units: Units,
     cells: CellStock | None = None,
 ) -> Fit:
     """Whether what the consumer holds already covers its request; if so, all that it holds, with exact units.

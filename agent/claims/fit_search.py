@@ -18,20 +18,11 @@ from dataclasses import dataclass, field, replace
 
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.providers.exclusive import WaysOf, goes_together, rival, room
+from agent.shapes import Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
 STEPS_MAX = 10_000
-
-Amounts = Mapping[str, Mapping[str, int]]
-"""{provider uuid: {resource class: amount}}"""
-
-FreeUnits = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""{provider uuid: {resource class: the free exact units}}, only for classes that have exact units."""
-
-
-Makings = Mapping[str, Mapping[str, Mapping[str, Mapping[str, str]]]]
-"""{provider uuid: `DescribedProvider.to_make`}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +101,8 @@ class Stock:
     """What is left: the host, what is in use on it, and the exact units that are free."""
 
     host: ProviderIndex
-    used: Amounts
-    units: FreeUnits
+    used: Usages
+    units: Units
 
     def free(self, provider: Provider, name: str) -> int:
         """How much of the class the provider could still give, never below 0."""
@@ -368,7 +359,7 @@ class FitSearch:
         )
 
 
-def first_units(allocations: Amounts, units: FreeUnits) -> dict[str, dict[str, tuple[str, ...]]]:
+def first_units(allocations: Usages, units: Units) -> dict[str, dict[str, tuple[str, ...]]]:
     """The first free exact units for these amounts, where the host has exact units.
 
     Classes that share a provider's units get different ones.

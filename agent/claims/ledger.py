@@ -7,19 +7,17 @@ does not depend on how many there are.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from agent.claims.claim import Allocations, Claim, ClaimState, Fit, Shortfall, Units
-from agent.claims.fit import Amounts, FreeUnits, ProviderIndex, cover, fit
-from agent.claims.fit_search import Makings, Stock
+from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
+from agent.claims.fit import ProviderIndex, cover, fit
+from agent.claims.fit_search import Stock
 from agent.claims.numa.host_cells import HostCells
 from agent.claims.numa.memory_check import lacking
 from agent.claims.numa.usage import CellBook
 from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest, GuestState
 from agent.providers.exclusive import room
+from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages
 from agent.tree import ProviderTree
-
-Held = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""{provider uuid: {consumer uuid: {class: amount}}}"""
 
 Vacated = Mapping[str, frozenset[str]]
 """{provider uuid: the consumers whose claims have gone from it}"""
@@ -37,7 +35,7 @@ class Ledger:
         self.suspects: frozenset[str] = frozenset()
         self._others: dict[str, dict[str, Mapping[str, int]]] = {}
         self._used: dict[str, dict[str, int]] = {}
-        self._offered: FreeUnits = {}
+        self._offered: Units = {}
         self._taken: dict[tuple[str, str, str], str] = {}
         self._in_guests: dict[tuple[str, str], str] = {}
         self._in_use: dict[tuple[str, str], str] = {}
@@ -45,7 +43,7 @@ class Ledger:
         self._bound: dict[str, Mapping[str, str]] = {}
         self._vacated: dict[str, frozenset[str]] = {}
         self._cells = CellBook()
-        self.to_make: Makings = {}
+        self.to_make: UnitsToMake = {}
         """What the driver says of units that do not exist yet."""
         self.moving: Callable[[], Mapping[str, str]] = dict
         """Tells {instance: migration} of the moves under way."""
@@ -58,7 +56,7 @@ class Ledger:
         self,
         host: ProviderIndex,
         held: Held,
-        units: FreeUnits,
+        units: Units,
         cells: HostCells | None = None,
         vacated: Vacated | None = None,
     ) -> None:
@@ -94,7 +92,7 @@ class Ledger:
         since = {uuid: gone - before.get(uuid, frozenset()) for uuid, gone in self._vacated.items()}
         return {uuid: gone for uuid, gone in since.items() if gone}
 
-    def observe(self, uuid: str, consumers: Mapping[str, Mapping[str, int]]) -> None:
+    def observe(self, uuid: str, consumers: Holders) -> None:
         """What placement says just now about one provider."""
         for consumer in [name for name, held in self._others.items() if uuid in held]:
             rest = {where: amounts for where, amounts in self._others[consumer].items() if where != uuid}
@@ -167,12 +165,12 @@ class Ledger:
         return found
 
     @property
-    def offered(self) -> FreeUnits:
+    def offered(self) -> Units:
         """The exact units there are, free or not."""
         return self._offered
 
     @property
-    def used(self) -> Amounts:
+    def used(self) -> Usages:
         """What is in use, by whomever."""
         return self._used
 
@@ -319,7 +317,7 @@ class Ledger:
         claim = self.claims.get(consumer)
         return claim.allocations if claim else self._others.get(consumer, {})
 
-    def _without(self, own: Allocations) -> Amounts:
+    def _without(self, own: Allocations) -> Usages:
         return {
             **self._used,
             **{
@@ -330,7 +328,7 @@ class Ledger:
             },
         }
 
-    def _free_units(self, classes: Collection[str], consumer: str) -> FreeUnits:
+    def _free_units(self, classes: Collection[str], consumer: str) -> Units:
         """The free units of these classes in the host's order; those in the guest's own hands come first."""
         found: dict[str, dict[str, tuple[str, ...]]] = {}
         for uuid, offered in self._offered.items():

@@ -31,6 +31,7 @@ from agent.device_names import (
 )
 from agent.errors import SettingsError, UsageError
 from agent.nova_json import flag_of, id_of, known_object, text_of
+from agent.shapes import Units
 from agent.tree import ProviderTree
 
 SHOWN_MAX = 200
@@ -73,9 +74,6 @@ class Alias:
 
 Aliases = Mapping[str, Alias]
 """{name: alias}"""
-
-ExactUnits = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""{provider uuid: {class: (unit, ...)}}"""
 
 
 def parse_aliases(texts: Iterable[str]) -> Aliases:
@@ -130,9 +128,7 @@ def _choice(data: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str 
     return text
 
 
-def with_devices(
-    request: ClaimRequest, aliases: Aliases, tree: ProviderTree, units: ExactUnits
-) -> ClaimRequest:
+def with_devices(request: ClaimRequest, aliases: Aliases, tree: ProviderTree, units: Units) -> ClaimRequest:
     """The request with a group for each device that it asks for by alias.
 
     `units` are the exact units that the tree's providers offer. Raises UsageError for an alias that is not
@@ -168,7 +164,7 @@ def as_asked(request: ClaimRequest) -> ClaimRequest:
     return replace(request, groups=tuple(group for group in request.groups if not is_device_group(group)))
 
 
-def _wanted(alias: Alias, numa_policy: str | None, tree: ProviderTree, units: ExactUnits) -> RequestGroup:
+def _wanted(alias: Alias, numa_policy: str | None, tree: ProviderTree, units: Units) -> RequestGroup:
     resource_class = alias.resource_class or _reported_class(alias, tree, units)
     required = alias.traits | alias.model_traits
     if (
@@ -188,7 +184,7 @@ def _wanted(alias: Alias, numa_policy: str | None, tree: ProviderTree, units: Ex
     )
 
 
-def _reported_class(alias: Alias, tree: ProviderTree, units: ExactUnits) -> str:
+def _reported_class(alias: Alias, tree: ProviderTree, units: Units) -> str:
     """The class of such devices on this host; where there are none, the one that they would have."""
     assert alias.vendor_id is not None and alias.product_id is not None
     types = frozenset(TYPES.values())

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from agent.claims.claim import Allocations, Claim, Shortfall
+from agent.claims.claim import Claim, Shortfall
 from agent.claims.parse_request import ClaimRequest
 from agent.errors import ClaimConflict, DoesNotFit
+from agent.shapes import Allocations
 from agent.tree import ProviderTree
 
 TOLD_MAX = 4

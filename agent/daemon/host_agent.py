@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent import __version__, log
-from agent.api.operations import Usages
 from agent.audit.auditor import Auditor, AuditReport
 from agent.backoff import Backoff
 from agent.claims.claim import Claim, Fit
@@ -32,6 +31,7 @@ from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_request import Preview, ask
 from agent.reshape.receipt import Receipt
+from agent.shapes import Usages
 from agent.state.identity import Identity
 from agent.status.condition import OWN, PLACEMENT, Condition, Fault, HostState
 from agent.status.health import PASS_STUCK_S

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.claims.claim import Allocations, Claim, Units
+from agent.claims.claim import Claim
 from agent.claims.fit import ProviderIndex
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, UsedUnit
+from agent.shapes import Allocations, Units
 
 DISK = "DISK_GB"
 MEMORY = "MEMORY_MB"

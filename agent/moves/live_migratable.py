@@ -5,17 +5,17 @@ A device that is passed through can be moved only where its driver can save its 
 guest takes them out first, and puts others in at the destination.
 """
 
-from agent.claims.claim import Allocations
-from agent.claims.fit_search import FreeUnits, ProviderIndex
+from agent.claims.fit_search import ProviderIndex
 from agent.claims.request import ClaimRequest, is_device_group
 from agent.device_names import LIVE_MIGRATABLE, TYPES
 from agent.errors import Refused
+from agent.shapes import Allocations, Units
 
 _PORT = "SRIOV_NET_VF"
 
 
 def check_can_move_live(
-    request: ClaimRequest, allocations: Allocations, host: ProviderIndex, offered: FreeUnits
+    request: ClaimRequest, allocations: Allocations, host: ProviderIndex, offered: Units
 ) -> None:
     """Raises Refused for a device, asked for by alias or on a provider of `allocations`, that cannot.
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.claims.claim import Allocations
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveStep
+from agent.shapes import Allocations
 
 IsOwn = Callable[[str], bool]
 """Whether a provider is in this host's own tree."""

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from agent.claims.claim import Allocations, Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import ClaimConflict
+from agent.shapes import Allocations
 
 MIGRATION_TYPE = "MIGRATION"
 

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 from agent.errors import PlacementConflict, PlacementError, UsageError
 from agent.placement.answers import error_of, generation_in, inventory_of, part
 from agent.placement.transport import Reply, Transport
+from agent.shapes import Allocations, Holders
 from agent.tree import Inventory, Provider, ProviderTree
 
 DEFAULT_MICROVERSION = "1.39"
@@ -38,7 +39,7 @@ class ConsumerAllocations:
     """
 
     consumer: str
-    allocations: Mapping[str, Mapping[str, int]]
+    allocations: Allocations
     generation: int | None = None
     project_id: str = "plimsoll"
     user_id: str = "plimsoll"
@@ -246,11 +247,11 @@ class PlacementClient:
         reply = self._call("DELETE", path, f"delete the allocations of consumer {consumer}", also=(404,))
         return reply.status != 404
 
-    def consumers_on(self, provider: str) -> Mapping[str, Mapping[str, int]]:
+    def consumers_on(self, provider: str) -> Holders:
         """{consumer: {class: amount}} on the provider with that uuid."""
         return self.occupants(provider)[1]
 
-    def occupants(self, provider: str) -> tuple[int, Mapping[str, Mapping[str, int]]]:
+    def occupants(self, provider: str) -> tuple[int, Holders]:
         """The provider's generation and who holds what on it, (generation, {consumer: {class: amount}}).
 
         The generation is no newer than the rest, so that a change in between is noticed at the next write.

@@ -9,6 +9,7 @@ next pass in placement, where it is reserved (`shared_out`). Pure.
 from collections.abc import Mapping
 from dataclasses import replace
 
+from agent.shapes import Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 Ways = tuple[frozenset[str], ...]
@@ -16,9 +17,6 @@ Ways = tuple[frozenset[str], ...]
 
 WaysOf = Mapping[str, Ways]
 """{provider uuid: its ways}, of those that have two classes that exclude each other."""
-
-Amounts = Mapping[str, Mapping[str, int]]
-"""{provider uuid: {class: amount}}"""
 
 
 def room(ways: Ways, there: Mapping[str, int], used: Mapping[str, int]) -> dict[str, int]:
@@ -53,7 +51,7 @@ def goes_together(ways: Ways, left: Mapping[str, int], wanted: Mapping[str, int]
     )
 
 
-def shared_out(tree: ProviderTree, ways: WaysOf, used: Amounts) -> ProviderTree:
+def shared_out(tree: ProviderTree, ways: WaysOf, used: Usages) -> ProviderTree:
     """The tree with so much reserved that placement offers no more than there is room for."""
     for uuid, excluding in ways.items():
         provider = tree.get(uuid)

@@ -4,14 +4,12 @@ OpenStack Placement grants claims that race with each other beyond what there is
 inventory shrink below its use. Neither is this agent's to mend, but both must be seen.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from agent.shapes import Held, Holders
 from agent.tree import Inventory, Provider, ProviderTree
 
 NAMED_MAX = 5
-
-Held = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""{provider uuid: {consumer uuid: {class: amount}}}"""
 
 
 def overused(tree: ProviderTree, held: Held) -> dict[str, tuple[str, ...]]:
@@ -26,7 +24,7 @@ def _limit(inventory: Inventory) -> int:
     return int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
 
 
-def _sentences(provider: Provider, consumers: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+def _sentences(provider: Provider, consumers: Holders) -> Iterator[str]:
     for name, inventory in provider.inventories.items():
         holders = sorted(consumer for consumer, amounts in consumers.items() if name in amounts)
         used = sum(consumers[consumer][name] for consumer in holders)

@@ -20,9 +20,8 @@ from dataclasses import dataclass, fields, replace
 from math import isclose
 from typing import Any, ClassVar
 
-from agent.tree import Inventory, Provider, ProviderTree
+from agent.tree import Inventories, Inventory, Provider, ProviderTree
 
-Inventories = Mapping[str, Inventory]
 Names = frozenset[str]
 
 CUSTOM = "CUSTOM_"

@@ -10,36 +10,34 @@ from dataclasses import dataclass, field, replace
 
 from agent.device_names import ONE_TIME_USE
 from agent.driver import MoveInstruction
-from agent.providers.exclusive import Amounts, WaysOf, shared_out
+from agent.providers.exclusive import WaysOf, shared_out
 from agent.providers.resolve import Resolved
+from agent.shapes import Classes, Usages
 from agent.tree import Inventory, Provider, ProviderTree
-
-Named = Mapping[str, frozenset[str]]
-"""{provider uuid: classes}"""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
     """What was in use, of the classes in `matters`, when placement was told what is left."""
 
-    matters: Named = field(default_factory=dict)
-    amounts: Amounts = field(default_factory=dict)
+    matters: Classes = field(default_factory=dict)
+    amounts: Usages = field(default_factory=dict)
 
     @classmethod
-    def of(cls, resolved: Resolved, used: Amounts) -> "Use":
+    def of(cls, resolved: Resolved, used: Usages) -> "Use":
         """`used` {provider uuid: {class: in use, by whomever}}."""
         matters = dict(_once(resolved))
         for uuid, ways in resolved.ways.items():
             matters[uuid] = matters.get(uuid, frozenset()).union(*ways)
         return cls(matters, _of(used, matters))
 
-    def changed(self, used: Amounts) -> bool:
+    def changed(self, used: Usages) -> bool:
         """Whether placement must be told anew what is left."""
         return _of(used, self.matters) != self.amounts
 
 
 def reserved(
-    resolved: Resolved, current: ProviderTree, used: Amounts, moves: Collection[MoveInstruction] = ()
+    resolved: Resolved, current: ProviderTree, used: Usages, moves: Collection[MoveInstruction] = ()
 ) -> Resolved:
     """`resolved` with what must be reserved in its tree; `current` is what placement has.
 
@@ -62,7 +60,7 @@ def reserved(
     return replace(resolved, tree=tree, ways=ways, problems=tuple(told))
 
 
-def _reconfigured(resolved: Resolved, used: Amounts, moves: Collection[MoveInstruction]) -> WaysOf:
+def _reconfigured(resolved: Resolved, used: Usages, moves: Collection[MoveInstruction]) -> WaysOf:
     moving = {(move.from_resource_provider, name) for move in moves for name in move.moved_resources}
     found = {}
     for uuid, units in resolved.units.items():
@@ -78,7 +76,7 @@ def _reconfigured(resolved: Resolved, used: Amounts, moves: Collection[MoveInstr
     return found
 
 
-def _once(resolved: Resolved) -> Named:
+def _once(resolved: Resolved) -> Classes:
     """The classes of devices for one-time use."""
     return {
         uuid: frozenset(exact)
@@ -87,7 +85,7 @@ def _once(resolved: Resolved) -> Named:
     }
 
 
-def _of(used: Amounts, matters: Named) -> Amounts:
+def _of(used: Usages, matters: Classes) -> Usages:
     found = {
         uuid: {name: amount for name, amount in used.get(uuid, {}).items() if amount and name in classes}
         for uuid, classes in matters.items()

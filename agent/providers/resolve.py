@@ -18,6 +18,7 @@ import os_traits
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import DriverDataError, StateError
+from agent.shapes import Units, UnitsToMake
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
 _CUSTOM = pattern(r"CUSTOM_[A-Z0-9_]+")
@@ -106,11 +107,11 @@ class Resolved:
     tree: ProviderTree
     owned: Owned
     devices: Mapping[str, str]
-    units: Mapping[str, Mapping[str, tuple[str, ...]]]
+    units: Units
     problems: tuple[str, ...] = ()
     cells: Mapping[str, int] = field(default_factory=dict)
     ways: Mapping[str, tuple[frozenset[str], ...]] = field(default_factory=dict)
-    to_make: Mapping[str, Mapping[str, Mapping[str, Mapping[str, str]]]] = field(default_factory=dict)
+    to_make: UnitsToMake = field(default_factory=dict)
 
 
 def resolve(description: Description, current: ProviderTree, owned: Owned, root_uuid: str) -> Resolved:

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 
 from agent.errors import ApplyError
 from agent.providers.plan import DeleteInventories, Plan, PutInventories
+from agent.shapes import Holders
 from agent.tree import Inventory, Provider, ProviderTree
 
 NAMED_MAX = 3
-
-Holders = Mapping[str, Mapping[str, int]]
-"""{consumer uuid: {class: amount}} on one provider."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,11 @@
 """Who holds what, read again only where the generation says that somebody wrote."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 from agent.placement.client import PlacementClient
+from agent.shapes import Held, Holders
 from agent.tree import Provider, ProviderTree
-
-Holders = Mapping[str, Mapping[str, int]]
-"""{consumer uuid: {class: amount}} on one provider."""
-
-Held = Mapping[str, Holders]
-"""{provider uuid: its holders}"""
 
 
 class AllocationCache:

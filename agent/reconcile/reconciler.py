@@ -26,20 +26,20 @@ from agent.errors import (
 )
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
-from agent.providers.exclusive import Amounts
 from agent.providers.overuse import overused
 from agent.providers.plan import Operation, Plan, plan
 from agent.providers.provider_config import ProviderConfig
 from agent.providers.reserved import Use, reserved
 from agent.providers.resolve import Owned, Resolved, recognised, resolve
 from agent.providers.retained import Kept, going, keep_held
-from agent.reconcile.allocation_cache import AllocationCache, Held, SharingProviders
+from agent.reconcile.allocation_cache import AllocationCache, SharingProviders
 from agent.reconcile.pass_report import PassReport, sentence_of
 from agent.reconcile.provider_config import Laying
 from agent.reconcile.reshape_request import Preview, preview
 from agent.reconcile.reshape_runner import Exact, Goal, ReshapeRunner
 from agent.reconcile.tree_cache import TreeCache
 from agent.reshape.stage import staged
+from agent.shapes import Held, Units, Usages
 from agent.tree import ProviderTree
 
 ATTEMPTS_MAX = 3
@@ -66,14 +66,14 @@ class Tracker(Protocol):
         self,
         tree: ProviderTree,
         held: Held,
-        units: Mapping[str, Mapping[str, tuple[str, ...]]],
+        units: Units,
         layout: Layout | None = None,
         vacated: Vacated | None = None,
     ) -> None: ...
 
     def vacated(self) -> Vacated: ...
 
-    def in_use(self) -> Amounts: ...
+    def in_use(self) -> Usages: ...
 
 
 class Reconciler:
@@ -292,7 +292,7 @@ class Reconciler:
         return current
 
     def _understood(
-        self, said: Description, current: ProviderTree, used: Amounts
+        self, said: Description, current: ProviderTree, used: Usages
     ) -> tuple[Description, Resolved]:
         """What the driver says, with what the operator adds; and what follows from it."""
         laid = self._laying.over(said, current)

@@ -1,6 +1,6 @@
 """Reshapes on demand: what asking for one would do, and doing it, in the daemon and offline alike."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,10 +12,8 @@ from agent.reconcile.reshape_runner import Goal, ReshapeRunner
 from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Relocation
+from agent.shapes import Usages
 from agent.tree import ProviderTree
-
-Used = Mapping[str, Mapping[str, int]]
-"""{provider uuid: {class: amount in use}}"""
 
 WHY = "a reshape that was asked for"
 
@@ -41,8 +39,8 @@ class Preview:
 
     before: ProviderTree
     after: ProviderTree
-    used_before: Used
-    used_after: Used
+    used_before: Usages
+    used_after: Usages
     moves: tuple[MoveInstruction, ...]
     relocations: tuple[Relocation, ...]
     refused: str | None
@@ -112,7 +110,7 @@ def ask(
     return tuple(receipt for receipt in withholding.receipts() if receipt.id not in known)
 
 
-def _used_after(used: Used, relocations: Iterable[Relocation], tree: ProviderTree) -> Used:
+def _used_after(used: Usages, relocations: Iterable[Relocation], tree: ProviderTree) -> Usages:
     after = {each.uuid: dict(used.get(each.uuid, {})) for each in tree}
     for each in relocations:
         for change, (uuid, name) in zip((-each.amount, each.amount), each.slots, strict=True):

@@ -16,7 +16,7 @@ from random import SystemRandom
 from typing import Protocol
 from uuid import uuid4
 
-from agent.claims.claim import Allocations, Claim
+from agent.claims.claim import Claim
 from agent.driver import Description, Guest, MoveInstruction
 from agent.errors import (
     ClaimConflict,
@@ -37,6 +37,7 @@ from agent.reshape.plan import plan_reshape, touched
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
 from agent.reshape.stage import due_moves, moving_slots, staged, still_held, with_stand_ins, without_sources
 from agent.reshape.types import Instruction, Reshape, instructions, inventory_at, new_classes
+from agent.shapes import Allocations, Holders, Units
 from agent.tracker.late_answers import LATE_S, may_come_late
 from agent.tree import ProviderTree
 
@@ -44,8 +45,7 @@ ROUNDS_MAX = 24
 PAUSE_MAX_S = 0.2
 SUSPECT_EVERY = 3
 
-Units = Mapping[str, Mapping[str, tuple[str, ...]]]
-Sight = tuple[dict[str, int], dict[str, Mapping[str, Mapping[str, int]]], dict[str, ConsumerAllocations]]
+Sight = tuple[dict[str, int], dict[str, Holders], dict[str, ConsumerAllocations]]
 """({provider: generation}, {provider: {consumer: {class: amount}}}, {mover: all that it holds})"""
 _JITTER = SystemRandom()
 
@@ -167,7 +167,7 @@ class ReshapeRunner:
 
     def _held_on_sources(
         self, moves: Iterable[MoveInstruction], current: ProviderTree, desired: ProviderTree
-    ) -> dict[str, Mapping[str, Mapping[str, int]]]:
+    ) -> dict[str, Holders]:
         """Who holds what on both ends of the moves whose source still has something of what moves."""
         ends: set[str] = set()
         for move in moves:

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agent import log
-from agent.claims.ledger import Held
 from agent.durable.files import write_atomically
 from agent.errors import UsageError
 from agent.json_checks import read_object
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transfer.content import Content
 from agent.placement.transfer.document import from_document, to_document
+from agent.shapes import Held
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)

@@ -16,8 +16,8 @@ was made to leave, a consumer that is cut short, and the same units listed twice
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from agent.claims.claim import Allocations
 from agent.reshape.types import Instruction, Reshape, Slot, inventory_at, name_of, slots_of, total_at
+from agent.shapes import Allocations
 from agent.tree import ProviderTree
 
 DRIFT = 32

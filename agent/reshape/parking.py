@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from agent.driver import MoveInstruction
 from agent.providers.resolve import Owned, OwnedProvider
-from agent.reshape.stage import Held
 from agent.reshape.types import Instruction, Slot, instructions, inventory_at, total_at
+from agent.shapes import Held
 from agent.tree import ProviderTree
 
 

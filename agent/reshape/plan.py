@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agent.claims.claim import Allocations
 from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
 from agent.reshape.bundles import Bundle, bundles
@@ -31,6 +30,7 @@ from agent.reshape.types import (
     name_of,
     slots_of,
 )
+from agent.shapes import Allocations
 from agent.tree import Inventory, ProviderTree
 
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.claims.claim import Allocations
 from agent.driver import MoveInstruction
 from agent.json_checks import read_list, read_object, read_text, read_uuid, read_whole
 from agent.providers.resolve import Owned, OwnedProvider
 from agent.reshape.plan import inverse_moves
 from agent.reshape.types import Instruction, Relocation, Reshape, Slot, inventory_at
+from agent.shapes import Allocations
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
 Slots = Mapping[Slot, Inventory | None]

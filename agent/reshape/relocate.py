@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from agent.claims.claim import Allocations, Claim, Units
+from agent.claims.claim import Claim
 from agent.driver import Guest
 from agent.moves.states import Move, claims_of
 from agent.reshape.types import Relocation, Slot, allocations_of, slots_of
+from agent.shapes import Allocations, Units
 
 
 @dataclass(frozen=True, slots=True)

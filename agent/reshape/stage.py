@@ -10,14 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agent.claims.claim import Allocations
 from agent.driver import MoveInstruction
 from agent.reshape.laws import exchanges_of
 from agent.reshape.types import Instruction, Slot, instructions, inventory_at, total_at
+from agent.shapes import Allocations, Held
 from agent.tree import Inventory, Provider, ProviderTree
-
-Held = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""{provider uuid: {consumer uuid: {class: amount}}}"""
 
 
 def due_moves(

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agent.claims.claim import Allocations
 from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
 from agent.providers.plan import CUSTOM
-from agent.tree import Inventory, ProviderTree
+from agent.shapes import Allocations
+from agent.tree import InventoriesByProvider, Inventory, ProviderTree
 
 
 class Slot(NamedTuple):
@@ -59,7 +59,7 @@ class Reshape:
     `inventories` {provider uuid: its whole new inventory}; `allocations` {consumer uuid: its whole new set}.
     """
 
-    inventories: Mapping[str, Mapping[str, Inventory]]
+    inventories: InventoriesByProvider
     allocations: Mapping[str, Allocations]
     relocations: tuple[Relocation, ...]
 

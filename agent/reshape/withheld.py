@@ -16,7 +16,7 @@ from agent.reshape.receipt import Receipt
 from agent.reshape.types import Slot, inventory_at
 from agent.tree import ProviderTree
 
-Named = tuple[str, str]
+NamedSlot = tuple[str, str]
 """(provider name, class)"""
 
 
@@ -69,7 +69,7 @@ class Withheld:
             desired = receipt.restored(desired)
         return desired
 
-    def _kept(self, description: Description) -> tuple[set[Named], set[Named]]:
+    def _kept(self, description: Description) -> tuple[set[NamedSlot], set[NamedSlot]]:
         """The slots that the units left, and those that they have come to, or would from there."""
         kept = {slot for receipt in self.receipts for slot in receipt.source_slots}
         beyond = {slot for receipt in self.receipts for slot in receipt.target_slots}
@@ -87,11 +87,11 @@ class Withheld:
             beyond |= more
 
 
-def _key(move: MoveInstruction) -> Named:
+def _key(move: MoveInstruction) -> NamedSlot:
     return move.from_resource_provider, move.to_resource_provider
 
 
-def _without(move: MoveInstruction, kept: set[Named]) -> MoveInstruction:
+def _without(move: MoveInstruction, kept: set[NamedSlot]) -> MoveInstruction:
     source = move.from_resource_provider
     moved = {name: amount for name, amount in move.moved_resources.items() if (source, name) not in kept}
     return move if len(moved) == len(move.moved_resources) else replace(move, moved_resources=moved)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
-from agent.claims.claim import Allocations, Claim, ClaimState, Units
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.request import ClaimRequest
 from agent.cpuset import format_cpu_set
@@ -13,6 +13,7 @@ from agent.errors import UnknownConsumer
 from agent.moves.states import Move
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import name_of
+from agent.shapes import Allocations, Units
 from agent.status.overview import Overview
 from agent.tree import Provider
 

@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import Any
 
 from agent.audit.finding import Finding
-from agent.claims.claim import Allocations, Claim
-from agent.claims.fit import Amounts, FreeUnits
+from agent.claims.claim import Claim
 from agent.driver import Guest
 from agent.moves.states import Move
+from agent.shapes import Allocations, Units, Usages
 from agent.status.condition import Fault
 from agent.tree import ProviderTree
 
@@ -51,8 +51,8 @@ class Overview:
     passed_at: float | None = None
     audited_at: float | None = None
     tree: ProviderTree = field(default_factory=ProviderTree)
-    used: Amounts = field(default_factory=dict)
-    offered: FreeUnits = field(default_factory=dict)
+    used: Usages = field(default_factory=dict)
+    offered: Units = field(default_factory=dict)
     guests: tuple[Guest, ...] = ()
     claims: Mapping[str, Claim] = field(default_factory=dict)
     others: Mapping[str, Allocations] = field(default_factory=dict)

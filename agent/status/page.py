@@ -15,10 +15,10 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from agent.claims.claim import Allocations, Units
 from agent.moves.states import Move
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import name_of
+from agent.shapes import Allocations, Units
 from agent.state.journal import Event
 from agent.status.overview import Overview
 from agent.tree import Provider

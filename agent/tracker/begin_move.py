@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from agent.backoff import pause
-from agent.claims.claim import Allocations, Claim, ClaimState, Fit
+from agent.claims.claim import Claim, ClaimState, Fit
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import amounts as told_amounts
 from agent.claims.refusal import called, does_not_fit, not_covered, refused_by_placement
@@ -27,6 +27,7 @@ from agent.moves.live_migratable import check_can_move_live
 from agent.moves.ownership import Parts, Standing, handed, owned_form, parts, standing
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveState, MoveStep, held_request
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.shapes import Allocations
 from agent.tracker.claim_attempt import expected_generation
 from agent.tracker.late_answers import may_come_late
 from agent.tracker.register import Register

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from agent.backoff import pause
-from agent.claims.claim import Allocations, Claim, ClaimState, ClaimStep, Shortfall
+from agent.claims.claim import Claim, ClaimState, ClaimStep, Shortfall
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import called, does_not_fit, not_covered
 from agent.errors import (
@@ -22,6 +22,7 @@ from agent.errors import (
 )
 from agent.moves.ownership import owned_form, parts
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.shapes import Allocations
 from agent.tracker.late_answers import may_come_late
 from agent.tracker.register import Register
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from agent import log
 from agent.backoff import pause
-from agent.claims.claim import Allocations
 from agent.errors import (
     ClaimConflict,
     PlacementConflict,
@@ -19,6 +18,7 @@ from agent.errors import (
 from agent.moves.ownership import Standing, ending, overtaken, parts, standing, took_over, undecided
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.shapes import Allocations
 from agent.tracker.follow_moves import holder
 from agent.tracker.register import Register
 

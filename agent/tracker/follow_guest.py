@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from agent.claims.claim import Allocations, Claim, ClaimState, ClaimStep
+from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.claims.refusal import called, does_not_fit
 from agent.errors import ClaimConflict, PlimsollError
 from agent.placement.client import PlacementClient
+from agent.shapes import Allocations
 from agent.tracker.register import Register
 from agent.tracker.turns import Turns
 

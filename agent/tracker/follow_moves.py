@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from agent import log
-from agent.claims.claim import Allocations, Claim, ClaimState, ClaimStep
+from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.errors import ClaimConflict, UnknownConsumer
 from agent.moves.ownership import Holder, may_be_migration, pairs, took_over
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.shapes import Allocations
 from agent.tracker.register import Register
 
 LOG = log.get(__name__)

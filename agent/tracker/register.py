@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from agent.claims.claim import TRANSITIONS, Allocations, Claim, ClaimState, ClaimStep
-from agent.claims.fit import Amounts, FreeUnits, ProviderIndex
-from agent.claims.ledger import Held, Ledger, Vacated
+from agent.claims.claim import TRANSITIONS, Claim, ClaimState, ClaimStep
+from agent.claims.fit import ProviderIndex
+from agent.claims.ledger import Ledger, Vacated
 from agent.claims.numa.host_cells import HostCells, Layout
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.pci_alias import Aliases, as_asked, with_devices
@@ -15,6 +15,7 @@ from agent.moves.states import TRANSITIONS as TRANSITIONS_OF_MOVES
 from agent.moves.states import Move, MoveKind, MoveStep, claims_of
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import ExactUnits, follow
+from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, Journal, Written
 from agent.tree import ProviderTree
 
@@ -32,8 +33,8 @@ class Picture:
     """
 
     tree: ProviderTree
-    used: Amounts
-    offered: FreeUnits
+    used: Usages
+    offered: Units
     claims: Mapping[str, Claim]
     others: Mapping[str, Allocations]
     moves: tuple[Move, ...]
@@ -68,7 +69,7 @@ class Register:
         self,
         tree: ProviderTree,
         held: Held,
-        units: FreeUnits,
+        units: Units,
         layout: Layout | None,
         vacated: Vacated | None,
     ) -> None:

@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from agent import log
 from agent.backoff import Backoff
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, explained
-from agent.claims.fit import Amounts, FreeUnits, check_placeable
-from agent.claims.ledger import Held, Vacated
+from agent.claims.fit import check_placeable
+from agent.claims.ledger import Vacated
 from agent.claims.numa.host_cells import Layout
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import holds_other, is_late
@@ -31,6 +31,7 @@ from agent.moves.states import Move, MoveKind, MoveRole, is_moving
 from agent.placement.client import PlacementClient
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import ExactUnits
+from agent.shapes import Held, Units, Usages
 from agent.state.journal import Journal
 from agent.tracker.claim_attempt import ClaimAttempt
 from agent.tracker.delivery import DELIVERED_MAX, Delivery
@@ -104,7 +105,7 @@ class ResourceTracker:
         self,
         tree: ProviderTree,
         held: Held,
-        units: FreeUnits,
+        units: Units,
         layout: Layout | None = None,
         vacated: Vacated | None = None,
     ) -> None:
@@ -121,7 +122,7 @@ class ResourceTracker:
         with self._lock:
             return self._register.ledger.vacated
 
-    def in_use(self) -> Amounts:
+    def in_use(self) -> Usages:
         """{provider uuid: {class: in use, by whomever}}"""
         with self._lock:
             return {uuid: dict(amounts) for uuid, amounts in self._register.ledger.used.items()}
@@ -354,7 +355,7 @@ class ResourceTracker:
                 turns.enter_context(self._turns.of(consumer))
             yield
 
-    def follow(self, receipt: Receipt, units: FreeUnits, guests: Collection[Guest]) -> None:
+    def follow(self, receipt: Receipt, units: Units, guests: Collection[Guest]) -> None:
         """The reshape is done: claims and moves go to their new places, on disk together with its receipt.
 
         The caller is `standing` on what moved. Raises StateError: then all is as it was.

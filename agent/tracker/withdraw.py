@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from agent.backoff import pause
-from agent.claims.claim import Allocations, Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState
 from agent.errors import PlacementConflict, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.shapes import Allocations
 from agent.tracker.claim_attempt import is_of
 from agent.tracker.register import Register
 

@@ -14,7 +14,7 @@ from agent.errors import DriverDataError, SettingsError
 
 MIB_PER_GIB = 1024
 
-Inventories = dict[str, DescribedInventory]
+InventoriesByClass = dict[str, DescribedInventory]
 """{resource class: inventory}"""
 
 
@@ -50,7 +50,7 @@ def split_cpus(online: frozenset[int], settings: HostSettings) -> tuple[frozense
     return (frozenset() if dedicated else online), dedicated
 
 
-def cpu_inventories(shared: int, dedicated: int, reserved: int, settings: HostSettings) -> Inventories:
+def cpu_inventories(shared: int, dedicated: int, reserved: int, settings: HostSettings) -> InventoriesByClass:
     """VCPU and PCPU; `reserved` CPUs are taken from the shared, the dedicated are never overcommitted."""
     found = {}
     if shared:
@@ -65,7 +65,7 @@ def cpu_inventories(shared: int, dedicated: int, reserved: int, settings: HostSe
     return found
 
 
-def memory_inventory(memory_mb: int, reserved_mb: int, settings: HostSettings) -> Inventories:
+def memory_inventory(memory_mb: int, reserved_mb: int, settings: HostSettings) -> InventoriesByClass:
     """MEMORY_MB, in MiB."""
     if memory_mb <= 0:
         return {}
@@ -79,7 +79,7 @@ def memory_inventory(memory_mb: int, reserved_mb: int, settings: HostSettings) -
     }
 
 
-def disk_inventory(disk_gb: int, settings: HostSettings) -> Inventories:
+def disk_inventory(disk_gb: int, settings: HostSettings) -> InventoriesByClass:
     """DISK_GB, in GiB; the reserved MiB are rounded up to whole GiB."""
     if disk_gb <= 0:
         return {}

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from agent.api.operations import Usages
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
@@ -17,6 +16,7 @@ from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan, PutTraits
 from agent.reconcile.reshape_request import Preview
 from agent.reshape.receipt import Receipt
+from agent.shapes import Usages
 from agent.state.journal import Event
 from agent.status.condition import HostState
 from agent.status.explain import ExplainSources, explain

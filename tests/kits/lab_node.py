@@ -45,7 +45,7 @@ sys.exit(answer.status >= 400)
 Prepare = Callable[..., "list[Node]"]
 """`prepare(count, vf_mode)`: nodes with the agent installed, stopped, and nothing remembered."""
 
-Units = dict[str, list[tuple[str, str, str]]]
+GuestUnits = dict[str, list[tuple[str, str, str]]]
 """{guest's name: [(class, unit, device)], sorted}"""
 
 
@@ -67,7 +67,7 @@ class Truth:
     """
 
     totals: dict[str, dict[str, int]]
-    guests: Units
+    guests: GuestUnits
     states: dict[str, str]
     mdevs: dict[str, str]
     functions: dict[str, list[str]]
@@ -327,7 +327,7 @@ class Node:
         """{uuid: provider}"""
         return {each["uuid"]: each for each in self.json("plimsoll -o json tree")["resource_providers"]}
 
-    def units(self) -> Units:
+    def units(self) -> GuestUnits:
         """What the guests use, as the agent sees it."""
         return {
             each["name"]: sorted(

@@ -16,6 +16,7 @@ from agent.moves.states import Move, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
 from agent.reconcile.allocation_cache import SharingProviders
+from agent.shapes import Units
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Provider, ProviderTree
 from kits.placements import Placement, usual_placement
@@ -46,7 +47,7 @@ SMALL = {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 200, "SRIOV_NET_VF"
 """Its disk fits into the pool only."""
 
 
-def units_of(name: str) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+def units_of(name: str) -> Units:
     return {
         uuid_of(name): {"PCPU": tuple(f"{name}{number}" for number in range(4))},
         uuid_of(f"{name}-nic"): {"SRIOV_NET_VF": (f"{name}:vf0", f"{name}:vf1")},

@@ -9,8 +9,8 @@ cells. The first way that holds is taken.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from agent.claims.claim import Allocations, Fit, Shortfall
-from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, FreeUnits, Stock, first_units, slots_of
+from agent.claims.claim import Fit, Shortfall
+from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, Stock, first_units, slots_of
 from agent.claims.numa.affinity import Affinity
 from agent.claims.numa.cell_fit import KIB_PER_MIB, Misfit, Pairs, PlacedCell
 from agent.claims.numa.guest_cells import guest_cells, page_sizes, thread_policy
@@ -18,6 +18,7 @@ from agent.claims.numa.host_cells import CELL_CLASSES, CellStock, HostCells
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.shortfalls import shortfalls
 from agent.device_names import is_page_class, page_class
+from agent.shapes import Allocations, Units
 from agent.tree import Provider, ProviderTree
 
 UNTOLD = "the host has not told its NUMA cells yet"
@@ -101,7 +102,7 @@ def cell_amounts(
     return found
 
 
-def pinned_first(units: FreeUnits, placed: Sequence[PlacedCell], host: HostCells) -> FreeUnits:
+def pinned_first(units: Units, placed: Sequence[PlacedCell], host: HostCells) -> Units:
     """The same units, those of the chosen CPUs before all others."""
     providers = {cell.id: cell.provider for cell in host.cells}
     chosen: dict[str, list[str]] = {}
@@ -172,7 +173,7 @@ def _explained(
     slots: Sequence[FitSlot],
     chosen: Sequence[Provider],
     placed: tuple[PlacedCell, ...],
-    units: FreeUnits,
+    units: Units,
     host: HostCells,
 ) -> Fit:
     allocations = summed(slots, chosen)

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.claims.claim import Allocations
-from agent.claims.fit_search import Makings, ProviderIndex, Stock
+from agent.claims.fit_search import ProviderIndex, Stock
 from agent.claims.numa.cell_fit import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
 from agent.device_names import page_class
 from agent.driver import Cell, Guest, Topology
 from agent.providers.exclusive import WaysOf
+from agent.shapes import Allocations, UnitsToMake
 from agent.tree import Inventory, Provider, ProviderTree
 
 CELL_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
@@ -35,7 +35,7 @@ class Layout:
     topology: Topology
     of_provider: Mapping[str, int] = field(default_factory=dict)
     ways: WaysOf = field(default_factory=dict)
-    to_make: Makings = field(default_factory=dict)
+    to_make: UnitsToMake = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

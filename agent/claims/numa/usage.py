@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from agent.claims.claim import Allocations, Claim
+from agent.claims.claim import Claim
 from agent.claims.numa.host_cells import CellStock, HostCells, charged, use_of, use_of_guests
 from agent.driver import Guest, GuestState
+from agent.shapes import Allocations
 
 CPUS = "PCPU"
 _ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})

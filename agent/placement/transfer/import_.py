@@ -16,7 +16,7 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transfer.content import CUSTOM, UNTYPED, Content, Difference, differences, same_consumer
 from agent.placement.transfer.invariants import findings
 from agent.providers.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan, same_inventories
-from agent.tree import Inventory, ProviderTree
+from agent.tree import InventoriesByProvider, Inventory, ProviderTree
 
 CONSUMERS_AT_ONCE = 50
 FORBIDDEN = 403
@@ -27,15 +27,11 @@ _CREATED = ("unknown_class", "unknown_trait")
 _SHOWN_MAX = 5
 
 
-Inventories = Mapping[str, Mapping[str, Inventory]]
-"""{provider uuid: {class: inventory}}"""
-
-
 @dataclass(frozen=True, slots=True)
 class ImportStep:
     """Consumers, with the generations that are written over, and inventories that are full with them."""
 
-    full: Inventories
+    full: InventoriesByProvider
     consumers: tuple[ConsumerAllocations, ...]
 
 
@@ -235,7 +231,7 @@ def _without_full(found: Content) -> Content:
 
 
 def _with_inventories(
-    tree: ProviderTree, known: Inventories, other: Mapping[str, Inventory] | None = None
+    tree: ProviderTree, known: InventoriesByProvider, other: Mapping[str, Inventory] | None = None
 ) -> ProviderTree:
     """The tree with the inventories in `known`, and with `other` for the rest, None: as they are."""
     return ProviderTree(

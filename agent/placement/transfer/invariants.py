@@ -9,9 +9,8 @@ import os_traits
 
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transfer.content import Content
+from agent.shapes import Usages
 from agent.tree import Inventory, Provider
-
-Amounts = Mapping[str, Mapping[str, int]]
 
 STRAINED = frozenset({"over_capacity", "outside_limits"})
 """Findings that placement itself lets happen, where inventory was changed below what is in use."""
@@ -51,8 +50,8 @@ class Evidence:
     """
 
     roots: Mapping[str, str] = field(default_factory=dict)
-    usages: Amounts = field(default_factory=dict)
-    held: Mapping[str, Amounts] = field(default_factory=dict)
+    usages: Usages = field(default_factory=dict)
+    held: Mapping[str, Usages] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
 
 
@@ -215,7 +214,7 @@ class _Check:
         for amount, uuid in sorted(held, reverse=True)[:_LARGEST_SHOWN]:
             yield f"{uuid} with {amount}"
 
-    def usages(self, said: Amounts) -> Iterator[BrokenInvariant]:
+    def usages(self, said: Usages) -> Iterator[BrokenInvariant]:
         for uuid, amounts in said.items():
             sums = self._used.get(uuid, {})
             for name in sorted({*amounts, *sums}):
@@ -229,7 +228,7 @@ class _Check:
                         f"/resource_providers/{uuid}/allocations with each consumer's GET /allocations/UUID.",
                     )
 
-    def views(self, held: Mapping[str, Amounts]) -> Iterator[BrokenInvariant]:
+    def views(self, held: Mapping[str, Usages]) -> Iterator[BrokenInvariant]:
         for uuid, consumers in held.items():
             for consumer, amounts in consumers.items():
                 own = self._content.consumers.get(consumer)

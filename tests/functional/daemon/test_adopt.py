@@ -17,11 +17,11 @@ from agent.state.journal import Journal
 A = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
 B = "5f1c44a2-1f0e-4d0e-8a89-0f8a5ce2f222"
 
-Named = Callable[[str], Settings]
+MakeSettings = Callable[[str], Settings]
 
 
 @pytest.fixture
-def named(tmp_path: Path) -> Named:
+def named(tmp_path: Path) -> MakeSettings:
     def settings(host: str) -> Settings:
         file = tmp_path / "plimsoll.conf"
         file.write_text(f"[DEFAULT]\ncompute_driver = fake\nhost = {host}\nstate_path = {tmp_path}\n")
@@ -38,7 +38,7 @@ def started(settings: Settings) -> str:
         return identity.uuid
 
 
-def test_a_lost_file_is_mended(named: Named, tmp_path: Path) -> None:
+def test_a_lost_file_is_mended(named: MakeSettings, tmp_path: Path) -> None:
     uuid = started(named("node1"))
     (tmp_path / "host_id").unlink()
     with pytest.raises(IdentityError, match=f"plimsoll adopt {uuid}"):
@@ -47,7 +47,7 @@ def test_a_lost_file_is_mended(named: Named, tmp_path: Path) -> None:
     assert started(named("node1")) == uuid
 
 
-def test_a_rename_is_confirmed(named: Named) -> None:
+def test_a_rename_is_confirmed(named: MakeSettings) -> None:
     uuid = started(named("node1"))
     with pytest.raises(IdentityError):
         started(named("node2"))
@@ -55,7 +55,7 @@ def test_a_rename_is_confirmed(named: Named) -> None:
     assert started(named("node2")) == uuid
 
 
-def test_another_uuid_is_taken_where_no_claim_is_left_behind(named: Named, tmp_path: Path) -> None:
+def test_another_uuid_is_taken_where_no_claim_is_left_behind(named: MakeSettings, tmp_path: Path) -> None:
     started(named("node1"))
     adopt(named("node1"), B.upper())
     assert started(named("node1")) == B
@@ -67,7 +67,7 @@ def test_another_uuid_is_taken_where_no_claim_is_left_behind(named: Named, tmp_p
     assert started(named("node1")) == B
 
 
-def test_not_while_the_agent_runs_and_not_without_a_uuid(named: Named, tmp_path: Path) -> None:
+def test_not_while_the_agent_runs_and_not_without_a_uuid(named: MakeSettings, tmp_path: Path) -> None:
     with closing(Journal.open(tmp_path)), pytest.raises(StateError, match="is in use"):
         adopt(named("node1"), A)
     with pytest.raises(IdentityError, match="is no uuid"):

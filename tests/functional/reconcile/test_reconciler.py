@@ -16,8 +16,8 @@ from agent.errors import DriverUnavailable, IdentityError, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
 from agent.providers.resolve import Owned
-from agent.reconcile.allocation_cache import Held
 from agent.reconcile.reconciler import Reconciler
+from agent.shapes import Held, Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 from drivers.fake import FakeDriver
 from drivers.fake.host import FakeHost, Gpu, cell
@@ -53,9 +53,7 @@ class Notebook:
     known: Mapping[str, str] = field(default_factory=dict)
     guests: Collection[Guest] = ()
     layout: Layout | None = None
-    seen: list[tuple[ProviderTree, Held, Mapping[str, Mapping[str, tuple[str, ...]]]]] = field(
-        default_factory=list
-    )
+    seen: list[tuple[ProviderTree, Held, Units]] = field(default_factory=list)
 
     def owned(self) -> Owned:
         return self.kept
@@ -76,7 +74,7 @@ class Notebook:
         self,
         tree: ProviderTree,
         held: Held,
-        units: Mapping[str, Mapping[str, tuple[str, ...]]],
+        units: Units,
         layout: Layout | None = None,
         vacated: Vacated | None = None,
     ) -> None:
@@ -86,7 +84,7 @@ class Notebook:
     def vacated(self) -> Vacated:
         return {}
 
-    def in_use(self) -> Mapping[str, Mapping[str, int]]:
+    def in_use(self) -> Usages:
         return {}
 
 

@@ -20,8 +20,8 @@ from kits.moves import World
 from kits.placements import OpenStack
 from kits.tracker import Crash, Death, fast_directory
 
-from agent.claims.claim import Allocations, Units
 from agent.claims.parse_request import ClaimRequest
+from agent.shapes import Allocations, Units
 
 BOUNDARIES_MAX = 120
 Claims = dict[str, dict[str, tuple[ClaimRequest, Allocations, Units]]]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.claim import Allocations, Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState
 from agent.errors import UsageError
 from agent.moves.move_json import move_to_json, read_move
 from agent.moves.ownership import (
@@ -36,6 +36,7 @@ from agent.moves.states import (
     claims_of,
     held_request,
 )
+from agent.shapes import Allocations
 
 INSTANCE = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 MIGRATION = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b02"

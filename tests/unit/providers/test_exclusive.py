@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.fit import Amounts, ProviderIndex, fit
+from agent.claims.fit import ProviderIndex, fit
 from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.providers.exclusive import rival, room, shared_out
+from agent.shapes import Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 WHOLE_OR_PARTS = (frozenset({"PF"}), frozenset({"VF"}))
@@ -70,7 +71,7 @@ def test_one_request_is_not_given_what_excludes_itself() -> None:
     def card(name: str) -> Provider:
         return Provider(name, name, "host", {each: Inventory(n) for each, n in CARD.items()})
 
-    def fits(request: ClaimRequest, used: Amounts, *cards: str) -> bool:
+    def fits(request: ClaimRequest, used: Usages, *cards: str) -> bool:
         tree = ProviderTree([Provider("host", "host"), *map(card, cards)])
         host = ProviderIndex.of(tree, "host", dict.fromkeys(cards, WHOLE_OR_PARTS))
         return fit(request, host, used, {}).fits

@@ -17,7 +17,7 @@ from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "00000000-0000-0000-0000-000000000001"
 DESCRIBED = {"host": ("VCPU",)}
-Held = dict[str, dict[str, dict[str, int]]]
+ByConsumer = dict[str, dict[str, dict[str, int]]]
 """{consumer: {provider: {class: amount}}}"""
 
 
@@ -40,13 +40,13 @@ def tree(vgpus: int, cards: list[int]) -> ProviderTree:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[int, list[int], list[MoveInstruction], Held]:
+def cases(draw: st.DrawFn) -> tuple[int, list[int], list[MoveInstruction], ByConsumer]:
     """A flat host that counted some more than its cards have, its cards, the moves, and who holds what."""
     cards = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     counted = sum(cards) + draw(st.integers(0, 4))
     told: list[dict[str, dict[str, int]]] = [{} for _ in cards]
     gone: dict[str, dict[str, int]] = {}
-    held: Held = {}
+    held: ByConsumer = {}
     left = counted
     for number in range(draw(st.integers(0, 6))):
         amount = draw(st.integers(1, 3))
@@ -65,21 +65,21 @@ def cases(draw: st.DrawFn) -> tuple[int, list[int], list[MoveInstruction], Held]
     return counted, cards, moves, held
 
 
-def by_provider(held: Held) -> Held:
-    found: Held = {}
+def by_provider(held: ByConsumer) -> ByConsumer:
+    found: ByConsumer = {}
     for who, places in held.items():
         for uuid, amounts in places.items():
             found.setdefault(uuid, {})[who] = amounts
     return found
 
 
-def goal(current: ProviderTree, cards: list[int], moves: list[MoveInstruction], held: Held) -> Parking:
+def goal(current: ProviderTree, cards: list[int], moves: list[MoveInstruction], held: ByConsumer) -> Parking:
     return parked(moves, DESCRIBED, current, tree(0, cards), by_provider(held))
 
 
 @given(cases())
 def test_what_is_parked_stays_and_nothing_is_due_afterwards(
-    case: tuple[int, list[int], list[MoveInstruction], Held],
+    case: tuple[int, list[int], list[MoveInstruction], ByConsumer],
 ) -> None:
     counted, cards, moves, held = case
     current = tree(counted, [0] * len(cards))
@@ -90,7 +90,7 @@ def test_what_is_parked_stays_and_nothing_is_due_afterwards(
     except ReshapeRefused:
         event("refused")
         return
-    after: Held = {
+    after: ByConsumer = {
         who: {uuid: dict(amounts) for uuid, amounts in places.items()}
         for who, places in {**held, **reshape.allocations}.items()
     }

@@ -88,7 +88,7 @@ def from_bodies(bodies: Mapping[str, Mapping[str, Any]], now: float) -> dict[str
     return {resource_class: inventories.from_body(body, now) for resource_class, body in bodies.items()}
 
 
-def _check_capacity(request: Request, wanted: inventories.Inventories) -> None:
+def _check_capacity(request: Request, wanted: inventories.InventoryRecords) -> None:
     may_be_zero = request.minor >= mv.RESERVED_MAY_BE_TOTAL
     inventories.check_capacity(request.args["uuid"], wanted, may_be_zero=may_be_zero)
 

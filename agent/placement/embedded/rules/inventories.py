@@ -19,7 +19,7 @@ from agent.placement.embedded.records import InventoryRecord, ProviderRecord
 from agent.placement.embedded.rules import providers
 from agent.placement.embedded.validation import MAX_INT
 
-Inventories = Mapping[str, InventoryRecord]
+InventoryRecords = Mapping[str, InventoryRecord]
 
 
 def from_body(body: Mapping[str, Any], now: float) -> InventoryRecord:
@@ -35,7 +35,7 @@ def from_body(body: Mapping[str, Any], now: float) -> InventoryRecord:
     )
 
 
-def check_capacity(uuid: str, inventories: Inventories, *, may_be_zero: bool) -> None:
+def check_capacity(uuid: str, inventories: InventoryRecords, *, may_be_zero: bool) -> None:
     """Refuse inventories that offer less than nothing, or (before 1.26) nothing.
 
     :raises Refused: 400
@@ -51,7 +51,7 @@ def check_capacity(uuid: str, inventories: Inventories, *, may_be_zero: bool) ->
             )
 
 
-def put_all(draft: Draft, uuid: str, generation: int | None, inventories: Inventories) -> ProviderRecord:
+def put_all(draft: Draft, uuid: str, generation: int | None, inventories: InventoryRecords) -> ProviderRecord:
     """Replace all inventories of the provider.
 
     :raises Refused: 404, 409 wrong generation, 400 unknown class, 409 a class that goes away is in use
@@ -109,7 +109,7 @@ def check_unused(state: CoreState, provider: ProviderRecord, going: set[str], pr
         )
 
 
-def _put(draft: Draft, provider: ProviderRecord, inventories: Inventories) -> ProviderRecord:
+def _put(draft: Draft, provider: ProviderRecord, inventories: InventoryRecords) -> ProviderRecord:
     provider = providers.raised(draft, provider)._replace(inventories=inventories)
     draft.put_provider(provider)
     return provider

@@ -8,7 +8,7 @@ from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.errors import CONCURRENT_UPDATE, PROVIDER_NOT_FOUND, RequestRefused
 from agent.placement.embedded.rules import allocations, inventories, providers
 
-NewInventories = Mapping[str, tuple[int, inventories.Inventories]]
+NewInventories = Mapping[str, tuple[int, inventories.InventoryRecords]]
 """{provider uuid: (generation that the client saw, all its inventories to be)}"""
 
 
