@@ -50,12 +50,12 @@ def host() -> FakeHost:
     )
 
 
-def measure(what: str, reporter: Reconciler, wire: Wire) -> None:
+def measure(what: str, reconciler: Reconciler, wire: Wire) -> None:
     wire.requests = 0
     times = []
     for _ in range(PASSES):
         started = time.perf_counter()
-        reporter.look("its interval")
+        reconciler.reconcile("its interval")
         times.append((time.perf_counter() - started) * 1000)
     print(
         f"{what}: median {statistics.median(times):.3f} ms, worst of {PASSES} {max(times):.3f} ms, "
@@ -69,15 +69,15 @@ def main() -> None:
         client = PlacementClient(wire)
         driver = Forgetful(host(), DriverSettings("node1", HostSettings()))
         journal = Journal.open(Path(directory))
-        reporter = Reconciler(driver, client, ResourceTracker(journal, client), journal, str(uuid4()))
-        first = reporter.look("the start")
+        reconciler = Reconciler(driver, client, ResourceTracker(journal, client), journal, str(uuid4()))
+        first = reconciler.reconcile("the start")
         print(
             f"first pass: {first.providers} providers, {first.operations} operations, "
             f"{wire.requests} requests, {first.duration_ms:.0f} ms"
         )
-        measure("unchanged, the very same objects", reporter, wire)
+        measure("unchanged, the very same objects", reconciler, wire)
         driver.prepare()
-        measure("unchanged, equal objects", reporter, wire)
+        measure("unchanged, equal objects", reconciler, wire)
         driver.close()
         client.close()
         journal.close()

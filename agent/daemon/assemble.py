@@ -24,10 +24,10 @@ from agent.tracker.tracker import ResourceTracker
 
 
 class Assembled(NamedTuple):
-    """`reporter` is what holds the driver: who lets go of the host closes it."""
+    """`reconciler` is what holds the driver: who lets go of the host closes it."""
 
     agent: HostAgent
-    reporter: Reconciler
+    reconciler: Reconciler
 
 
 def assemble(
@@ -50,24 +50,24 @@ def assemble(
     client = PlacementClient(MeteredTransport(transport, observer.meters))
     tracker = ResourceTracker(journal, client)
     here = place(settings.placement)
-    reporter = Reconciler(
+    reconciler = Reconciler(
         driver,
         client,
         tracker,
         journal,
         identity.uuid,
-        reshaping=ReshapeRunner(client, tracker, journal, identity.uuid),
+        reshape_runner=ReshapeRunner(client, tracker, journal, identity.uuid),
         arrive=lambda: arrive(settings.state_path, client, here, tracker.claims().values()),
         seen=TreeCache(settings.state_path, here),
         provider_config=settings.provider_config,
     )
     auditor = Auditor(
-        tracker, client, identity.uuid, reporter.guests_now, journal.devices, lambda: reporter.tree
+        tracker, client, identity.uuid, reconciler.read_guests, journal.devices, lambda: reconciler.tree
     )
     agent = HostAgent(
         settings,
         identity,
-        reporter,
+        reconciler,
         tracker,
         client,
         Condition(turned),
@@ -75,7 +75,7 @@ def assemble(
         prove=lambda: journal.remember_host(identity.uuid),
         auditor=auditor,
         observer=observer,
-        gate=Gate(tracker, client, reporter.guest_of, journal.devices),
+        gate=Gate(tracker, client, reconciler.guest_of, journal.devices),
         backoff=backoff,
     )
-    return Assembled(agent, reporter)
+    return Assembled(agent, reconciler)

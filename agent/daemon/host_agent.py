@@ -60,7 +60,7 @@ class HostAgent:
         self,
         settings: Settings,
         identity: Identity,
-        reporter: Reconciler,
+        reconciler: Reconciler,
         tracker: ResourceTracker,
         client: PlacementClient,
         condition: Condition,
@@ -74,7 +74,7 @@ class HostAgent:
         self.settings = settings
         self.condition = condition
         self._identity = identity
-        self._reporter = reporter
+        self._reconciler = reconciler
         self._tracker = tracker
         self._client = client
         self._wake = wake
@@ -88,7 +88,7 @@ class HostAgent:
         self._observer = observer
         self._seeing = AgentStatus(
             tracker,
-            reporter,
+            reconciler,
             condition,
             auditor,
             self._observer.meters,
@@ -112,13 +112,15 @@ class HostAgent:
         if self._spares_placement():
             self._wake(self._backoff.left_s())
             return
-        self._settle(self._reporter.verify(why) if self.condition.fault else self._reporter.look(why))
+        self._settle(
+            self._reconciler.verify(why) if self.condition.fault else self._reconciler.reconcile(why)
+        )
 
     def verify(self) -> None:
         """The slow pass: does placement still hold what was written there?"""
         if self._spares_placement():
             return
-        self._settle(self._reporter.verify("verification"))
+        self._settle(self._reconciler.verify("verification"))
         if self.condition.fault is None:
             self._follow_moves()
 
@@ -147,7 +149,7 @@ class HostAgent:
         self._seeing.audited()
         self._observer.audited(report)
         if report.healed:
-            self._reporter.distrust()
+            self._reconciler.invalidate()
             self._wake(AT_ONCE_S)
 
     def deliver(self) -> None:
@@ -166,17 +168,17 @@ class HostAgent:
         """Whether the tracker's lock can be had and no pass is stuck; waits for the lock."""
         self._tracker.claims()
         self._seeing.beat()
-        return self._reporter.running_s() < PASS_STUCK_S
+        return self._reconciler.running_s() < PASS_STUCK_S
 
     def use(self, settings: Settings, driver: Driver | None) -> None:
         """Go on with other settings, and another driver where they ask for one.
 
         Raises SettingsError, changing nothing, where the provider config files contradict the driver.
         """
-        self._reporter.lay(settings.provider_config)
+        self._reconciler.replace_provider_config(settings.provider_config)
         self.settings = settings
         if driver is not None:
-            self._reporter.use(driver).close()
+            self._reconciler.replace_driver(driver).close()
 
     def stopping(self) -> None:
         self.condition.stopping()
@@ -205,7 +207,7 @@ class HostAgent:
             self._wake(self._backoff.failed())
             return
         self._backoff.succeeded()
-        if self._reporter.due:
+        if self._reconciler.needs_pass:
             self._wake(AT_ONCE_S)
         if self.condition.state is not HostState.STOPPING:
             self.condition.ready(f"{self._identity.name} with {report.providers} providers; claims are open.")
@@ -218,14 +220,14 @@ class HostAgent:
             if fault is not None and fault.concern == OWN:
                 self._prove()
             if not self._recovered:
-                resolved = self._tracker.recover(self._reporter.guests or ())
+                resolved = self._tracker.recover(self._reconciler.guests or ())
                 self._recovered = True
                 if resolved:
                     LOG.info("Finished or undid what the last run left open.", fields={"claims": resolved})
             elif fault is not None and self._tracker.pending:
                 self._tracker.deliver()
             if self._last is not None:
-                self._gate.settle(self._reporter.guests or (), self._last.at)
+                self._gate.settle(self._reconciler.guests or (), self._last.at)
         except (PlacementUnavailable, StateError) as error:
             return error
         return None
@@ -240,7 +242,7 @@ class HostAgent:
             else:
                 delay_s = self._backoff.failed(told_s, busy=busy)
             self.condition.degraded(fault)
-        self._reporter.distrust()
+        self._reconciler.invalidate()
         self._wake(delay_s)
 
     def _silent(self, error: PlacementUnavailable) -> None:
@@ -288,11 +290,11 @@ class HostAgent:
         }
 
     def tree(self) -> tuple[ProviderTree, Usages]:
-        tree = self._client.read_tree(self._identity.uuid, self._reporter.tree)
+        tree = self._client.read_tree(self._identity.uuid, self._reconciler.tree)
         return tree, {each.uuid: dict(self._client.usages(each.uuid)) for each in tree if each.inventories}
 
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
-        guests = {guest.uuid: guest for guest in self._reporter.guests or ()}
+        guests = {guest.uuid: guest for guest in self._reconciler.guests or ()}
         claims = self._tracker.claims()
         return tuple((guests.get(uuid), claims.get(uuid)) for uuid in sorted({*guests, *claims}))
 
@@ -315,16 +317,16 @@ class HostAgent:
             self._fault(error)
             raise
         finally:
-            if self._reporter.due:
+            if self._reconciler.needs_pass:
                 self._wake(AT_ONCE_S)
 
     def release(self, consumer: str) -> bool:
-        if self._reporter.due:  # what is for one-time use is not to be had again
-            self._reporter.look("a device came into use")
+        if self._reconciler.needs_pass:  # what is for one-time use is not to be had again
+            self._reconciler.reconcile("a device came into use")
         with self._writing():
             released = self._tracker.release(consumer, now=not self._spares_placement())
         if not released:
-            self._reporter.distrust()
+            self._reconciler.invalidate()
             self._wake(max(AT_ONCE_S, self._backoff.left_s()))
         return released
 
@@ -333,12 +335,12 @@ class HostAgent:
             verdict = self._gate.decide(asked)
             decided(verdict.outcome)
         if verdict.outcome is Outcome.NOTED:
-            self._reporter.distrust()
+            self._reconciler.invalidate()
             self._wake(AT_ONCE_S)
         return verdict
 
     def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
-        return self._gate.claim_running(self._reporter.guests_now())
+        return self._gate.claim_running(self._reconciler.read_guests())
 
     def moves(self) -> tuple[Move, ...]:
         return tuple(sorted(self._tracker.moves().values(), key=lambda move: (move.since, move.migration)))
@@ -365,22 +367,22 @@ class HostAgent:
         return report
 
     def next_plan(self) -> Plan:
-        return self._reporter.next_plan()
+        return self._reconciler.next_plan()
 
     def preview_reshape(self, undo: str | None) -> Preview:
-        return self._reporter.preview_reshape(undo)
+        return self._reconciler.preview_reshape(undo)
 
     def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
-        reshaping = self._reporter.reshaping
-        if reshaping is None:
+        reshape_runner = self._reconciler.reshape_runner
+        if reshape_runner is None:
             raise UsageError("This agent was put together without the means to reshape.")
 
         def look(why: str) -> PassReport:
-            report = self._reporter.verify(why)
+            report = self._reconciler.verify(why)
             self._settle(report)
             return report
 
-        return ask(reshaping.withholding, look, undo)
+        return ask(reshape_runner.undone, look, undo)
 
     def configuration(self) -> dict[str, Any]:
         return describe(self.settings)

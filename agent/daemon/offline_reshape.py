@@ -20,18 +20,18 @@ from agent.tracker.tracker import ResourceTracker
 
 def preview_reshape(told: Settings, undo: str | None) -> Preview:
     """See `Reconciler.preview_reshape`. Raises StateError while the agent is running."""
-    with _reporter(told) as (reporter, _):
-        return reporter.preview_reshape(undo)
+    with _reconciler(told) as (reconciler, _):
+        return reconciler.preview_reshape(undo)
 
 
 def reshape(told: Settings, undo: str | None) -> tuple[Receipt, ...]:
     """See `agent.reconcile.reshape_request.ask`. Raises StateError while the agent is running."""
-    with _reporter(told) as (reporter, reshaping):
-        return ask(reshaping.withholding, reporter.verify, undo)
+    with _reconciler(told) as (reconciler, reshape_runner):
+        return ask(reshape_runner.undone, reconciler.verify, undo)
 
 
 @contextmanager
-def _reporter(told: Settings) -> Iterator[tuple[Reconciler, ReshapeRunner]]:
+def _reconciler(told: Settings) -> Iterator[tuple[Reconciler, ReshapeRunner]]:
     """The daemon's parts without its threads and sockets. The journal's lock keeps the daemon out."""
     with ExitStack() as stack:
         journal = stack.enter_context(closing(Journal.open(told.state_path)))
@@ -44,7 +44,7 @@ def _reporter(told: Settings) -> Iterator[tuple[Reconciler, ReshapeRunner]]:
         transport = open_transport(told.placement.kind, state_dir=told.state_path, options=unserved)
         client = stack.enter_context(closing(PlacementClient(transport)))
         tracker = ResourceTracker(journal, client)
-        reshaping = ReshapeRunner(client, tracker, journal, identity.uuid)
+        reshape_runner = ReshapeRunner(client, tracker, journal, identity.uuid)
         yield (
             Reconciler(
                 driver,
@@ -52,11 +52,11 @@ def _reporter(told: Settings) -> Iterator[tuple[Reconciler, ReshapeRunner]]:
                 tracker,
                 journal,
                 identity.uuid,
-                reshaping=reshaping,
+                reshape_runner=reshape_runner,
                 provider_config=told.provider_config,
                 arrive=lambda: arrive(
                     told.state_path, client, place(told.placement), tracker.claims().values()
                 ),
             ),
-            reshaping,
+            reshape_runner,
         )

@@ -139,7 +139,7 @@ class Service:
         )
         self._stack.callback(transport.close)
         self._observer = Recorder(meters, journal.note)
-        self._agent, reporter = assemble(
+        self._agent, reconciler = assemble(
             told,
             identity,
             journal,
@@ -149,7 +149,7 @@ class Service:
             turned=self._changed,
             wake=self._retry,
         )
-        self._stack.callback(reporter.close)
+        self._stack.callback(reconciler.close)
         self._watch(driver)
 
     def _open(self) -> None:

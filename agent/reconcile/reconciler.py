@@ -79,7 +79,7 @@ class Tracker(Protocol):
 class Reconciler:
     """Runs passes, one at a time, from whichever thread; keeps what the last good one saw.
 
-    `reshaping` does what a driver's move instructions, or an operator, ask for; without it nothing moves.
+    `reshape_runner` performs reshapes that a driver or an operator requests; without it nothing moves.
     `arrive` is called before the first write; it raises PlimsollError where nothing is to be written here.
     `seen` keeps what placement holds for the next start. `provider_config` is laid over what a driver says.
     """
@@ -92,7 +92,7 @@ class Reconciler:
         memory: ReconcilerStore,
         root_uuid: str,
         *,
-        reshaping: ReshapeRunner | None = None,
+        reshape_runner: ReshapeRunner | None = None,
         arrive: Callable[[], None] = lambda: None,
         seen: TreeCache | None = None,
         provider_config: ProviderConfig | None = None,
@@ -104,7 +104,7 @@ class Reconciler:
         self._tracker = tracker
         self._memory = memory
         self._root = root_uuid
-        self.reshaping = reshaping
+        self.reshape_runner = reshape_runner
         self._pending: ReshapeRefused | None = None
         self._arrive = arrive
         self._arrived = False
@@ -132,18 +132,18 @@ class Reconciler:
         started = self._started
         return 0.0 if started is None else self._timer() - started
 
-    def distrust(self) -> None:
+    def invalidate(self) -> None:
         """What is known of placement may be wrong: the next pass reads it again."""
         self._in_step = False
 
-    def use(self, driver: Driver) -> Driver:
+    def replace_driver(self, driver: Driver) -> Driver:
         """Describe by another driver from the next pass on; returns the one before. Waits for a pass."""
         with self._lock:
             before, self._driver = self._driver, driver
             self._description = None
             return before
 
-    def lay(self, config: ProviderConfig) -> None:
+    def replace_provider_config(self, config: ProviderConfig) -> None:
         """Lay these provider config files over the driver's word from the next pass on. Waits for a pass.
 
         Raises SettingsError, changing nothing, where they contradict what the driver describes.
@@ -153,7 +153,7 @@ class Reconciler:
                 self._in_step = False
 
     @property
-    def due(self) -> bool:
+    def needs_pass(self) -> bool:
         """Whether what placement offers must follow what has come into use, or was freed, since."""
         return bool(self._use.matters) and self._use.changed(self._tracker.in_use())
 
@@ -162,7 +162,7 @@ class Reconciler:
         """Placement's tree as the last pass knew it, which may have been one before the start."""
         return self._tree
 
-    def guests_now(self) -> tuple[Guest, ...]:
+    def read_guests(self) -> tuple[Guest, ...]:
         """What the driver sees at this moment. Raises DriverError."""
         return self._driver.guests()
 
@@ -174,7 +174,7 @@ class Reconciler:
         """Let go of the hypervisor."""
         self._driver.close()
 
-    def look(self, why: str) -> PassReport:
+    def reconcile(self, why: str) -> PassReport:
         """One pass; placement is only spoken to if the driver says something new. Does not raise."""
         return self._pass(why, reread=False)
 
@@ -194,11 +194,11 @@ class Reconciler:
 
     def preview_reshape(self, undo: str | None = None) -> Preview:
         """What asking for a reshape, or for undoing one, would do; writes nothing. Raises PlimsollError."""
-        if self.reshaping is None:
+        if self.reshape_runner is None:
             raise UsageError("This agent was put together without the means to reshape.")
         current = self._client.read_tree(self._root, self._tree)
         description, resolved = self._understood(self._driver.describe(), current, self._tracker.in_use())
-        return preview(self.reshaping, self._client, (description, current, resolved), undo)
+        return preview(self.reshape_runner, self._client, (description, current, resolved), undo)
 
     def _pass(self, why: str, reread: bool) -> PassReport:
         with self._lock:
@@ -253,16 +253,16 @@ class Reconciler:
         self._tree, self._in_step = current, False
         description, resolved = self._understood(said, current, used)
         exact = Exact(resolved.units, guests)
-        if self.reshaping is not None and self.reshaping.settle(exact):
+        if self.reshape_runner is not None and self.reshape_runner.settle(exact):
             current = self._client.read_tree(self._root, current)
             description, resolved = self._understood(said, current, used)
         goal = self._goal(description, current, resolved)
         written: list[Operation] = []
         tree, wanted, self._pending = current, goal.tree, None
-        if goal.due and self.reshaping is not None:
-            tree, self._pending = self._reshaped(self.reshaping, current, goal, resolved, exact, written)
+        if goal.due and self.reshape_runner is not None:
+            tree, self._pending = self._reshaped(self.reshape_runner, current, goal, resolved, exact, written)
             if self._pending is not None:
-                wanted = self.reshaping.reserved(tree, goal)
+                wanted = self.reshape_runner.reserved(tree, goal)
         tree = self._written(tree, wanted, goal, resolved, written)
         held = self._tell_tracker(tree, resolved, reread=reread)
         self._tree, self._description, self._use = tree, said, Use.of(resolved, used)
@@ -314,13 +314,13 @@ class Reconciler:
         return Layout(self._topology, resolved.cells, resolved.ways, resolved.to_make)
 
     def _goal(self, description: Description, current: ProviderTree, resolved: Resolved) -> Goal:
-        if self.reshaping is None:
+        if self.reshape_runner is None:
             return Goal(resolved.tree, resolved.owned)
-        return self.reshaping.goal(description, current, resolved)
+        return self.reshape_runner.goal(description, current, resolved)
 
     def _reshaped(
         self,
-        reshaping: ReshapeRunner,
+        reshape_runner: ReshapeRunner,
         current: ProviderTree,
         goal: Goal,
         resolved: Resolved,
@@ -330,12 +330,12 @@ class Reconciler:
         """The tree with what is due done; or staged, or as it was, and why."""
         tree = current
         try:
-            step = reshaping.prepare(current, goal)
+            step = reshape_runner.prepare(current, goal)
             stage = staged(current, goal.tree, goal.due, reserve=False)
             tree = self._written(current, stage, goal, resolved, written)
             closed = staged(tree, goal.tree, goal.due, reserve=True)
             self._tell_tracker(closed, resolved)
-            return reshaping.perform(current, tree, goal, step, exact), None
+            return reshape_runner.perform(current, tree, goal, step, exact), None
         except ReshapeRefused as refusal:
             return tree, refusal
 

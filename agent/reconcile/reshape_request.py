@@ -50,7 +50,7 @@ class Preview:
 
 
 def preview(
-    reshaping: ReshapeRunner,
+    reshape_runner: ReshapeRunner,
     client: PlacementClient,
     seen: tuple[Description, ProviderTree, Resolved],
     undo: str | None,
@@ -61,15 +61,15 @@ def preview(
     PlacementError, StateError.
     """
     description, current, resolved = seen
-    withholding = reshaping.withholding
-    withheld = withholding.asked(undo)
+    undone = reshape_runner.undone
+    withheld = undone.asked(undo)
     refused: str | None = None
     relocations: tuple[Relocation, ...] = ()
     goal = Goal(resolved.tree, resolved.owned)
     try:
-        goal = reshaping.goal(description, current, resolved, withheld)
+        goal = reshape_runner.goal(description, current, resolved, withheld)
         if goal.due:
-            relocations = reshaping.prepare(current, goal).reshape.relocations
+            relocations = reshape_runner.prepare(current, goal).reshape.relocations
     except ReshapeRefused as refusal:
         refused = refusal.message
     used = {each.uuid: dict(client.usages(each.uuid)) for each in current if each.inventories}
@@ -81,14 +81,14 @@ def preview(
         goal.due,
         relocations,
         refused,
-        withholding.receipts(),
-        withholding.ids(),
+        undone.receipts(),
+        undone.ids(),
         goal.parked,
     )
 
 
 def ask(
-    withholding: UndoneReshapes,
+    undone: UndoneReshapes,
     look: Callable[[str], Report],
     undo: str | None,
 ) -> tuple[Receipt, ...]:
@@ -97,17 +97,17 @@ def ask(
     Where it is refused, what was asked for is forgotten, and a second pass leaves all as it was. Where
     placement is away it stays asked for, and the loop goes on with it. Raises PlimsollError.
     """
-    before, known = withholding.ids(), {receipt.id for receipt in withholding.receipts()}
-    wanted = withholding.asked(undo)
-    withholding.keep(wanted)
+    before, known = undone.ids(), {receipt.id for receipt in undone.receipts()}
+    wanted = undone.asked(undo)
+    undone.keep(wanted)
     report = look(WHY)
     problem = report.error or report.pending
     if problem is not None:
         if wanted != before and not isinstance(problem, PlacementUnavailable | StateError):
-            withholding.keep(before)
+            undone.keep(before)
             look("a reshape that was refused")
         raise problem
-    return tuple(receipt for receipt in withholding.receipts() if receipt.id not in known)
+    return tuple(receipt for receipt in undone.receipts() if receipt.id not in known)
 
 
 def _used_after(used: Usages, relocations: Iterable[Relocation], tree: ProviderTree) -> Usages:

@@ -121,7 +121,7 @@ class ReshapeRunner:
         self._client = client
         self._tracker = tracker
         self._book = book
-        self.withholding = UndoneReshapes(book)
+        self.undone = UndoneReshapes(book)
         self._root = root
         self._clock = clock
         self._sleep = sleep
@@ -144,7 +144,7 @@ class ReshapeRunner:
         for an instruction that makes no sense; PlacementError.
         """
         description = located(description, self._tracker.claims(), self._tracker.moves())
-        kept = self.withholding.of(self.withholding.ids() if withheld is None else withheld)
+        kept = self.undone.of(self.undone.ids() if withheld is None else withheld)
         if not description.moves and not kept.receipts:
             return Goal(resolved.tree, resolved.owned)
         described = {each.name: each.inventories for each in description.providers}

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from agent.audit.auditor import Auditor
 from agent.driver import Guest
 from agent.reconcile.pass_report import PassReport
-from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reshape.receipt import Receipt
 from agent.state.journal import Event
 from agent.status.condition import Condition
@@ -55,10 +54,9 @@ class HostStatus(Protocol):
 
 
 class Reporting(Protocol):
-    """The part of `agent.reconcile.reconciler.Reporter` that is looked at."""
+    """The part of `agent.reconcile.reconciler.Reconciler` that is looked at."""
 
     guests: tuple[Guest, ...] | None
-    reshaping: ReshapeRunner | None
 
     def running_s(self) -> float: ...
 
@@ -69,7 +67,7 @@ class AgentStatus:
     def __init__(
         self,
         tracker: ResourceTracker,
-        reporter: Reporting,
+        reconciler: Reporting,
         condition: Condition,
         auditor: Auditor,
         meters: Meters,
@@ -81,7 +79,7 @@ class AgentStatus:
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tracker = tracker
-        self._reporter = reporter
+        self._reconciler = reconciler
         self._condition = condition
         self._auditor = auditor
         self._meters = meters
@@ -113,9 +111,9 @@ class AgentStatus:
                 self._condition.state,
                 self._condition.fault,
                 self._tracker.closed_reason,
-                self._last_pass() is not None and self._reporter.guests is not None,
+                self._last_pass() is not None and self._reconciler.guests is not None,
                 self._timer() - self._beaten,
-                self._reporter.running_s(),
+                self._reconciler.running_s(),
                 os.access(self._state_path, os.W_OK | os.X_OK),
                 self._state_path,
             )
@@ -136,7 +134,7 @@ class AgentStatus:
             tree=picture.tree,
             used=picture.used,
             offered=picture.offered,
-            guests=self._reporter.guests or (),
+            guests=self._reconciler.guests or (),
             claims=picture.claims,
             others=picture.others,
             moves=tuple(sorted(picture.moves, key=lambda move: (move.since, move.migration))),

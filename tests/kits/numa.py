@@ -98,14 +98,16 @@ class NumaHost:
         client = PlacementClient(self.tap)
         self.tracker = ResourceTracker(journal, client, turn_wait_s=10.0)
         root = uuid_of(self.name)
-        reshaping = ReshapeRunner(client, self.tracker, journal, root)
-        self.reporter = Reconciler(self.driver, client, self.tracker, journal, root, reshaping=reshaping)
+        reshape_runner = ReshapeRunner(client, self.tracker, journal, root)
+        self.reconciler = Reconciler(
+            self.driver, client, self.tracker, journal, root, reshape_runner=reshape_runner
+        )
         self.look()
         self.tracker.recover(self.driver.guests())
         self.tracker.open()
 
     def look(self, *, verify: bool = False) -> None:
-        report = self.reporter.verify("a test") if verify else self.reporter.look("a test")
+        report = self.reconciler.verify("a test") if verify else self.reconciler.reconcile("a test")
         assert (report.error, report.pending) == (None, None), report
 
     def restart(self) -> None:

@@ -108,7 +108,7 @@ class Stage:
         """The driver is told so; a pass, and a second one that has nothing to do."""
         self.driver.facts = facts or self.driver.facts
         self.driver.settings = replace(self.driver.settings, **settings)
-        self.world.reporter.use(self.driver)
+        self.world.reconciler.replace_driver(self.driver)
         report = self.world.again()
         assert (report.error, report.pending) == (None, None), (report.error, report.pending)
         self.world.check()

@@ -117,8 +117,10 @@ class World:
         assert isinstance(journal, TappedBook)
         self.journal = journal
         self.tracker = ResourceTracker(journal, client, turn_wait_s=5.0)
-        self.reshaping = ReshapeRunner(client, self.tracker, journal, ROOT, sleep=lambda _: None)
-        self.reporter = Reconciler(self.driver, client, self.tracker, journal, ROOT, reshaping=self.reshaping)
+        self.reshape_runner = ReshapeRunner(client, self.tracker, journal, ROOT, sleep=lambda _: None)
+        self.reconciler = Reconciler(
+            self.driver, client, self.tracker, journal, ROOT, reshape_runner=self.reshape_runner
+        )
 
     def close(self) -> None:
         self.journal.close()
@@ -133,14 +135,14 @@ class World:
         return self.again()
 
     def again(self) -> PassReport:
-        report = self.reporter.verify("a test")
+        report = self.reconciler.verify("a test")
         if report.error is None:
             self.tracker.open()
         return report
 
     def ask(self, undo: str | None = None) -> tuple[Receipt, ...]:
         """What `plimsoll reshape [--undo RECEIPT]` does."""
-        return ask(self.reshaping.withholding, self.reporter.verify, undo)
+        return ask(self.reshape_runner.undone, self.reconciler.verify, undo)
 
     # What others do, and what is
 

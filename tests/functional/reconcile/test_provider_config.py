@@ -32,8 +32,8 @@ def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
 def test_what_is_configured_is_applied_once_and_can_be_claimed(world: World) -> None:
     """Scenario 23: by name and $COMPUTE_NODE; a second pass does nothing, and asks nothing."""
     world.see(*SEEN)
-    world.reporter.lay(CONFIG)
-    report = world.reporter.look("the reload")
+    world.reconciler.replace_provider_config(CONFIG)
+    report = world.reconciler.reconcile("the reload")
     assert (report.error, report.problems) == (None, ())
     root = world.tree()[ROOT]
     assert root.inventories["CUSTOM_LICENSE"] == Inventory(4, 1, 1, MAX_UNIT, 1, 1.0)
@@ -41,8 +41,8 @@ def test_what_is_configured_is_applied_once_and_can_be_claimed(world: World) -> 
     gpu = world.tree()[world.uuid("gpu0")]
     assert gpu.inventories.keys() == {"VGPU", "CUSTOM_GPU_LICENSE"} and gpu.traits == {"CUSTOM_FAST"}
     world.tap.calls.clear()
-    world.reporter.lay(CONFIG)
-    assert world.reporter.look("its interval").operations == 0
+    world.reconciler.replace_provider_config(CONFIG)
+    assert world.reconciler.reconcile("its interval").operations == 0
     assert world.tap.calls == []
     claim = world.tracker.claim(request(CUSTOM_LICENSE=1, VGPU=1, CUSTOM_GPU_LICENSE=1)).claim
     assert claim.allocations[world.uuid("gpu0")] == {"VGPU": 1, "CUSTOM_GPU_LICENSE": 1}
@@ -52,19 +52,21 @@ def test_an_explicit_entry_beats_the_general_one_and_a_uuid_means_the_same(world
     """Scenario 23: explicit entry beats $COMPUTE_NODE."""
     world.see(*SEEN)
     own = Entry("b.yaml", "providers[0]", None, ROOT, GPU)
-    world.reporter.lay(ProviderConfig((GENERAL, own)))
+    world.reconciler.replace_provider_config(ProviderConfig((GENERAL, own)))
     assert world.again().error is None
     root = world.tree()[ROOT]
     assert root.inventories.keys() == {"VCPU", "CUSTOM_GPU_LICENSE"} and "CUSTOM_RACK_7" not in root.traits
     uuid = world.uuid("gpu0")
-    world.reporter.lay(ProviderConfig((Entry("b.yaml", "providers[0]", None, uuid, LICENSES),)))
+    world.reconciler.replace_provider_config(
+        ProviderConfig((Entry("b.yaml", "providers[0]", None, uuid, LICENSES),))
+    )
     world.again()
     assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4, "CUSTOM_LICENSE": 4}}
 
 
 def test_what_is_taken_out_of_the_file_goes_and_what_is_held_of_it_stays(world: World) -> None:
     world.see(*SEEN)
-    world.reporter.lay(CONFIG)
+    world.reconciler.replace_provider_config(CONFIG)
     world.again()
     world.hold("a", node1={"CUSTOM_LICENSE": 1})
     world.restart()
@@ -80,20 +82,20 @@ def test_what_is_taken_out_of_the_file_goes_and_what_is_held_of_it_stays(world: 
 
 def test_a_conflict_with_the_driver_is_refused_and_the_old_stays(world: World) -> None:
     world.see(*SEEN)
-    world.reporter.lay(ProviderConfig((GENERAL,)))
+    world.reconciler.replace_provider_config(ProviderConfig((GENERAL,)))
     world.again()
     wrong = Entry("b.yaml", "providers[2]", "gpu0", None, {"VGPU": DescribedInventory(9)})
     with pytest.raises(
         SettingsError, match=r"^b.yaml: providers\[2\]\.inventories\.additional: .*VGPU on gpu0"
     ):
-        world.reporter.lay(ProviderConfig((wrong,)))
+        world.reconciler.replace_provider_config(ProviderConfig((wrong,)))
     assert world.again().operations == 0
     assert world.totals() == {HOST: {"VCPU": 64, "CUSTOM_LICENSE": 4}, "gpu0": {"VGPU": 4}}
 
 
 def test_a_conflict_that_comes_with_the_hardware_is_told_and_the_rest_is_reported(world: World) -> None:
     world.see(*SEEN)
-    world.reporter.lay(CONFIG)
+    world.reconciler.replace_provider_config(CONFIG)
     world.again()
     report = world.see(host(CUSTOM_LICENSE=32), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
     (problem,) = report.problems
@@ -112,14 +114,16 @@ def test_providers_of_others_are_theirs_whatever_a_file_says(world: World) -> No
     world.raw.put_inventories(theirs, 0, bandwidth)
     before = world.tree()[theirs]
     for told in ({"name": "their provider"}, {"uuid": theirs}):
-        world.reporter.lay(ProviderConfig((Entry("a.yaml", "providers[0]", inventories=LICENSES, **told),)))
+        world.reconciler.replace_provider_config(
+            ProviderConfig((Entry("a.yaml", "providers[0]", inventories=LICENSES, **told),))
+        )
         assert world.again().error is None
         assert world.tree()[theirs] == before
 
 
 def test_a_reshape_leaves_what_is_configured_where_it_is(world: World) -> None:
     world.see(host(VGPU=4))
-    world.reporter.lay(ProviderConfig((GENERAL,)))
+    world.reconciler.replace_provider_config(ProviderConfig((GENERAL,)))
     world.again()
     world.hold("a", node1={"VGPU": 1, "CUSTOM_LICENSE": 2})
     report = world.see(

@@ -94,7 +94,7 @@ class World:
     client: PlacementClient
     driver: FakeDriver
     notebook: Notebook
-    reporter: Reconciler
+    reconciler: Reconciler
 
     def holds(self) -> ProviderTree:
         return self.client.read_tree(ROOT)
@@ -132,7 +132,7 @@ def world(placement: Placement) -> Iterator[World]:
 
 
 def test_the_first_pass_writes_the_host_and_tells_the_tracker(world: World) -> None:
-    report = world.reporter.look("the start")
+    report = world.reconciler.reconcile("the start")
     assert report.error is None
     tree = world.holds()
     assert tree == world.notebook.seen[-1][0]
@@ -148,14 +148,14 @@ def test_the_first_pass_writes_the_host_and_tells_the_tracker(world: World) -> N
 def test_nothing_new_is_no_request_and_quick(world: World, placement: Placement) -> None:
     gpus = 255 if placement.kind == "embedded" else 15
     world.driver.change(gpus=host(gpus=gpus).gpus, guests=host(guests=500).guests)
-    assert world.reporter.look("the start").error is None
+    assert world.reconciler.reconcile("the start").error is None
     assert len(world.holds()) == gpus + 1
     world.asked()
     told = len(world.notebook.seen)
     durations = []
     for _ in range(20):
         started = time.perf_counter()
-        report = world.reporter.look("its interval")
+        report = world.reconciler.reconcile("its interval")
         durations.append(time.perf_counter() - started)
     assert world.asked() == []
     assert len(world.notebook.seen) == told
@@ -164,19 +164,19 @@ def test_nothing_new_is_no_request_and_quick(world: World, placement: Placement)
 
 
 def test_an_equal_description_is_nothing_new(world: World) -> None:
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     world.asked()
     other = FakeDriver(host(), DriverSettings("node1", HostSettings()))
-    world.reporter.use(other).close()
+    world.reconciler.replace_driver(other).close()
     world.driver = other
-    assert world.reporter.look("the reload").error is None
+    assert world.reconciler.reconcile("the reload").error is None
     assert not [line for line in world.asked() if not line.startswith("GET")]
 
 
 def test_a_change_of_the_host_follows(world: World) -> None:
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     world.driver.change(disk_gb=200, gpus=host(gpus=1).gpus)
-    report = world.reporter.look("an event")
+    report = world.reconciler.reconcile("an event")
     assert report.error is None and report.changed == 2
     assert world.holds()[ROOT].inventories["DISK_GB"].total == 200
     assert len(world.holds()) == 2
@@ -185,103 +185,103 @@ def test_a_change_of_the_host_follows(world: World) -> None:
 
 def test_the_first_report_costs_few_requests(world: World) -> None:
     world.driver.change(gpus=host(gpus=20).gpus)
-    report = world.reporter.look("the start")
+    report = world.reconciler.reconcile("the start")
     assert len(world.asked()) <= 3 * report.providers + 2
 
 
 def test_one_changed_inventory_is_one_request(world: World) -> None:
     world.driver.change(gpus=host(gpus=20).gpus)
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     world.driver.change(disk_gb=200)
     world.asked()
-    assert world.reporter.look("an event").operations == 1
+    assert world.reconciler.reconcile("an event").operations == 1
     assert world.asked() == [f"PUT /resource_providers/{ROOT}/inventories"]
 
 
 def test_who_holds_what_is_known_without_asking_for_what_we_wrote_ourselves(world: World) -> None:
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     consumer = world.hold(world.holds()[ROOT], VCPU=2)
-    world.reporter.verify("verification")
+    world.reconciler.verify("verification")
     world.driver.change(disk_gb=200)
     world.asked()
-    world.reporter.look("an event")
+    world.reconciler.reconcile("an event")
     assert len(world.asked()) == 1
     assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
 
 
 def test_a_claim_in_between_is_met_and_learnt(world: World) -> None:
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     consumer = world.hold(world.holds()[ROOT], VCPU=2)
     world.driver.change(disk_gb=200)
-    assert world.reporter.look("an event").error is None
+    assert world.reconciler.reconcile("an event").error is None
     assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
     assert world.notebook.seen[-1][0] == world.holds()
 
 
 def test_verification_sees_what_others_did_and_mends_what_is_ours(world: World) -> None:
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     gpu = next(each for each in world.holds() if "VGPU" in each.inventories)
     world.client.ensure_trait("CUSTOM_ADMINS")
     generation = world.client.put_traits(gpu.uuid, gpu.generation or 0, {*gpu.traits, "CUSTOM_ADMINS"})
     world.client.put_inventories(gpu.uuid, generation, {"VGPU": Inventory(99, max_unit=99)})
     consumer = world.hold(world.holds()[ROOT], VCPU=2)
     world.asked()
-    assert world.reporter.look("its interval").sentence == "After its interval: nothing changed."
-    report = world.reporter.verify("verification")
+    assert world.reconciler.reconcile("its interval").sentence == "After its interval: nothing changed."
+    report = world.reconciler.verify("verification")
     assert report.error is None and report.changed == 1
     now = world.holds()[gpu.uuid]
     assert now.inventories["VGPU"].total == 4 and "CUSTOM_ADMINS" in now.traits
     assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
     world.asked()
-    assert world.reporter.verify("verification").operations == 0
+    assert world.reconciler.verify("verification").operations == 0
     assert len(world.asked()) == 1
 
 
 def test_a_hypervisor_that_does_not_answer_wipes_nothing(world: World) -> None:
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     before = world.holds()
     world.asked()
     world.driver.fail(1)
-    report = world.reporter.look("its interval")
+    report = world.reconciler.reconcile("its interval")
     assert isinstance(report.error, DriverUnavailable)
     assert world.asked() == [] and world.holds() == before
-    assert world.reporter.look("its interval").error is None
+    assert world.reconciler.reconcile("its interval").error is None
 
 
 def test_placement_away_is_a_state_and_the_pass_catches_up(world: World) -> None:
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     world.wire.cut_after = 0
     world.driver.change(disk_gb=300)
     for _ in range(3):
-        assert isinstance(world.reporter.look("an event").error, PlacementUnavailable)
+        assert isinstance(world.reconciler.reconcile("an event").error, PlacementUnavailable)
     world.wire.cut_after = None
-    assert world.reporter.look("the retry").error is None
+    assert world.reconciler.reconcile("the retry").error is None
     assert world.holds()[ROOT].inventories["DISK_GB"].total == 300
 
 
 def test_cut_off_after_any_request_the_next_pass_reaches_the_end(world: World) -> None:
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     total = len(world.asked())
     wanted = world.holds()
     for number in range(total):
         for provider in world.holds().bottom_up():
             world.client.delete_provider(provider.uuid)
-        reporter = Reconciler(world.driver, world.client, world.notebook, world.notebook, ROOT)
+        reconciler = Reconciler(world.driver, world.client, world.notebook, world.notebook, ROOT)
         world.wire.cut_after = number
-        assert isinstance(reporter.look("the start").error, PlacementUnavailable)
+        assert isinstance(reconciler.reconcile("the start").error, PlacementUnavailable)
         world.wire.cut_after = None
-        assert reporter.look("the retry").error is None
+        assert reconciler.reconcile("the retry").error is None
         assert world.holds() == wanted
 
 
 def test_what_is_held_of_a_class_that_goes_away_stays_and_the_rest_is_reserved(world: World) -> None:
     """Scenario 98: after a boot there are no virtual functions until something makes them again."""
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     before = world.holds()
     gpu = next(each for each in before if "VGPU" in each.inventories)
     consumer = world.hold(gpu, VGPU=1)
     world.driver.change(gpus=(), disk_gb=777)
-    report = world.reporter.look("an event")
+    report = world.reconciler.reconcile("an event")
     assert report.error is None
     (told,) = report.problems
     assert consumer in told and f"no VGPU on provider {gpu.name} any more" in told
@@ -290,24 +290,24 @@ def test_what_is_held_of_a_class_that_goes_away_stays_and_the_rest_is_reserved(w
     assert now[ROOT].inventories["DISK_GB"].total == 777, "all else is brought up to date"
     kept = now[gpu.uuid].inventories["VGPU"]
     assert (kept.total, kept.capacity) == (gpu.inventories["VGPU"].total, 1)
-    assert world.reporter.next_plan().empty
-    assert world.reporter.look("its interval").operations == 0
+    assert world.reconciler.next_plan().empty
+    assert world.reconciler.reconcile("its interval").operations == 0
     world.driver.change(gpus=host().gpus)
-    assert world.reporter.look("they are back").problems == ()
+    assert world.reconciler.reconcile("they are back").problems == ()
     assert {each.name: each.inventories.get("VGPU") for each in world.holds()} == {
         each.name: each.inventories.get("VGPU") for each in before
     }
     world.driver.change(gpus=())
-    world.reporter.look("they are gone again")
+    world.reconciler.reconcile("they are gone again")
     world.client.forget_consumer(consumer)
-    assert world.reporter.look("the release").problems == ()
+    assert world.reconciler.reconcile("the release").problems == ()
     assert len(world.holds()) == 1
 
 
 def test_a_foreign_provider_with_our_name_is_named(world: World) -> None:
     foreign = str(uuid4())
     world.client.create_provider(Provider(foreign, "node1"))
-    report = world.reporter.look("the start")
+    report = world.reconciler.reconcile("the start")
     assert isinstance(report.error, IdentityError)
     assert f"plimsoll adopt {foreign}" in report.error.message
 
@@ -315,46 +315,46 @@ def test_a_foreign_provider_with_our_name_is_named(world: World) -> None:
 def test_a_foreign_provider_with_our_name_is_taken_over_by_its_uuid(world: World) -> None:
     foreign = str(uuid4())
     world.client.create_provider(Provider(foreign, "node1"))
-    reporter = Reconciler(world.driver, world.client, world.notebook, world.notebook, foreign)
-    assert reporter.look("the start").error is None
+    reconciler = Reconciler(world.driver, world.client, world.notebook, world.notebook, foreign)
+    assert reconciler.reconcile("the start").error is None
     assert world.client.read_tree(foreign)[foreign].inventories
 
 
 def test_providers_over_capacity_are_shown_until_they_are_not(world: World) -> None:
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     gpu = next(each for each in world.holds() if "VGPU" in each.inventories)
     first, second = world.hold(gpu, VGPU=2), world.hold(gpu, VGPU=2)
     now = world.holds()[gpu.uuid]
     world.client.put_inventories(gpu.uuid, now.generation or 0, {"VGPU": Inventory(3, max_unit=4)})
     world.driver.change(gpus=tuple(replace(each, total=3) for each in host().gpus))
-    (problem,) = world.reporter.verify("verification").problems
+    (problem,) = world.reconciler.verify("verification").problems
     assert f"Provider {gpu.name} is over capacity: 4 VGPU are in use of 3" in problem
     assert first in problem and second in problem
     world.client.forget_consumer(first)
-    assert world.reporter.verify("verification").problems == ()
+    assert world.reconciler.verify("verification").problems == ()
 
 
 def test_a_lost_record_of_what_is_ours_does_not_keep_what_is_gone(world: World) -> None:
-    world.reporter.look("the start")
+    world.reconciler.reconcile("the start")
     foreign = Provider(str(uuid4()), "a network agent's", ROOT)
     world.client.create_provider(foreign)
     world.driver.change(gpus=host(gpus=1).gpus)
-    reporter = Reconciler(world.driver, world.client, world.notebook, Notebook(), ROOT)
-    assert reporter.look("the start").error is None
+    reconciler = Reconciler(world.driver, world.client, world.notebook, Notebook(), ROOT)
+    assert reconciler.reconcile("the start").error is None
     assert {each.name for each in world.holds()} == {"node1", foreign.name, "node1_pci_0000:00:00.0"}
 
 
 def test_bad_names_are_left_out_and_told(world: World) -> None:
     """Scenario 22: the rest of the tree is reported, and the error names them."""
     world.driver.change(gpus=(replace(host().gpus[0], traits=frozenset(("NO_SUCH_TRAIT",))),))
-    report = world.reporter.look("the start")
+    report = world.reconciler.reconcile("the start")
     assert report.error is None and "NO_SUCH_TRAIT" in report.problems[0]
-    assert world.reporter.look("its interval").problems == report.problems
+    assert world.reconciler.reconcile("its interval").problems == report.problems
 
 
 def test_the_next_plan_is_what_the_next_pass_does(world: World) -> None:
-    world.reporter.look("the start")
-    assert world.reporter.next_plan().empty
+    world.reconciler.reconcile("the start")
+    assert world.reconciler.next_plan().empty
     world.driver.change(disk_gb=5)
-    foreseen = world.reporter.next_plan()
-    assert world.reporter.look("an event").operations == len(foreseen.operations) == 1
+    foreseen = world.reconciler.next_plan()
+    assert world.reconciler.reconcile("an event").operations == len(foreseen.operations) == 1

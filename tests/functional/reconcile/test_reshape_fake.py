@@ -51,7 +51,7 @@ class Stage:
         self.world = world
 
     def show(self, host: FakeHost, settings: HostSettings = SHARED) -> None:
-        self.world.reporter.use(FakeDriver(host, DriverSettings(HOST, settings)))
+        self.world.reconciler.replace_driver(FakeDriver(host, DriverSettings(HOST, settings)))
         report = self.world.again()
         assert (report.error, report.pending) == (None, None), (report.error, report.pending)
         self.world.check()
@@ -144,7 +144,9 @@ def test_everything_at_once(stage: Stage) -> None:
         UsedUnit("SRIOV_NET_VF", "0000:50:01.0", "pci:0000:50:00.0"),
     )
     mine = guest("a", *units, MEMORY_MB=512)
-    stage.world.reporter.use(FakeDriver(replace(NUMA, guests=(mine,)), DriverSettings(HOST, DEDICATED)))
+    stage.world.reconciler.replace_driver(
+        FakeDriver(replace(NUMA, guests=(mine,)), DriverSettings(HOST, DEDICATED))
+    )
     for _ in range(3):
         report = stage.world.again()
         assert (report.error, report.pending) == (None, None)

@@ -132,7 +132,7 @@ def test_a_preview_shows_what_is_parked(world: World) -> None:
     world.hold("a", node1={"VGPU": 1})
     world.hold("b", node1={"VGPU": 1})
     world.driver.description = type(world.driver.description)(ONE_LEFT, (to_gpu(0, a=1), gone(b=1)))
-    preview = world.reporter.preview_reshape()
+    preview = world.reconciler.preview_reshape()
     assert preview.refused is None
     (sentence,) = preview.parked
     assert uuid_of("b") in sentence and "parked, nobody else gets it" in sentence
@@ -141,5 +141,5 @@ def test_a_preview_shows_what_is_parked(world: World) -> None:
     assert [each.consumer for each in preview.relocations] == [uuid_of("a")]
     assert preview.after[ROOT].inventories["VGPU"].total == preview.used_after[ROOT]["VGPU"] == 1
     world.again()
-    done = world.reporter.preview_reshape()
+    done = world.reconciler.preview_reshape()
     assert (done.moves, done.parked) == ((), (sentence,)), "done, it is told still"

@@ -140,7 +140,7 @@ def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(w
     world.see(*grown, moves=MOVES)
     big = world.hold("big", gpu0={"VGPU": 6})
     before = world.totals(), world.placed(big), world.placed("a")
-    preview = world.reporter.preview_reshape(receipt)
+    preview = world.reconciler.preview_reshape(receipt)
     assert preview.refused is not None and preview.relocations == ()
     with pytest.raises(ReshapeRefused, match=f"{big} holds 6 VGPU of gpu0.*free on node1: 5 VGPU"):
         world.ask(receipt)
@@ -166,7 +166,7 @@ def test_a_preview_shows_all_and_writes_nothing(world: World) -> None:
     world.driver.description = type(world.driver.description)(NESTED, MOVES)
     before = world.everything(), world.journal.reshapes(done=False)
     world.tap.calls.clear()
-    preview = world.reporter.preview_reshape()
+    preview = world.reconciler.preview_reshape()
     assert not any(call.startswith(("P", "D")) for call in world.tap.calls)
     assert (world.everything(), world.journal.reshapes(done=False)) == before
     assert preview.refused is None
@@ -177,9 +177,9 @@ def test_a_preview_shows_all_and_writes_nothing(world: World) -> None:
     assert (move.source, move.target) == (ROOT, gpu1.uuid)
     assert preview.used_before[ROOT]["VGPU"] == 1 and preview.used_after[gpu1.uuid] == {"VGPU": 1}
     world.again()
-    assert world.reporter.preview_reshape().moves == ()
+    assert world.reconciler.preview_reshape().moves == ()
     (receipt,) = world.journal.reshapes(done=True)
-    back = world.reporter.preview_reshape(receipt)
+    back = world.reconciler.preview_reshape(receipt)
     assert [(each.source, each.target) for each in back.relocations] == [(gpu1.uuid, ROOT)]
 
 

@@ -86,7 +86,7 @@ def test_a_pass_with_nothing_new_asks_nothing_and_a_verification_once_more(world
     world.see(in_rack(host()))
     world.again()
     asked(world)
-    assert world.reporter.look("its interval").operations == 0
+    assert world.reconciler.reconcile("its interval").operations == 0
     assert asked(world) == []
     world.again()
     assert asked(world) == [LIST] * 2, "one for the tree, one for what is shared"

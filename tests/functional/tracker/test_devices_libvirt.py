@@ -90,7 +90,7 @@ def test_functions_of_one_card_that_contradict_each_other_change_nothing(stage: 
     one = '{"address": "0000:41:10.2", "traits": "gold"}'
     specs = parse_device_specs((one, '{"vendor_id": "8086", "product_id": "10ca"}'))
     stage.driver.settings = replace(stage.driver.settings, devices=DeviceSettings(specs))
-    stage.world.reporter.use(stage.driver)
+    stage.world.reconciler.replace_driver(stage.driver)
     report = stage.world.again()
     assert isinstance(report.error, DriverDataError)
     assert "0000:41:10.0 and 0000:41:10.2, virtual functions of one" in report.error.message
