@@ -24,7 +24,7 @@ from agent.placement.connect import open_transport
 from agent.placement.transport import Transport
 from kits.paths import TESTS
 
-SERVER = TESTS / "integration" / "openstack_placement.py"
+SERVER = TESTS / "kits" / "openstack_placement.py"
 DATABASE = "PLIMSOLL_TEST_DATABASE"
 REMOTE_TOO = "PLIMSOLL_TEST_REMOTE"
 USUAL = "PLIMSOLL_TEST_PLACEMENT"
