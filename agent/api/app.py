@@ -10,12 +10,13 @@ from werkzeug.routing import Map, Rule
 from werkzeug.wrappers import Request, Response
 
 from agent import log
-from agent.api.handlers import ROUTES, ApiCaller, ApiResponse, ApiRoute, Call
+from agent.api.handlers import ROUTES, ApiResponse, ApiRoute, Call
 from agent.api.operations import Operations
 from agent.caller import asked_by
 from agent.config.access import Access, ApiRole
 from agent.errors import Forbidden, PlimsollError, UsageError
 from agent.http.errors import BodyTooLarge, LengthRequired, TooSlow, error_body
+from agent.http.peer import PeerCredentials, peer_credentials
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -133,16 +134,14 @@ def _handled(route: ApiRoute, call: Call, request: Request) -> ApiResponse:
         raise
 
 
-def _caller(request: Request) -> ApiCaller:
-    # cheroot writes these from SO_PEERCRED; a header would arrive as HTTP_X_REMOTE_UID.
-    try:
-        uid, gid, pid = (int(request.environ[f"X_REMOTE_{name}"]) for name in ("UID", "GID", "PID"))
-    except KeyError:
-        raise Forbidden("The kernel did not say who is asking, so nothing is allowed") from None
-    return ApiCaller(uid, gid, pid)
+def _caller(request: Request) -> PeerCredentials:
+    caller = peer_credentials(request.environ)
+    if caller is None:
+        raise Forbidden("The kernel did not name the caller's user, so nothing is allowed")
+    return caller
 
 
-def _forbidden(request: Request, caller: ApiCaller, role: ApiRole, needed: ApiRole) -> Forbidden:
+def _forbidden(request: Request, caller: PeerCredentials, role: ApiRole, needed: ApiRole) -> Forbidden:
     LOG.warning(
         "%s %s refused: uid %d (pid %d) is %s, which takes %s",
         request.method,

@@ -25,6 +25,7 @@ from agent.claims.parse_request import parse_claim
 from agent.config.access import ApiRole
 from agent.errors import UnknownConsumer, UsageError
 from agent.gate.gate import GateVerdict
+from agent.http.peer import PeerCredentials
 from agent.json_checks import read_object, read_text
 from agent.moves.states import Move
 from agent.status.host_status import HostStatus
@@ -34,20 +35,11 @@ LOG = log.get("agent.api")
 
 
 @dataclass(frozen=True, slots=True)
-class ApiCaller:
-    """The process at the other end, as the kernel knows it."""
-
-    uid: int
-    gid: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
 class Call:
     """One request, already let in: `path` and `query` by name, `body` is parsed JSON."""
 
     operations: Operations
-    caller: ApiCaller
+    caller: PeerCredentials
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
@@ -265,7 +257,7 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
     return value == "true"
 
 
-def _record(what: str, consumer: str, caller: ApiCaller, outcome: str, event: str = "") -> None:
+def _record(what: str, consumer: str, caller: PeerCredentials, outcome: str, event: str = "") -> None:
     told = {"event": event or what, "consumer": consumer, "outcome": outcome}
     LOG.info(
         "%s of %s %s, asked for by uid %d (pid %d)",

@@ -360,7 +360,7 @@ def test_what_is_no_socket_is_left_alone(host: SmallHost, tmp_path: Path) -> Non
 
 def test_a_directory_that_anybody_may_write_is_refused(host: SmallHost, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(SettingsError, match="Anybody may write"):
+    with pytest.raises(SettingsError, match="Every user may write"):
         ApiServer(host, Access.parse([], [], []), tmp_path / "api.sock").start()
 
 

@@ -1,26 +1,20 @@
-"""The addresses that the embedded core is served at, and the sockets behind them.
+"""The addresses that the embedded core is served at.
 
 127.0.0.1:8778      noauth, as on any loopback address
-unix:/run/x.sock    noauth; the file's mode (0660) says who reaches it
+unix:/run/x.sock    noauth; the file's mode (0660) limits who can connect
 [2001:db8::7]:8778  anything else needs tokens and TLS
 """
 
 from __future__ import annotations
 
-import errno
 import ipaddress
-import os
 import socket
 import ssl
-import stat
 from pathlib import Path
 from typing import NamedTuple
 
 from agent.placement.embedded.http.auth import ServeError
 
-SOCKET_MODE = 0o660
-BACKLOG = 128
-PROBE_TIMEOUT_S = 1.0
 PORT_MAX = 65535
 
 
@@ -34,18 +28,19 @@ class Bind(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
+        """True for a TCP address that only this machine can reach."""
         return self.path is None and ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         return self.path is not None or self.is_loopback
 
     @classmethod
     def parse(cls, text: str) -> Bind:
-        """`unix:PATH`, `HOST:PORT` or `[IPV6]:PORT`; a host name is looked up now, and once.
+        """From `unix:PATH`, `HOST:PORT` or `[IPV6]:PORT`; a host name is looked up now, once.
 
-        :raises DoorError: it is none of these
+        Raises ServeError where the text is none of these.
         """
         if text.startswith("unix:"):
             path = Path(text.removeprefix("unix:"))
@@ -57,49 +52,23 @@ class Bind(NamedTuple):
         host, colon, port_text = text.rpartition(":")
         if not colon or not (port_text.isascii() and port_text.isdigit()) or int(port_text) > PORT_MAX:
             raise ServeError(f"Cannot listen at {text!r}: an address is HOST:PORT, [IPV6]:PORT or unix:PATH.")
-        return cls(text, host=_looked_up(text, host.removeprefix("[").removesuffix("]")), port=int(port_text))
+        return cls(
+            text, host=_resolve_host(text, host.removeprefix("[").removesuffix("]")), port=int(port_text)
+        )
 
 
-def _looked_up(text: str, host: str) -> str:
+def _resolve_host(text: str, host: str) -> str:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ServeError(
             f"Cannot listen at {text}: the host {host!r} cannot be looked up ({error})."
         ) from error
-    return str(found[0][4][0])
-
-
-def unix_socket(path: Path) -> socket.socket:
-    """A listening socket at `path`, never wider than 0660, and never in the place of a living one.
-
-    :raises DoorError: something else is there, or the directory does not take it
-    """
-    _clear_stale(path)
-    draft = path.with_name(path.name + "~")
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        draft.unlink(missing_ok=True)
-        # The descriptor's mode, less the umask, becomes the file's: no moment in which it is wider.
-        os.fchmod(sock.fileno(), SOCKET_MODE)
-        sock.bind(str(draft))
-        draft.chmod(SOCKET_MODE)
-        sock.listen(BACKLOG)
-        draft.rename(path)  # whoever sees the path can connect
-    except OSError as error:
-        sock.close()
-        raise ServeError(
-            f"Cannot listen at {path}: {error.strerror or error}; choose a path in a directory that exists "
-            "and that this user may write."
-        ) from error
-    return sock
+    return str(addresses[0][4][0])
 
 
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 or newer, with a PEM certificate (and its chain) and its key.
-
-    :raises DoorError: the files cannot be used
-    """
+    """TLS 1.2 or newer, with a PEM certificate (and its chain) and its key. Raises ServeError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -115,23 +84,3 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 def _no_password() -> str:
     raise ValueError("the key has a passphrase")
-
-
-def _clear_stale(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise ServeError(f"Cannot listen at {path}: {error.strerror}.") from error
-    if not stat.S_ISSOCK(mode):
-        raise ServeError(
-            f"Cannot listen at {path}: it is there and is no socket; move it away or choose another path."
-        )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(PROBE_TIMEOUT_S)
-        outcome = probe.connect_ex(str(path))
-    if outcome == errno.ECONNREFUSED:
-        path.unlink(missing_ok=True)
-    elif outcome != errno.ENOENT:
-        raise ServeError(f"Cannot listen at {path}: another server does; stop it or choose another path.")

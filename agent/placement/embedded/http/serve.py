@@ -10,37 +10,34 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
-import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from io import DEFAULT_BUFFER_SIZE
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any
 
-from cheroot import server as cheroot_server
-from cheroot import wsgi
-from cheroot.makefile import StreamReader, StreamWriter
-from cheroot.ssl import Adapter
-
+from agent.http.errors import AddressInUse, ListenError, NotASocket
+from agent.http.listener import Listener, stop_all
+from agent.http.server import BoundedServer, Limits
 from agent.placement.embedded.core import Core
 from agent.placement.embedded.http.auth import Authenticator, ServeError, Tokens, noauth
-from agent.placement.embedded.http.listeners import BACKLOG, Bind, tls_context, unix_socket
+from agent.placement.embedded.http.listeners import Bind, tls_context
 from agent.placement.embedded.http.wsgi import BODY_BYTES_MAX, CoreService, WsgiApplication
 
 LOG = logging.getLogger(__name__)
 
 THREADS = 16
-KEPT_ALIVE_MAX = 512
-HEADER_BYTES_MAX = 64 * 1024
-IO_TIMEOUT_S = 10
-STOP_TIMEOUT_S = 5
-SIGNAL_LOOK_S = 1.0
+LIMITS = Limits(
+    threads=THREADS,
+    backlog=128,
+    kept_alive=512,
+    header_bytes=64 * 1024,
+    body_bytes=BODY_BYTES_MAX,
+    idle_check_interval_s=0.5,
+)
+SIGNAL_POLL_S = 1.0
 
 
 class Server:
@@ -56,12 +53,11 @@ class Server:
         tls_key: Path | None = None,
         threads: int = THREADS,
     ) -> None:
-        """Check everything that can be checked before a socket is opened.
+        """Check the addresses and files; open no socket yet.
 
-        Tokens and TLS, where given, hold for every TCP address, on loopback too. `threads` is the number of
-        requests that are answered at once at each address.
-
-        :raises DoorError: an address off loopback lacks tokens or TLS, or a file or an address cannot be used
+        Tokens and TLS, if given, apply to every TCP address, including loopback. `threads` is the number of
+        requests that each address answers at the same time. Raises ServeError where an address off loopback
+        lacks tokens or TLS, or where a file or an address cannot be used.
         """
         parsed = [Bind.parse(text) for text in binds]
         if not parsed:
@@ -72,32 +68,32 @@ class Server:
             _check_guarded(bind, tokens_file, tls_cert)
         authenticate = noauth if tokens_file is None else Tokens.read(tokens_file)
         context = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
-        self._listeners = [_Listener(core, bind, authenticate, context, threads) for bind in parsed]
+        self._binds = parsed
+        self._listeners = [_listener(core, bind, authenticate, context, threads) for bind in parsed]
 
     def start(self) -> None:
-        """Listen at every address, or at none; when this returns, requests are answered.
+        """Listen at every address; when this returns, requests are answered.
 
-        :raises DoorError: an address cannot be had
+        Raises ServeError where one address cannot be used; then nothing is served.
         """
-        # cheroot would take descriptor 3 for its socket if this were left over from whoever started us.
-        os.environ.pop("LISTEN_PID", None)
         try:
-            for listener in self._listeners:
-                listener.start()
+            for listener, bind in zip(self._listeners, self._binds, strict=True):
+                _start(listener, bind)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Let requests under way end, close, and take the socket files away; idempotent."""
-        with ThreadPoolExecutor(len(self._listeners)) as pool:  # each takes up to half a second to notice
-            for stopped in [pool.submit(listener.stop) for listener in self._listeners]:
-                stopped.result()
+        """Finish the requests under way, close, and remove the socket files; idempotent."""
+        stop_all(self._listeners)
 
     @property
     def addresses(self) -> list[str]:
-        """Where it listens, in the form of the binds; a port 0 shows as the port that was given."""
-        return [listener.address for listener in self._listeners]
+        """The addresses in the form of the binds; a configured port 0 is shown as the real port."""
+        return [
+            listener.address if bind.path is None else bind.text
+            for listener, bind in zip(self._listeners, self._binds, strict=True)
+        ]
 
     def __enter__(self) -> Server:
         self.start()
@@ -119,12 +115,10 @@ def serve(
     threads: int = THREADS,
     on_ready: Callable[[list[str]], None] | None = None,
 ) -> None:
-    """Open the state directory and serve it until SIGTERM or SIGINT. To be called on the main thread.
+    """Open the state directory and serve it until SIGTERM or SIGINT. Call this on the main thread.
 
-    `on_ready` is told the addresses, once requests are answered there.
-
-    :raises DoorError: see Server
-    :raises DatabaseError: the state directory cannot be used, see Core.open
+    `on_ready` is called with the addresses when requests are answered there. Raises ServeError as `Server`
+    does, and DatabaseError as `Core.open` does.
     """
     ended: SimpleQueue[int] = SimpleQueue()
     with _on_signals(ended), contextlib.closing(Core.open(state_dir)) as core:
@@ -132,7 +126,7 @@ def serve(
             core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key, threads=threads
         )
         with server:
-            LOG.info("Serving placement from %s at %s.", state_dir, ", ".join(server.addresses))
+            LOG.info("Serving Placement from %s at %s.", state_dir, ", ".join(server.addresses))
             if on_ready is not None:
                 on_ready(server.addresses)
             _wait(ended)
@@ -140,16 +134,16 @@ def serve(
 
 
 def _wait(ended: SimpleQueue[int]) -> None:
-    """Until a signal came; bounded looks, for one that comes just before the wait is seen after it."""
+    """Wait for a signal. The wait is bounded: a signal just before `get` does not interrupt it."""
     while True:
         with contextlib.suppress(Empty):
-            ended.get(timeout=SIGNAL_LOOK_S)
+            ended.get(timeout=SIGNAL_POLL_S)
             return
 
 
 @contextlib.contextmanager
 def _on_signals(ended: SimpleQueue[int]) -> Iterator[None]:
-    """An Event's lock is not for handlers: a second signal inside the first one would wait for itself."""
+    """Put signals into `ended`. An Event does not fit: a second signal within its handler would deadlock."""
     before = {
         number: signal.signal(number, lambda which, _: ended.put(which))
         for number in (signal.SIGTERM, signal.SIGINT)
@@ -167,154 +161,51 @@ def _check_guarded(bind: Bind, tokens_file: Path | None, tls_cert: Path | None) 
     lacking = [
         what
         for what, given in (
-            ("a token file, so that it is known who asks", tokens_file),
-            ("a TLS certificate and key, so that tokens do not travel in the clear", tls_cert),
+            ("a token file, which identifies callers", tokens_file),
+            ("a TLS certificate and key, which keep tokens secret on the network", tls_cert),
         )
         if given is None
     ]
     if lacking:
         raise ServeError(
-            f"Refusing to listen at {bind.text}: others than this machine can reach it, and it lacks "
-            f"{' and '.join(lacking)}. Give what is lacking, or listen at 127.0.0.1 or at unix:PATH."
+            f"Refusing to listen at {bind.text}: other machines can reach it, and it lacks "
+            f"{' and '.join(lacking)}. Configure that, or listen at 127.0.0.1 or at unix:PATH."
         )
 
 
-class _Listener:
-    """One cheroot server at one address."""
+def _listener(
+    core: CoreService,
+    bind: Bind,
+    authenticate: Authenticator,
+    context: ssl.SSLContext | None,
+    threads: int,
+) -> Listener:
+    is_tcp = bind.path is None
+    server = BoundedServer(
+        bind.path or (bind.host, bind.port),
+        WsgiApplication(core, authenticate if is_tcp else noauth),
+        replace(LIMITS, threads=threads),
+        name="placement",
+        json_errors=False,
+        wait_for_first_byte=True,
+        tls=context if is_tcp else None,
+    )
+    return Listener(server, f"placement at {bind.text}")
 
-    def __init__(
-        self,
-        core: CoreService,
-        bind: Bind,
-        authenticate: Authenticator,
-        context: ssl.SSLContext | None,
-        threads: int,
-    ) -> None:
-        self._bind = bind
-        self._server = _HttpServer(
-            (bind.host, bind.port) if bind.path is None else str(bind.path),
-            WsgiApplication(core, authenticate if bind.path is None else noauth),
-            numthreads=threads,
-            max=threads,
-            server_name="placement",
-            request_queue_size=BACKLOG,
-            timeout=IO_TIMEOUT_S,
-            shutdown_timeout=STOP_TIMEOUT_S,
+
+def _start(listener: Listener, bind: Bind) -> None:
+    try:
+        listener.start()
+    except AddressInUse as error:
+        remedy = "stop it or choose another path"
+        raise ServeError(f"Cannot listen at {bind.path}: {error}; {remedy}.") from error
+    except NotASocket as error:
+        remedy = "move it away or choose another path"
+        raise ServeError(f"Cannot listen at {bind.path}: {error}; {remedy}.") from error
+    except ListenError as error:
+        remedy = (
+            "choose an address of this machine that is not in use"
+            if bind.path is None
+            else "choose a path in a directory that exists and that this user may write"
         )
-        if context is not None and bind.path is None:
-            self._server.ssl_adapter = _Tls(context)
-        self._thread: threading.Thread | None = None
-        self._inode: tuple[int, int] | None = None
-
-    def start(self) -> None:
-        try:
-            self._server.prepare()
-        except OSError as error:
-            raise ServeError(
-                f"Cannot listen at {self._bind.text}: {error.strerror or error}; choose an address of this "
-                "machine that is not in use."
-            ) from error
-        if self._bind.path is not None:
-            self._inode = _inode(self._bind.path)
-        self._thread = threading.Thread(
-            target=self._server.serve, name=f"door {self._bind.text}", daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        if self._thread is None:
-            return
-        self._server.stop()
-        self._thread.join(STOP_TIMEOUT_S)
-        self._thread = None
-        if self._bind.path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                if _inode(self._bind.path) == self._inode:  # not a successor's
-                    self._bind.path.unlink()
-
-    @property
-    def address(self) -> str:
-        if self._bind.path is not None:
-            return self._bind.text
-        host, port = self._server.bind_addr[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _inode(path: Path) -> tuple[int, int]:
-    found = path.lstat()
-    return found.st_dev, found.st_ino
-
-
-class _Tls(Adapter):
-    """TLS whose handshake is made by the thread that answers, not by the one that accepts for all."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self.context = context
-
-    def bind(self, sock: socket.socket) -> socket.socket:
-        return sock
-
-    def wrap(self, sock: socket.socket) -> tuple[ssl.SSLSocket, dict[str, str]]:
-        wrapped = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        return wrapped, self.get_environ()
-
-    def get_environ(self) -> dict[str, str]:
-        return {"wsgi.url_scheme": "https", "HTTPS": "on"}
-
-    def makefile(self, sock: socket.socket, mode: str = "r", bufsize: int = DEFAULT_BUFFER_SIZE) -> Any:
-        return (StreamReader if "r" in mode else StreamWriter)(sock, mode, bufsize)
-
-
-class _Request(cheroot_server.HTTPRequest):
-    def read_request_headers(self) -> bool:
-        if not super().read_request_headers():  # type: ignore[no-untyped-call]
-            return False
-        if self.chunked_read:
-            # A length that is known beforehand is what keeps a body within its bound.
-            self.simple_response("411 Length Required", "The body must come with a Content-Length.")
-            return False
-        return True
-
-
-class _Connection(cheroot_server.HTTPConnection):
-    RequestHandlerClass = _Request
-
-    def communicate(self) -> bool:
-        """Answer one request; whether more may follow on this connection."""
-        if isinstance(self.socket, ssl.SSLSocket) and self.socket.version() is None:
-            try:
-                self.socket.do_handshake()
-            except OSError as error:  # which an SSLError is
-                LOG.info("No TLS handshake with %s: %s.", self.remote_addr, error)
-                return False
-        return bool(super().communicate())  # type: ignore[no-untyped-call]
-
-
-class _HttpServer(wsgi.Server):
-    ConnectionClass = _Connection
-    keep_alive_conn_limit = KEPT_ALIVE_MAX
-    max_request_body_size = BODY_BYTES_MAX
-    max_request_header_size = HEADER_BYTES_MAX
-
-    def process_conn(self, conn: Any) -> None:
-        if conn.last_used is None:
-            # A new connection gets a thread once it says something; silent ones keep nobody else waiting.
-            self.put_conn(conn)
-        else:
-            super().process_conn(conn)
-
-    def bind_unix_socket(self, bind_addr: str) -> socket.socket:
-        self.socket = bound = unix_socket(Path(bind_addr))
-        return bound
-
-    @staticmethod
-    def bind_socket(socket_: socket.socket, bind_addr: tuple[str, int]) -> socket.socket:
-        try:
-            socket_.bind(bind_addr)
-        except OSError:
-            socket_.close()
-            raise
-        return socket_
-
-    def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
-        LOG.log(level, "%s", msg, exc_info=traceback)
+        raise ServeError(f"Cannot listen at {bind.path or bind.text}: {error}; {remedy}.") from error

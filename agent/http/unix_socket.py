@@ -1,0 +1,83 @@
+"""Unix sockets of the agent's HTTP servers: mode 0660, and never in the place of a socket in use."""
+
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from agent import log
+from agent.http.errors import AddressInUse, ListenError, NotASocket
+
+LOG = log.get(__name__)
+
+SOCKET_MODE = 0o660
+CONNECT_TIMEOUT_S = 1.0
+
+
+def listen(path: Path, backlog: int) -> socket.socket:
+    """A socket that listens at `path`. A file that a crashed server left there is replaced.
+
+    Raises AddressInUse, NotASocket, and ListenError where the directory does not accept the file.
+    """
+    try:
+        remove_stale(path)
+        return _listen(path, backlog)
+    except OSError as error:
+        raise ListenError(str(error.strerror or error)) from error
+
+
+def _listen(path: Path, backlog: int) -> socket.socket:
+    draft = path.with_name(path.name + "~")
+    draft.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        # The file gets the descriptor's mode without the umask's bits: it is never wider than 0660.
+        os.fchmod(listener.fileno(), SOCKET_MODE)
+        listener.bind(str(draft))
+        draft.chmod(SOCKET_MODE)
+        listener.listen(backlog)
+        draft.rename(path)  # a client that sees the path can connect
+    except OSError:
+        listener.close()
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    return listener
+
+
+def remove_stale(path: Path) -> None:
+    """Remove the socket file of a server that no longer runs.
+
+    Raises AddressInUse where a server answers or may be there, NotASocket, OSError.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise NotASocket("the file there is no socket")
+    try:
+        connect(path).close()
+    except ConnectionRefusedError:
+        LOG.info("Removing the socket %s: the server that made it did not stop cleanly.", path)
+        path.unlink(missing_ok=True)
+        return
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        # Its queue is full, or this user may not open it: a server is there.
+        LOG.info("The socket %s is in use: %s.", path, error)
+    raise AddressInUse("another server listens there")
+
+
+def connect(path: Path) -> socket.socket:
+    """A connection to the server at `path`. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(CONNECT_TIMEOUT_S)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        raise
+    return connection
