@@ -47,7 +47,7 @@ def run(directory: Path, clients: int, claims: int) -> None:
         work(tracker, verb, asked, took_ms, clients)
         seconds = time.perf_counter() - started
         tell(verb, clients, claims / seconds, took_ms)
-    assert not any(client.usages(each.uuid)[name] for each in tree for name in each.inventories)
+    assert not any(client.provider_usages(each.uuid)[name] for each in tree for name in each.inventories)
     journal.close()
     client.close()
 

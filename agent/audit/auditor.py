@@ -100,7 +100,7 @@ class Auditor:
     def _look(self, *, everybody: bool) -> tuple[Truths, dict[Key, Finding]]:
         before = self._guests()
         tree = self._client.read_tree(self._root, self._known())
-        held = {each.uuid: self._client.consumers_on(each.uuid) for each in tree}
+        held = {each.uuid: self._client.provider_allocations(each.uuid).consumers for each in tree}
         truths = self._truths(before, tree, held)
         closer = suspects(truths) | self._in_turn(truths, everybody)
         judged = [self._judged(truths, consumer) for consumer in sorted(closer)]

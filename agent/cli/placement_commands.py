@@ -13,8 +13,8 @@ from agent.cli.waiting import waiting
 from agent.errors import ExitCode, SettingsError, StateError, UsageError
 
 if TYPE_CHECKING:
-    from agent.placement.transfer.content import Content
-    from agent.placement.transfer.invariants import Evidence
+    from agent.placement.transfer.invariants import ServiceEvidence
+    from agent.placement.transfer.snapshot import PlacementSnapshot
     from agent.placement.transport import Reply, Transport
 
 TOKEN = "PLIMSOLL_PLACEMENT_TOKEN"  # noqa: S105 - the name of a variable
@@ -66,27 +66,27 @@ def export(args: Namespace) -> ExitCode:
 
 
 def import_(args: Namespace) -> ExitCode:
-    from agent.placement.transfer.content import differences, strangers
     from agent.placement.transfer.document import from_text
     from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
-    from agent.placement.transfer.read import ContentClient, read_place
+    from agent.placement.transfer.read import SnapshotClient, read_counterpart
+    from agent.placement.transfer.snapshot import differences, foreign_consumers
 
     wanted = from_text(_text(args.file))
     with _transport(args) as transport:
-        client = ContentClient(transport)
-        again, evidence = read_place(client, wanted)
+        client = SnapshotClient(transport)
+        again, evidence = read_counterpart(client, wanted)
         if not client.knows_types():
             wanted = wanted.without_types()
         plan = plan_import(wanted, again, evidence.names, overwrite=args.overwrite)
         if not args.dry_run:
-            apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
-            again, _ = read_place(client, wanted)
+            apply_import(client, SnapshotClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+            again, _ = read_counterpart(client, wanted)
     if args.dry_run:
         lines = list(plan.lines()) or ["nothing to write: the target says all of it already"]
         Output(args.output).show(plan.to_json(), lambda _: lines)
         return ExitCode.DONE if plan.empty else ExitCode.DRIFT_FOUND
     left = differences(wanted, again)
-    others = strangers(wanted, again)
+    others = foreign_consumers(wanted, again)
     answer = {
         **wanted.counts(),
         "written": {"operations": plan.operations, "consumers": len(plan.consumers)},
@@ -113,13 +113,13 @@ def _imported(answer: Json, left: list[str]) -> Iterator[str]:
 
 def remove(args: Namespace) -> ExitCode:
     from agent.placement.transfer.document import from_text
-    from agent.placement.transfer.read import ContentClient, read_place
+    from agent.placement.transfer.read import SnapshotClient, read_counterpart
     from agent.placement.transfer.remove import apply_removal, plan_removal
 
     unwanted = from_text(_text(args.file))
     with _transport(args) as transport:
-        client = ContentClient(transport)
-        plan = plan_removal(unwanted, read_place(client, unwanted)[0])
+        client = SnapshotClient(transport)
+        plan = plan_removal(unwanted, read_counterpart(client, unwanted)[0])
         if not args.dry_run:
             apply_removal(client, plan)
     answer = {
@@ -153,10 +153,10 @@ def _pinged(answer: Json) -> Iterator[str]:
 
 
 def check(args: Namespace) -> ExitCode:
-    from agent.placement.transfer.invariants import findings
+    from agent.placement.transfer.invariants import broken_invariants
 
     content, evidence = _read_any(args)
-    broken = findings(content, evidence)
+    broken = broken_invariants(content, evidence)
     answer = {**content.counts(), "findings": [each.to_json() for each in broken]}
     Output(args.output).show(answer, lambda _: _checked(answer))
     return ExitCode.DRIFT_FOUND if broken else ExitCode.DONE
@@ -176,7 +176,7 @@ def _counted(answer: Json) -> str:
     return f"{answer['resource_providers']} providers and {answer['consumers']} consumers"
 
 
-def _read_any(args: Namespace) -> "tuple[Content, Evidence | None]":
+def _read_any(args: Namespace) -> "tuple[PlacementSnapshot, ServiceEvidence | None]":
     if args.file is None:
         return _read(args, with_usages=True)
     if args.state_dir or args.url or args.config_file:
@@ -186,30 +186,30 @@ def _read_any(args: Namespace) -> "tuple[Content, Evidence | None]":
     return from_text(_text(args.file)), None
 
 
-def _read(args: Namespace, *, with_usages: bool = False) -> "tuple[Content, Evidence]":
-    from agent.placement.transfer.read import ContentClient, read_service, read_state_dir
+def _read(args: Namespace, *, with_usages: bool = False) -> "tuple[PlacementSnapshot, ServiceEvidence]":
+    from agent.placement.transfer.read import SnapshotClient, read_service, read_state_dir
 
     if args.state_dir and not (args.url or args.config_file):
         return read_state_dir(args.state_dir)
     with _transport(args) as transport:
-        return read_service(ContentClient(transport), with_usages=with_usages)
+        return read_service(SnapshotClient(transport), with_usages=with_usages)
 
 
-def _read_part(args: Namespace) -> "Content":
-    from agent.placement.transfer.read import ContentClient, read_state_dir, read_trees
-    from agent.placement.transfer.remove import part
+def _read_part(args: Namespace) -> "PlacementSnapshot":
+    from agent.placement.transfer.read import SnapshotClient, read_state_dir, read_trees
+    from agent.placement.transfer.remove import select_trees
 
     if args.state_dir and not (args.url or args.config_file):
-        return part(read_state_dir(args.state_dir)[0], args.root)
+        return select_trees(read_state_dir(args.state_dir)[0], args.root)
     with _transport(args) as transport:
-        return part(read_trees(ContentClient(transport), args.root), args.root)
+        return select_trees(read_trees(SnapshotClient(transport), args.root), args.root)
 
 
 @contextmanager
 def _transport(args: Namespace) -> "Iterator[Transport]":
     """As `_opened`; a person at a terminal sees how far it is."""
     with _opened(args) as transport, waiting("asking placement") as tell:
-        yield _Counted(transport, tell)
+        yield _CountingTransport(transport, tell)
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def _opened(args: Namespace) -> "Iterator[Transport]":
         yield transport
 
 
-class _Counted:
+class _CountingTransport:
     """A transport that tells how many requests it has carried."""
 
     def __init__(self, inner: "Transport", tell: Callable[[str], None]) -> None:

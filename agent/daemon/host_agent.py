@@ -291,7 +291,9 @@ class HostAgent:
 
     def tree(self) -> tuple[ProviderTree, Usages]:
         tree = self._client.read_tree(self._identity.uuid, self._reconciler.tree)
-        return tree, {each.uuid: dict(self._client.usages(each.uuid)) for each in tree if each.inventories}
+        return tree, {
+            each.uuid: dict(self._client.provider_usages(each.uuid)) for each in tree if each.inventories
+        }
 
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
         guests = {guest.uuid: guest for guest in self._reconciler.guests or ()}

@@ -15,8 +15,8 @@ from agent.errors import (
     PlacementError,
     PlacementUnavailable,
 )
-from agent.placement.answers import DUPLICATE_NAME
 from agent.placement.client import PlacementClient
+from agent.placement.replies import DUPLICATE_NAME
 from agent.providers.plan import (
     Contents,
     CreateProvider,
@@ -171,7 +171,7 @@ class _Writer:
             each.provider: (of.generation or 0, each.after) for each, of in zip(offers, now, strict=True)
         }
         try:
-            self._named(lambda: self._client.offer(wanted))
+            self._named(lambda: self._client.reshape(wanted))
         except PlacementUnavailable:
             raise
         except PlacementError:
@@ -226,11 +226,11 @@ class _Writer:
                     name=twin.name,
                 ) from error
             self._read_again(twin.uuid)
-            return self._client.refreshed(twin)  # created by a request whose answer was lost
+            return self._client.read_provider(twin)  # created by a request whose answer was lost
 
     def _rename(self, operation: RenameProvider) -> Provider:
         try:
-            self._client.rename(operation.provider, operation.after)
+            self._client.rename_provider(operation.provider, operation.after)
         except PlacementError as error:
             if error.placement_code != DUPLICATE_NAME:
                 raise
@@ -238,7 +238,7 @@ class _Writer:
         return replace(self._providers[operation.provider], name=operation.after)
 
     def _move(self, operation: MoveProvider) -> Provider:
-        self._client.reparent(operation.provider, operation.name, operation.after)
+        self._client.reparent_provider(operation.provider, operation.name, operation.after)
         return replace(self._providers[operation.provider], parent=operation.after)
 
     def _name_taken(self, name: str) -> PlacementError | IdentityError:
@@ -268,7 +268,7 @@ class _Writer:
             if attempt > 1:
                 self._sleep(_JITTER.uniform(0, PAUSE_MAX_S))
             self._read_again(now.uuid)
-            self._providers[operation.provider] = self._client.refreshed(now)
+            self._providers[operation.provider] = self._client.read_provider(now)
             attempt += 1
 
     def _put(self, operation: Contents, wanted: Provider) -> int:

@@ -12,11 +12,11 @@ Source: https://docs.openstack.org/api-ref/placement/. Errors, for every method:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from agent.errors import PlacementConflict, PlacementError, UsageError
-from agent.placement.answers import error_of, generation_in, inventory_of, part
+from agent.placement.replies import body_member, error_of_reply, generation_of, inventory_from_json
 from agent.placement.transport import Reply, Transport
 from agent.shapes import Allocations, Holders
 from agent.tree import Inventory, Provider, ProviderTree
@@ -46,6 +46,13 @@ class ConsumerAllocations:
     consumer_type: str = "INSTANCE"
 
 
+class ProviderAllocations(NamedTuple):
+    """The allocations on one provider: its generation, and {consumer: {class: amount}}."""
+
+    generation: int
+    consumers: Holders
+
+
 class PlacementClient:
     """Placement's API for one agent. `microversion` is asked for with every call.
 
@@ -65,8 +72,8 @@ class PlacementClient:
         asked = "say which versions it speaks"
         reply = self._transport.request("GET", "/", microversion="1.0")
         if reply.status != 200:
-            raise error_of(reply, asked, full=False)
-        for version in part(reply, asked, "versions", kind=list):
+            raise error_of_reply(reply, asked, full=False)
+        for version in body_member(reply, asked, "versions", kind=list):
             if "max_version" in version:
                 return str(version["min_version"]), str(version["max_version"])
         raise PlacementError("Placement shows no microversions: check that the address is placement's.")
@@ -87,7 +94,9 @@ class PlacementClient:
         """{provider uuid: generation} of the tree that `root` is in, in one request."""
         return {provider.uuid: provider.generation or 0 for provider in self._in_tree(root)}
 
-    def sharing(self, aggregates: Iterable[str], known: Iterable[Provider] = ()) -> tuple[Provider, ...]:
+    def sharing_providers(
+        self, aggregates: Iterable[str], known: Iterable[Provider] = ()
+    ) -> tuple[Provider, ...]:
         """The providers in these aggregates, of whichever tree, that share by them; by name.
 
         One request for every AGGREGATES_MAX of them, and three more for each provider whose generation
@@ -104,12 +113,12 @@ class PlacementClient:
         return tuple(self._filled(provider, old.get(provider.uuid)) for provider in listed)
 
     def find_provider(self, *, name: str | None = None, uuid: str | None = None) -> Provider | None:
-        """The provider with that name, or that uuid, without its contents (`refreshed` reads them)."""
+        """The provider with that name, or that uuid, without its contents (`read_provider` reads them)."""
         wanted = {key: value for key, value in (("name", name), ("uuid", uuid)) if value is not None}
         found = self._providers(wanted, f"find the provider {name or uuid}")
         return found[0] if found else None
 
-    def refreshed(self, provider: Provider) -> Provider:
+    def read_provider(self, provider: Provider) -> Provider:
         """The provider with its inventories, traits, aggregates and generation as they are now.
 
         Three requests. The generation is the lowest that was seen, so that a change in between is noticed at
@@ -130,12 +139,12 @@ class PlacementClient:
         return replace(
             provider,
             inventories={
-                name: inventory_of(each)
-                for name, each in part(inventories, asked, "inventories", kind=dict).items()
+                name: inventory_from_json(each)
+                for name, each in body_member(inventories, asked, "inventories", kind=dict).items()
             },
-            traits=frozenset(part(traits, asked, "traits", kind=list)),
-            aggregates=frozenset(part(aggregates, asked, "aggregates", kind=list)),
-            generation=min(generation_in(reply, asked) for reply in bodies),
+            traits=frozenset(body_member(traits, asked, "traits", kind=list)),
+            aggregates=frozenset(body_member(aggregates, asked, "aggregates", kind=list)),
+            generation=min(generation_of(reply, asked) for reply in bodies),
         )
 
     def create_provider(self, provider: Provider) -> int:
@@ -145,14 +154,14 @@ class PlacementClient:
             body["parent_provider_uuid"] = provider.parent
         asked = f"create the provider {_called(provider)}"
         return int(
-            part(self._call("POST", "/resource_providers", asked, body), asked, "generation", kind=int)
+            body_member(self._call("POST", "/resource_providers", asked, body), asked, "generation", kind=int)
         )
 
-    def rename(self, uuid: str, name: str) -> int:
+    def rename_provider(self, uuid: str, name: str) -> int:
         """Give it another name; its generation. PlacementError with DUPLICATE_NAME: that is taken."""
         return self._put_provider(uuid, {"name": name}, f"rename the provider {uuid} to {name}")
 
-    def reparent(self, uuid: str, name: str, parent: str | None) -> int:
+    def reparent_provider(self, uuid: str, name: str, parent: str | None) -> int:
         """Hang it under another parent, None for none; its generation. From microversion 1.37."""
         asked = f"move the provider {name} ({uuid}) under {parent or 'no parent'}"
         if not self.speaks(_REPARENTING):
@@ -169,12 +178,12 @@ class PlacementClient:
 
     # What is on a provider: each write is guarded by the provider's generation and returns the new one.
 
-    def inventories_of(self, uuid: str) -> tuple[int, Mapping[str, Inventory]]:
+    def provider_inventories(self, uuid: str) -> tuple[int, Mapping[str, Inventory]]:
         """(generation, {class: inventory})"""
         asked = f"show the inventories of provider {uuid}"
         reply = self._call("GET", f"{_path('resource_providers', uuid)}/inventories", asked)
-        found = part(reply, asked, "inventories", kind=dict)
-        return generation_in(reply, asked), {name: inventory_of(each) for name, each in found.items()}
+        found = body_member(reply, asked, "inventories", kind=dict)
+        return generation_of(reply, asked), {name: inventory_from_json(each) for name, each in found.items()}
 
     def put_inventories(self, uuid: str, generation: int, inventories: Mapping[str, Inventory]) -> int:
         """Replace them. PlacementError with placement.inventory.inuse: somebody holds a class that goes."""
@@ -208,7 +217,7 @@ class PlacementClient:
         reply = self._call("GET", _path("allocations", consumer), asked)
         held = {
             provider: dict(each["resources"])
-            for provider, each in part(reply, asked, "allocations", kind=dict).items()
+            for provider, each in body_member(reply, asked, "allocations", kind=dict).items()
         }
         said = {
             key: reply.body[key] for key in ("project_id", "user_id", "consumer_type") if key in reply.body
@@ -241,34 +250,32 @@ class PlacementClient:
                 full=True,
             )
 
-    def forget_consumer(self, consumer: str) -> bool:
+    def delete_allocations(self, consumer: str) -> bool:
         """Take all away from it, whatever its generation; False if it held nothing."""
         path = _path("allocations", consumer)
         reply = self._call("DELETE", path, f"delete the allocations of consumer {consumer}", also=(404,))
         return reply.status != 404
 
-    def consumers_on(self, provider: str) -> Holders:
-        """{consumer: {class: amount}} on the provider with that uuid."""
-        return self.occupants(provider)[1]
-
-    def occupants(self, provider: str) -> tuple[int, Holders]:
-        """The provider's generation and who holds what on it, (generation, {consumer: {class: amount}}).
+    def provider_allocations(self, provider: str) -> ProviderAllocations:
+        """The allocations on the provider with that uuid.
 
         The generation is no newer than the rest, so that a change in between is noticed at the next write.
         """
         asked = f"show who holds what on provider {provider}"
         reply = self._call("GET", f"{_path('resource_providers', provider)}/allocations", asked)
-        held = part(reply, asked, "allocations", kind=dict)
-        generation = generation_in(reply, asked)
-        return generation, {consumer: dict(each["resources"]) for consumer, each in held.items()}
+        held = body_member(reply, asked, "allocations", kind=dict)
+        generation = generation_of(reply, asked)
+        return ProviderAllocations(
+            generation, {consumer: dict(each["resources"]) for consumer, each in held.items()}
+        )
 
-    def usages(self, provider: str) -> Mapping[str, int]:
+    def provider_usages(self, provider: str) -> Mapping[str, int]:
         """{class: amount in use} on the provider with that uuid; classes nobody uses stand at 0."""
         asked = f"show the usages of provider {provider}"
         reply = self._call("GET", f"{_path('resource_providers', provider)}/usages", asked)
-        return dict(part(reply, asked, "usages", kind=dict))
+        return dict(body_member(reply, asked, "usages", kind=dict))
 
-    def offer(
+    def reshape(
         self, offers: Mapping[str, tuple[int, Mapping[str, Inventory]]], *writes: ConsumerAllocations
     ) -> None:
         """Replace the inventories of several providers, {uuid: (generation, inventories)}, and what consumers
@@ -295,10 +302,6 @@ class PlacementClient:
             full=True,
         )
 
-    def reshape(self, body: Mapping[str, Any]) -> None:
-        """Write inventories and allocations in one transaction; `body` as POST /reshaper takes it."""
-        self._call("POST", "/reshaper", "reshape the tree", body, full=True)
-
     # One request
 
     def _in_tree(self, root: str) -> list[Provider]:
@@ -308,25 +311,25 @@ class PlacementClient:
         reply = self._call("GET", f"/resource_providers?{urlencode(query)}", asked)
         return [
             Provider(each["uuid"], each["name"], each["parent_provider_uuid"], generation=each["generation"])
-            for each in part(reply, asked, "resource_providers", kind=list)
+            for each in body_member(reply, asked, "resource_providers", kind=list)
         ]
 
     def _filled(self, listed: Provider, known: Provider | None) -> Provider:
         if known is None or known.generation != listed.generation:
-            return self.refreshed(listed)
+            return self.read_provider(listed)
         if (known.name, known.parent) == (listed.name, listed.parent):
             return known
         return replace(known, name=listed.name, parent=listed.parent)
 
     def _put_provider(self, uuid: str, body: Mapping[str, Any], asked: str) -> int:
         reply = self._call("PUT", _path("resource_providers", uuid), asked, body)
-        return int(part(reply, asked, "generation", kind=int))
+        return int(body_member(reply, asked, "generation", kind=int))
 
     def _put_contents(self, uuid: str, generation: int, what: str, body: dict[str, Any]) -> int:
         asked = f"put the {what} of provider {uuid}"
         guarded = {**body, "resource_provider_generation": generation}
         path = f"{_path('resource_providers', uuid)}/{what}"
-        return generation_in(self._call("PUT", path, asked, guarded), asked)
+        return generation_of(self._call("PUT", path, asked, guarded), asked)
 
     def _allocation_body(self, write: ConsumerAllocations) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -364,7 +367,7 @@ class PlacementClient:
             reply = self._send(method, path, body)
         if 200 <= reply.status < 300 or reply.status in also:
             return reply
-        raise error_of(reply, asked, full)
+        raise error_of_reply(reply, asked, full)
 
     def _send(self, method: str, path: str, body: Any) -> Reply:
         said = body() if callable(body) else body

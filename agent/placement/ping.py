@@ -28,7 +28,7 @@ USAGES = (
 
 
 @runtime_checkable
-class Located(Protocol):
+class LocatedTransport(Protocol):
     """A transport that can say where it leads, and as whom it asks."""
 
     def where(self) -> str: ...
@@ -37,7 +37,7 @@ class Located(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pinged:
+class PingReport:
     """`spoken` is the microversion that the agent would use; `lacking`: what it can do without, in sentences.
 
     Times are milliseconds, of TIMES requests of the versions.
@@ -62,14 +62,16 @@ class Pinged:
         }
 
 
-def ping(transport: Transport, place: str, *, timer: Callable[[], float] = time.perf_counter) -> Pinged:
+def ping(transport: Transport, place: str, *, timer: Callable[[], float] = time.perf_counter) -> PingReport:
     """Ask the placement that the transport leads to; `place` names one that has no address. Writes nothing.
 
     Raises PlacementUnavailable where nobody answers, PlacementError where the agent is not let in, or the
     service is older than LEAST_MICROVERSION.
     """
     client = PlacementClient(transport)
-    where, who = (transport.where(), transport.who()) if isinstance(transport, Located) else (place, "itself")
+    where, who = (
+        (transport.where(), transport.who()) if isinstance(transport, LocatedTransport) else (place, "itself")
+    )
     took = []
     for _ in range(TIMES):
         started = timer()
@@ -84,7 +86,7 @@ def ping(transport: Transport, place: str, *, timer: Callable[[], float] = time.
     if _usages_break(transport, client.microversion):
         lacking.append(USAGES)
     lacking += [right for path, right in _RIGHTS.items() if not _may(transport, path)]
-    return Pinged(
+    return PingReport(
         where,
         who,
         lowest,

@@ -16,7 +16,7 @@ from keystoneauth1.plugin import BaseAuthPlugin
 from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
 from agent.errors import PlacementError, PlacementUnavailable, SettingsError
-from agent.placement.answers import TOO_MANY_REQUESTS, retry_after_s
+from agent.placement.replies import TOO_MANY_REQUESTS, retry_after_s
 from agent.placement.transport import Reply
 
 CONNECT_TIMEOUT_MAX_S = 5.0

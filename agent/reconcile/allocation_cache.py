@@ -39,7 +39,7 @@ class AllocationCache:
         # generation of a tree that is not read again the one that our own release made.
         if known is not None and known[0] == provider.generation and provider.uuid not in doubted:
             return known
-        return provider.generation, self._client.consumers_on(provider.uuid)
+        return provider.generation, self._client.provider_allocations(provider.uuid).consumers
 
 
 class SharingProviders:
@@ -58,7 +58,7 @@ class SharingProviders:
         """
         aggregates = frozenset[str]().union(*(provider.aggregates for provider in tree))
         if reread or aggregates != self._aggregates:
-            found = self._client.sharing(aggregates, self._known)
+            found = self._client.sharing_providers(aggregates, self._known)
             self._known = tuple(replace(each, parent=None) for each in found if each.uuid not in tree)
             self._aggregates = aggregates
         return ProviderTree((*tree, *self._known))

@@ -379,6 +379,6 @@ class Reconciler:
         """What is to be written, without taking from anybody what he holds."""
         operations = plan(current, wanted)
         gone = going(operations)
-        held = {provider: self._client.consumers_on(provider) for provider in gone}
+        held = {provider: self._client.provider_allocations(provider).consumers for provider in gone}
         kept = keep_held(current, wanted, gone, held)
         return kept, plan(current, kept.tree) if kept.told else operations

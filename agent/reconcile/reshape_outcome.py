@@ -37,7 +37,7 @@ def done_after_all(client: PlacementClient, root: str, receipt: Receipt) -> bool
     """
     touched = sorted(receipt.generations.keys() & client.generations(root).keys())
     for attempt in range(FENCES_MAX if touched else 0):
-        generation, inventories = client.inventories_of(touched[0])
+        generation, inventories = client.provider_inventories(touched[0])
         try:
             client.put_inventories(touched[0], generation, inventories)
             break

@@ -72,7 +72,7 @@ def preview(
             relocations = reshape_runner.prepare(current, goal).reshape.relocations
     except ReshapeRefused as refusal:
         refused = refusal.message
-    used = {each.uuid: dict(client.usages(each.uuid)) for each in current if each.inventories}
+    used = {each.uuid: dict(client.provider_usages(each.uuid)) for each in current if each.inventories}
     return Preview(
         current,
         goal.tree,

@@ -178,7 +178,7 @@ class ReshapeRunner:
             target = desired.by_name(move.to_resource_provider)
             if target is not None and target.uuid in current:
                 ends.add(target.uuid)
-        return {uuid: self._client.consumers_on(uuid) for uuid in sorted(ends)}
+        return {uuid: self._client.provider_allocations(uuid).consumers for uuid in sorted(ends)}
 
     # Before: read and prove
 
@@ -198,7 +198,7 @@ class ReshapeRunner:
         generations, held = {}, {}
         for uuid in touched(told):
             if uuid in tree:
-                generations[uuid], held[uuid] = self._client.occupants(uuid)
+                generations[uuid], held[uuid] = self._client.provider_allocations(uuid)
         leaving, _ = moving_slots(told)
         movers = {
             who
@@ -296,7 +296,7 @@ class ReshapeRunner:
             provider = stage[uuid]
             if provider.generation == generation:
                 continue
-            _, inventories = self._client.inventories_of(uuid)
+            _, inventories = self._client.provider_inventories(uuid)
             if not same_inventories(inventories, provider.inventories):
                 raise PlacementConflict(
                     f"Somebody changed the inventories of provider {provider.name} ({uuid}), which is to be "
@@ -313,7 +313,7 @@ class ReshapeRunner:
             replace(consumers[who], allocations=allocations)
             for who, allocations in reshape.allocations.items()
         )
-        self._client.offer(offers, *writes)
+        self._client.reshape(offers, *writes)
 
     def _intend(
         self, current: ProviderTree, stage: ProviderTree, goal: Goal, step: ProvedReshape, receipt_id: str

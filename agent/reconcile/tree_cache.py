@@ -14,8 +14,8 @@ from agent.durable.files import write_atomically
 from agent.errors import UsageError
 from agent.json_checks import read_object
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transfer.content import Content
 from agent.placement.transfer.document import from_document, to_document
+from agent.placement.transfer.snapshot import PlacementSnapshot
 from agent.shapes import Held
 from agent.tree import ProviderTree
 
@@ -52,7 +52,7 @@ class TreeCache:
 
     def save(self, tree: ProviderTree, held: Held) -> None:
         """Keep it, if it is news. Where it cannot be written the next start reads more, and that is all."""
-        content = Content.of(tree, _by_consumer(held))
+        content = PlacementSnapshot.of(tree, _by_consumer(held))
         text = json.dumps({"place": self._place, "content": to_document(content)}) + "\n"
         if text == self._text:
             return
@@ -66,7 +66,7 @@ class TreeCache:
             self._text, self._told = text, False
 
 
-def _by_provider(content: Content) -> Held:
+def _by_provider(content: PlacementSnapshot) -> Held:
     held: dict[str, dict[str, Mapping[str, int]]] = {}
     for consumer in content.consumers.values():
         for provider, amounts in consumer.allocations.items():

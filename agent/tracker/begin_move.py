@@ -329,7 +329,7 @@ class MoveAttempt:
             error.add_note(f"The intent could not be taken back either: {unwritten.message}")
 
     def _read_again(self, suspects: Collection[str]) -> None:
-        found = {uuid: self._client.consumers_on(uuid) for uuid in suspects if uuid}
+        found = {uuid: self._client.provider_allocations(uuid).consumers for uuid in suspects if uuid}
         with self._register.lock:
             for uuid, consumers in found.items():
                 self._register.ledger.observe(uuid, consumers)

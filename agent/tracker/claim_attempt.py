@@ -159,7 +159,7 @@ class ClaimAttempt:
 
     def _read_again(self, suspects: Collection[str]) -> None:
         """Learn who holds what on these providers; the consumer itself is known to hold nothing."""
-        found = {uuid: self._client.consumers_on(uuid) for uuid in suspects if uuid}
+        found = {uuid: self._client.provider_allocations(uuid).consumers for uuid in suspects if uuid}
         with self._register.lock:
             ledger = self._register.ledger
             if self._consumer not in ledger.claims:

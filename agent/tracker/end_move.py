@@ -234,7 +234,9 @@ class Settler:
         new = move.new.allocations if move.new else {}
         with self._register.lock:
             is_own = self._register.ledger.host.is_own
-        found = {uuid: self._client.consumers_on(uuid) for uuid in sorted(new) if is_own(uuid)}
+        found = {
+            uuid: self._client.provider_allocations(uuid).consumers for uuid in sorted(new) if is_own(uuid)
+        }
         with self._register.lock:
             for uuid, consumers in found.items():
                 self._register.ledger.observe(uuid, consumers)

@@ -149,7 +149,7 @@ class MoveFollower:
         """Who holds what now on the providers of these claims: read after the instances, so that no migration
         is missed."""
         uuids = {uuid for claim, _ in left for uuid in self._own(claim.allocations)}
-        found = {uuid: self._client.consumers_on(uuid) for uuid in sorted(uuids)}
+        found = {uuid: self._client.provider_allocations(uuid).consumers for uuid in sorted(uuids)}
         with self._register.lock:
             for uuid, consumers in found.items():
                 self._register.ledger.observe(uuid, consumers)

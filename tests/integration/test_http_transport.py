@@ -127,15 +127,18 @@ def test_claims_swap_and_release(client: PlacementClient, tree: ProviderTree) ->
         replace(held, allocations={root.uuid: {"VCPU": 4}}),
         ConsumerAllocations(migration, {root.uuid: {"VCPU": 16}}, consumer_type="MIGRATION"),
     )
-    assert client.consumers_on(root.uuid) == {consumer: {"VCPU": 4}, migration: {"VCPU": 16}}
-    assert client.usages(root.uuid) == {"VCPU": 20}
+    assert client.provider_allocations(root.uuid).consumers == {
+        consumer: {"VCPU": 4},
+        migration: {"VCPU": 16},
+    }
+    assert client.provider_usages(root.uuid) == {"VCPU": 20}
     with pytest.raises(PlacementConflict):
         client.write_allocations(held)
     with pytest.raises(PlacementFull, match="Unable to allocate inventory"):
         client.write_allocations(ConsumerAllocations(str(uuid4()), {root.uuid: {"VCPU": 1}}))
     client.write_allocations(replace(client.allocations_of(migration), allocations={}))
-    assert client.forget_consumer(consumer)
-    assert not client.forget_consumer(consumer)
+    assert client.delete_allocations(consumer)
+    assert not client.delete_allocations(consumer)
 
 
 def test_what_is_in_use_is_not_taken_away(client: PlacementClient, tree: ProviderTree) -> None:

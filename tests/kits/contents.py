@@ -5,7 +5,7 @@ import uuid
 from hypothesis import strategies as st
 
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transfer.content import UNTYPED, Content
+from agent.placement.transfer.snapshot import UNTYPED, PlacementSnapshot
 from agent.tree import Inventory, Provider
 
 CLASSES = ("VCPU", "MEMORY_MB", "VGPU", "CUSTOM_FPGA")
@@ -33,7 +33,7 @@ inventories = st.builds(
 
 
 @st.composite
-def contents(draw: st.DrawFn) -> Content:
+def contents(draw: st.DrawFn) -> PlacementSnapshot:
     """Up to 5 providers in trees, and up to 5 consumers on what they offer, some of it overdrawn."""
     providers: list[Provider] = []
     for index in range(draw(st.integers(0, 5))):
@@ -51,7 +51,7 @@ def contents(draw: st.DrawFn) -> Content:
         )
     offers = [(each.uuid, name) for each in providers for name in each.inventories]
     consumers = [_consumer(draw, index, offers) for index in range(draw(st.integers(0, 5)) if offers else 0)]
-    return Content.of(
+    return PlacementSnapshot.of(
         providers,
         consumers,
         {"CUSTOM_GOLD", "CUSTOM_RACK_1"} | draw(st.sets(st.sampled_from(["CUSTOM_UNUSED"]))),
@@ -73,7 +73,7 @@ def _consumer(draw: st.DrawFn, index: int, offers: list[tuple[str, str]]) -> Con
     )
 
 
-def small() -> Content:
+def small() -> PlacementSnapshot:
     """A host with a GPU below it, and one consumer."""
     host = Provider(
         provider_uuid(0),
@@ -88,4 +88,4 @@ def small() -> Content:
     consumer = ConsumerAllocations(
         consumer_uuid(0), {host.uuid: {"VCPU": 2, "MEMORY_MB": 512}, gpu.uuid: {"VGPU": 1}}, 1, "p", "u"
     )
-    return Content.of([host, gpu], [consumer], ["CUSTOM_GOLD"], [])
+    return PlacementSnapshot.of([host, gpu], [consumer], ["CUSTOM_GOLD"], [])

@@ -137,7 +137,7 @@ def heal(name: str) -> Callable[[World], object]:
 def leaked(world: World) -> None:
     """Deleted by others, while the agent was away."""
     claimed(world)
-    world.raw.forget_consumer(INSTANCE)
+    world.raw.delete_allocations(INSTANCE)
 
 
 def edited(world: World) -> None:
@@ -161,7 +161,7 @@ def left_over(world: World) -> None:
 def deserted(world: World) -> None:
     """The instance was deleted past both agents; only the source looks."""
     begun(MoveKind.EVACUATE, noticed=True)(world)
-    world.raw.forget_consumer(INSTANCE)
+    world.raw.delete_allocations(INSTANCE)
 
 
 def doubled_and_there(world: World) -> None:

@@ -106,7 +106,7 @@ class Agent:
         """A verification: the tracker learns what placement holds here."""
         own = self.raw.read_tree(uuid_of(self.name), self._known)
         self._known = self._sharing.beside(own, reread=True)
-        held = {each.uuid: self.raw.consumers_on(each.uuid) for each in self._known}
+        held = {each.uuid: self.raw.provider_allocations(each.uuid).consumers for each in self._known}
         self.tracker.refresh(self._known, held, units_of(self.name))
 
     def see(self, *guests: str) -> None:
@@ -193,7 +193,7 @@ class World:
         """{consumer: {provider name: {class: amount}}}"""
         found: dict[str, dict[str, dict[str, int]]] = {}
         for each in PROVIDERS:
-            for consumer, amounts in self.raw.consumers_on(each.uuid).items():
+            for consumer, amounts in self.raw.provider_allocations(each.uuid).consumers.items():
                 found.setdefault(consumer, {})[each.name] = dict(amounts)
         return found
 
@@ -208,7 +208,7 @@ class World:
     def check(self) -> None:
         """Memory and disk agree; nothing is over-committed; every unit has at most one owner."""
         for each in PROVIDERS:
-            usages = self.raw.usages(each.uuid)
+            usages = self.raw.provider_usages(each.uuid)
             for name, inventory in each.inventories.items():
                 assert usages[name] <= inventory.capacity
         for agent in self.agents:

@@ -150,7 +150,7 @@ class NumaHost:
         assert claims == self.journal.claims()
         tree = self.raw.read_tree(uuid_of(self.name))
         for each in tree:
-            usages = self.raw.usages(each.uuid)
+            usages = self.raw.provider_usages(each.uuid)
             assert all(usages[name] <= inventory.capacity for name, inventory in each.inventories.items())
         cells = self.tracker.register.ledger.cells
         for consumer, claim in claims.items():

@@ -179,7 +179,7 @@ class World:
         """All that placement holds here, without generations."""
         tree = self.tree()
         return {each.uuid: each for each in tree}, {
-            each.uuid: self.raw.consumers_on(each.uuid) for each in tree
+            each.uuid: self.raw.provider_allocations(each.uuid).consumers for each in tree
         }
 
     def check(self) -> None:

@@ -49,7 +49,10 @@ def reshaped(world: World, consumers: int) -> int:
     asked = world.tap.calls.count("POST /reshaper")
     for number in (0, consumers // 2, consumers - 1):
         assert world.placed(f"c{number}") == {HOST: {"VCPU": 1}, f"gpu{number % CARDS}": {"VGPU": 1}}
-    assert sum(len(world.raw.consumers_on(world.uuid(f"gpu{n}"))) for n in range(CARDS)) == consumers
+    assert (
+        sum(len(world.raw.provider_allocations(world.uuid(f"gpu{n}")).consumers) for n in range(CARDS))
+        == consumers
+    )
     return asked
 
 
@@ -77,7 +80,7 @@ class Load:
         while not self._stop.wait(dice.expovariate(self._rate)):
             try:
                 if len(held) > 10:
-                    self._world.raw.forget_consumer(held.pop(0))
+                    self._world.raw.delete_allocations(held.pop(0))
                 else:
                     held.append(str(uuid4()))
                     self._world.raw.write_allocations(

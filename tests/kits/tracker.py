@@ -236,7 +236,7 @@ class Kit:
             if uuid_of(root) in self._made
             for each in self.raw.read_tree(uuid_of(root))
         )
-        held = {each.uuid: self.raw.consumers_on(each.uuid) for each in tree}
+        held = {each.uuid: self.raw.provider_allocations(each.uuid).consumers for each in tree}
         self.tracker.refresh(tree, held, UNITS, LAYOUT)
 
     @property
@@ -262,12 +262,12 @@ class Kit:
         """{consumer: {provider name: {class: amount}}}"""
         found: dict[str, dict[str, dict[str, int]]] = {}
         for each in self.providers:
-            for consumer, amounts in self.raw.consumers_on(each.uuid).items():
+            for consumer, amounts in self.raw.provider_allocations(each.uuid).consumers.items():
                 found.setdefault(consumer, {})[each.name] = dict(amounts)
         return found
 
     def used(self, name: str, resource_class: str) -> int:
-        return self.raw.usages(uuid_of(name))[resource_class]
+        return self.raw.provider_usages(uuid_of(name))[resource_class]
 
     def state(self) -> tuple[object, Mapping[str, Claim], Mapping[str, Claim]]:
         """All there is: in placement, in memory, on disk."""

@@ -6,7 +6,7 @@ journal.py (the same on disk), sqlitefile.py (a durable SQLite file, of use to o
 """
 
 from agent.durable.errors import DatabaseError
-from agent.placement.embedded.answers import CoreResponse
 from agent.placement.embedded.core import Core
+from agent.placement.embedded.messages import CoreResponse
 
 __all__ = ["Core", "CoreResponse", "DatabaseError"]

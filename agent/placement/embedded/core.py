@@ -19,15 +19,15 @@ from urllib.parse import unquote
 from agent.durable.errors import DatabaseError
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import routes
-from agent.placement.embedded.answers import CoreResponse, Request
-from agent.placement.embedded.errors import (
+from agent.placement.embedded.messages import CoreResponse, Request
+from agent.placement.embedded.problems import (
     INTERNAL_ERROR,
     NOT_ACCEPTABLE,
     TITLES,
     UNAVAILABLE,
     RequestRefused,
 )
-from agent.placement.embedded.query import Query
+from agent.placement.embedded.query_string import Query
 from agent.placement.embedded.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -76,19 +76,19 @@ class Core:
                 microversion = mv.from_header(told.get(mv.HEADER))
             minor = mv.parse(microversion)
             bare_path, _, query = path.partition("?")
-            route, args = routes.find(method, unquote(bare_path), minor)
-            routes.check_content(route, told)
+            route, args = routes.find_route(method, unquote(bare_path), minor)
+            routes.check_media_types(route, told)
             if admit is not None:
                 admit()
             answer = route.handler(Request(self._store, minor, method, args, Query(query), body))
         except RequestRefused as refusal:
-            answer = refused(refusal, minor, request_id)
+            answer = error_response(refusal, minor, request_id)
         except DatabaseError as error:
             LOG.error("%s %s was not done: %s", method, path, error)
-            answer = refused(RequestRefused(UNAVAILABLE, str(error)), minor, request_id)
+            answer = error_response(RequestRefused(UNAVAILABLE, str(error)), minor, request_id)
         except Exception as error:
             LOG.exception("%s %s failed", method, path)
-            answer = refused(RequestRefused(INTERNAL_ERROR, repr(error)), minor, request_id)
+            answer = error_response(RequestRefused(INTERNAL_ERROR, repr(error)), minor, request_id)
         if minor is not None:
             answer.headers[mv.HEADER] = f"{mv.SERVICE} {mv.text(minor)}"
             answer.headers["vary"] = mv.HEADER
@@ -98,7 +98,7 @@ class Core:
         return answer
 
 
-def refused(refusal: RequestRefused, minor: int | None, request_id: str) -> CoreResponse:
+def error_response(refusal: RequestRefused, minor: int | None, request_id: str) -> CoreResponse:
     """The answer that tells a refusal. `minor` is None where the microversion itself was refused."""
     problem = refusal.problem
     error: dict[str, Any] = {

@@ -6,7 +6,7 @@ number; `version >= TRAITS` reads "the request's microversion knows traits".
 
 from __future__ import annotations
 
-from agent.placement.embedded.errors import BAD_REQUEST, NOT_ACCEPTABLE, RequestRefused
+from agent.placement.embedded.problems import BAD_REQUEST, NOT_ACCEPTABLE, RequestRefused
 
 MIN, MAX = 0, 39
 

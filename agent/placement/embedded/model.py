@@ -21,7 +21,7 @@ from agent.placement.embedded.records import ConsumerRecord, ProviderRecord
 if TYPE_CHECKING:
     from agent.placement.embedded.draft import Draft
 
-Ordered = dict[str, None]
+OrderedSet = dict[str, None]
 """A set of uuids that keeps the order of insertion."""
 
 
@@ -36,17 +36,17 @@ class Model:
         self.consumers: dict[str, ConsumerRecord] = {}
         # Indexes, each derived from the records above. A missing key means "none".
         self.uuid_by_name: dict[str, str] = {}
-        self.children: dict[str, Ordered] = {}
+        self.children: dict[str, OrderedSet] = {}
         """Provider uuid -> uuids of its direct children."""
-        self.trees: dict[str, Ordered] = {}
+        self.trees: dict[str, OrderedSet] = {}
         """Root uuid -> uuids of the whole tree, the root included."""
-        self.providers_by_trait: dict[str, Ordered] = {}
-        self.providers_by_aggregate: dict[str, Ordered] = {}
-        self.providers_by_class: dict[str, Ordered] = {}
+        self.providers_by_trait: dict[str, OrderedSet] = {}
+        self.providers_by_aggregate: dict[str, OrderedSet] = {}
+        self.providers_by_class: dict[str, OrderedSet] = {}
         """Resource class -> uuids of the providers with an inventory of it."""
         self.usages: dict[str, dict[str, int]] = {}
         """Provider uuid -> {resource class: sum of the allocations}, without zeros."""
-        self.consumers_by_provider: dict[str, Ordered] = {}
+        self.consumers_by_provider: dict[str, OrderedSet] = {}
         self.changes = 0
         """Counts the drafts applied; a reader may cache what it derived from the model under this number."""
 
@@ -169,7 +169,9 @@ def _replace_all(names: dict[str, float], changes: Mapping[str, float | None]) -
             names[name] = created_at
 
 
-def _reindex(index: dict[str, Ordered], uuid: str, old_keys: Iterable[str], new_keys: Iterable[str]) -> None:
+def _reindex(
+    index: dict[str, OrderedSet], uuid: str, old_keys: Iterable[str], new_keys: Iterable[str]
+) -> None:
     """Take `uuid` out of the index under the keys it lost, and put it under those it gained."""
     if old_keys is new_keys or old_keys == new_keys:
         return

@@ -12,24 +12,24 @@ from enum import Flag, auto
 from typing import NamedTuple
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.answers import CoreResponse, Request
-from agent.placement.embedded.errors import (
+from agent.placement.embedded.handlers import (
+    allocations,
+    candidates,
+    inventories,
+    providers,
+    resource_classes,
+    root,
+    traits,
+    usages,
+)
+from agent.placement.embedded.messages import CoreResponse, Request
+from agent.placement.embedded.problems import (
     METHOD_NOT_ALLOWED,
     NOT_ACCEPTABLE,
     NOT_FOUND,
     UNSUPPORTED_MEDIA_TYPE,
-    Problem,
+    ProblemType,
     RequestRefused,
-)
-from agent.placement.embedded.handlers import (
-    allocations,
-    candidates,
-    classes,
-    inventories,
-    providers,
-    root,
-    traits,
-    usages,
 )
 
 
@@ -48,7 +48,7 @@ class Route(NamedTuple):
     since: int
     handler: Callable[[Request], CoreResponse]
     content: BodyRule
-    before: Problem = NOT_FOUND
+    before: ProblemType = NOT_FOUND
 
 
 def _too_early(request: Request) -> CoreResponse:
@@ -64,16 +64,16 @@ Methods = Mapping[str, tuple[Route, ...]]
 ROUTES: Mapping[str, Methods] = {
     "/": {"GET": (Route(mv.MIN, root.get, NONE),)},
     "/resource_classes": {
-        "GET": (Route(mv.CUSTOM_CLASSES, classes.list_all, JSON_OUT),),
-        "POST": (Route(mv.CUSTOM_CLASSES, classes.create, JSON_IN),),
+        "GET": (Route(mv.CUSTOM_CLASSES, resource_classes.list_all, JSON_OUT),),
+        "POST": (Route(mv.CUSTOM_CLASSES, resource_classes.create, JSON_IN),),
     },
     "/resource_classes/{name}": {
-        "GET": (Route(mv.CUSTOM_CLASSES, classes.get, JSON_OUT),),
+        "GET": (Route(mv.CUSTOM_CLASSES, resource_classes.get, JSON_OUT),),
         "PUT": (
-            Route(mv.CLASS_PUT_CREATES, classes.ensure, NONE),
-            Route(mv.CUSTOM_CLASSES, classes.rename, JSON_IN),
+            Route(mv.CLASS_PUT_CREATES, resource_classes.ensure, NONE),
+            Route(mv.CUSTOM_CLASSES, resource_classes.rename, JSON_IN),
         ),
-        "DELETE": (Route(mv.CUSTOM_CLASSES, classes.delete, NONE),),
+        "DELETE": (Route(mv.CUSTOM_CLASSES, resource_classes.delete, NONE),),
     },
     "/resource_providers": {
         "GET": (Route(mv.MIN, providers.list_all, JSON_OUT),),
@@ -131,7 +131,7 @@ ROUTES: Mapping[str, Methods] = {
 }
 
 
-def find(method: str, path: str, minor: int) -> tuple[Route, dict[str, str]]:
+def find_route(method: str, path: str, minor: int) -> tuple[Route, dict[str, str]]:
     """The route for a decoded path without its query, and the values of the path's own parts.
 
     :raises Refused: 404, or 405 with the methods that the path has
@@ -152,7 +152,7 @@ def find(method: str, path: str, minor: int) -> tuple[Route, dict[str, str]]:
     raise RequestRefused(rows[-1].before, f"This resource is served from microversion 1.{rows[-1].since} on.")
 
 
-def check_content(route: Route, headers: Mapping[str, str]) -> None:
+def check_media_types(route: Route, headers: Mapping[str, str]) -> None:
     """Check media types where the caller tells any (lower-case names); a call in process tells none.
 
     :raises Refused: 406 or 415

@@ -1,6 +1,6 @@
 """The bodies and query parameters that each operation takes, and from which microversion on.
 
-Each table lists (since, check), newest first; `checked` picks the row. The limits are the Placement API's.
+Each table lists (since, check), newest first; `validate` picks the row. The limits are the Placement API's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.errors import BAD_REQUEST, RequestRefused
+from agent.placement.embedded.problems import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.validation import (
     MAX_INT,
     Invalid,
@@ -182,7 +182,7 @@ GET_USAGES: Versions = (
 )
 
 
-def checked(versions: Versions, minor: int, value: Any, where: str) -> Any:
+def validate(versions: Versions, minor: int, value: Any, where: str) -> Any:
     """`value` as the newest row up to microversion `minor` has it.
 
     :raises Refused: 400, naming the place and what was expected

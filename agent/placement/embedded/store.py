@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from agent.durable.group_commit import Transaction
 from agent.durable.sqlite_file import SqliteFile
-from agent.placement.embedded import journal
+from agent.placement.embedded import tables
 from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.model import Model
 
@@ -29,13 +29,13 @@ class Store:
         """:raises DatabaseError: see SqliteFile.open"""
         self.clock = clock
         self.file = SqliteFile.open(
-            state_dir / journal.FILE_NAME,
-            application_id=journal.APPLICATION_ID,
-            migrations=journal.MIGRATIONS,
+            state_dir / tables.FILE_NAME,
+            application_id=tables.APPLICATION_ID,
+            migrations=tables.MIGRATIONS,
             name="placement",
         )
         try:
-            self.model = journal.load(self.file)
+            self.model = tables.load_model(self.file)
         except BaseException:
             self.file.close()
             raise
@@ -72,7 +72,7 @@ class Store:
 
     def flush(self, transaction: Transaction) -> None:
         if not self._group.is_empty:
-            journal.write(transaction, self._group, self.model)
+            tables.write_draft(transaction, self._group, self.model)
 
     def publish(self) -> None:
         if not self._group.is_empty:

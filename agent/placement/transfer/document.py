@@ -12,7 +12,7 @@ from typing import Any
 from agent.errors import UsageError
 from agent.json_checks import below, fault, read_list, read_object, read_text, read_uuid, read_whole
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transfer.content import UNTYPED, Content
+from agent.placement.transfer.snapshot import UNTYPED, PlacementSnapshot
 from agent.tree import MAX_UNIT, Inventory, Provider
 
 FORMAT = "plimsoll-placement"
@@ -36,7 +36,7 @@ _INVENTORY = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocat
 _CONSUMER = ("uuid", "project_id", "user_id", "consumer_type", "generation", "allocations")
 
 
-def to_document(content: Content) -> dict[str, Any]:
+def to_document(content: PlacementSnapshot) -> dict[str, Any]:
     """The document, JSON-ready."""
     return {
         "format": FORMAT,
@@ -48,11 +48,11 @@ def to_document(content: Content) -> dict[str, Any]:
     }
 
 
-def to_text(content: Content) -> str:
+def to_text(content: PlacementSnapshot) -> str:
     return json.dumps(to_document(content), indent=1, ensure_ascii=False) + "\n"
 
 
-def from_text(text: str) -> Content:
+def from_text(text: str) -> PlacementSnapshot:
     """Raises UsageError, which says where, for anything that is not such a document."""
     try:
         document = json.loads(text)
@@ -61,7 +61,7 @@ def from_text(text: str) -> Content:
     return from_document(document)
 
 
-def from_document(document: object) -> Content:
+def from_document(document: object) -> PlacementSnapshot:
     """Raises UsageError, which says where, for anything that is not such a document."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(f"This is no export document: it does not say {FORMAT!r} as its format.")
@@ -71,7 +71,7 @@ def from_document(document: object) -> Content:
             "read here: use the plimsoll that wrote it, or a newer one."
         )
     top = _whole_object(document, "", _TOP)
-    return Content.of(
+    return PlacementSnapshot.of(
         _distinct([_provider(*each) for each in _items(top, "resource_providers")], "resource_providers"),
         _distinct([_consumer(*each) for each in _items(top, "consumers")], "consumers"),
         _names(top["traits"], "traits", _CUSTOM_NAME),

@@ -13,8 +13,15 @@ from typing import Any
 from agent.errors import ImportRefused, PlacementError, UsageError
 from agent.placement.apply import apply
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transfer.content import CUSTOM, UNTYPED, Content, Difference, differences, same_consumer
-from agent.placement.transfer.invariants import findings
+from agent.placement.transfer.invariants import broken_invariants
+from agent.placement.transfer.snapshot import (
+    CUSTOM,
+    UNTYPED,
+    Difference,
+    PlacementSnapshot,
+    differences,
+    same_consumer,
+)
 from agent.providers.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan, same_inventories
 from agent.tree import InventoriesByProvider, Inventory, ProviderTree
 
@@ -72,7 +79,7 @@ class ImportPlan:
 
 
 def plan_import(
-    wanted: Content, found: Content, names: frozenset[str], *, overwrite: bool = False
+    wanted: PlacementSnapshot, found: PlacementSnapshot, names: frozenset[str], *, overwrite: bool = False
 ) -> ImportPlan:
     """What to write so that a service that holds `found` says everything that `wanted` says. Pure.
 
@@ -121,7 +128,7 @@ def _write(client: PlacementClient, tree: ProviderTree, step: ImportStep) -> Non
     """
     offers = {uuid: (tree[uuid].generation or 0, full) for uuid, full in step.full.items()}
     try:
-        client.offer(offers, *step.consumers)
+        client.reshape(offers, *step.consumers)
     except PlacementError as error:
         if error.status != FORBIDDEN:
             raise
@@ -130,8 +137,8 @@ def _write(client: PlacementClient, tree: ProviderTree, step: ImportStep) -> Non
         client.write_allocations(*step.consumers)
 
 
-def _refuse_broken(wanted: Content) -> None:
-    broken = [each for each in findings(wanted) if not each.strained and each.name not in _CREATED]
+def _refuse_broken(wanted: PlacementSnapshot) -> None:
+    broken = [each for each in broken_invariants(wanted) if not each.strained and each.name not in _CREATED]
     if broken:
         raise UsageError(
             f"The document is broken in {len(broken)} places, and no placement takes it: "
@@ -141,7 +148,7 @@ def _refuse_broken(wanted: Content) -> None:
         )
 
 
-def _refuse_unknown(wanted: Content, names: frozenset[str]) -> None:
+def _refuse_unknown(wanted: PlacementSnapshot, names: frozenset[str]) -> None:
     used = {
         name
         for provider in wanted.providers.values()
@@ -157,7 +164,7 @@ def _refuse_unknown(wanted: Content, names: frozenset[str]) -> None:
         )
 
 
-def _refuse_taken_names(wanted: Content, found: Content) -> None:
+def _refuse_taken_names(wanted: PlacementSnapshot, found: PlacementSnapshot) -> None:
     holders = {provider.name: provider.uuid for provider in found.providers.values()}
     taken = [
         f"{provider.name} is {holders[provider.name]}, not {provider.uuid}"
@@ -190,7 +197,7 @@ def _may_complete(difference: Difference) -> bool:
     return difference.aspect in ("traits", "aggregates", "inventories") and not difference.found
 
 
-def _pending(wanted: Content, found: Content) -> Iterator[ConsumerAllocations]:
+def _pending(wanted: PlacementSnapshot, found: PlacementSnapshot) -> Iterator[ConsumerAllocations]:
     for uuid, consumer in wanted.consumers.items():
         present = found.consumers.get(uuid)
         if present is None:
@@ -199,14 +206,14 @@ def _pending(wanted: Content, found: Content) -> Iterator[ConsumerAllocations]:
             yield replace(consumer, generation=present.generation)
 
 
-def _steps(wanted: Content, found: Content) -> Iterator[ImportStep]:
+def _steps(wanted: PlacementSnapshot, found: PlacementSnapshot) -> Iterator[ImportStep]:
     """All that is to be written of consumers; those with a type and those without are not mixed."""
     pending = list(_pending(wanted, found))
     held = dict(found.consumers)
     for group in _groups(pending):
         before = [found.consumers[each.consumer] for each in group if each.consumer in found.consumers]
         held |= {each.consumer: each for each in group}
-        used = Content(consumers=held).usages()
+        used = PlacementSnapshot(consumers=held).usages()
         touched = {uuid for each in (*group, *before) for uuid in each.allocations} & wanted.providers.keys()
         yield ImportStep({uuid: _full(used.get(uuid, {})) for uuid in sorted(touched)}, tuple(group))
 
@@ -216,7 +223,7 @@ def _full(used: Mapping[str, int]) -> dict[str, Inventory]:
     return {name: Inventory(amount) for name, amount in used.items()}
 
 
-def _without_full(found: Content) -> Content:
+def _without_full(found: PlacementSnapshot) -> PlacementSnapshot:
     """The same without the inventories that an import which was cut off left behind."""
     used = found.usages()
     return replace(
@@ -240,7 +247,7 @@ def _with_inventories(
     )
 
 
-def _names_first(wanted: Content, found: Content) -> Iterator[Operation]:
+def _names_first(wanted: PlacementSnapshot, found: PlacementSnapshot) -> Iterator[Operation]:
     classes = {
         name for each in wanted.providers.values() for name in each.inventories if name.startswith(CUSTOM)
     }

@@ -8,7 +8,7 @@ import os_resource_classes
 import os_traits
 
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transfer.content import Content
+from agent.placement.transfer.snapshot import PlacementSnapshot
 from agent.shapes import Usages
 from agent.tree import Inventory, Provider
 
@@ -42,7 +42,7 @@ class BrokenInvariant:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ServiceEvidence:
     """What a service says besides its content, where it does: {provider: root} and {provider: usages}.
 
     `held` is what providers say of their consumers, {provider: {consumer: {class: amount}}}; `names` are the
@@ -55,9 +55,11 @@ class Evidence:
     names: frozenset[str] = frozenset()
 
 
-def findings(content: Content, evidence: Evidence | None = None) -> tuple[BrokenInvariant, ...]:
+def broken_invariants(
+    content: PlacementSnapshot, evidence: ServiceEvidence | None = None
+) -> tuple[BrokenInvariant, ...]:
     """Everything that is broken, providers first."""
-    told = evidence or Evidence()
+    told = evidence or ServiceEvidence()
     check = _Check(content, told.names)
     return (
         *check.names(),
@@ -71,7 +73,7 @@ def findings(content: Content, evidence: Evidence | None = None) -> tuple[Broken
 
 
 class _Check:
-    def __init__(self, content: Content, names: frozenset[str]) -> None:
+    def __init__(self, content: PlacementSnapshot, names: frozenset[str]) -> None:
         self._content = content
         self._providers = content.providers
         self._used = content.usages()

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from agent.errors import PlacementConflict, PlacementError, StateError, UsageError
-from agent.placement.answers import part
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transfer.content import CUSTOM, UNTYPED, Content
-from agent.placement.transfer.invariants import Evidence
+from agent.placement.replies import body_member
+from agent.placement.transfer.invariants import ServiceEvidence
+from agent.placement.transfer.snapshot import CUSTOM, UNTYPED, PlacementSnapshot
 from agent.tree import Inventory, Provider
 
 READERS = 8
@@ -27,7 +27,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-class ContentClient(PlacementClient):
+class SnapshotClient(PlacementClient):
     """A placement client that can also list everything."""
 
     def provider_roots(self, in_tree: str | None = None) -> tuple[list[Provider], dict[str, str]]:
@@ -48,14 +48,16 @@ class ContentClient(PlacementClient):
 
     def _list(self, path: str, key: str) -> list[Any]:
         asked = f"list its {key.replace('_', ' ')}"
-        return list(part(self._call("GET", path, asked), asked, key, kind=list))
+        return list(body_member(self._call("GET", path, asked), asked, key, kind=list))
 
     def knows_types(self) -> bool:
         """Whether it tells consumers' types apart, which is so from microversion 1.38 on."""
         return self.speaks(_CONSUMER_TYPES)
 
 
-def read_service(client: ContentClient, *, with_usages: bool = False) -> tuple[Content, Evidence]:
+def read_service(
+    client: SnapshotClient, *, with_usages: bool = False
+) -> tuple[PlacementSnapshot, ServiceEvidence]:
     """Everything, over the API: four requests a provider (five `with_usages`) and one a consumer.
 
     Providers that were written to meanwhile are read again, ROUNDS_MAX times at most; then PlacementConflict.
@@ -64,7 +66,7 @@ def read_service(client: ContentClient, *, with_usages: bool = False) -> tuple[C
     return _read(client, client.provider_roots, with_usages=with_usages)
 
 
-def read_trees(client: ContentClient, named: Iterable[str]) -> Content:
+def read_trees(client: SnapshotClient, named: Iterable[str]) -> PlacementSnapshot:
     """The trees of the providers with those names or uuids, and who holds something there, over the API.
 
     Of other providers that those hold something on, the trees come without contents. Names that are not there
@@ -77,7 +79,9 @@ def read_trees(client: ContentClient, named: Iterable[str]) -> Content:
     return _with_bare(content, _trees(client, sorted(elsewhere - content.providers.keys()))[0])
 
 
-def read_place(client: ContentClient, wanted: Content) -> tuple[Content, Evidence]:
+def read_counterpart(
+    client: SnapshotClient, wanted: PlacementSnapshot
+) -> tuple[PlacementSnapshot, ServiceEvidence]:
     """What the service holds in the place of `wanted`: the trees of its providers, whoever holds something
     there, its consumers, and, without contents, the trees of others that have names of its providers.
 
@@ -93,14 +97,14 @@ def read_place(client: ContentClient, wanted: Content) -> tuple[Content, Evidenc
     return _with_bare(content, _trees(client, named)[0]), evidence
 
 
-def _by_uuid(client: ContentClient, named: str) -> Provider | None:
+def _by_uuid(client: SnapshotClient, named: str) -> Provider | None:
     try:
         return client.find_provider(uuid=str(UUID(named)))
     except ValueError:
         return None
 
 
-def _trees(client: ContentClient, *waves: Iterable[str]) -> tuple[list[Provider], dict[str, str]]:
+def _trees(client: SnapshotClient, *waves: Iterable[str]) -> tuple[list[Provider], dict[str, str]]:
     """The providers of the trees that these are in, each once, and {provider: root}.
 
     Those of a wave are asked for at once, and none that an earlier wave brought along.
@@ -115,27 +119,31 @@ def _trees(client: ContentClient, *waves: Iterable[str]) -> tuple[list[Provider]
     return list(providers.values()), roots
 
 
-def _with_bare(content: Content, bare: Iterable[Provider]) -> Content:
+def _with_bare(content: PlacementSnapshot, bare: Iterable[Provider]) -> PlacementSnapshot:
     others = {each.uuid: each for each in bare}
     return replace(content, providers={**others, **content.providers})
 
 
 def _read(
-    client: ContentClient,
+    client: SnapshotClient,
     listing: Callable[[], tuple[list[Provider], dict[str, str]]],
     *,
     consumers: Iterable[str] = (),
     with_usages: bool = False,
-) -> tuple[Content, Evidence]:
+) -> tuple[PlacementSnapshot, ServiceEvidence]:
     """The providers that are listed, who holds something on them, and these consumers."""
     known: dict[str, Provider] = {}
     for _ in range(ROUNDS_MAX):
         try:
             listed, roots = listing()
             known = {each.uuid: each for each in _each(_refresher(client, known), listed)}
-            held = dict(_each(lambda each: (each.uuid, client.consumers_on(each.uuid)), listed))
+            held = dict(
+                _each(lambda each: (each.uuid, client.provider_allocations(each.uuid).consumers), listed)
+            )
             usages = dict(
-                _each(lambda each: (each.uuid, client.usages(each.uuid)), listed if with_usages else [])
+                _each(
+                    lambda each: (each.uuid, client.provider_usages(each.uuid)), listed if with_usages else []
+                )
             )
         except PlacementError as error:
             if error.status != NOT_FOUND:
@@ -145,22 +153,22 @@ def _read(
         found = [each for each in _each(_consumer_reader(client), uuids) if each.allocations]
         if _generations(listing()[0]) == _generations(known.values()):
             traits, classes = client.trait_names(), client.resource_class_names()
-            content = Content.of(known.values(), found, _custom(traits), _custom(classes))
-            return content, Evidence(roots, usages, held, frozenset((*traits, *classes)))
+            content = PlacementSnapshot.of(known.values(), found, _custom(traits), _custom(classes))
+            return content, ServiceEvidence(roots, usages, held, frozenset((*traits, *classes)))
     raise PlacementConflict(
         f"Placement was written to while it was being read, {ROUNDS_MAX} times: stop what writes to it "
         "(agents, schedulers), or try again at a quieter time."
     )
 
 
-def read_state_dir(state_dir: Path) -> tuple[Content, Evidence]:
+def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]:
     """Everything, from the database of an embedded core that does not run.
 
     Raises UsageError where there is no such database, StateError where it cannot be used.
     """
     from agent.durable.errors import DatabaseError, DatabaseLocked
-    from agent.placement.embedded.journal import FILE_NAME
     from agent.placement.embedded.store import Store
+    from agent.placement.embedded.tables import FILE_NAME
 
     if not (state_dir / FILE_NAME).is_file():
         raise UsageError(f"There is no placement database in {state_dir}: {FILE_NAME} is missing there.")
@@ -185,24 +193,24 @@ def read_state_dir(state_dir: Path) -> tuple[Content, Evidence]:
         raise StateError(
             f"{state_dir / FILE_NAME} is damaged ({damage[0]}): put a backup in its place.", findings=damage
         )
-    return content, Evidence(roots, names=names)
+    return content, ServiceEvidence(roots, names=names)
 
 
 def _generations(providers: Iterable[Provider]) -> dict[str, int | None]:
     return {provider.uuid: provider.generation for provider in providers}
 
 
-def _refresher(client: ContentClient, known: dict[str, Provider]) -> Callable[[Provider], Provider]:
+def _refresher(client: SnapshotClient, known: dict[str, Provider]) -> Callable[[Provider], Provider]:
     def refreshed(listed: Provider) -> Provider:
         before = known.get(listed.uuid)
         if before is not None and before.generation == listed.generation:
             return replace(before, name=listed.name, parent=listed.parent)
-        return client.refreshed(listed)
+        return client.read_provider(listed)
 
     return refreshed
 
 
-def _consumer_reader(client: ContentClient) -> Callable[[str], ConsumerAllocations]:
+def _consumer_reader(client: SnapshotClient) -> Callable[[str], ConsumerAllocations]:
     typed = client.knows_types()
 
     def consumer(uuid: str) -> ConsumerAllocations:
@@ -217,8 +225,8 @@ def _each(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Res
         return list(pool.map(work, items))
 
 
-def _from_model(model: Any) -> Content:
-    return Content.of(
+def _from_model(model: Any) -> PlacementSnapshot:
+    return PlacementSnapshot.of(
         [
             Provider(
                 each.uuid,

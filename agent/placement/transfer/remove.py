@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from agent.errors import ImportRefused, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transfer.content import Content, differences, strangers
+from agent.placement.transfer.snapshot import PlacementSnapshot, differences, foreign_consumers
 from agent.tree import Provider, ProviderTree
 
 CONSUMERS_AT_ONCE = 100
@@ -20,7 +20,7 @@ NAMED_MAX = 5
 _Value = TypeVar("_Value")
 
 
-def part(content: Content, roots: Iterable[str]) -> Content:
+def select_trees(content: PlacementSnapshot, roots: Iterable[str]) -> PlacementSnapshot:
     """The trees whose root has that name or uuid, who holds something there, and the custom names used there.
 
     Raises UsageError where there is no such root, or somebody holds something inside and outside at once:
@@ -40,11 +40,13 @@ def part(content: Content, roots: Iterable[str]) -> Content:
         )
     traits = {name for provider in found.values() for name in provider.traits}
     classes = {name for provider in found.values() for name in provider.inventories}
-    return Content.of(found.values(), consumers, content.traits & traits, content.resource_classes & classes)
+    return PlacementSnapshot.of(
+        found.values(), consumers, content.traits & traits, content.resource_classes & classes
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class RemovalPlan:
     """`consumers` are to be written, empty, with the generations they have; `providers` deleted in order."""
 
     consumers: tuple[ConsumerAllocations, ...]
@@ -61,7 +63,7 @@ class Removal:
             yield f"Delete the provider {provider.name} ({provider.uuid})."
 
 
-def plan_removal(unwanted: Content, found: Content) -> Removal:
+def plan_removal(unwanted: PlacementSnapshot, found: PlacementSnapshot) -> RemovalPlan:
     """How to take out of a placement that holds `found` all that `unwanted` says, and that is still there.
 
     Raises ImportRefused where the placement says something else by now, so that `unwanted` is not the last
@@ -70,7 +72,7 @@ def plan_removal(unwanted: Content, found: Content) -> Removal:
     changed = [each.line() for each in differences(_there(unwanted, found), found)]
     changed += [
         f"consumer {uuid}: holds something on it, and is not in the document"
-        for uuid in strangers(unwanted, found)
+        for uuid in foreign_consumers(unwanted, found)
     ]
     changed += [
         f"provider {each.name} ({each.uuid}): hangs below, and is not in the document"
@@ -86,7 +88,7 @@ def plan_removal(unwanted: Content, found: Content) -> Removal:
             conflicts=changed,
         )
     tree = ProviderTree(found.providers.values())
-    return Removal(
+    return RemovalPlan(
         tuple(
             replace(each, allocations={})
             for uuid, each in found.consumers.items()
@@ -96,7 +98,7 @@ def plan_removal(unwanted: Content, found: Content) -> Removal:
     )
 
 
-def apply_removal(client: PlacementClient, removal: Removal) -> None:
+def apply_removal(client: PlacementClient, removal: RemovalPlan) -> None:
     """Write it. Raises what the client raises; what was removed before stays so, and the next one goes on."""
     for start in range(0, len(removal.consumers), CONSUMERS_AT_ONCE):
         client.write_allocations(*removal.consumers[start : start + CONSUMERS_AT_ONCE])
@@ -104,8 +106,10 @@ def apply_removal(client: PlacementClient, removal: Removal) -> None:
         client.delete_provider(provider.uuid)
 
 
-def _there(unwanted: Content, found: Content) -> Content:
-    return Content(_only(unwanted.providers, found.providers), _only(unwanted.consumers, found.consumers))
+def _there(unwanted: PlacementSnapshot, found: PlacementSnapshot) -> PlacementSnapshot:
+    return PlacementSnapshot(
+        _only(unwanted.providers, found.providers), _only(unwanted.consumers, found.consumers)
+    )
 
 
 def _only(values: Mapping[str, _Value], among: Mapping[str, object]) -> dict[str, _Value]:

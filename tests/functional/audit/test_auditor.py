@@ -83,7 +83,7 @@ def test_a_healthy_host_has_no_findings_and_reads_a_few_consumers_in_turn(
 def test_a_leaked_claim_is_dropped_by_itself(audited: Audited) -> None:
     """Scenario 112: deleted while the agent was away."""
     held = audited.kit.tracker.claim(request(VCPU=1, PCPU=1)).claim
-    audited.kit.raw.forget_consumer(held.consumer)
+    audited.kit.raw.delete_allocations(held.consumer)
     assert audited.auditor.audit(heal_own=True, looks=1).healed == frozenset()  # seen once only
     assert audited.kinds() == [(FindingKind.LEAKED_CLAIM, held.consumer)]
     assert audited.heal().healed == {0}
@@ -154,7 +154,7 @@ def test_a_dry_run_writes_nothing(audited: Audited) -> None:
     """Scenario 113."""
     audited.kit.schedule(str(uuid4()), host={"MEMORY_MB": 64})
     held = audited.kit.tracker.claim(request(VCPU=1)).claim
-    audited.kit.raw.forget_consumer(held.consumer)
+    audited.kit.raw.delete_allocations(held.consumer)
     before = audited.kit.state()
     assert len(audited.auditor.audit().findings) == 2
     assert audited.kit.state() == before
@@ -180,7 +180,7 @@ def test_an_allocation_that_was_changed_is_brought_back_when_told(audited: Audit
     assert audited.kinds() == [(FindingKind.WRONG_PROVIDER, held.consumer)]
     assert audited.heal(everything=True).healed == {0}
     assert audited.kit.placed(held.consumer) == before
-    audited.kit.raw.forget_consumer(held.consumer)
+    audited.kit.raw.delete_allocations(held.consumer)
     assert audited.kinds() == [(FindingKind.AMOUNTS_DIFFER, held.consumer)]
     assert audited.heal(everything=True).healed == {0}
     assert audited.kit.placed(held.consumer) == before and audited.kinds() == []

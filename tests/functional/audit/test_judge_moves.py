@@ -149,7 +149,7 @@ def test_a_migration_whose_instance_was_deleted_is_told_at_its_source(claimed: W
     """The destination, which would free it, does not come back."""
     claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
     claimed.a.look()
-    claimed.raw.forget_consumer(INSTANCE)
+    claimed.raw.delete_allocations(INSTANCE)
     claimed.a.look()
     assert claimed.a.moving() is MoveState.BEGUN
     assert kinds(claimed.a) == [(FindingKind.STALE_MIGRATION, MIGRATION)]
@@ -178,7 +178,7 @@ def test_a_resize_whose_end_cannot_be_told_is_told(world: World) -> None:
     """The amounts are the same before and after, and somebody freed the migration past this agent."""
     world.a.tracker.claim(asks(PCPU=1))
     world.a.tracker.move(asks(PCPU=1), MoveKind.RESIZE, MIGRATION)
-    world.raw.forget_consumer(MIGRATION)
+    world.raw.delete_allocations(MIGRATION)
     world.a.look()
     assert kinds(world.a) == [(FindingKind.STALE_MIGRATION, MIGRATION)]
     assert heal(world.a, everything=True).healed == {0}

@@ -99,7 +99,7 @@ class Host:
         """{consumer: {provider: amounts}} of all that placement holds on this host."""
         found: dict[str, dict[str, Mapping[str, int]]] = {}
         for provider in self.agent.tree()[0]:
-            for consumer, amounts in self.raw.consumers_on(provider.uuid).items():
+            for consumer, amounts in self.raw.provider_allocations(provider.uuid).consumers.items():
                 found.setdefault(consumer, {})[provider.uuid] = amounts
         return found
 

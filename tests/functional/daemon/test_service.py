@@ -379,7 +379,7 @@ def test_a_placement_that_is_lost_meanwhile_is_not_offered_what_is_held(world: W
     world.agent.claim(asked)
     client = PlacementClient(world.wire.inner)
     tree = world.agent.tree()[0]
-    client.forget_consumer(asked.consumer)
+    client.delete_allocations(asked.consumer)
     for each in tree.bottom_up():
         client.delete_provider(each.uuid)
     for _ in range(2):

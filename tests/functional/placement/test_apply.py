@@ -247,7 +247,7 @@ def test_a_provider_that_is_written_all_the_time_ends_in_a_conflict(
     def claim_and_release(method: str, _path: str) -> None:
         if method == "PUT":
             other.write_allocations(ConsumerAllocations(CONSUMER, {ROOT: {"VCPU": 2}}))
-            other.forget_consumer(CONSUMER)
+            other.delete_allocations(CONSUMER)
 
     wire.before = claim_and_release
     wire.asked.clear()
@@ -343,8 +343,8 @@ def test_claims_are_written_read_swapped_and_released(client: PlacementClient) -
     client.write_allocations(replace(absent, allocations={ROOT: {"VCPU": 2}, GPU: {"VGPU": 1}}))
     held = client.allocations_of(CONSUMER)
     assert held == ConsumerAllocations(CONSUMER, {ROOT: {"VCPU": 2}, GPU: {"VGPU": 1}}, 1)
-    assert client.consumers_on(GPU) == {CONSUMER: {"VGPU": 1}}
-    assert client.usages(ROOT) == {"VCPU": 2}
+    assert client.provider_allocations(GPU).consumers == {CONSUMER: {"VGPU": 1}}
+    assert client.provider_usages(ROOT) == {"VCPU": 2}
     client.write_allocations(
         replace(held, allocations={ROOT: {"VCPU": 16}}),
         ConsumerAllocations(MIGRATION, {GPU: {"VGPU": 8}}, consumer_type="MIGRATION"),
@@ -358,9 +358,9 @@ def test_claims_are_written_read_swapped_and_released(client: PlacementClient) -
     assert full.value.placement_code == "placement.undefined_code"
     client.write_allocations(replace(migration, allocations={}))
     assert client.allocations_of(MIGRATION).generation is None
-    assert client.forget_consumer(CONSUMER)
-    assert not client.forget_consumer(CONSUMER)
-    assert client.usages(GPU) == {"VGPU": 0}
+    assert client.delete_allocations(CONSUMER)
+    assert not client.delete_allocations(CONSUMER)
+    assert client.provider_usages(GPU) == {"VGPU": 0}
 
 
 def test_inventory_and_the_claims_on_it_move_in_one_request(client: PlacementClient) -> None:
@@ -371,26 +371,10 @@ def test_inventory_and_the_claims_on_it_move_in_one_request(client: PlacementCli
     generations = client.generations(ROOT)
     held = client.allocations_of(CONSUMER)
     client.reshape(
-        {
-            "inventories": {
-                ROOT: {"inventories": {}, "resource_provider_generation": generations[ROOT]},
-                GPU: {
-                    "inventories": {"VGPU": Inventory(8).to_json()},
-                    "resource_provider_generation": generations[GPU],
-                },
-            },
-            "allocations": {
-                CONSUMER: {
-                    "allocations": {GPU: {"resources": {"VGPU": 3}}},
-                    "consumer_generation": held.generation,
-                    "project_id": held.project_id,
-                    "user_id": held.user_id,
-                    "consumer_type": held.consumer_type,
-                }
-            },
-        }
+        {ROOT: (generations[ROOT], {}), GPU: (generations[GPU], {"VGPU": Inventory(8)})},
+        replace(held, allocations={GPU: {"VGPU": 3}}),
     )
-    assert client.consumers_on(GPU) == {CONSUMER: {"VGPU": 3}}
+    assert client.provider_allocations(GPU).consumers == {CONSUMER: {"VGPU": 3}}
     assert client.read_tree(ROOT, known=written)[GPU].inventories == {"VGPU": Inventory(8)}
 
 

@@ -49,7 +49,7 @@ class Site:
         """Who holds something in the placement of these settings."""
         with closing(PlacementClient(self.placement(file).transport())) as client:
             uuid = establish(self.state, "node1", None).uuid
-            return {c for p in client.generations(uuid) for c in client.consumers_on(p)}
+            return {c for p in client.generations(uuid) for c in client.provider_allocations(p).consumers}
 
     def placement(self, file: Path) -> Placement:
         return Embedded(self.state) if file == self.alone else self.openstack
@@ -108,7 +108,7 @@ def test_a_host_joins_and_leaves_again(site: Site) -> None:
             more = world.agent.claim(request(VCPU=1))
             assert world.agent.release(more.consumer)
     with closing(PlacementClient(site.openstack.transport())) as fleet:
-        assert fleet.consumers_on(NEIGHBOUR.uuid) == {NEIGHBOUR.uuid: {"VCPU": 1}}
+        assert fleet.provider_allocations(NEIGHBOUR.uuid).consumers == {NEIGHBOUR.uuid: {"VCPU": 1}}
         assert fleet.find_provider(name="node1") is None
 
 

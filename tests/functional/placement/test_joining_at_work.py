@@ -13,10 +13,10 @@ from kits.placements import Placement
 
 from agent.errors import ImportRefused, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transfer.content import Content, differences
 from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
-from agent.placement.transfer.read import ContentClient, read_place, read_trees
-from agent.placement.transfer.remove import apply_removal, part, plan_removal
+from agent.placement.transfer.read import SnapshotClient, read_counterpart, read_trees
+from agent.placement.transfer.remove import apply_removal, plan_removal, select_trees
+from agent.placement.transfer.snapshot import PlacementSnapshot, differences
 from agent.placement.transport import Reply, Transport
 from agent.tree import Inventory, Provider
 
@@ -43,26 +43,26 @@ class Fleet:
         self._inner.close()
 
 
-def join(transport: Transport, wanted: Content) -> None:
-    client = ContentClient(transport)
-    found, evidence = read_place(client, wanted)
+def join(transport: Transport, wanted: PlacementSnapshot) -> None:
+    client = SnapshotClient(transport)
+    found, evidence = read_counterpart(client, wanted)
     plan = plan_import(wanted, found, evidence.names)
-    apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
-    assert differences(wanted, read_place(client, wanted)[0]) == ()
+    apply_import(client, SnapshotClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+    assert differences(wanted, read_counterpart(client, wanted)[0]) == ()
 
 
-def export(transport: Transport, roots: list[str]) -> Content:
-    return part(read_trees(ContentClient(transport), roots), roots)
+def export(transport: Transport, roots: list[str]) -> PlacementSnapshot:
+    return select_trees(read_trees(SnapshotClient(transport), roots), roots)
 
 
-def leave(transport: Transport, unwanted: Content) -> None:
-    client = ContentClient(transport)
-    apply_removal(client, plan_removal(unwanted, read_place(client, unwanted)[0]))
-    found, _ = read_place(client, unwanted)
+def leave(transport: Transport, unwanted: PlacementSnapshot) -> None:
+    client = SnapshotClient(transport)
+    apply_removal(client, plan_removal(unwanted, read_counterpart(client, unwanted)[0]))
+    found, _ = read_counterpart(client, unwanted)
     assert not found.providers and not found.consumers
 
 
-def roots_of(content: Content) -> list[str]:
+def roots_of(content: PlacementSnapshot) -> list[str]:
     return [each.name for each in content.providers.values() if each.parent is None]
 
 

@@ -74,7 +74,7 @@ def test_a_provider_over_capacity_is_in_the_status_until_it_is_not(world: World)
     (reason,) = world.agent.status()["reasons"]
     assert "node1 is over capacity" in reason and consumer in reason
     assert world.agent.claim(request(VCPU=1)).state is ClaimState.CLAIMED, "all else goes on"
-    client.forget_consumer(consumer)
+    client.delete_allocations(consumer)
     world.agent.verify()
     assert world.agent.status()["reasons"] == []
 

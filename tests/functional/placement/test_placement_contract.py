@@ -66,17 +66,7 @@ def swap(client: PlacementClient) -> None:
 
 def reshape(client: PlacementClient) -> None:
     generations = client.generations(HOST)
-    client.reshape(
-        {
-            "inventories": {
-                GPU: {
-                    "resource_provider_generation": generations[GPU],
-                    "inventories": {"VGPU": Inventory(4).to_json()},
-                }
-            },
-            "allocations": {},
-        }
-    )
+    client.reshape({GPU: (generations[GPU], {"VGPU": Inventory(4)})})
 
 
 STORY = (
@@ -85,28 +75,37 @@ STORY = (
     Ask("find_provider", lambda c: c.find_provider(name="host"), None, reads=True),
     Ask("read_tree", lambda c: c.read_tree(HOST), ProviderTree(), reads=True),
     Ask("create_provider", lambda c: c.create_provider(Provider(HOST, "house")), 0, reads=True),
-    Ask("rename", lambda c: c.rename(HOST, "host"), 0, reads=True),
+    Ask("rename_provider", lambda c: c.rename_provider(HOST, "host"), 0, reads=True),
     Ask("create_provider", lambda c: c.create_provider(Provider(GPU, "card")), 0, reads=True),
-    Ask("reparent", lambda c: c.reparent(GPU, "card", HOST), 0, reads=True),
+    Ask("reparent_provider", lambda c: c.reparent_provider(GPU, "card", HOST), 0, reads=True),
     Ask("ensure_trait", lambda c: c.ensure_trait("CUSTOM_GOLD")),
     Ask("ensure_resource_class", lambda c: c.ensure_resource_class("CUSTOM_FPGA")),
     Ask("put_traits", lambda c: c.put_traits(HOST, 0, ["CUSTOM_GOLD"]), 1, reads=True),
     Ask("put_aggregates", lambda c: c.put_aggregates(HOST, 1, [AGGREGATE]), 2, reads=True),
-    Ask("sharing", lambda c: c.sharing([AGGREGATE]), (), reads=True),
+    Ask("sharing_providers", lambda c: c.sharing_providers([AGGREGATE]), (), reads=True),
     Ask("put_inventories", lambda c: c.put_inventories(HOST, 2, ROOT.inventories), 3, reads=True),
-    Ask("inventories_of", lambda c: c.inventories_of(HOST), (3, dict(ROOT.inventories)), reads=True),
+    Ask(
+        "provider_inventories",
+        lambda c: c.provider_inventories(HOST),
+        (3, dict(ROOT.inventories)),
+        reads=True,
+    ),
     Ask("generations", lambda c: c.generations(HOST), {HOST: 3, GPU: 0}, reads=True),
-    Ask("offer", lambda c: c.offer({GPU: (0, {"VGPU": Inventory(2)})}, instance(None)), claims=True),
+    Ask("reshape", lambda c: c.reshape({GPU: (0, {"VGPU": Inventory(2)})}, instance(None)), claims=True),
     Ask("allocations_of", lambda c: c.allocations_of(INSTANCE), instance(1), reads=True),
     Ask("write_allocations", swap, claims=True),
-    Ask("consumers_on", lambda c: c.consumers_on(HOST), {MIGRATION: {"VCPU": 4}}, reads=True),
-    Ask("occupants", lambda c: c.occupants(HOST)[1], {MIGRATION: {"VCPU": 4}}, reads=True),
-    Ask("usages", lambda c: c.usages(GPU), {"VGPU": 1}, reads=True),
+    Ask(
+        "provider_allocations",
+        lambda c: c.provider_allocations(HOST).consumers,
+        {MIGRATION: {"VCPU": 4}},
+        reads=True,
+    ),
+    Ask("provider_usages", lambda c: c.provider_usages(GPU), {"VGPU": 1}, reads=True),
     Ask("reshape", reshape, reads=True, claims=True),
-    Ask("refreshed", lambda c: c.refreshed(CARD).inventories, {"VGPU": Inventory(4)}, reads=True),
-    Ask("forget_consumer", lambda c: c.forget_consumer(MIGRATION), True),
-    Ask("forget_consumer", lambda c: c.forget_consumer(INSTANCE), True),
-    Ask("forget_consumer", lambda c: c.forget_consumer(NOBODY), False),
+    Ask("read_provider", lambda c: c.read_provider(CARD).inventories, {"VGPU": Inventory(4)}, reads=True),
+    Ask("delete_allocations", lambda c: c.delete_allocations(MIGRATION), True),
+    Ask("delete_allocations", lambda c: c.delete_allocations(INSTANCE), True),
+    Ask("delete_allocations", lambda c: c.delete_allocations(NOBODY), False),
     Ask(
         "delete_inventories",
         lambda c: isinstance(c.delete_inventories(GPU, c.generations(HOST).get(GPU, 0)), int),

@@ -88,7 +88,7 @@ class Site:
 
     def disk_gb(self) -> int:
         (root,) = self.world.agent.tree()[0].roots
-        return self.client.inventories_of(root.uuid)[1]["DISK_GB"].total
+        return self.client.provider_inventories(root.uuid)[1]["DISK_GB"].total
 
     def close(self) -> None:
         self.world.close()
@@ -125,7 +125,7 @@ def test_one_pass_writes_the_tree_again_and_an_audit_the_claims(site: Site) -> N
     assert site.findings() == {left}, "it looks like one that is still to be started: it is the operator's"
     site.findings(heal=True)
     assert site.findings() == set()
-    assert site.client.consumers_on(root.uuid).keys() == {KEPT.consumer, NEW.consumer}
+    assert site.client.provider_allocations(root.uuid).consumers.keys() == {KEPT.consumer, NEW.consumer}
 
 
 def test_generations_that_meet_by_chance_deceive_nobody_once_what_was_seen_is_forgotten(

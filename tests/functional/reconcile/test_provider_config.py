@@ -75,7 +75,7 @@ def test_what_is_taken_out_of_the_file_goes_and_what_is_held_of_it_stays(world: 
     assert any("CUSTOM_LICENSE" in each and uuid_of("a") in each for each in report.problems)
     assert world.totals() == {HOST: {"VCPU": 64, "CUSTOM_LICENSE": 4}, "gpu0": {"VGPU": 4}}
     assert world.tree()[ROOT].traits == frozenset()
-    world.raw.forget_consumer(uuid_of("a"))
+    world.raw.delete_allocations(uuid_of("a"))
     assert world.again().problems == ()
     assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4}}
 

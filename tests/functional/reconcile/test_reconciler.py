@@ -299,7 +299,7 @@ def test_what_is_held_of_a_class_that_goes_away_stays_and_the_rest_is_reserved(w
     }
     world.driver.change(gpus=())
     world.reconciler.reconcile("they are gone again")
-    world.client.forget_consumer(consumer)
+    world.client.delete_allocations(consumer)
     assert world.reconciler.reconcile("the release").problems == ()
     assert len(world.holds()) == 1
 
@@ -330,7 +330,7 @@ def test_providers_over_capacity_are_shown_until_they_are_not(world: World) -> N
     (problem,) = world.reconciler.verify("verification").problems
     assert f"Provider {gpu.name} is over capacity: 4 VGPU are in use of 3" in problem
     assert first in problem and second in problem
-    world.client.forget_consumer(first)
+    world.client.delete_allocations(first)
     assert world.reconciler.verify("verification").problems == ()
 
 

@@ -72,7 +72,7 @@ def test_what_was_parked_goes_with_its_consumer(world: World) -> None:
     world.hold("b", node1={"VGPU": 1})
     moves = (to_gpu(0, a=2), gone(a=0, b=1))
     world.see(*ONE_LEFT, moves=moves)
-    world.raw.forget_consumer(uuid_of("b"))
+    world.raw.delete_allocations(uuid_of("b"))
     report = world.see(*ONE_LEFT, moves=(to_gpu(0, a=2),))
     assert (report.error, report.problems) == (None, ())
     assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4}}

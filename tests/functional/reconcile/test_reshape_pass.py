@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_refused_as_a_whole_and_done_once_it_does(world: Wo
     with pytest.raises(DoesNotFit):
         world.tracker.claim(request(VGPU=1))
     world.tracker.claim(request(VCPU=1))
-    world.raw.forget_consumer(uuid_of("b"))
+    world.raw.delete_allocations(uuid_of("b"))
     report = world.see(*NESTED, moves=to_gpus(gpu0={"a": 3}))
     assert (report.error, report.pending) == (None, None)
     assert world.placed("a") == {"gpu0": {"VGPU": 3}}
@@ -376,7 +376,7 @@ def test_a_consumer_that_changes_in_between_is_planned_anew(world: World) -> Non
     def change(call: str) -> None:
         if call == "POST /reshaper" and not seen:
             seen.append(call)
-            world.raw.forget_consumer(uuid_of("gone"))
+            world.raw.delete_allocations(uuid_of("gone"))
             world.hold("late", node1={"VGPU": 2})
 
     world.tap.before = change

@@ -147,7 +147,7 @@ def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(w
     assert (world.totals(), world.placed(big), world.placed("a")) == before
     assert world.journal.withheld() == () and len(world.journal.reshapes(done=True)) == 1
     assert world.again().operations == 0
-    world.raw.forget_consumer(big)
+    world.raw.delete_allocations(big)
     (undone,) = world.ask(receipt)
     assert undone.undoes == receipt and world.placed("a") == {HOST: {"VGPU": 1}}
 

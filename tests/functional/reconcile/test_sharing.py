@@ -79,7 +79,7 @@ def test_a_pool_of_ours_is_seen_and_claimed_from_and_never_changed(world: World)
     assert {name: world.raw.read_tree(uuid_of(name)) for name in before} == before
     world.tracker.recover([])
     assert world.tracker.release(claim.consumer)
-    assert world.raw.usages(POOL) == {"DISK_GB": 30}
+    assert world.raw.provider_usages(POOL) == {"DISK_GB": 30}
 
 
 def test_a_pass_with_nothing_new_asks_nothing_and_a_verification_once_more(world: World) -> None:
@@ -128,13 +128,13 @@ def test_what_another_host_took_of_the_pool_is_refused_by_placement_and_told(wor
     hold(world, "elsewhere", 90)
     with pytest.raises(DoesNotFit, match="pool"):
         world.tracker.claim(request(VCPU=1, DISK_GB=50))
-    assert world.raw.usages(ROOT)["VCPU"] == 0
+    assert world.raw.provider_usages(ROOT)["VCPU"] == 0
     assert world.tracker.claim(request(VCPU=1, DISK_GB=10)).claim.allocations[POOL] == {"DISK_GB": 10}
 
 
 def test_a_pool_that_is_gone_or_no_longer_shared_is_not_offered(world: World) -> None:
     world.see(in_rack(host()))
-    pool_now = world.raw.refreshed(Provider(POOL, "pool"))
+    pool_now = world.raw.read_provider(Provider(POOL, "pool"))
     world.raw.put_traits(POOL, pool_now.generation or 0, set())
     world.again()
     with pytest.raises(DoesNotFit):
@@ -147,7 +147,7 @@ def test_a_pool_that_hangs_under_another_hosts_root_is_seen_too(world: World) ->
     theirs = uuid_of("their host")
     world.raw.create_provider(Provider(theirs, "their host"))
     nested = pool(world, "nested", RACK, {SHARING}, total=500)
-    world.raw.reparent(nested, "nested", theirs)
+    world.raw.reparent_provider(nested, "nested", theirs)
     world.see(in_rack(host()))
     assert world.tracker.claim(request(DISK_GB=400)).claim.allocations == {nested: {"DISK_GB": 400}}
     assert world.raw.read_tree(theirs)[nested].parent == theirs
@@ -183,7 +183,7 @@ def test_the_disk_is_charged_once_throughout_a_move(
         used = []
 
         def see(_: str) -> None:
-            used.append(dict(world.raw.usages(pool_uuid)))
+            used.append(dict(world.raw.provider_usages(pool_uuid)))
 
         world.a.tap.after = world.b.tap.after = see
         world.b.look()

@@ -364,7 +364,7 @@ def test_what_somebody_else_gave_back_is_noticed_before_a_refusal(kit: Kit) -> N
     other = str(uuid4())
     kit.schedule(other, host={"VCPU": 16})
     kit.refresh()
-    kit.raw.forget_consumer(other)
+    kit.raw.delete_allocations(other)
     assert kit.tracker.claim(request(VCPU=16)).claim.state is ClaimState.CLAIMED
 
 
@@ -385,7 +385,7 @@ def test_a_consumer_known_to_hold_something_that_has_let_go_is_claimed_for(kit: 
     asked = request(VCPU=2)
     kit.schedule(asked.consumer, host={"VCPU": 1})
     kit.refresh()
-    kit.raw.forget_consumer(asked.consumer)
+    kit.raw.delete_allocations(asked.consumer)
     claim = kit.tracker.claim(asked).claim
     assert not claim.adopted
 
@@ -478,7 +478,7 @@ def test_a_claim_that_may_be_done_late_stays_in_doubt_when_it_is_asked_for_again
         kit.schedule(other, host={"PCPU": 1})
         with pytest.raises(DoesNotFit, match="placement refuses"):
             kit.tracker.claim(asked)
-        kit.raw.forget_consumer(other)
+        kit.raw.delete_allocations(other)
     else:
         with kit.away(only="PUT"), pytest.raises(PlacementUnavailable, match="holds nothing of it"):
             kit.tracker.claim(asked)
@@ -651,7 +651,7 @@ def test_a_release_is_one_read_and_one_write(kit: Kit) -> None:
 def test_a_release_does_not_take_what_was_deleted_and_given_anew_elsewhere(kit: Kit) -> None:
     """The new allocation has the generation that ours had; only a read can tell them apart."""
     claim = kit.tracker.claim(request(VCPU=2)).claim
-    kit.raw.forget_consumer(claim.consumer)
+    kit.raw.delete_allocations(claim.consumer)
     kit.schedule(claim.consumer, elsewhere={"VCPU": 2})
     assert kit.tracker.release(claim.consumer)
     assert kit.placed(claim.consumer) == {"elsewhere": {"VCPU": 2}}
@@ -668,7 +668,7 @@ def test_an_unknown_consumer_cannot_be_released(kit: Kit) -> None:
 
 def test_a_claim_that_placement_has_lost_can_be_released(kit: Kit) -> None:
     claim = kit.tracker.claim(request(VCPU=1)).claim
-    kit.raw.forget_consumer(claim.consumer)
+    kit.raw.delete_allocations(claim.consumer)
     assert kit.tracker.release(claim.consumer) is True
 
 

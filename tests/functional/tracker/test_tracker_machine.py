@@ -197,7 +197,7 @@ class Claims(RuleBasedStateMachine):
 
     @rule(stranger=strangers)
     def somebody_frees(self, stranger: str) -> None:
-        self.kit.raw.forget_consumer(stranger)
+        self.kit.raw.delete_allocations(stranger)
 
     @rule()
     def close_and_open(self) -> None:

@@ -93,7 +93,7 @@ def test_claims_and_releases_and_another_writer_never_give_a_unit_twice(
                 consumer = str(uuid4())
                 with suppress(PlacementFull, PlacementConflict):
                     kit.schedule(consumer, gpu0={"VGPU": 1})
-                kit.raw.forget_consumer(consumer)
+                kit.raw.delete_allocations(consumer)
 
         meddler = threading.Thread(target=other)
         threads = [threading.Thread(target=client, args=(seed,)) for seed in range(CLIENTS)]

@@ -17,7 +17,7 @@ from agent.placement.embedded import records
 from agent.placement.embedded.candidates.find import find_candidates
 from agent.placement.embedded.candidates.query import CandidateGroup as QueryGroup
 from agent.placement.embedded.candidates.query import CandidateQuery
-from agent.placement.embedded.query import AggregateFilter, TraitFilter
+from agent.placement.embedded.query_string import AggregateFilter, TraitFilter
 from agent.tree import Inventory, Provider, ProviderTree
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

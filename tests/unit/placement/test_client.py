@@ -136,7 +136,7 @@ def test_names_in_queries_and_paths_are_quoted() -> None:
     wire = Wire(Reply(200, {"resource_providers": []}))
     assert PlacementClient(wire).find_provider(name="host:eth 0&x") is None
     assert wire.asked[0][1] == "/resource_providers?name=host%3Aeth+0%26x"
-    PlacementClient(wire).forget_consumer("../traits")
+    PlacementClient(wire).delete_allocations("../traits")
     assert wire.asked[1][1] == "/allocations/..%2Ftraits"
 
 
@@ -191,7 +191,7 @@ def test_nothing_is_taken_from_a_consumer_that_does_not_exist() -> None:
 def test_a_parent_is_not_changed_below_1_37() -> None:
     wire = Wire(Reply(200, {"generation": 1}))
     with pytest.raises(PlacementError, match=r"needs microversion 1\.37, and it is spoken to in 1\.36"):
-        PlacementClient(wire, microversion="1.36").reparent("gpu", "gpu", "host")
+        PlacementClient(wire, microversion="1.36").reparent_provider("gpu", "gpu", "host")
     assert wire.asked == []
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from agent.placement.embedded.candidates.query import CandidateQuery
 from agent.placement.embedded.candidates.search import TreeSearch
-from agent.placement.embedded.candidates.slots import CandidateSlot, Demands
+from agent.placement.embedded.candidates.slots import CandidateSlot, SlotDemands
 from agent.placement.embedded.model import Model
 from agent.placement.embedded.records import SHARING_TRAIT, ProviderRecord
 
@@ -35,7 +35,7 @@ def find_candidates(model: Model, query: CandidateQuery) -> Iterator[Candidate]:
     The classes and traits of the query exist; whoever calls has checked that.
     """
     seen: set[tuple[str, ...]] = set()
-    reach, demands = Reach(model), Demands(model, query)
+    reach, demands = ProviderReach(model), SlotDemands(model, query)
     for root in anchors(model, query, reach):
         slots = demands.slots(reach.providers(root))
         if slots is None:
@@ -63,7 +63,7 @@ def _candidate(slots: Iterable[CandidateSlot], chosen: Iterable[ProviderRecord])
     return Candidate(allocations, mappings)
 
 
-class Reach:
+class ProviderReach:
     """Which providers serve which tree."""
 
     def __init__(self, model: Model) -> None:
@@ -94,7 +94,7 @@ class Reach:
                     yield self._model.providers[uuid].root_uuid
 
 
-def anchors(model: Model, query: CandidateQuery, reach: Reach) -> Iterator[str]:
+def anchors(model: Model, query: CandidateQuery, reach: ProviderReach) -> Iterator[str]:
     """Roots of the trees in which there might be a candidate, lazily, each once.
 
     The rarest thing that the query needs leads the way, so that it does not look at every tree in vain.

@@ -15,14 +15,21 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.errors import (
+from agent.placement.embedded.problems import (
     BAD_REQUEST,
     BAD_VALUE,
     DUPLICATE_KEY,
     MISSING_VALUE,
     RequestRefused,
 )
-from agent.placement.embedded.query import AggregateFilter, Query, TraitFilter, member_of, resources, traits
+from agent.placement.embedded.query_string import (
+    AggregateFilter,
+    Query,
+    TraitFilter,
+    parse_member_of,
+    parse_required,
+    parse_resources,
+)
 from agent.placement.embedded.validation import is_loose_uuid
 
 _GROUP_KEYS = ("resources", "required", "member_of", "in_tree")
@@ -145,7 +152,7 @@ def _root_traits(values: list[str]) -> TraitFilter:
     if len(values) > 1:
         raise RequestRefused(DUPLICATE_KEY, "root_required may be given once only.")
     # Alternatives (in:A,B) came for the groups alone.
-    root = traits(values, mv.ANY_TRAITS - 1)
+    root = parse_required(values, mv.ANY_TRAITS - 1)
     if both := frozenset().union(*root.required) & root.forbidden:
         raise RequestRefused(BAD_VALUE, f"root_required both demands and forbids {sorted(both)}.")
     return root
@@ -160,13 +167,13 @@ def _subtree(value: str) -> frozenset[str]:
 
 def _group(suffix: str, parameters: Query, minor: int) -> CandidateGroup:
     # Of a repeated parameter the last value counts, but a wrong one before it is refused all the same.
-    demands = [resources(value) for value in parameters.all("resources" + suffix)]
+    demands = [parse_resources(value) for value in parameters.all("resources" + suffix)]
     trees = [_in_tree(value) for value in parameters.all("in_tree" + suffix)]
     return CandidateGroup(
         suffix,
         demands[-1] if demands else {},
-        traits(parameters.all("required" + suffix), minor),
-        member_of(parameters.all("member_of" + suffix), minor, "member_of" + suffix),
+        parse_required(parameters.all("required" + suffix), minor),
+        parse_member_of(parameters.all("member_of" + suffix), minor, "member_of" + suffix),
         trees[-1] if trees else None,
     )
 

@@ -19,7 +19,7 @@ class CandidateSlot(NamedTuple):
     options: list[ProviderRecord]
 
 
-class Demands:
+class SlotDemands:
     """What the slots of a query ask for; the unsuffixed ones first."""
 
     def __init__(self, model: Model, query: CandidateQuery) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import schemas
-from agent.placement.embedded.answers import CoreResponse, Request, empty, ok
-from agent.placement.embedded.errors import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.handlers.inventories import from_bodies
+from agent.placement.embedded.messages import CoreResponse, Request, empty_response, json_response
 from agent.placement.embedded.model import Model
+from agent.placement.embedded.problems import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.records import ConsumerRecord
 from agent.placement.embedded.rules import allocations, providers, reshaper
 from agent.placement.embedded.rules.allocations import ConsumerWrite
@@ -29,7 +29,7 @@ def get(request: Request) -> CoreResponse:
         consumer = model.consumer(request.args["consumer_uuid"])
         body = {"allocations": {}} if consumer is None else _show(model, consumer, request.minor)
     modified = request.store.clock() if consumer is None else consumer.updated_at
-    return ok(request, body, modified)
+    return json_response(request, body, modified)
 
 
 def _show(model: Model, consumer: ConsumerRecord, minor: int) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def get_of_provider(request: Request) -> CoreResponse:
             shown[consumer.uuid]["consumer_generation"] = consumer.generation
     modified = max((consumer.updated_at for consumer in holders), default=request.store.clock())
     body = {"allocations": shown, "resource_provider_generation": provider.generation}
-    return ok(request, body, modified)
+    return json_response(request, body, modified)
 
 
 def put(request: Request) -> CoreResponse:
@@ -75,7 +75,7 @@ def put(request: Request) -> CoreResponse:
         }
     write = _write_of(str(uuids.UUID(given)), body, request.minor)
     request.store.write(lambda draft: allocations.replace(draft, (write,)), releases=not write.allocations)
-    return empty()
+    return empty_response()
 
 
 def post(request: Request) -> CoreResponse:
@@ -83,13 +83,13 @@ def post(request: Request) -> CoreResponse:
     # A body that empties a consumer ends a move or undoes one: what it frees is not less than what it takes.
     releases = any(not write.allocations for write in writes)
     request.store.write(lambda draft: allocations.replace(draft, writes), releases=releases)
-    return empty()
+    return empty_response()
 
 
 def delete(request: Request) -> CoreResponse:
     uuid = request.args["consumer_uuid"]
     request.store.write(lambda draft: allocations.delete(draft, uuid), releases=True)
-    return empty()
+    return empty_response()
 
 
 def reshape(request: Request) -> CoreResponse:
@@ -101,7 +101,7 @@ def reshape(request: Request) -> CoreResponse:
     }
     writes = _writes_of(body["allocations"], request.minor)
     request.store.write(lambda draft: reshaper.reshape(draft, wanted, writes))
-    return empty()
+    return empty_response()
 
 
 def _writes_of(bodies: Mapping[str, Mapping[str, Any]], minor: int) -> list[ConsumerWrite]:

@@ -7,11 +7,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.answers import CoreResponse, Request, ok
 from agent.placement.embedded.candidates.find import Candidate, find_candidates
 from agent.placement.embedded.candidates.query import CandidateQuery, parse_query
-from agent.placement.embedded.errors import BAD_REQUEST, RequestRefused
+from agent.placement.embedded.messages import CoreResponse, Request, json_response
 from agent.placement.embedded.model import Model
+from agent.placement.embedded.problems import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.records import ProviderRecord
 
 
@@ -25,11 +25,11 @@ class FoundCandidates(NamedTuple):
 def get(request: Request) -> CoreResponse:
     query = parse_query(request.query, request.minor)
     with request.store.reading() as model:
-        found = find(model, query)
-    return ok(request, document(query, found), request.store.clock())
+        found = find_with_summaries(model, query)
+    return json_response(request, response_body(query, found), request.store.clock())
 
 
-def find(model: Model, query: CandidateQuery) -> FoundCandidates:
+def find_with_summaries(model: Model, query: CandidateQuery) -> FoundCandidates:
     """Everything that the answer needs of the model; the caller holds its lock, so nothing is rendered here.
 
     :raises Refused: 400, for classes and traits that do not exist
@@ -43,7 +43,7 @@ def find(model: Model, query: CandidateQuery) -> FoundCandidates:
     return FoundCandidates(candidates, [(one, dict(model.usages.get(one.uuid, {}))) for one in summarised])
 
 
-def document(query: CandidateQuery, found: FoundCandidates) -> dict[str, Any]:
+def response_body(query: CandidateQuery, found: FoundCandidates) -> dict[str, Any]:
     """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion."""
     return {
         "allocation_requests": [_allocation_request(one, query.minor) for one in found.candidates],

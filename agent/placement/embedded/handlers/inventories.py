@@ -7,10 +7,10 @@ from typing import Any
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import schemas
-from agent.placement.embedded.answers import CoreResponse, Request, empty, ok
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.errors import NOT_FOUND, RequestRefused
 from agent.placement.embedded.handlers.providers import url_of
+from agent.placement.embedded.messages import CoreResponse, Request, empty_response, json_response
+from agent.placement.embedded.problems import NOT_FOUND, RequestRefused
 from agent.placement.embedded.records import InventoryRecord, ProviderRecord
 from agent.placement.embedded.rules import inventories, providers
 
@@ -37,7 +37,7 @@ def put_all(request: Request) -> CoreResponse:
     generation = body["resource_provider_generation"]
 
     def rule(draft: Draft) -> ProviderRecord:
-        providers.at_generation(draft, uuid, generation)
+        providers.get_at_generation(draft, uuid, generation)
         _check_capacity(request, wanted)
         return inventories.put_all(draft, uuid, generation, wanted)
 
@@ -47,7 +47,7 @@ def put_all(request: Request) -> CoreResponse:
 def delete_all(request: Request) -> CoreResponse:
     uuid = request.args["uuid"]
     request.store.write(lambda draft: inventories.put_all(draft, uuid, None, {}), releases=True)
-    return empty()
+    return empty_response()
 
 
 def add(request: Request) -> CoreResponse:
@@ -71,7 +71,7 @@ def put_one(request: Request) -> CoreResponse:
     generation = body["resource_provider_generation"]
 
     def rule(draft: Draft) -> ProviderRecord:
-        providers.at_generation(draft, uuid, generation)
+        providers.get_at_generation(draft, uuid, generation)
         _check_capacity(request, {resource_class: inventory})
         return inventories.update(draft, uuid, generation, resource_class, inventory)
 
@@ -81,7 +81,7 @@ def put_one(request: Request) -> CoreResponse:
 def delete_one(request: Request) -> CoreResponse:
     uuid, resource_class = request.args["uuid"], request.args["resource_class"]
     request.store.write(lambda draft: inventories.delete(draft, uuid, resource_class), releases=True)
-    return empty()
+    return empty_response()
 
 
 def from_bodies(bodies: Mapping[str, Mapping[str, Any]], now: float) -> dict[str, InventoryRecord]:
@@ -97,7 +97,7 @@ def _show_all(request: Request, provider: ProviderRecord) -> CoreResponse:
     shown = {name: _show(inventory) for name, inventory in provider.inventories.items()}
     modified = max((inventory.updated_at for inventory in provider.inventories.values()), default=None)
     body = {"resource_provider_generation": provider.generation, "inventories": shown}
-    return ok(request, body, modified)
+    return json_response(request, body, modified)
 
 
 def _show_one(
@@ -105,7 +105,7 @@ def _show_one(
 ) -> CoreResponse:
     inventory = provider.inventories[resource_class]
     body = _show(inventory) | {"resource_provider_generation": provider.generation}
-    return ok(request, body, inventory.updated_at, status)
+    return json_response(request, body, inventory.updated_at, status)
 
 
 def _show(inventory: InventoryRecord) -> dict[str, Any]:

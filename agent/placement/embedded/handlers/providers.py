@@ -7,11 +7,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded import query, schemas
-from agent.placement.embedded.answers import CoreResponse, Request, empty, freshness, ok
+from agent.placement.embedded import query_string, schemas
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.errors import BAD_REQUEST, RequestRefused
+from agent.placement.embedded.messages import (
+    CoreResponse,
+    Request,
+    cache_headers,
+    empty_response,
+    json_response,
+)
 from agent.placement.embedded.model import Model
+from agent.placement.embedded.problems import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.records import ProviderRecord
 from agent.placement.embedded.rules import inventories, providers
 
@@ -53,14 +59,14 @@ def create(request: Request) -> CoreResponse:
     )
     location = {"location": url_of(uuid)}
     if request.minor < mv.CREATED_PROVIDER_BODY:
-        return empty(201, location)
-    headers = freshness(request, provider.updated_at) | location
+        return empty_response(201, location)
+    headers = cache_headers(request, provider.updated_at) | location
     return CoreResponse(200, headers, show(provider, request.minor))
 
 
 def get(request: Request) -> CoreResponse:
     provider = providers.get(request.store.model, request.args["uuid"])
-    return ok(request, show(provider, request.minor), provider.updated_at)
+    return json_response(request, show(provider, request.minor), provider.updated_at)
 
 
 def update(request: Request) -> CoreResponse:
@@ -73,31 +79,31 @@ def update(request: Request) -> CoreResponse:
         return providers.update(draft, uuid, body["name"], parent, may_reparent=minor >= mv.REPARENTING)
 
     provider = request.store.write(rule)
-    return ok(request, show(provider, minor), provider.updated_at)
+    return json_response(request, show(provider, minor), provider.updated_at)
 
 
 def delete(request: Request) -> CoreResponse:
     uuid = request.args["uuid"]
     request.store.write(lambda draft: providers.delete(draft, uuid), releases=True)
-    return empty()
+    return empty_response()
 
 
 def list_all(request: Request) -> CoreResponse:
     parameters = request.checked_query(schemas.LIST_PROVIDERS)
-    aggregates = query.member_of(request.query.all("member_of"), request.minor)
-    traits = query.traits(request.query.all("required"), request.minor)
-    amounts = query.resources(parameters["resources"]) if "resources" in parameters else {}
+    aggregates = query_string.parse_member_of(request.query.all("member_of"), request.minor)
+    traits = query_string.parse_required(request.query.all("required"), request.minor)
+    amounts = query_string.parse_resources(parameters["resources"]) if "resources" in parameters else {}
     with request.store.reading() as model:
         found = _filtered(model, parameters, traits, aggregates, amounts)
     modified = max((provider.updated_at for provider in found), default=request.store.clock())
-    return ok(request, {"resource_providers": [show(p, request.minor) for p in found]}, modified)
+    return json_response(request, {"resource_providers": [show(p, request.minor) for p in found]}, modified)
 
 
 def _filtered(
     model: Model,
     parameters: dict[str, str],
-    traits: query.TraitFilter,
-    aggregates: query.AggregateFilter,
+    traits: query_string.TraitFilter,
+    aggregates: query_string.AggregateFilter,
     amounts: dict[str, int],
 ) -> list[ProviderRecord]:
     candidates: Iterable[ProviderRecord] = model.providers.values()

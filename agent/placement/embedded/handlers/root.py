@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.answers import CoreResponse, Request, ok
+from agent.placement.embedded.messages import CoreResponse, Request, json_response
 
 
 def get(request: Request) -> CoreResponse:
@@ -14,4 +14,4 @@ def get(request: Request) -> CoreResponse:
         "status": "CURRENT",
         "links": [{"rel": "self", "href": ""}],
     }
-    return ok(request, {"versions": [version]}, request.store.clock())
+    return json_response(request, {"versions": [version]}, request.store.clock())

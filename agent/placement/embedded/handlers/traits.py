@@ -7,9 +7,15 @@ from typing import Any
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import schemas
-from agent.placement.embedded.answers import CoreResponse, Request, empty, freshness, ok
-from agent.placement.embedded.errors import BAD_REQUEST, NOT_FOUND, RequestRefused
+from agent.placement.embedded.messages import (
+    CoreResponse,
+    Request,
+    cache_headers,
+    empty_response,
+    json_response,
+)
 from agent.placement.embedded.model import Model
+from agent.placement.embedded.problems import BAD_REQUEST, NOT_FOUND, RequestRefused
 from agent.placement.embedded.records import ProviderRecord
 from agent.placement.embedded.rules import names, providers
 
@@ -18,7 +24,7 @@ def list_all(request: Request) -> CoreResponse:
     parameters = request.checked_query(schemas.LIST_TRAITS)
     with request.store.reading() as model:
         known = _filtered(model, parameters)
-    return ok(request, {"traits": list(known)}, _newest(request, known.values()))
+    return json_response(request, {"traits": list(known)}, _newest(request, known.values()))
 
 
 def _filtered(model: Model, parameters: Mapping[str, str]) -> dict[str, float]:
@@ -49,20 +55,20 @@ def get(request: Request) -> CoreResponse:
     created_at = request.store.model.traits.get(name)
     if created_at is None:
         raise RequestRefused(NOT_FOUND, f"No such trait(s): {name}.")
-    return empty(204, freshness(request, created_at))
+    return empty_response(204, cache_headers(request, created_at))
 
 
 def put(request: Request) -> CoreResponse:
-    name = schemas.checked(schemas.CUSTOM_TRAIT, request.minor, request.args["name"], "the trait's name")
+    name = schemas.validate(schemas.CUSTOM_TRAIT, request.minor, request.args["name"], "the trait's name")
     created = request.store.write(lambda draft: names.ensure_trait(draft, name))
-    headers = freshness(request, request.store.model.traits.get(name)) | {"location": f"/traits/{name}"}
-    return empty(201 if created else 204, headers)
+    headers = cache_headers(request, request.store.model.traits.get(name)) | {"location": f"/traits/{name}"}
+    return empty_response(201 if created else 204, headers)
 
 
 def delete(request: Request) -> CoreResponse:
     name = request.args["name"]
     request.store.write(lambda draft: names.delete_trait(draft, name), releases=True)
-    return empty()
+    return empty_response()
 
 
 def get_of_provider(request: Request) -> CoreResponse:
@@ -81,7 +87,7 @@ def put_of_provider(request: Request) -> CoreResponse:
 def delete_of_provider(request: Request) -> CoreResponse:
     uuid = request.args["uuid"]
     request.store.write(lambda draft: providers.set_traits(draft, uuid, None, ()), releases=True)
-    return empty()
+    return empty_response()
 
 
 def get_aggregates(request: Request) -> CoreResponse:
@@ -105,14 +111,14 @@ def put_aggregates(request: Request) -> CoreResponse:
 def _show(request: Request, provider: ProviderRecord) -> CoreResponse:
     known = request.store.model.traits
     body = {"traits": sorted(provider.traits), "resource_provider_generation": provider.generation}
-    return ok(request, body, _newest(request, (known.get(name, 0.0) for name in provider.traits)))
+    return json_response(request, body, _newest(request, (known.get(name, 0.0) for name in provider.traits)))
 
 
 def _show_aggregates(request: Request, provider: ProviderRecord, aggregates: list[str]) -> CoreResponse:
     body: dict[str, Any] = {"aggregates": aggregates}
     if request.minor >= mv.AGGREGATES_GENERATION:
         body["resource_provider_generation"] = provider.generation
-    return ok(request, body, request.store.clock())
+    return json_response(request, body, request.store.clock())
 
 
 def _newest(request: Request, times: Iterable[float]) -> float:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import schemas
-from agent.placement.embedded.answers import CoreResponse, Request, ok
 from agent.placement.embedded.handlers.allocations import UNKNOWN_TYPE
+from agent.placement.embedded.messages import CoreResponse, Request, json_response
 from agent.placement.embedded.records import ConsumerRecord
 from agent.placement.embedded.rules import providers
 
@@ -19,7 +19,7 @@ def get_of_provider(request: Request) -> CoreResponse:
         provider = providers.get(model, request.args["uuid"])
         used = {name: model.used(provider.uuid, name) for name in provider.inventories}
     body = {"resource_provider_generation": provider.generation, "usages": used}
-    return ok(request, body, request.store.clock())
+    return json_response(request, body, request.store.clock())
 
 
 def get(request: Request) -> CoreResponse:
@@ -35,7 +35,7 @@ def get(request: Request) -> CoreResponse:
         usages: dict[str, int] | dict[str, dict[str, int]] = _sums(owned)
     else:
         usages = _by_type(owned, parameters.get("consumer_type"))
-    return ok(request, {"usages": usages}, request.store.clock())
+    return json_response(request, {"usages": usages}, request.store.clock())
 
 
 def _by_type(consumers: list[ConsumerRecord], wanted: str | None) -> dict[str, dict[str, int]]:

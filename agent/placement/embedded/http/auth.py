@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from agent.placement.embedded.errors import FORBIDDEN, RequestRefused
+from agent.placement.embedded.problems import FORBIDDEN, RequestRefused
 
 ROLES = ("admin", "service", "reader")
 TOKEN_CHARACTERS_MIN = 16

@@ -18,7 +18,6 @@ from urllib.parse import quote
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
-from agent.placement.embedded.errors import BAD_REQUEST, TITLES, TOO_LARGE, RequestRefused
 from agent.placement.embedded.http.auth import (
     Authenticator,
     Environ,
@@ -27,6 +26,7 @@ from agent.placement.embedded.http.auth import (
     authorize,
     noauth,
 )
+from agent.placement.embedded.problems import BAD_REQUEST, TITLES, TOO_LARGE, RequestRefused
 
 LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.errors import (
+from agent.placement.embedded.problems import (
     BAD_REQUEST,
     CONCURRENT_UPDATE,
     CONFLICT,
@@ -73,7 +73,7 @@ def replace(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
     if reasons:
         raise RequestRefused(CONFLICT, _sentence(reasons[0]), reasons=reasons)
     for provider_uuid in touched:
-        draft.put_provider(providers.raised(draft, providers.get(draft, provider_uuid)))
+        draft.put_provider(providers.at_next_generation(draft, providers.get(draft, provider_uuid)))
 
 
 def delete(draft: Draft, consumer_uuid: str) -> None:

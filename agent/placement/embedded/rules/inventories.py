@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.placement.embedded.draft import CoreState, Draft
-from agent.placement.embedded.errors import (
+from agent.placement.embedded.problems import (
     BAD_REQUEST,
     CONCURRENT_UPDATE,
     INVENTORY_IN_USE,
     NOT_FOUND,
-    Problem,
+    ProblemType,
     RequestRefused,
 )
 from agent.placement.embedded.records import InventoryRecord, ProviderRecord
@@ -56,7 +56,7 @@ def put_all(draft: Draft, uuid: str, generation: int | None, inventories: Invent
 
     :raises Refused: 404, 409 wrong generation, 400 unknown class, 409 a class that goes away is in use
     """
-    provider = providers.at_generation(draft, uuid, generation)
+    provider = providers.get_at_generation(draft, uuid, generation)
     check_known(draft, inventories)
     check_unused(draft, provider, provider.inventories.keys() - inventories.keys(), INVENTORY_IN_USE)
     return _put(draft, provider, inventories)
@@ -77,7 +77,7 @@ def update(
     draft: Draft, uuid: str, generation: int | None, resource_class: str, inventory: InventoryRecord
 ) -> ProviderRecord:
     """:raises Refused: 404 also for an unknown class, 409 wrong generation, 400 no such inventory"""
-    provider = providers.at_generation(draft, uuid, generation)
+    provider = providers.get_at_generation(draft, uuid, generation)
     check_known(draft, (resource_class,), NOT_FOUND)
     if resource_class not in provider.inventories:
         raise RequestRefused(BAD_REQUEST, f"Resource provider {uuid} has no inventory of {resource_class}.")
@@ -94,14 +94,14 @@ def delete(draft: Draft, uuid: str, resource_class: str) -> ProviderRecord:
     return _put(draft, provider, kept)
 
 
-def check_known(state: CoreState, resource_classes: Any, problem: Problem = BAD_REQUEST) -> None:
+def check_known(state: CoreState, resource_classes: Any, problem: ProblemType = BAD_REQUEST) -> None:
     """:raises Refused: `problem`, naming the first class that does not exist"""
     for resource_class in resource_classes:
         if not state.has_resource_class(resource_class):
             raise RequestRefused(problem, f"No such resource class {resource_class}.")
 
 
-def check_unused(state: CoreState, provider: ProviderRecord, going: set[str], problem: Problem) -> None:
+def check_unused(state: CoreState, provider: ProviderRecord, going: set[str], problem: ProblemType) -> None:
     used = sorted(name for name in going if state.used(provider.uuid, name))
     if used:
         raise RequestRefused(
@@ -110,6 +110,6 @@ def check_unused(state: CoreState, provider: ProviderRecord, going: set[str], pr
 
 
 def _put(draft: Draft, provider: ProviderRecord, inventories: InventoryRecords) -> ProviderRecord:
-    provider = providers.raised(draft, provider)._replace(inventories=inventories)
+    provider = providers.at_next_generation(draft, provider)._replace(inventories=inventories)
     draft.put_provider(provider)
     return provider

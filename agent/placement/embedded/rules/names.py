@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.errors import BAD_REQUEST, CONFLICT, NOT_FOUND, RequestRefused
+from agent.placement.embedded.problems import BAD_REQUEST, CONFLICT, NOT_FOUND, RequestRefused
 
 V = TypeVar("V")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agent.placement.embedded.draft import CoreState, Draft
-from agent.placement.embedded.errors import (
+from agent.placement.embedded.problems import (
     BAD_REQUEST,
     CONCURRENT_UPDATE,
     DUPLICATE_NAME,
@@ -25,7 +25,7 @@ def get(state: CoreState, uuid: str) -> ProviderRecord:
     return provider
 
 
-def at_generation(state: CoreState, uuid: str, generation: int | None) -> ProviderRecord:
+def get_at_generation(state: CoreState, uuid: str, generation: int | None) -> ProviderRecord:
     """The provider, provided that it still is at the generation that the client saw; None asks nothing.
 
     :raises Refused: 404, or 409 "concurrent update"
@@ -40,7 +40,7 @@ def at_generation(state: CoreState, uuid: str, generation: int | None) -> Provid
     return provider
 
 
-def raised(draft: Draft, provider: ProviderRecord) -> ProviderRecord:
+def at_next_generation(draft: Draft, provider: ProviderRecord) -> ProviderRecord:
     """The provider at its next generation; the caller puts it into the draft."""
     return provider._replace(generation=provider.generation + 1, updated_at=draft.now)
 
@@ -122,13 +122,13 @@ def set_traits(draft: Draft, uuid: str, generation: int | None, traits: Iterable
 
     :raises Refused: 404, 409 wrong generation, 400 unknown trait
     """
-    provider = at_generation(draft, uuid, generation)
+    provider = get_at_generation(draft, uuid, generation)
     wanted = frozenset(traits)
     unknown = sorted(name for name in wanted if not draft.has_trait(name))
     if unknown:
         raise RequestRefused(BAD_REQUEST, f"No such trait {', '.join(unknown)}.")
     if wanted != provider.traits:
-        provider = raised(draft, provider)._replace(traits=wanted)
+        provider = at_next_generation(draft, provider)._replace(traits=wanted)
         draft.put_provider(provider)
     return provider
 
@@ -137,9 +137,9 @@ def set_aggregates(
     draft: Draft, uuid: str, generation: int | None, aggregates: Iterable[str], *, raises_generation: bool
 ) -> ProviderRecord:
     """Replace the aggregates. :raises Refused: 404, 409 wrong generation"""
-    provider = at_generation(draft, uuid, generation)._replace(aggregates=frozenset(aggregates))
+    provider = get_at_generation(draft, uuid, generation)._replace(aggregates=frozenset(aggregates))
     if raises_generation:
-        provider = raised(draft, provider)
+        provider = at_next_generation(draft, provider)
     draft.put_provider(provider)
     return provider
 

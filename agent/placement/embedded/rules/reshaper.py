@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.errors import CONCURRENT_UPDATE, PROVIDER_NOT_FOUND, RequestRefused
+from agent.placement.embedded.problems import CONCURRENT_UPDATE, PROVIDER_NOT_FOUND, RequestRefused
 from agent.placement.embedded.rules import allocations, inventories, providers
 
 NewInventories = Mapping[str, tuple[int, inventories.InventoryRecords]]

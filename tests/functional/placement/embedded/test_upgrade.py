@@ -10,7 +10,7 @@ from kits.embedded_api import Api
 from kits.paths import TESTS
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.journal import FILE_NAME, MIGRATIONS
+from agent.placement.embedded.tables import FILE_NAME, MIGRATIONS
 
 HERE = TESTS / "functional/embedded"
 ROOT, CHILD, INSTANCE, UNTYPED, AGGREGATE = (

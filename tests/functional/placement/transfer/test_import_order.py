@@ -13,9 +13,9 @@ from kits.placements import OpenStack
 
 from agent.errors import PlimsollError
 from agent.placement.connect import open_transport
-from agent.placement.transfer.content import Content, differences
 from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
-from agent.placement.transfer.read import ContentClient, read_service
+from agent.placement.transfer.read import SnapshotClient, read_service
+from agent.placement.transfer.snapshot import PlacementSnapshot, differences
 from agent.placement.transport import Reply, Transport
 
 
@@ -50,7 +50,7 @@ def fresh_core() -> Iterator[Transport]:
         yield transport
 
 
-def free(content: Content) -> dict[tuple[str, str], int]:
+def free(content: PlacementSnapshot) -> dict[tuple[str, str], int]:
     """{(provider, class): how much a scheduler could still give}"""
     used = content.usages()
     return {
@@ -60,19 +60,19 @@ def free(content: Content) -> dict[tuple[str, str], int]:
     }
 
 
-def bring(transport: Transport, wanted: Content) -> None:
-    client = ContentClient(transport)
+def bring(transport: Transport, wanted: PlacementSnapshot) -> None:
+    client = SnapshotClient(transport)
     found, evidence = read_service(client)
     plan = plan_import(wanted, found, evidence.names)
-    apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+    apply_import(client, SnapshotClient(transport, microversion=UNTYPED_MICROVERSION), plan)
 
 
-def watch(target: Transport, wanted: Content) -> Watched:
+def watch(target: Transport, wanted: PlacementSnapshot) -> Watched:
     """Fails where more is offered at some moment than shall be free at the end."""
     at_the_end = free(wanted)
 
     def looks() -> None:
-        now, _ = read_service(ContentClient(target))
+        now, _ = read_service(SnapshotClient(target))
         for slot, amount in free(now).items():
             assert amount <= at_the_end[slot], (watched.writes[-1], slot)
         for consumer in now.consumers.values():
@@ -84,24 +84,24 @@ def watch(target: Transport, wanted: Content) -> Watched:
 
 @settings(max_examples=25, deadline=None)
 @given(contents())
-def test_nothing_that_is_held_is_ever_offered(content: Content) -> None:
+def test_nothing_that_is_held_is_ever_offered(content: PlacementSnapshot) -> None:
     with fresh_core() as target:
         bring(watch(target, content), content)
-        assert differences(content, read_service(ContentClient(target))[0]) == ()
+        assert differences(content, read_service(SnapshotClient(target))[0]) == ()
 
 
 @settings(max_examples=2, deadline=None, derandomize=True)
 @given(contents())
-def test_nor_on_openstack_placement(openstack: OpenStack, content: Content) -> None:
+def test_nor_on_openstack_placement(openstack: OpenStack, content: PlacementSnapshot) -> None:
     openstack.empty()
     with closing(openstack.transport()) as target:
         bring(watch(target, content), content)
-        assert differences(content, read_service(ContentClient(target))[0]) == ()
+        assert differences(content, read_service(SnapshotClient(target))[0]) == ()
 
 
 @settings(max_examples=6, deadline=None)
 @given(contents())
-def test_nor_when_it_is_cut_off_after_any_write_and_begun_again(content: Content) -> None:
+def test_nor_when_it_is_cut_off_after_any_write_and_begun_again(content: PlacementSnapshot) -> None:
     number, died = 0, True
     while died:
         number += 1
@@ -109,14 +109,14 @@ def test_nor_when_it_is_cut_off_after_any_write_and_begun_again(content: Content
             watched = watch(target, content)
             died = _dies(watched, number, content)
             bring(watched, content)
-            assert differences(content, read_service(ContentClient(target))[0]) == ()
+            assert differences(content, read_service(SnapshotClient(target))[0]) == ()
 
 
 class Death(PlimsollError):
     """The importing process is gone."""
 
 
-def _dies(watched: Watched, number: int, content: Content) -> bool:
+def _dies(watched: Watched, number: int, content: PlacementSnapshot) -> bool:
     def looks() -> None:
         if len(dying.writes) == number:
             raise Death("gone")
@@ -151,4 +151,4 @@ def test_without_the_role_to_reshape_it_is_written_all_the_same(
             target = openstack.transport()
         with closing(target):
             bring(Watched(target, lambda: None, refuses="/reshaper"), small())
-            assert differences(small(), read_service(ContentClient(target))[0]) == ()
+            assert differences(small(), read_service(SnapshotClient(target))[0]) == ()

@@ -14,10 +14,10 @@ from kits.placements import Placement
 from kits.tracker import fast_directory
 
 from agent.errors import ApplyError, PlacementUnavailable
-from agent.placement.transfer.content import differences
 from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
-from agent.placement.transfer.read import ContentClient, read_service
+from agent.placement.transfer.read import SnapshotClient, read_service
 from agent.placement.transfer.remove import apply_removal, plan_removal
+from agent.placement.transfer.snapshot import differences
 from agent.placement.transport import Reply, Transport
 
 REQUESTS_MAX = 100
@@ -41,23 +41,23 @@ class Cable:
 
 
 def bring(transport: Transport) -> None:
-    client = ContentClient(transport)
+    client = SnapshotClient(transport)
     found, evidence = read_service(client)
     plan = plan_import(small(), found, evidence.names)
-    apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+    apply_import(client, SnapshotClient(transport, microversion=UNTYPED_MICROVERSION), plan)
 
 
 def take(transport: Transport) -> None:
-    client = ContentClient(transport)
+    client = SnapshotClient(transport)
     apply_removal(client, plan_removal(small(), read_service(client)[0]))
 
 
 def brought(transport: Transport) -> bool:
-    return differences(small(), read_service(ContentClient(transport))[0]) == ()
+    return differences(small(), read_service(SnapshotClient(transport))[0]) == ()
 
 
 def taken(transport: Transport) -> bool:
-    found = read_service(ContentClient(transport))[0]
+    found = read_service(SnapshotClient(transport))[0]
     return not found.providers and not found.consumers
 
 

@@ -32,11 +32,11 @@ from agent.placement.client import ConsumerAllocations
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
 from agent.placement.embedded.http.serve import Server
-from agent.placement.transfer.content import Content, differences, strangers
 from agent.placement.transfer.document import to_text
 from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
-from agent.placement.transfer.invariants import findings
-from agent.placement.transfer.read import ContentClient, read_service, read_state_dir
+from agent.placement.transfer.invariants import broken_invariants
+from agent.placement.transfer.read import SnapshotClient, read_service, read_state_dir
+from agent.placement.transfer.snapshot import PlacementSnapshot, differences, foreign_consumers
 from agent.placement.transport import Reply, Transport
 from agent.placement.transport_socket import SocketTransport
 from agent.tree import Inventory, Provider
@@ -53,17 +53,17 @@ def fresh_core() -> Iterator[Transport]:
         yield transport
 
 
-def bring(transport: Transport, wanted: Content, *, overwrite: bool = False) -> Content:
+def bring(transport: Transport, wanted: PlacementSnapshot, *, overwrite: bool = False) -> PlacementSnapshot:
     """Import, and answer what the target then holds."""
-    client = ContentClient(transport)
+    client = SnapshotClient(transport)
     found, evidence = read_service(client)
     plan = plan_import(wanted, found, evidence.names, overwrite=overwrite)
-    apply_import(client, ContentClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+    apply_import(client, SnapshotClient(transport, microversion=UNTYPED_MICROVERSION), plan)
     return read_service(client)[0]
 
 
-def without_generations(content: Content) -> Content:
-    return Content.of(
+def without_generations(content: PlacementSnapshot) -> PlacementSnapshot:
+    return PlacementSnapshot.of(
         content.providers.values(),
         (replace(each, generation=None) for each in content.consumers.values()),
         content.traits,
@@ -73,26 +73,30 @@ def without_generations(content: Content) -> Content:
 
 @settings(max_examples=20, deadline=None)
 @given(contents())
-def test_what_is_imported_is_what_is_exported(content: Content) -> None:
+def test_what_is_imported_is_what_is_exported(content: PlacementSnapshot) -> None:
     with fresh_core() as first, fresh_core() as second:
         once = bring(first, content)
         assert without_generations(once) == without_generations(content)
         assert differences(content, once) == ()
         assert to_text(bring(second, once)) == to_text(bring(second, once))
-        assert without_generations(read_service(ContentClient(second))[0]) == without_generations(content)
+        assert without_generations(read_service(SnapshotClient(second))[0]) == without_generations(content)
 
 
 @settings(max_examples=10, deadline=None)
 @given(contents())
-def test_the_file_and_the_api_tell_the_same(content: Content) -> None:
+def test_the_file_and_the_api_tell_the_same(content: PlacementSnapshot) -> None:
     with TemporaryDirectory() as directory:
         with closing(open_transport("embedded", state_dir=Path(directory))) as transport:
             bring(transport, content)
-            over_api, evidence = read_service(ContentClient(transport), with_usages=True)
+            over_api, evidence = read_service(SnapshotClient(transport), with_usages=True)
         in_file, of_file = read_state_dir(Path(directory))
     assert to_text(in_file) == to_text(over_api)
     assert evidence.roots == of_file.roots
-    assert findings(over_api, evidence) == findings(in_file, of_file) == findings(content)
+    assert (
+        broken_invariants(over_api, evidence)
+        == broken_invariants(in_file, of_file)
+        == broken_invariants(content)
+    )
 
 
 class OpenStack:
@@ -122,7 +126,7 @@ needs_openstack = pytest.mark.skipif(
 @needs_openstack
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(contents())
-def test_the_real_placement_takes_it_and_gives_it_back(content: Content) -> None:
+def test_the_real_placement_takes_it_and_gives_it_back(content: PlacementSnapshot) -> None:
     there = bring(OpenStack(), content)
     assert without_generations(there) == without_generations(content)
     with fresh_core() as back:
@@ -134,17 +138,17 @@ def test_what_the_target_holds_besides_stays() -> None:
     openstack = OpenStack()
     other = Provider(provider_uuid(7), "other", None, {"VCPU": Inventory(4)})
     theirs = ConsumerAllocations(consumer_uuid(7), {other.uuid: {"VCPU": 1}}, project_id="x", user_id="y")
-    bring(openstack, Content.of([other], [theirs]))
+    bring(openstack, PlacementSnapshot.of([other], [theirs]))
     both = bring(openstack, small())
     assert both.providers.keys() == {HOST, GPU, other.uuid}
     assert both.consumers[theirs.consumer].allocations == theirs.allocations
-    assert strangers(small(), both) == ()
+    assert foreign_consumers(small(), both) == ()
 
 
 def test_a_second_import_writes_nothing() -> None:
     with fresh_core() as transport:
         once = bring(transport, small())
-        assert plan_import(small(), once, read_service(ContentClient(transport))[1].names).empty
+        assert plan_import(small(), once, read_service(SnapshotClient(transport))[1].names).empty
 
 
 class Dying:
@@ -183,7 +187,7 @@ def test_an_import_that_was_cut_off_anywhere_is_finished_by_the_next_one() -> No
     assert writes > 6
 
 
-def changed(**changes: Any) -> Content:
+def changed(**changes: Any) -> PlacementSnapshot:
     content = small()
     host = replace(content.providers[HOST], **changes)
     return replace(content, providers={**content.providers, HOST: host})
@@ -204,13 +208,13 @@ def changed(**changes: Any) -> Content:
         ),
     ],
 )
-def test_other_content_in_its_place_is_kept_unless_told_otherwise(other: Content) -> None:
+def test_other_content_in_its_place_is_kept_unless_told_otherwise(other: PlacementSnapshot) -> None:
     with fresh_core() as transport:
         before = bring(transport, other)
         with pytest.raises(ImportRefused, match="--overwrite") as refused:
             bring(transport, small())
         assert refused.value.exit_code is ExitCode.REFUSED and refused.value.details["conflicts"]
-        assert read_service(ContentClient(transport))[0] == before
+        assert read_service(SnapshotClient(transport))[0] == before
         after = bring(transport, small(), overwrite=True)
         assert differences(small(), after) == ()
 
@@ -218,20 +222,20 @@ def test_other_content_in_its_place_is_kept_unless_told_otherwise(other: Content
 def test_a_name_that_another_provider_has_is_never_taken_away() -> None:
     with fresh_core() as transport:
         holder = Provider(provider_uuid(7), "host1_gpu")
-        bring(transport, Content.of([holder], []))
+        bring(transport, PlacementSnapshot.of([holder], []))
         with pytest.raises(ImportRefused, match="host1_gpu is"):
             bring(transport, small(), overwrite=True)
 
 
 def test_standard_names_that_the_target_does_not_know_are_listed() -> None:
     with pytest.raises(ImportRefused, match="HW_CPU_X86_AVX2"):
-        plan_import(small(), Content(), frozenset({"VCPU", "MEMORY_MB", "VGPU"}))
+        plan_import(small(), PlacementSnapshot(), frozenset({"VCPU", "MEMORY_MB", "VGPU"}))
 
 
 def test_a_broken_document_is_not_imported() -> None:
     orphan = ConsumerAllocations(consumer_uuid(3), {provider_uuid(9): {"VCPU": 1}})
     with fresh_core() as transport, pytest.raises(UsageError, match="broken in 1 places"):
-        bring(transport, Content.of([], [orphan]))
+        bring(transport, PlacementSnapshot.of([], [orphan]))
 
 
 def test_a_placement_that_is_written_to_all_the_time_is_not_exported() -> None:
@@ -252,7 +256,7 @@ def test_a_placement_that_is_written_to_all_the_time_is_not_exported() -> None:
     with fresh_core() as transport:
         bring(transport, small())
         with pytest.raises(PlacementError, match="written to while it was being read"):
-            read_service(ContentClient(Busy(transport)))
+            read_service(SnapshotClient(Busy(transport)))
 
 
 def test_a_provider_that_goes_while_it_is_read_is_read_around() -> None:
@@ -272,8 +276,8 @@ def test_a_provider_that_goes_while_it_is_read_is_read_around() -> None:
     with fresh_core() as transport:
         spare = Provider(provider_uuid(5), "spare")
         bring(transport, small())
-        bring(transport, Content.of([spare], []))
-        content, _ = read_service(ContentClient(Going(transport)), with_usages=True)
+        bring(transport, PlacementSnapshot.of([spare], []))
+        content, _ = read_service(SnapshotClient(Going(transport)), with_usages=True)
         assert content.providers.keys() == {HOST, GPU}
 
 
@@ -451,6 +455,6 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.C
 
 def test_a_socket_that_refuses_the_caller_is_told_as_it_is(tmp_path: Path) -> None:
     with closing(Core.open(tmp_path / "state")) as core, Server(core, [f"unix:{tmp_path}/s"]):
-        client = ContentClient(SocketTransport(tmp_path / "s", token="nobody"))
+        client = SnapshotClient(SocketTransport(tmp_path / "s", token="nobody"))
         with pytest.raises(PlacementError, match="do not allow"):
             read_service(client)

@@ -10,7 +10,7 @@ from kits.embedded_api import Api, new
 
 from agent.durable.errors import DatabaseDamaged, DatabaseLocked, DatabaseUnwritable
 from agent.placement.embedded import Core
-from agent.placement.embedded.journal import FILE_NAME
+from agent.placement.embedded.tables import FILE_NAME
 
 
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:

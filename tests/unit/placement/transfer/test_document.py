@@ -9,12 +9,12 @@ from hypothesis import given
 from kits.contents import contents, provider_uuid, small
 
 from agent.errors import UsageError
-from agent.placement.transfer.content import Content, differences
 from agent.placement.transfer.document import from_document, from_text, to_document, to_text
+from agent.placement.transfer.snapshot import PlacementSnapshot, differences
 
 
 @given(contents())
-def test_a_document_is_read_as_what_was_written(content: Content) -> None:
+def test_a_document_is_read_as_what_was_written(content: PlacementSnapshot) -> None:
     read = from_text(to_text(content))
     assert read == content
     assert [each.generation for each in read.providers.values()] == [
@@ -23,8 +23,8 @@ def test_a_document_is_read_as_what_was_written(content: Content) -> None:
 
 
 @given(contents())
-def test_the_order_of_things_in_memory_does_not_show(content: Content) -> None:
-    backwards = Content.of(
+def test_the_order_of_things_in_memory_does_not_show(content: PlacementSnapshot) -> None:
+    backwards = PlacementSnapshot.of(
         list(content.providers.values())[::-1],
         list(content.consumers.values())[::-1],
         content.traits,
@@ -113,7 +113,9 @@ def test_what_is_no_document_is_said_to_be_none(text: str) -> None:
 
 
 @given(contents(), contents())
-def test_no_difference_means_that_everything_is_there(one: Content, other: Content) -> None:
+def test_no_difference_means_that_everything_is_there(
+    one: PlacementSnapshot, other: PlacementSnapshot
+) -> None:
     assert differences(one, one) == ()
     if differences(one, other) == ():
         assert one.providers.items() <= other.providers.items()

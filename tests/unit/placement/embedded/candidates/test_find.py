@@ -9,10 +9,10 @@ import pytest
 
 from agent.placement.embedded.candidates.find import Candidate, find_candidates
 from agent.placement.embedded.candidates.query import parse_query
-from agent.placement.embedded.errors import RequestRefused
-from agent.placement.embedded.handlers.candidates import document, find
+from agent.placement.embedded.handlers.candidates import find_with_summaries, response_body
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.query import Query
+from agent.placement.embedded.problems import RequestRefused
+from agent.placement.embedded.query_string import Query
 from agent.placement.embedded.records import SHARING_TRAIT, ConsumerRecord, InventoryRecord, ProviderRecord
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "VGPU")
@@ -287,7 +287,7 @@ def test_a_hopeless_request_is_given_up_soon(amount: int, policy: str) -> None:
 )
 def test_summaries_grow_with_the_microversion(host: Cloud, minor: int, shape: set[str]) -> None:
     query = parse_query(Query("resources=VCPU:1"), minor)
-    body = document(query, find(host.use("n0", VCPU=1).model(), query))
+    body = response_body(query, find_with_summaries(host.use("n0", VCPU=1).model(), query))
     summaries = body["provider_summaries"]
     assert {key for summary in summaries.values() for key in summary} == shape
     assert len(summaries) == (2 if minor < 29 else 7)
@@ -300,7 +300,7 @@ def test_allocations_have_the_form_that_the_same_microversion_takes() -> None:
 
     def requested(minor: int) -> object:
         query = parse_query(Query("resources=VCPU:1"), minor)
-        return document(query, find(model, query))["allocation_requests"]
+        return response_body(query, find_with_summaries(model, query))["allocation_requests"]
 
     listed = {"resource_provider": {"uuid": "host"}, "resources": {"VCPU": 1}}
     keyed = {"host": {"resources": {"VCPU": 1}}}
@@ -315,4 +315,4 @@ def test_unknown_names_are_refused_wherever_they_stand(host: Cloud) -> None:
         "resources_1=DISK_GB:999&resources_2=VCPU:1&required_2=CUSTOM_NO&group_policy=none",
     ):
         with pytest.raises(RequestRefused, match="CUSTOM_NO"):
-            find(host.model(), parse_query(Query(query), 39))
+            find_with_summaries(host.model(), parse_query(Query(query), 39))

@@ -7,15 +7,15 @@ import sys
 import pytest
 
 from agent.placement.embedded.candidates.query import CandidateQuery, parse_query
-from agent.placement.embedded.errors import (
+from agent.placement.embedded.problems import (
     BAD_REQUEST,
     BAD_VALUE,
     DUPLICATE_KEY,
     MISSING_VALUE,
-    Problem,
+    ProblemType,
     RequestRefused,
 )
-from agent.placement.embedded.query import Query
+from agent.placement.embedded.query_string import Query
 
 UUID = "11111111-1111-4111-8111-111111111111"
 
@@ -52,7 +52,7 @@ def parsed(query: str, minor: int = 39) -> CandidateQuery:
         ("resources=VCPU:1&order=random", BAD_REQUEST),
     ],
 )
-def test_wrong_queries_are_refused_with_their_code(query: str, problem: Problem) -> None:
+def test_wrong_queries_are_refused_with_their_code(query: str, problem: ProblemType) -> None:
     with pytest.raises(RequestRefused) as refusal:
         parsed(query)
     assert refusal.value.problem == problem

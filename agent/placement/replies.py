@@ -16,7 +16,7 @@ _EXPECTED = re.compile(r"consumer generation conflict - expected (null|\d{1,18})
 """What OpenStack Placement says of a consumer; of a lost race at a provider it says nothing like it."""
 
 
-def error_of(reply: Reply, asked: str, full: bool) -> PlacementError:
+def error_of_reply(reply: Reply, asked: str, full: bool) -> PlacementError:
     """The typed error of a refusal, to be raised; `asked` is what was wanted, after "Placement did not".
 
     `full`: a 409 without a code of its own means that what was asked for is not free.
@@ -69,23 +69,23 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def part(reply: Reply, asked: str, key: str, *, kind: type) -> Any:
+def body_member(reply: Reply, asked: str, key: str, *, kind: type) -> Any:
     """One member of the answer's body. Raises PlacementError where it is not of that kind."""
-    part = reply.body.get(key) if isinstance(reply.body, dict) else None
-    if not isinstance(part, kind):
+    member = reply.body.get(key) if isinstance(reply.body, dict) else None
+    if not isinstance(member, kind):
         raise PlacementError(
             f"Placement was asked to {asked} and its answer has no {key!r}: "
             "check that the address is placement's and not that of a proxy.",
             status=reply.status,
         )
-    return part
+    return member
 
 
-def generation_in(reply: Reply, asked: str) -> int:
-    return int(part(reply, asked, "resource_provider_generation", kind=int))
+def generation_of(reply: Reply, asked: str) -> int:
+    return int(body_member(reply, asked, "resource_provider_generation", kind=int))
 
 
-def inventory_of(said: Mapping[str, Any]) -> Inventory:
+def inventory_from_json(said: Mapping[str, Any]) -> Inventory:
     """From the six fields of an inventory in an answer. Raises KeyError for one that lacks any."""
     return Inventory(
         said["total"],

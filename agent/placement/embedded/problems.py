@@ -25,30 +25,30 @@ TITLES = {
 }
 
 
-class Problem(NamedTuple):
+class ProblemType(NamedTuple):
     status: int
     code: str = UNDEFINED_CODE
 
 
-BAD_REQUEST = Problem(400)
-DUPLICATE_KEY = Problem(400, "placement.query.duplicate_key")
-BAD_VALUE = Problem(400, "placement.query.bad_value")
-MISSING_VALUE = Problem(400, "placement.query.missing_value")
-PROVIDER_NOT_FOUND = Problem(400, "placement.resource_provider.not_found")
-FORBIDDEN = Problem(403)
-NOT_FOUND = Problem(404)
-METHOD_NOT_ALLOWED = Problem(405)
-NOT_ACCEPTABLE = Problem(406)
-CONFLICT = Problem(409)
-CONCURRENT_UPDATE = Problem(409, "placement.concurrent_update")
-DUPLICATE_NAME = Problem(409, "placement.duplicate_name")
-INVENTORY_IN_USE = Problem(409, "placement.inventory.inuse")
-PROVIDER_IN_USE = Problem(409, "placement.resource_provider.inuse")
-PROVIDER_HAS_CHILDREN = Problem(409, "placement.resource_provider.cannot_delete_parent")
-TOO_LARGE = Problem(413)
-UNSUPPORTED_MEDIA_TYPE = Problem(415)
-INTERNAL_ERROR = Problem(500)
-UNAVAILABLE = Problem(503)
+BAD_REQUEST = ProblemType(400)
+DUPLICATE_KEY = ProblemType(400, "placement.query.duplicate_key")
+BAD_VALUE = ProblemType(400, "placement.query.bad_value")
+MISSING_VALUE = ProblemType(400, "placement.query.missing_value")
+PROVIDER_NOT_FOUND = ProblemType(400, "placement.resource_provider.not_found")
+FORBIDDEN = ProblemType(403)
+NOT_FOUND = ProblemType(404)
+METHOD_NOT_ALLOWED = ProblemType(405)
+NOT_ACCEPTABLE = ProblemType(406)
+CONFLICT = ProblemType(409)
+CONCURRENT_UPDATE = ProblemType(409, "placement.concurrent_update")
+DUPLICATE_NAME = ProblemType(409, "placement.duplicate_name")
+INVENTORY_IN_USE = ProblemType(409, "placement.inventory.inuse")
+PROVIDER_IN_USE = ProblemType(409, "placement.resource_provider.inuse")
+PROVIDER_HAS_CHILDREN = ProblemType(409, "placement.resource_provider.cannot_delete_parent")
+TOO_LARGE = ProblemType(413)
+UNSUPPORTED_MEDIA_TYPE = ProblemType(415)
+INTERNAL_ERROR = ProblemType(500)
+UNAVAILABLE = ProblemType(503)
 
 
 class RequestRefused(Exception):
@@ -60,7 +60,7 @@ class RequestRefused(Exception):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: ProblemType,
         detail: str,
         *,
         reasons: Sequence[Mapping[str, Any]] = (),

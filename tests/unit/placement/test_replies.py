@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.placement.answers import error_of
+from agent.placement.replies import error_of_reply
 from agent.placement.transport import Reply
 
 PLACEMENT = {"errors": [{"status": 400, "detail": "It is malformed.", "code": "placement.undefined_code"}]}
@@ -26,6 +26,6 @@ NOAUTH = {"message": "Say who you are.", "code": "401 Unauthorized", "title": "U
     ],
 )
 def test_the_reason_is_found_wherever_it_stands(body: Any, said: str, code: str) -> None:
-    error = error_of(Reply(401, body), "list its providers", full=False)
+    error = error_of_reply(Reply(401, body), "list its providers", full=False)
     assert said in error.message
     assert (error.status, error.placement_code) == (401, code)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from agent.placement.embedded import schemas
-from agent.placement.embedded.answers import CoreResponse, Request, empty, ok
-from agent.placement.embedded.errors import NOT_FOUND, RequestRefused
+from agent.placement.embedded.messages import CoreResponse, Request, empty_response, json_response
+from agent.placement.embedded.problems import NOT_FOUND, RequestRefused
 from agent.placement.embedded.rules import names
 
 
@@ -21,7 +21,7 @@ def _show(name: str) -> dict[str, Any]:
 def list_all(request: Request) -> CoreResponse:
     with request.store.reading() as model:
         known = dict(model.resource_classes)
-    return ok(request, {"resource_classes": [_show(name) for name in known]}, max(known.values()))
+    return json_response(request, {"resource_classes": [_show(name) for name in known]}, max(known.values()))
 
 
 def get(request: Request) -> CoreResponse:
@@ -29,30 +29,30 @@ def get(request: Request) -> CoreResponse:
     created_at = request.store.model.resource_classes.get(name)
     if created_at is None:
         raise RequestRefused(NOT_FOUND, f"No such resource class {name}.")
-    return ok(request, _show(name), created_at)
+    return json_response(request, _show(name), created_at)
 
 
 def create(request: Request) -> CoreResponse:
     name: str = request.checked_body(schemas.CUSTOM_CLASS)["name"]
     request.store.write(lambda draft: names.create_class(draft, name))
-    return empty(201, {"location": _url_of(name)})
+    return empty_response(201, {"location": _url_of(name)})
 
 
 def ensure(request: Request) -> CoreResponse:
     body = {"name": request.args["name"]}
-    name: str = schemas.checked(schemas.CUSTOM_CLASS, request.minor, body, "the resource class")["name"]
+    name: str = schemas.validate(schemas.CUSTOM_CLASS, request.minor, body, "the resource class")["name"]
     created = request.store.write(lambda draft: names.ensure_class(draft, name))
-    return empty(201 if created else 204, {"location": _url_of(name)})
+    return empty_response(201 if created else 204, {"location": _url_of(name)})
 
 
 def rename(request: Request) -> CoreResponse:
     name = request.args["name"]
     new_name: str = request.checked_body(schemas.CUSTOM_CLASS)["name"]
     request.store.write(lambda draft: names.rename_class(draft, name, new_name))
-    return ok(request, _show(new_name), None)
+    return json_response(request, _show(new_name), None)
 
 
 def delete(request: Request) -> CoreResponse:
     name = request.args["name"]
     request.store.write(lambda draft: names.delete_class(draft, name), releases=True)
-    return empty()
+    return empty_response()

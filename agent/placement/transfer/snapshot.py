@@ -16,7 +16,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class PlacementSnapshot:
     """Providers and consumers by uuid, in the order of their uuids; of traits and classes the custom ones.
 
     Nothing is promised about how they go together: invariants.py says whether they do.
@@ -34,7 +34,7 @@ class Content:
         consumers: Iterable[ConsumerAllocations],
         traits: Iterable[str] = (),
         resource_classes: Iterable[str] = (),
-    ) -> "Content":
+    ) -> "PlacementSnapshot":
         return cls(
             _sorted({provider.uuid: provider for provider in providers}),
             _sorted({consumer.consumer: consumer for consumer in consumers}),
@@ -52,7 +52,7 @@ class Content:
                     used[resource_class] = used.get(resource_class, 0) + amount
         return sums
 
-    def without_types(self) -> "Content":
+    def without_types(self) -> "PlacementSnapshot":
         """The same for a service that does not tell consumers' types apart."""
         untyped = (replace(each, consumer_type=UNTYPED) for each in self.consumers.values())
         return replace(self, consumers={each.consumer: each for each in untyped})
@@ -95,7 +95,7 @@ class Difference:
         }
 
 
-def differences(wanted: Content, found: Content) -> tuple[Difference, ...]:
+def differences(wanted: PlacementSnapshot, found: PlacementSnapshot) -> tuple[Difference, ...]:
     """Where `found` does not say what `wanted` says. What it says beyond that is no difference.
 
     Generations are left out: each service counts its own writes.
@@ -116,7 +116,7 @@ def differences(wanted: Content, found: Content) -> tuple[Difference, ...]:
     )
 
 
-def strangers(wanted: Content, found: Content) -> tuple[str, ...]:
+def foreign_consumers(wanted: PlacementSnapshot, found: PlacementSnapshot) -> tuple[str, ...]:
     """Consumers that `wanted` does not have, and that hold something in `found` on providers of `wanted`."""
     return tuple(
         uuid
@@ -160,7 +160,7 @@ def _between_consumers(
             yield Difference("consumer", wanted.consumer, aspect, here, there)
 
 
-def _lacking(wanted: Content, found: Content, what: str) -> list[str]:
+def _lacking(wanted: PlacementSnapshot, found: PlacementSnapshot, what: str) -> list[str]:
     if what == "traits":
         return sorted(wanted.traits - found.traits)
     return sorted(wanted.resource_classes - found.resource_classes)

@@ -7,8 +7,8 @@ from email.utils import formatdate
 from typing import Any, NamedTuple
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.query import Query
-from agent.placement.embedded.schemas import Versions, checked
+from agent.placement.embedded.query_string import Query
+from agent.placement.embedded.schemas import Versions, validate
 from agent.placement.embedded.store import Store
 
 
@@ -24,14 +24,14 @@ class Request(NamedTuple):
 
     def checked_body(self, versions: Versions) -> Any:
         """:raises Refused: 400"""
-        return checked(versions, self.minor, self.body, "body")
+        return validate(versions, self.minor, self.body, "body")
 
     def checked_query(self, versions: Versions) -> dict[str, str]:
         """Each parameter with its last value.
 
         :raises Refused: 400
         """
-        parameters: dict[str, str] = checked(versions, self.minor, self.query.as_dict(), "query")
+        parameters: dict[str, str] = validate(versions, self.minor, self.query.as_dict(), "query")
         return parameters
 
 
@@ -43,12 +43,12 @@ class CoreResponse(NamedTuple):
     body: Any
 
 
-def ok(request: Request, body: Any, modified_at: float | None, status: int = 200) -> CoreResponse:
+def json_response(request: Request, body: Any, modified_at: float | None, status: int = 200) -> CoreResponse:
     """An answer with a body. `modified_at` None leaves out last-modified."""
-    return CoreResponse(status, freshness(request, modified_at), body)
+    return CoreResponse(status, cache_headers(request, modified_at), body)
 
 
-def freshness(request: Request, modified_at: float | None) -> dict[str, str]:
+def cache_headers(request: Request, modified_at: float | None) -> dict[str, str]:
     """The caching headers, from the microversion on that has them."""
     if request.minor < mv.LAST_MODIFIED:
         return {}
@@ -58,5 +58,5 @@ def freshness(request: Request, modified_at: float | None) -> dict[str, str]:
     return headers
 
 
-def empty(status: int = 204, headers: dict[str, str] | None = None) -> CoreResponse:
+def empty_response(status: int = 204, headers: dict[str, str] | None = None) -> CoreResponse:
     return CoreResponse(status, headers or {}, None)

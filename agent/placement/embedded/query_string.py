@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.errors import BAD_REQUEST, RequestRefused
+from agent.placement.embedded.problems import BAD_REQUEST, RequestRefused
 from agent.placement.embedded.validation import is_loose_uuid
 
 
@@ -63,7 +63,7 @@ class AggregateFilter(NamedTuple):
         return not (self.forbidden & aggregates) and all(anyone & aggregates for anyone in self.required)
 
 
-def resources(value: str) -> dict[str, int]:
+def parse_resources(value: str) -> dict[str, int]:
     """`VCPU:2,MEMORY_MB:1024` as {class: amount}.
 
     :raises Refused: 400
@@ -83,7 +83,7 @@ def resources(value: str) -> dict[str, int]:
     return amounts
 
 
-def traits(values: list[str], minor: int) -> TraitFilter:
+def parse_required(values: list[str], minor: int) -> TraitFilter:
     """All values of one `required` parameter: `A,!B`, or from 1.39 on `in:A,B`, and repeated.
 
     :raises Refused: 400
@@ -126,7 +126,7 @@ def _any_of(value: str, minor: int) -> frozenset[str]:
     return names
 
 
-def member_of(values: list[str], minor: int, parameter: str = "member_of") -> AggregateFilter:
+def parse_member_of(values: list[str], minor: int, parameter: str = "member_of") -> AggregateFilter:
     """All values of one `member_of` parameter: `UUID`, `in:UUID,UUID`, and from 1.32 on with a `!` before.
 
     :raises Refused: 400

@@ -69,7 +69,7 @@ _PUT_CONSUMER = """
 _dump = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def write(transaction: Transaction, draft: Draft, before: Model) -> None:
+def write_draft(transaction: Transaction, draft: Draft, before: Model) -> None:
     """Write what the draft changes over the state `before`."""
     _write_providers(transaction, draft, before)
     if draft.consumers:
@@ -125,7 +125,7 @@ def _row_of(provider: ProviderRecord) -> tuple[Any, ...]:
     )
 
 
-def load(file: SqliteFile) -> Model:
+def load_model(file: SqliteFile) -> Model:
     """The model of what is in the file. The standard names are as old as the file.
 
     :raises DatabaseDamaged: SQLite finds the file sound, but a row does not hold what we write
