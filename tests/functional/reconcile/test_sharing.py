@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kits.moves import INSTANCE, MIGRATION
+from kits.moves import POOL as MOVE_POOL
 from kits.moves import World as TwoHosts
 from kits.moves import asks as asks_to_move
 from kits.placements import Placement
@@ -177,7 +178,7 @@ def test_the_disk_is_charged_once_throughout_a_move(
     """Scenario 61: shared disk provider, any move: both agents found the pool by its aggregate."""
     disk = {"DISK_GB": 200}
     with TwoHosts(tmp_path, placement) as world:
-        pool_uuid = POOL.uuid
+        pool_uuid = MOVE_POOL.uuid
         wanted = asks_to_move(VCPU=2, DISK_GB=200)
         world.a.tracker.claim(wanted)
         used = []
