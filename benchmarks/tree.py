@@ -8,8 +8,8 @@ from dataclasses import replace
 from uuid import UUID, uuid5
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
-from agent.providers.plan import applied, plan
-from agent.providers.resolve import Owned, resolve
+from agent.providers.plan import apply_operation, plan
+from agent.providers.resolve import OwnedProviders, resolve
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "5a8f5cbd-5d75-4e5e-9d3f-0d8f3b3a6f01"
@@ -58,7 +58,7 @@ def copied(tree: ProviderTree) -> list[Provider]:
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     description = described(count)
-    resolved = resolve(description, ProviderTree(), Owned(), ROOT)
+    resolved = resolve(description, ProviderTree(), OwnedProviders(), ROOT)
     tree = resolved.tree
     fresh = copied(tree)
     read = ProviderTree(fresh)
@@ -74,7 +74,7 @@ def main() -> None:
         ("plan, one inventory changed", lambda: plan(read, changed)),
         ("plan, a first report", lambda: plan(ProviderTree(), tree)),
         ("resolve a description", lambda: resolve(description, read, resolved.owned, ROOT)),
-        ("apply one operation in memory", lambda: applied(tree, operation)),
+        ("apply one operation in memory", lambda: apply_operation(tree, operation)),
     ):
         print(f"{median_ms(work):9.2f}  {what}")
 

@@ -7,7 +7,7 @@ from agent.claims.claim import Claim
 from agent.claims.parse_request import ClaimRequest, parse_claim
 from agent.errors import UnknownConsumer
 from agent.json_checks import read_choice, read_object, read_uuid
-from agent.moves.states import Move, MoveKind, next_turn
+from agent.moves.states import Move, MoveKind, next_actor
 
 Json = dict[str, Any]
 
@@ -46,7 +46,7 @@ def move_view(move: Move) -> Json:
         "kind": move.kind.value,
         "role": move.role.value,
         "state": move.state.value,
-        "next": next_turn(move),
+        "next": next_actor(move),
         "ended": move.ended,
         "adopted": move.adopted,
         "since": moment(move.since),

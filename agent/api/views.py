@@ -6,7 +6,7 @@ from typing import Any
 
 from agent.claims.claim import Claim, Fit, Shortfall
 from agent.claims.claim_json import cells_to_json
-from agent.claims.parse_request import ClaimRequest, to_json
+from agent.claims.parse_request import ClaimRequest, request_to_json
 from agent.driver import Guest
 from agent.providers.plan import Plan
 from agent.reconcile.reshape_request import Preview
@@ -85,7 +85,7 @@ def claim_view(claim: Claim) -> Json:
         "units": _units(claim.units),
         "cells": cells_to_json(claim.cells),
         "to_make": {unit: dict(making) for unit, making in sorted(claim.makings.items())},
-        "request": to_json(claim.request),
+        "request": request_to_json(claim.request),
     }
 
 

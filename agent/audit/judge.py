@@ -23,8 +23,8 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex, fit
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest
-from agent.moves.ownership import Parts, parts, reduced
-from agent.moves.states import MIGRATION_TYPE, Move, MoveState, held_request
+from agent.moves.ownership import SplitAllocations, reduce_allocations, split_allocations
+from agent.moves.states import MIGRATION_TYPE, Move, MoveState, request_for_allocations
 from agent.shapes import Allocations, Held, Units, Usages
 
 # The truths
@@ -101,7 +101,7 @@ def judge(truths: Truths, consumer: str, held: Holding) -> Finding | None:
         return None
     claim = truths.claims.get(consumer)
     shared = {*(each.uuid for each in truths.host.providers), *(claim.allocations if claim else ())}
-    found = parts(held.allocations, truths.host.is_own, shared.__contains__)
+    found = split_allocations(held.allocations, truths.host.is_own, shared.__contains__)
     if claim is None:
         return _without_claim(truths, consumer, held, found)
     if claim.state is not ClaimState.CLAIMED:
@@ -116,7 +116,7 @@ def judge(truths: Truths, consumer: str, held: Holding) -> Finding | None:
     return _with_claim(truths, claim, held, found)
 
 
-def _with_claim(truths: Truths, claim: Claim, held: Holding, found: Parts) -> Finding | None:
+def _with_claim(truths: Truths, claim: Claim, held: Holding, found: SplitAllocations) -> Finding | None:
     consumer = claim.consumer
     evidence = _evidence(truths, consumer, held)
     if not held.allocations:
@@ -143,7 +143,7 @@ def _with_claim(truths: Truths, claim: Claim, held: Holding, found: Parts) -> Fi
     return Finding(kind, consumer, reason, evidence, repair=(WriteAllocations(write),))
 
 
-def _without_claim(truths: Truths, consumer: str, held: Holding, found: Parts) -> Finding | None:
+def _without_claim(truths: Truths, consumer: str, held: Holding, found: SplitAllocations) -> Finding | None:
     guest = truths.guests.get(consumer)
     if guest is not None and guest.problem is not None:
         return None
@@ -169,22 +169,24 @@ def _unrecorded(guest: Guest, held: Holding, evidence: Mapping[str, Any]) -> Fin
     if (held.project_id, held.user_id) != OURS:
         return None
     reason = f"The guest {guest.uuid} ({guest.name}) holds what this agent placed, and has no claim."
-    request = held_request(guest.uuid, held.allocations, name=guest.name)
+    request = request_for_allocations(guest.uuid, held.allocations, name=guest.name)
     repair = (TakeClaim(request),)
     return Finding(FindingKind.UNCLAIMED_INSTANCE, guest.uuid, reason, evidence, own=True, repair=repair)
 
 
-def _doubled(truths: Truths, held: Holding, found: Parts, evidence: Mapping[str, Any]) -> Finding:
+def _doubled(truths: Truths, held: Holding, found: SplitAllocations, evidence: Mapping[str, Any]) -> Finding:
     runs_here = held.consumer in truths.guests
     where = "here" if runs_here else "not here"
     reason = f"{held.consumer} holds something on this host and on another one, and its guest is {where}."
     claim = truths.claims.get(held.consumer)
-    kept = reduced(found, runs_here=runs_here, resources=claim.request.resources if claim else None)
+    kept = reduce_allocations(
+        found, runs_here=runs_here, resources=claim.request.resources if claim else None
+    )
     write = _with(held, kept)
     return Finding(FindingKind.DOUBLED, held.consumer, reason, evidence, repair=(WriteAllocations(write),))
 
 
-def _unowned(truths: Truths, held: Holding, found: Parts, evidence: Mapping[str, Any]) -> Finding:
+def _unowned(truths: Truths, held: Holding, found: SplitAllocations, evidence: Mapping[str, Any]) -> Finding:
     """Neither a guest nor a claim: a migration, or anybody."""
     ended = next((move for move in truths.moves if move.migration == held.consumer), None)
     rest = {uuid: amounts for uuid, amounts in held.allocations.items() if uuid not in found.here}
@@ -249,7 +251,7 @@ def _unclaimed(truths: Truths, guest: Guest, evidence: Mapping[str, Any]) -> Fin
                 here[name] = here.get(name, 0) + amount
     if not placed:
         return Finding(kind, guest.uuid, f"{reason}; what it uses is not known.", evidence)
-    request = held_request(guest.uuid, placed, name=guest.name)
+    request = request_for_allocations(guest.uuid, placed, name=guest.name)
     repair = (WriteAllocations(Holding(guest.uuid, placed)), TakeClaim(request))
     return Finding(kind, guest.uuid, f"{reason}.", evidence, repair=repair)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from agent.audit.finding import EndMove, Finding, FindingKind, Holding
 from agent.audit.judge import Truths
-from agent.moves.ownership import undecided
+from agent.moves.ownership import undecided_reason
 from agent.moves.states import Move, MoveRole, MoveState
 
 
@@ -46,7 +46,7 @@ def judge_move(truths: Truths, move: Move, instance: Holding, migration: Holding
             "where its place is kept for it: remove the guest."
         )
         return Finding(FindingKind.STUCK_CONSUMER, move.instance, reason, evidence)
-    why = undecided(move, instance.allocations, migration.allocations, truths.host.is_own)
+    why = undecided_reason(move, instance.allocations, migration.allocations, truths.host.is_own)
     if move.state is not MoveState.BEGUN or why is None:
         return None
     reason = (

@@ -40,7 +40,7 @@ class ClaimStep(StrEnum):
     """The consumer lives on another host, and nobody holds its part of this one any more."""
 
 
-TRANSITIONS: Mapping[tuple[ClaimState | None, ClaimStep], ClaimState | None] = {
+CLAIM_TRANSITIONS: Mapping[tuple[ClaimState | None, ClaimStep], ClaimState | None] = {
     (None, ClaimStep.BEGIN): ClaimState.CLAIMING,
     (None, ClaimStep.ADOPT): ClaimState.CLAIMED,
     (ClaimState.CLAIMING, ClaimStep.BEGIN): ClaimState.CLAIMING,  # chosen anew: somebody else was faster
@@ -118,6 +118,6 @@ class Fit:
     makings: Makings = field(default_factory=dict)
 
 
-def explained(claim: Claim) -> Fit:
+def fit_of_claim(claim: Claim) -> Fit:
     """What the claim has, as the answer to its request."""
     return Fit(True, claim.allocations, claim.units, (), claim.cells, claim.makings)

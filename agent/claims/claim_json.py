@@ -5,7 +5,7 @@ from typing import Any
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.numa.cell_fit import PlacedCell
-from agent.claims.parse_request import parse_claim, to_json
+from agent.claims.parse_request import parse_claim, request_to_json
 from agent.errors import UsageError
 from agent.json_checks import read_choice, read_list, read_object, read_text, read_uuid, read_whole
 from agent.shapes import Allocations, Makings, Units
@@ -19,7 +19,7 @@ def claim_to_json(claim: Claim) -> Json:
     return {
         "consumer": claim.consumer,
         "state": claim.state.value,
-        "request": to_json(claim.request),
+        "request": request_to_json(claim.request),
         "allocations": claim.allocations,
         "units": claim.units,
         "since": claim.since,

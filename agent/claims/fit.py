@@ -13,12 +13,12 @@ class may come from several of them, as the guest's own cells say.
 from dataclasses import replace
 
 from agent.claims.claim import Fit
-from agent.claims.fit_search import FitSearch, ProviderIndex, Stock, first_units, slots_of
-from agent.claims.numa.affinity import policies
-from agent.claims.numa.fit import covers_in_sum, fit_with_cells, pinned_first, summed
+from agent.claims.fit_search import FitSearch, HostStock, ProviderIndex, first_units, fit_slots
+from agent.claims.numa.affinity import nova_affinity
+from agent.claims.numa.fit import fit_in_sum, fit_with_cells, pinned_first, sum_slots
 from agent.claims.numa.guest_cells import guest_cells, wants_cells
 from agent.claims.numa.host_cells import CellStock
-from agent.claims.request import ClaimRequest, unresolved
+from agent.claims.request import ClaimRequest, has_unresolved_devices
 from agent.claims.shortfalls import shortfalls
 from agent.errors import UsageError
 from agent.shapes import Allocations, Units, Usages
@@ -31,10 +31,10 @@ def check_placeable(request: ClaimRequest) -> None:
     """Raises UsageError for what is well formed but cannot be placed by this agent, or makes no sense."""
     if wants_cells(request.topology):
         guest_cells(request)
-    if unresolved(request):
+    if has_unresolved_devices(request):
         raise UsageError(
             "pci_passthrough:alias: this request asks for devices by alias, and nobody has said yet what the "
-            "aliases mean (agent.claims.pci_alias.with_devices)."
+            "aliases mean (agent.claims.pci_alias.with_device_groups)."
         )
 
 
@@ -52,15 +52,15 @@ def fit(
     Raises UsageError for what this agent cannot place.
     """
     check_placeable(request)
-    stock = Stock(host, used, units)
+    stock = HostStock(host, used, units)
     if wants_cells(request.topology):
         cells = cells or CellStock()
-        return fit_with_cells(request, stock, cells, policies(cells.host.sockets))
-    slots = slots_of(request, stock)
+        return fit_with_cells(request, stock, cells, nova_affinity(cells.host.sockets))
+    slots = fit_slots(request, stock)
     search = FitSearch(request, stock, slots)
     if not all(slot.options for slot in slots) or not search.run():
         return Fit(False, {}, {}, shortfalls(request, stock, slots, search))
-    allocations = summed(slots, search.chosen)
+    allocations = sum_slots(slots, search.chosen)
     return Fit(True, allocations, first_units(allocations, units), ())
 
 
@@ -86,7 +86,7 @@ def cover(
     )
     owned = ProviderIndex.of(own, host.root.uuid if host.root else None)
     if cells is None and wants_cells(request.topology):
-        found = covers_in_sum(request, Stock(owned, {}, units))
+        found = fit_in_sum(request, HostStock(owned, {}, units))
     else:
         found = fit(request, owned, {}, units, cells)
     if not found.fits:

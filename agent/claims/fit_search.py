@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.providers.exclusive import WaysOf, goes_together, rival, room
+from agent.providers.exclusive import WaysOf, can_give_together, excluding_class, room
 from agent.shapes import Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -97,7 +97,7 @@ class FitSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class HostStock:
     """What is left: the host, what is in use on it, and the exact units that are free."""
 
     host: ProviderIndex
@@ -130,9 +130,9 @@ class Stock:
         if group.suffix:
             for any_of in group.required:
                 if not any_of & provider.traits:
-                    yield first, f"lacks {one_of('trait', any_of)}"
+                    yield first, f"lacks {any_of_clause('trait', any_of)}"
         if group.member_of and not self._in_aggregates(group, provider):
-            wanted = " and ".join(one_of("aggregate", any_of) for any_of in group.member_of)
+            wanted = " and ".join(any_of_clause("aggregate", any_of) for any_of in group.member_of)
             yield first, f"is not in {wanted}"
 
     def _short(self, provider: Provider, name: str, amount: int) -> str | None:
@@ -154,7 +154,7 @@ class Stock:
         used = self.used.get(provider.uuid, {})
         left = inventory.capacity - used.get(name, 0)
         free = self.free(provider, name)
-        other = rival(self.host.ways.get(provider.uuid, ()), name, used)
+        other = excluding_class(self.host.ways.get(provider.uuid, ()), name, used)
         if other is not None:
             return f"nothing of it can be given while its {other} is in use"
         if free < left:
@@ -165,7 +165,7 @@ class Stock:
         """Whether nothing of it excludes the rest, beside what is in use."""
         ways = self.host.ways.get(provider.uuid, ())
         there = {name: each.total - each.reserved for name, each in provider.inventories.items()}
-        return goes_together(ways, room(ways, there, self.used.get(provider.uuid, {})), wanted)
+        return can_give_together(ways, room(ways, there, self.used.get(provider.uuid, {})), wanted)
 
     def _in_aggregates(self, group: RequestGroup, provider: Provider) -> bool:
         """`member_of` of a suffixed group looks at the provider; of the unsuffixed one also at its root."""
@@ -175,14 +175,14 @@ class Stock:
         return any(all(any_of & one for any_of in group.member_of) for one in memberships)
 
 
-def one_of(kind: str, names: frozenset[str]) -> str:
+def any_of_clause(kind: str, names: frozenset[str]) -> str:
     """ "trait A", or "any of the traits A, B"."""
     if len(names) == 1:
         return f"{kind} {next(iter(names))}"
     return f"any of the {kind}s {', '.join(sorted(names))}"
 
 
-def slots_of(request: ClaimRequest, stock: Stock) -> list[FitSlot]:
+def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
     """The slots of the request with their options, the unsuffixed ones first; an option list may be empty."""
     slots = []
     for group in sorted(request.groups, key=lambda group: group.suffix):
@@ -221,7 +221,7 @@ class FitSearch:
     def __init__(
         self,
         request: ClaimRequest,
-        stock: Stock,
+        stock: HostStock,
         slots: list[FitSlot],
         *,
         isolated: bool = True,

@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from agent.claims.flavor_hw import check_hw, topology_of, whole
-from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, checked
+from agent.claims.flavor_hw import check_hw, read_whole_spec, topology_of
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, check_request
 from agent.errors import UsageError
 from agent.json_checks import below, fault, read_object, read_text, read_whole
 from agent.tree import MAX_UNIT
@@ -82,7 +82,7 @@ def claim_for_flavor(
     policy = specs.get("group_policy")
     if policy not in (None, "none", "isolate"):
         raise fault("group_policy", "none or isolate", policy)
-    return checked(
+    return check_request(
         ClaimRequest(
             consumer,
             _groups(flavor, topology),
@@ -140,7 +140,7 @@ def _groups(flavor: Flavor, topology: TopologyRequest) -> tuple[RequestGroup, ..
             raise fault(key, f"a name of {'resource class' if kind == 'resources' else 'trait'}", name)
         if kind == "resources":
             _check_against_policy(key, suffix, name, topology)
-            resources.setdefault(suffix, {})[name] = whole(key, value, 0, MAX_UNIT)
+            resources.setdefault(suffix, {})[name] = read_whole_spec(key, value, 0, MAX_UNIT)
         elif value in ("required", "forbidden"):
             (required if value == "required" else forbidden).setdefault(suffix, set()).add(name)
         else:

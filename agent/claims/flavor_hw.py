@@ -110,7 +110,7 @@ def _cells(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> TopologyRequ
                     f"hw:{kind}.{min(values)}: it needs hw:numa_nodes.", spec=f"hw:{kind}.{min(values)}"
                 )
         return TopologyRequest()
-    count = whole("hw:numa_nodes", specs["hw:numa_nodes"], 1, min(CELLS_MAX, vcpus))
+    count = read_whole_spec("hw:numa_nodes", specs["hw:numa_nodes"], 1, min(CELLS_MAX, vcpus))
     for kind, values in given.items():
         if values and set(values) != set(range(count)):
             raise UsageError(
@@ -150,7 +150,7 @@ def _cell_cpus(given: Mapping[int, str], vcpus: int) -> tuple[frozenset[int], ..
 
 
 def _cell_memory(given: Mapping[int, str], memory_mb: int) -> tuple[int, ...]:
-    found = tuple(whole(f"hw:numa_mem.{cell}", given[cell], 1, MAX_UNIT) for cell in sorted(given))
+    found = tuple(read_whole_spec(f"hw:numa_mem.{cell}", given[cell], 1, MAX_UNIT) for cell in sorted(given))
     if found and sum(found) != memory_mb:
         raise UsageError(
             f"hw:numa_mem.N: the cells have {sum(found)} MiB together, the flavor has {memory_mb}.",
@@ -177,7 +177,7 @@ def _choice(specs: Mapping[str, str], spec: str, choices: tuple[str, ...]) -> st
     return value
 
 
-def whole(spec: str, text: str, least: int, most: int) -> int:
+def read_whole_spec(spec: str, text: str, least: int, most: int) -> int:
     digits = text.strip()  # of more than int() would take away
     if not _WHOLE.fullmatch(digits) or not least <= int(digits) <= most:
         raise fault(spec, f"a whole number between {least} and {most}", text)

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
 from agent.claims.fit import ProviderIndex, cover, fit
-from agent.claims.fit_search import Stock
+from agent.claims.fit_search import HostStock
 from agent.claims.numa.host_cells import HostCells
-from agent.claims.numa.memory_check import lacking
-from agent.claims.numa.usage import CellBook
+from agent.claims.numa.memory_check import memory_shortfalls
+from agent.claims.numa.usage import CellUsage
 from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest, GuestState
 from agent.providers.exclusive import room
 from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages
 from agent.tree import ProviderTree
 
-Vacated = Mapping[str, frozenset[str]]
+DepartedConsumers = Mapping[str, frozenset[str]]
 """{provider uuid: the consumers whose claims have gone from it}"""
 
 
@@ -42,7 +42,7 @@ class Ledger:
         self._named: dict[str, Units] = {}
         self._bound: dict[str, Mapping[str, str]] = {}
         self._vacated: dict[str, frozenset[str]] = {}
-        self._cells = CellBook()
+        self._cells = CellUsage()
         self.to_make: UnitsToMake = {}
         """What the driver says of units that do not exist yet."""
         self.moving: Callable[[], Mapping[str, str]] = dict
@@ -58,7 +58,7 @@ class Ledger:
         held: Held,
         units: Units,
         cells: HostCells | None = None,
-        vacated: Vacated | None = None,
+        vacated: DepartedConsumers | None = None,
     ) -> None:
         """Start over from what placement holds; of our own claims we know better ourselves.
 
@@ -82,11 +82,11 @@ class Ledger:
             self._count(allocations, 1)
 
     @property
-    def vacated(self) -> Vacated:
+    def vacated(self) -> DepartedConsumers:
         """Where claims have gone since placement was last read: it may have said that they are there."""
         return dict(self._vacated)
 
-    def _vacated_since(self, before: Vacated | None) -> dict[str, frozenset[str]]:
+    def _vacated_since(self, before: DepartedConsumers | None) -> dict[str, frozenset[str]]:
         if before is None:
             return {}
         since = {uuid: gone - before.get(uuid, frozenset()) for uuid, gone in self._vacated.items()}
@@ -245,9 +245,9 @@ class Ledger:
     def lacks(self, guest: Guest) -> tuple[Shortfall, ...]:
         """What is not there of the memory that the guest must have on certain cells, or in large pages."""
         own = self._own(guest.uuid)
-        stock = Stock(self.host, self._without(own) if own else self._used, {})
+        stock = HostStock(self.host, self._without(own) if own else self._used, {})
         cells = self._cells.stock(guest.uuid, self.moving(), self._others)
-        return lacking(guest, self.claims.get(guest.uuid), cells, stock)
+        return memory_shortfalls(guest, self.claims.get(guest.uuid), cells, stock)
 
     def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Fit:
         """Where the request of a moving instance fits, while what it has on this host goes to the migration.

@@ -24,7 +24,7 @@ from agent.claims.request import (
     ClaimRequest,
     RequestGroup,
     TopologyRequest,
-    checked,
+    check_request,
 )
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.errors import UsageError
@@ -40,7 +40,7 @@ from agent.json_checks import (
 )
 from agent.tree import MAX_UNIT
 
-__all__ = ["ClaimRequest", "RequestGroup", "TopologyRequest", "parse_claim", "to_json"]
+__all__ = ["ClaimRequest", "RequestGroup", "TopologyRequest", "parse_claim", "request_to_json"]
 
 NAME_MAX = 255
 CPU_POLICIES = ("shared", "dedicated", "mixed")
@@ -77,7 +77,7 @@ def parse_claim(body: object) -> ClaimRequest:
     if by_flavor:
         return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), **identity)
     policy = given.get("group_policy")
-    return checked(
+    return check_request(
         ClaimRequest(
             consumer,
             tuple(
@@ -217,7 +217,7 @@ def _pci(value: object) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def to_json(request: ClaimRequest) -> dict[str, Any]:
+def request_to_json(request: ClaimRequest) -> dict[str, Any]:
     """The body, in its groups form, that `parse_claim` reads as this very request; defaults are left out."""
     body: dict[str, Any] = {
         "consumer": request.consumer,

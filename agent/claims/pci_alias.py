@@ -17,7 +17,7 @@ from agent.claims.request import (
     NUMA_POLICIES,
     ClaimRequest,
     RequestGroup,
-    checked,
+    check_request,
     is_device_group,
 )
 from agent.device_names import (
@@ -128,7 +128,9 @@ def _choice(data: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str 
     return text
 
 
-def with_devices(request: ClaimRequest, aliases: Aliases, tree: ProviderTree, units: Units) -> ClaimRequest:
+def with_device_groups(
+    request: ClaimRequest, aliases: Aliases, tree: ProviderTree, units: Units
+) -> ClaimRequest:
     """The request with a group for each device that it asks for by alias.
 
     `units` are the exact units that the tree's providers offer. Raises UsageError for an alias that is not
@@ -154,10 +156,10 @@ def with_devices(request: ClaimRequest, aliases: Aliases, tree: ProviderTree, un
             replace(wanted, suffix=f"{DEVICE_PREFIX}{number}")
             for number in range(len(made), len(made) + count)
         ]
-    return checked(replace(request, groups=(*request.groups, *made)))
+    return check_request(replace(request, groups=(*request.groups, *made)))
 
 
-def as_asked(request: ClaimRequest) -> ClaimRequest:
+def without_device_groups(request: ClaimRequest) -> ClaimRequest:
     """The request as it was before it got groups for its devices."""
     if not request.pci:
         return request

@@ -18,7 +18,7 @@ def does_not_fit(request: ClaimRequest, shortfalls: Sequence[Shortfall]) -> Does
     if len(told) < len(shortfalls):
         told.append(f"and {len(shortfalls) - len(told)} more")
     return DoesNotFit(
-        f"The claim of {called(request)} does not fit: {'; '.join(told)}.",
+        f"The claim of {label(request)} does not fit: {'; '.join(told)}.",
         consumer=request.consumer,
         shortfalls=[asdict(short) for short in shortfalls],
     )
@@ -39,7 +39,7 @@ def refused_by_placement(
                 name,
                 asked,
                 free(uuid, name, request.consumer),
-                named(uuid, tree),
+                provider_label(uuid, tree),
                 uuid,
                 f"placement refuses: {message}",
             )
@@ -56,31 +56,32 @@ def _short(short: Shortfall) -> str:
     return f"{short.asked} {short.resource_class} asked, {short.free} free{where} ({short.reason})"
 
 
-def holds_other(claim: Claim) -> ClaimConflict:
+def other_claim_conflict(claim: Claim) -> ClaimConflict:
     """The consumer has, or is getting, another claim than the one asked for."""
     return ClaimConflict(
-        f"{called(claim.request)} is {claim.state} already, with another request "
-        f"({amounts(claim.request.resources)}): release it first.",
+        f"{label(claim.request)} is {claim.state} already, with another request "
+        f"({amounts_text(claim.request.resources)}): release it first.",
         consumer=claim.consumer,
         holds={uuid: dict(each) for uuid, each in claim.allocations.items()},
     )
 
 
-def is_late(claim: Claim) -> ClaimConflict:
+def late_claim_conflict(claim: Claim) -> ClaimConflict:
     """Another claim for the consumer was asked of placement, was not answered, and may be done yet."""
     return ClaimConflict(
-        f"{called(claim.request)} was claimed for with {amounts(claim.request.resources)}, placement did not "
-        "answer, and may do it yet: try again in a minute, when that is undone.",
+        f"Placement did not answer an earlier claim of {label(claim.request)} for "
+        f"{amounts_text(claim.request.resources)} and may still execute it: try again in a minute, when the "
+        "agent has undone it.",
         consumer=claim.consumer,
     )
 
 
-def not_covered(
+def not_covered_conflict(
     request: ClaimRequest, held: Allocations, shortfalls: Sequence[Shortfall], tree: ProviderTree
 ) -> ClaimConflict:
     """Somebody else wrote an allocation for the consumer, which does not cover what is asked."""
     told = "; ".join(
-        f"{named(uuid, tree)}: {amounts(each)}"
+        f"{provider_label(uuid, tree)}: {amounts_text(each)}"
         for uuid, each in sorted(held.items(), key=lambda item: item[0])
     )
     here = any(uuid in tree for uuid in held)
@@ -88,7 +89,7 @@ def not_covered(
         f"{short.asked} {short.resource_class} asked, {short.free} held" for short in shortfalls[:TOLD_MAX]
     )
     return ClaimConflict(
-        f"{called(request)} already holds, in placement, {told}; "
+        f"{label(request)} already holds, in placement, {told}; "
         + (f"that does not cover the claim ({why})." if here else "none of it on this host.")
         + " Free that first, or ask for what it holds.",
         consumer=request.consumer,
@@ -96,14 +97,14 @@ def not_covered(
     )
 
 
-def called(request: ClaimRequest) -> str:
+def label(request: ClaimRequest) -> str:
     return f"{request.name} ({request.consumer})" if request.name else f"consumer {request.consumer}"
 
 
-def amounts(resources: Mapping[str, int]) -> str:
+def amounts_text(resources: Mapping[str, int]) -> str:
     return ", ".join(f"{amount} {name}" for name, amount in sorted(resources.items()))
 
 
-def named(uuid: str, tree: ProviderTree) -> str:
+def provider_label(uuid: str, tree: ProviderTree) -> str:
     provider = tree.get(uuid)
     return provider.name if provider else f"provider {uuid}"

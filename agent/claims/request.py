@@ -81,7 +81,7 @@ class ClaimRequest:
         return total
 
 
-def checked(request: ClaimRequest) -> ClaimRequest:
+def check_request(request: ClaimRequest) -> ClaimRequest:
     """The request, if its groups make sense together. Raises UsageError as Placement answers 400."""
     suffixes = [group.suffix for group in request.groups]
     devices = {group.suffix for group in request.groups if is_device_group(group)}
@@ -108,7 +108,7 @@ def is_device_group(group: RequestGroup) -> bool:
     return group.suffix.startswith(DEVICE_PREFIX)
 
 
-def unresolved(request: ClaimRequest) -> bool:
+def has_unresolved_devices(request: ClaimRequest) -> bool:
     """Whether it asks for devices by alias that are no groups yet."""
     return bool(request.pci) and not any(map(is_device_group, request.groups))
 

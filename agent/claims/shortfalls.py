@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from agent.claims.claim import Shortfall
-from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, ProviderIndex, Stock, one_of
+from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, HostStock, ProviderIndex, any_of_clause
 from agent.claims.request import ClaimRequest
 from agent.tree import Provider
 
 
 def shortfalls(
-    request: ClaimRequest, stock: Stock, slots: list[FitSlot], search: FitSearch
+    request: ClaimRequest, stock: HostStock, slots: list[FitSlot], search: FitSearch
 ) -> tuple[Shortfall, ...]:
     """At least one; `search` is the one that failed."""
     alone = tuple(short for slot in slots if not slot.options for short in _of_slot(slot, stock))
@@ -28,7 +28,7 @@ def shortfalls(
     return tuple(_of_crowding(stock, slots))
 
 
-def _of_slot(slot: FitSlot, stock: Stock) -> Iterator[Shortfall]:
+def _of_slot(slot: FitSlot, stock: HostStock) -> Iterator[Shortfall]:
     """A slot that no provider can serve even by itself."""
     candidates = [
         one for one in stock.host.providers if any(name in one.inventories for name in slot.resources)
@@ -51,8 +51,8 @@ def _nothing(slot: FitSlot, host: ProviderIndex) -> str:
         return "the host has no inventory yet"
     if slot.resources:
         return "no provider of this host has it"
-    wanted = [one_of("trait", any_of) for any_of in slot.group.required]
-    wanted += [one_of("aggregate", any_of) for any_of in slot.group.member_of]
+    wanted = [any_of_clause("trait", any_of) for any_of in slot.group.required]
+    wanted += [any_of_clause("aggregate", any_of) for any_of in slot.group.member_of]
     return f"no provider of this host has {' and '.join(wanted)}"
 
 
@@ -60,11 +60,11 @@ def _in_group(slot: FitSlot, reason: str) -> str:
     return f"group {slot.group.suffix!r}: {reason}" if slot.group.suffix else reason
 
 
-def _of_traits(stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+def _of_traits(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     unsuffixed = [slot for slot in slots if not slot.group.suffix]
     able = [provider for slot in unsuffixed for provider in slot.options]
     missing = [
-        one_of("trait", any_of)
+        any_of_clause("trait", any_of)
         for any_of in unsuffixed[0].group.required
         if not any(any_of & provider.traits for provider in able)
     ]
@@ -75,7 +75,7 @@ def _of_traits(stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
         yield from _everywhere(slot, stock, reason)
 
 
-def _of_subtrees(request: ClaimRequest, stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+def _of_subtrees(request: ClaimRequest, stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     for suffixes in request.same_subtree:
         called = ", ".join(map(repr, sorted(suffixes)))
         for slot in slots:
@@ -84,7 +84,7 @@ def _of_subtrees(request: ClaimRequest, stock: Stock, slots: list[FitSlot]) -> I
                 yield from _everywhere(slot, stock, reason)
 
 
-def _of_isolation(stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+def _of_isolation(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     suffixed = [slot for slot in slots if slot.group.suffix]
     within = {one.uuid for slot in suffixed for one in slot.options}
     reason = (
@@ -95,7 +95,7 @@ def _of_isolation(stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
         yield from _everywhere(slot, stock, reason)
 
 
-def _of_crowding(stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+def _of_crowding(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     """Each slot fits by itself; what several ask for is not there for all of them."""
     for name in dict.fromkeys(name for slot in slots for name in slot.resources):
         askers = [slot for slot in slots if name in slot.resources]
@@ -108,7 +108,7 @@ def _of_crowding(stock: Stock, slots: list[FitSlot]) -> Iterator[Shortfall]:
             yield _at(provider, name, asked, free, f"the groups {called} together ask for more than fits")
 
 
-def _everywhere(slot: FitSlot, stock: Stock, reason: str) -> Iterator[Shortfall]:
+def _everywhere(slot: FitSlot, stock: HostStock, reason: str) -> Iterator[Shortfall]:
     for name, amount in (slot.resources or {"": 0}).items():
         for provider in slot.options:
             yield _at(provider, name, amount, stock.free(provider, name), _in_group(slot, reason))

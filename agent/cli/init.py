@@ -99,13 +99,13 @@ def _tree(settings: Any, host: str) -> Json:
 
     from agent.api.views import tree_view
     from agent.config.options import driver_class
-    from agent.providers.resolve import Owned, resolve
+    from agent.providers.resolve import OwnedProviders, resolve
     from agent.tree import Provider, ProviderTree
 
     driver = driver_class(settings.compute_driver).create(replace(settings.driver, state_path=None))
     try:
         root = ProviderTree((Provider(NOBODY, host),))
-        return tree_view(resolve(driver.describe(), root, Owned(), NOBODY).tree, {})
+        return tree_view(resolve(driver.describe(), root, OwnedProviders(), NOBODY).tree, {})
     finally:
         driver.close()
 

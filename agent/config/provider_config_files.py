@@ -3,7 +3,13 @@
 from pathlib import Path
 
 from agent.errors import SettingsError
-from agent.providers.provider_config import BYTES_MAX, Entry, ProviderConfig, merged, parse
+from agent.providers.provider_config import (
+    BYTES_MAX,
+    ProviderConfig,
+    ProviderEntry,
+    merge_entries,
+    parse_provider_file,
+)
 
 FILES_MAX = 64
 SUFFIX = ".yaml"
@@ -28,10 +34,10 @@ def load(directory: Path, *, required: bool) -> ProviderConfig:
             f"{directory} has {len(files)} provider config files; {FILES_MAX} are read at most.",
             file=str(directory),
         )
-    entries: list[Entry] = []
+    entries: list[ProviderEntry] = []
     for path in files:
-        entries.extend(parse(_content(path), str(path)))
-    return merged(entries)
+        entries.extend(parse_provider_file(_content(path), str(path)))
+    return merge_entries(entries)
 
 
 def _content(path: Path) -> bytes:

@@ -4,7 +4,7 @@ from contextlib import closing
 
 from agent.config.settings import Settings
 from agent.errors import IdentityError
-from agent.providers.resolve import Owned
+from agent.providers.resolve import OwnedProviders
 from agent.state import identity
 from agent.state.identity import Identity
 from agent.state.journal import Journal
@@ -28,6 +28,6 @@ def adopt(settings: Settings, host_uuid: str) -> Identity:
         adopted = identity.adopt(settings.state_path, settings.host, host_uuid)
         if before != adopted.uuid:
             # Nothing on that provider was written by us, so nothing of it will be taken away.
-            journal.remember_owned(Owned())
+            journal.remember_owned(OwnedProviders())
             journal.remember_host(adopted.uuid)
         return adopted

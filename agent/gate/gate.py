@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from agent import log
 from agent.claims.claim import Claim, ClaimState, Shortfall
-from agent.claims.refusal import amounts, called, does_not_fit
+from agent.claims.refusal import amounts_text, does_not_fit, label
 from agent.driver import Guest
 from agent.errors import (
     ClaimConflict,
@@ -29,7 +29,7 @@ from agent.errors import (
 )
 from agent.gate.domain_request import Wanted, as_large_as_before, covers, is_gates, wanted
 from agent.gate.settle import ABSENT, Ending
-from agent.moves.ownership import parts
+from agent.moves.ownership import split_allocations
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import PlacementClient
 from agent.tracker.tracker import ResourceTracker
@@ -148,7 +148,7 @@ class Gate:
                 raise away  # nothing could be claimed for what would be let go
             if moves:
                 raise ClaimConflict(
-                    f"{called(asked.request)} moves, and its domain wants something else than it was given "
+                    f"{label(asked.request)} moves, and its domain wants something else than it was given "
                     "for that: end the move first (plimsoll move list).",
                     consumer=guest.uuid,
                 )
@@ -185,7 +185,7 @@ class Gate:
             host = self._tracker.register.ledger.host
         if held and not any(host.is_own(uuid) for uuid in held):
             raise ClaimConflict(
-                f"{called(present.request)} holds its resources on another host: it has moved there.",
+                f"{label(present.request)} holds its resources on another host: it has moved there.",
                 consumer=present.consumer,
             )
         return None
@@ -200,7 +200,7 @@ class Gate:
         for unit in asked.unmanaged:
             if unit.device.startswith("mdev:"):
                 raise DoesNotFit(
-                    f"The mediated device {unit.unit} of {called(asked.request)} is on no provider of this "
+                    f"The mediated device {unit.unit} of {label(asked.request)} is on no provider of this "
                     "host (yet): if it was made just now, try again in a moment.",
                     consumer=guest.uuid,
                     shortfalls=[],
@@ -225,9 +225,7 @@ class Gate:
             if not found.fits:
                 raise does_not_fit(asked.request, found.shortfalls)
             if not self._tracker.release(present.consumer, now=not self._tracker.spares()):
-                raise ClaimsClosed(
-                    f"What {called(asked.request)} held before is not released yet: try again."
-                )
+                raise ClaimsClosed(f"What {label(asked.request)} held before is not released yet: try again.")
             return _verdict(Outcome.CLAIMED, self._tracker.claim(asked.request).claim)
 
     @contextmanager
@@ -265,14 +263,16 @@ class Gate:
         with self._tracker.register.lock:
             host = self._tracker.register.ledger.host
         shared = {provider.uuid for provider in host.providers}
-        before = parts(held.allocations, host.is_own, shared.__contains__)
+        before = split_allocations(held.allocations, host.is_own, shared.__contains__)
         if not before.elsewhere:
             return self._enter(guest)
         asked = self._wanted(as_large_as_before(guest, {**before.elsewhere, **before.shared}))
         with self._expecting(guest, asked), self._naming(asked):
             move = self._tracker.move(asked.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
         return GateVerdict(
-            Outcome.MOVING, guest.uuid, f"{called(asked.request)} comes in by migration {move.migration}"
+            Outcome.MOVING,
+            guest.uuid,
+            f"{label(asked.request)} comes in by migration {move.migration}",
         )
 
     def _end_before(self, instance: str) -> None:
@@ -298,17 +298,17 @@ class Gate:
 
 
 def _verdict(outcome: Outcome, claim: Claim) -> GateVerdict:
-    told = amounts(claim.request.resources)
-    return GateVerdict(outcome, claim.consumer, f"{called(claim.request)} holds {told}")
+    told = amounts_text(claim.request.resources)
+    return GateVerdict(outcome, claim.consumer, f"{label(claim.request)} holds {told}")
 
 
 def _other_claim(present: Claim, asked: Wanted) -> ClaimConflict:
     units = [unit for classes in present.units.values() for units in classes.values() for unit in units]
     named = [unit for classes in asked.named.values() for units in classes.values() for unit in units]
     return ClaimConflict(
-        f"{called(asked.request)} has a claim of {amounts(present.request.resources)}"
+        f"{label(asked.request)} has a claim of {amounts_text(present.request.resources)}"
         f"{' with ' + ', '.join(units) if units else ''}, and its domain wants "
-        f"{amounts(asked.request.resources)}{' with ' + ', '.join(named) if named else ''}: release the "
+        f"{amounts_text(asked.request.resources)}{' with ' + ', '.join(named) if named else ''}: release the "
         "claim, or change the domain.",
         consumer=present.consumer,
         holds={uuid: dict(each) for uuid, each in present.allocations.items()},

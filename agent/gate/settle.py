@@ -11,7 +11,7 @@ from functools import partial
 
 from agent import log
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.refusal import called
+from agent.claims.refusal import label
 from agent.driver import Guest, GuestState
 from agent.errors import DoesNotFit, PlacementError, PlacementUnavailable, Refused
 from agent.gate.domain_request import DISK, GATE_USER, is_gates, with_disk
@@ -148,7 +148,7 @@ class Ending:
                 self._too_large |= {size}
                 LOG.warning(
                     "The disks of %s (%d GiB) are in use and not claimed: %s",
-                    called(claim.request),
+                    label(claim.request),
                     size[1],
                     error.message,
                     fields={"consumer": claim.consumer},
@@ -158,7 +158,7 @@ class Ending:
         if self._tried(f"{claim.consumer} is not released", lambda: self._tracker.release(claim.consumer)):
             LOG.info(
                 "Released %s: it is on this host no more.",
-                called(claim.request),
+                label(claim.request),
                 fields={"consumer": claim.consumer},
             )
 

@@ -14,7 +14,7 @@ from agent.shapes import Allocations, Units
 _PORT = "SRIOV_NET_VF"
 
 
-def check_can_move_live(
+def check_live_migratable(
     request: ClaimRequest, allocations: Allocations, host: ProviderIndex, offered: Units
 ) -> None:
     """Raises Refused for a device, asked for by alias or on a provider of `allocations`, that cannot.

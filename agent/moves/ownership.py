@@ -17,7 +17,7 @@ IsOwn = Callable[[str], bool]
 """Whether a provider is in this host's own tree."""
 
 
-def handed(old: Allocations, new: Allocations, is_own: IsOwn) -> Allocations:
+def migration_share(old: Allocations, new: Allocations, is_own: IsOwn) -> Allocations:
     """What the migration gets of `old`: all but what stays the same on providers outside this host's tree."""
     return _without_nothing(
         {
@@ -31,7 +31,7 @@ def handed(old: Allocations, new: Allocations, is_own: IsOwn) -> Allocations:
     )
 
 
-class Standing(StrEnum):
+class ObservedState(StrEnum):
     """Where placement says that a move is."""
 
     BEFORE = "before"
@@ -50,23 +50,23 @@ class Standing(StrEnum):
     """The migration holds nothing, and the instance something that is neither old nor new."""
 
 
-def standing(move: Move, instance: Allocations, migration: Allocations) -> Standing:
+def observed_state(move: Move, instance: Allocations, migration: Allocations) -> ObservedState:
     """`instance` and `migration` are what placement holds for the two.
 
     Of a resize that changes no amount, before and after look the same; it is taken for before.
     """
     if not instance:
-        return Standing.ORPHANED if migration else Standing.NEITHER
+        return ObservedState.ORPHANED if migration else ObservedState.NEITHER
     is_new = move.new is not None and instance == move.new.allocations
     if migration:
         known = is_new if move.new is not None else instance != move.old.allocations
-        return Standing.UNDER_WAY if known and migration == move.handed else Standing.CHANGED
+        return ObservedState.UNDER_WAY if known and migration == move.handed else ObservedState.CHANGED
     if instance == move.old.allocations:
-        return Standing.BEFORE
-    return Standing.AFTER if is_new else Standing.MOVED_ON
+        return ObservedState.BEFORE
+    return ObservedState.AFTER if is_new else ObservedState.MOVED_ON
 
 
-def ending(move: Move, instance: Allocations, migration: Allocations, is_own: IsOwn) -> MoveStep | None:
+def observed_end(move: Move, instance: Allocations, migration: Allocations, is_own: IsOwn) -> MoveStep | None:
     """How the move ended, whoever ended it; None while it did not, or where that cannot be told.
 
     What the instance has in this host's tree decides: what it has elsewhere may have changed since. An
@@ -88,7 +88,7 @@ def ending(move: Move, instance: Allocations, migration: Allocations, is_own: Is
     return MoveStep.RESTORED if here == old else MoveStep.FREED
 
 
-def overtaken(move: Move, instance: Allocations, is_own: IsOwn) -> bool:
+def has_moved_on(move: Move, instance: Allocations, is_own: IsOwn) -> bool:
     """Whether the instance of a move to this host, or within it, has moved on to another host since.
 
     Then it has arrived here before: what is left of the move is to confirm it.
@@ -98,7 +98,7 @@ def overtaken(move: Move, instance: Allocations, is_own: IsOwn) -> bool:
     return move.kind is MoveKind.REBUILD or bool(instance)
 
 
-def undecided(move: Move, instance: Allocations, migration: Allocations, is_own: IsOwn) -> str | None:
+def undecided_reason(move: Move, instance: Allocations, migration: Allocations, is_own: IsOwn) -> str | None:
     """Why a move that has begun is not ended by this host alone, though it does not go on; a clause.
 
     Whoever began it ends it, or an operator does: confirming frees what the migration holds.
@@ -107,9 +107,9 @@ def undecided(move: Move, instance: Allocations, migration: Allocations, is_own:
         return None
     if migration and not instance and (move.role is MoveRole.SOURCE or move.adopted):
         return "the instance holds nothing any more, and the migration still does"
-    if migration and move.adopted and overtaken(move, instance, is_own):
+    if migration and move.adopted and has_moved_on(move, instance, is_own):
         return "the instance lives on a third host by now, and the migration still holds its source"
-    if not migration and instance and ending(move, instance, migration, is_own) is None:
+    if not migration and instance and observed_end(move, instance, migration, is_own) is None:
         return "the migration holds nothing any more, and how it ended cannot be told"
     return None
 
@@ -118,7 +118,7 @@ def undecided(move: Move, instance: Allocations, migration: Allocations, is_own:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class MoveConsumer:
     """A consumer as placement shows it; `consumer_type` is empty where it is not shown."""
 
     consumer: str
@@ -128,7 +128,7 @@ class Holder:
     consumer_type: str = ""
 
 
-def may_be_migration(candidate: Holder, instance: Holder) -> bool:
+def may_be_migration(candidate: MoveConsumer, instance: MoveConsumer) -> bool:
     """By its type, where there are types, and by whose it is: project and user are its instance's."""
     return candidate.consumer_type in ("", MIGRATION_TYPE, "unknown") and (
         candidate.project_id,
@@ -136,7 +136,7 @@ def may_be_migration(candidate: Holder, instance: Holder) -> bool:
     ) == (instance.project_id, instance.user_id)
 
 
-def took_over(old: Allocations, instance: Holder, candidate: Holder, is_own: IsOwn) -> bool:
+def has_taken_over(old: Allocations, instance: MoveConsumer, candidate: MoveConsumer, is_own: IsOwn) -> bool:
     """Whether the candidate holds just what the instance held here, and the instance lives elsewhere.
 
     All of `old` in this host's tree is the candidate's; of the rest, what is not the candidate's is still the
@@ -163,7 +163,7 @@ def took_over(old: Allocations, instance: Holder, candidate: Holder, is_own: IsO
     )
 
 
-def pairs(left: Mapping[str, Iterable[str]]) -> Mapping[str, str]:
+def unambiguous_pairs(left: Mapping[str, Iterable[str]]) -> Mapping[str, str]:
     """{instance: migration} where the two match each other and nobody else; `left` {instance: migrations}.
 
     Moves that look the same are left alone: which is whose is not certain.
@@ -183,7 +183,7 @@ def pairs(left: Mapping[str, Iterable[str]]) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SplitAllocations:
     """What a consumer holds: in this host's tree, on providers shared with it, and anywhere else."""
 
     here: Allocations
@@ -195,7 +195,7 @@ class Parts:
         return bool(self.here and self.elsewhere)
 
 
-def shared_once(found: Parts, resources: Mapping[str, int]) -> Allocations:
+def count_shared_once(found: SplitAllocations, resources: Mapping[str, int]) -> Allocations:
     """Of the shared providers, no more than is asked for in all, where both hosts' amounts were summed up."""
     left = {
         name: asked - sum(amounts.get(name, 0) for amounts in found.here.values())
@@ -211,30 +211,34 @@ def shared_once(found: Parts, resources: Mapping[str, int]) -> Allocations:
     return kept
 
 
-def parts(held: Allocations, is_own: IsOwn, is_shared: IsOwn) -> Parts:
+def split_allocations(held: Allocations, is_own: IsOwn, is_shared: IsOwn) -> SplitAllocations:
     """`is_shared`: whether a provider outside this host's tree serves it, by an aggregate."""
     here = {uuid: amounts for uuid, amounts in held.items() if is_own(uuid)}
     shared = {uuid: amounts for uuid, amounts in held.items() if uuid not in here and is_shared(uuid)}
     elsewhere = {uuid: amounts for uuid, amounts in held.items() if uuid not in here and uuid not in shared}
-    return Parts(here, shared, elsewhere)
+    return SplitAllocations(here, shared, elsewhere)
 
 
-def owned_form(found: Parts, resources: Mapping[str, int]) -> tuple[Allocations, Allocations]:
+def separate_allocations(
+    found: SplitAllocations, resources: Mapping[str, int]
+) -> tuple[Allocations, Allocations]:
     """(instance's, migration's) of a doubled allocation whose destination is this host.
 
     `resources` is what the instance asks for at the destination.
     """
-    return {**found.here, **shared_once(found, resources)}, found.elsewhere
+    return {**found.here, **count_shared_once(found, resources)}, found.elsewhere
 
 
-def reduced(found: Parts, *, runs_here: bool, resources: Mapping[str, int] | None = None) -> Allocations:
+def reduce_allocations(
+    found: SplitAllocations, *, runs_here: bool, resources: Mapping[str, int] | None = None
+) -> Allocations:
     """What is left of a doubled allocation where the instance really runs.
 
     `resources` is what it asked for here, where that is known: then what is shared is charged once.
     """
     if not runs_here:
         return {**found.elsewhere, **found.shared}
-    return {**found.here, **(found.shared if resources is None else shared_once(found, resources))}
+    return {**found.here, **(found.shared if resources is None else count_shared_once(found, resources))}
 
 
 def _of(allocations: Allocations, is_own: IsOwn) -> Allocations:

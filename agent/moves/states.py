@@ -57,7 +57,7 @@ class MoveState(StrEnum):
     DELETED = "deleted"
 
 
-ENDS = frozenset({MoveState.CONFIRMED, MoveState.REVERTED, MoveState.DELETED})
+END_STATES = frozenset({MoveState.CONFIRMED, MoveState.REVERTED, MoveState.DELETED})
 
 
 class MoveStep(StrEnum):
@@ -87,7 +87,7 @@ class MoveStep(StrEnum):
 
 _S, _T = MoveState, MoveStep
 
-TRANSITIONS: Mapping[tuple[MoveState | None, MoveStep], MoveState] = {
+MOVE_TRANSITIONS: Mapping[tuple[MoveState | None, MoveStep], MoveState] = {
     (None, _T.BEGIN): _S.BEGINNING,
     (None, _T.ADOPT): _S.BEGUN,
     (_S.BEGINNING, _T.GRANT): _S.BEGUN,
@@ -145,7 +145,7 @@ class Move:
 
     @property
     def ended(self) -> bool:
-        return self.state in ENDS
+        return self.state in END_STATES
 
     @property
     def leaves(self) -> bool:
@@ -155,7 +155,7 @@ class Move:
         return self.role is MoveRole.SOURCE and self.state is MoveState.CONFIRMING
 
 
-def next_turn(move: Move) -> str:
+def next_actor(move: Move) -> str:
     """Who has to do something now for the move to go on, and what; a clause for people."""
     if move.ended:
         return "nobody: it has ended"
@@ -213,7 +213,7 @@ def _migration_claim(move: Move) -> Claim | None:
         move.old,
         consumer=move.migration,
         state=state,
-        request=held_request(
+        request=request_for_allocations(
             move.migration,
             move.handed,
             name=move.old.request.name,
@@ -225,7 +225,7 @@ def _migration_claim(move: Move) -> Claim | None:
     )
 
 
-def held_request(
+def request_for_allocations(
     consumer: str,
     allocations: Allocations,
     *,
@@ -249,7 +249,7 @@ def held_request(
     )
 
 
-def is_moving(move: Move) -> ClaimConflict:
+def moving_conflict(move: Move) -> ClaimConflict:
     """The consumer is the instance or the migration of a move under way."""
     return ClaimConflict(
         f"{move.instance} is moving (migration {move.migration}, {move.kind}, {move.state}): confirm or "

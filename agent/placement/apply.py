@@ -18,7 +18,7 @@ from agent.errors import (
 from agent.placement.client import PlacementClient
 from agent.placement.replies import DUPLICATE_NAME
 from agent.providers.plan import (
-    Contents,
+    ContentsOperation,
     CreateProvider,
     CreateResourceClass,
     CreateTrait,
@@ -252,7 +252,7 @@ class _Writer:
             name=name,
         )
 
-    def _change(self, operation: Contents) -> Provider:
+    def _change(self, operation: ContentsOperation) -> Provider:
         """Write an operation on what is on a provider, again from a fresh read after each conflict."""
         attempt = 1
         while True:
@@ -271,7 +271,7 @@ class _Writer:
             self._providers[operation.provider] = self._client.read_provider(now)
             attempt += 1
 
-    def _put(self, operation: Contents, wanted: Provider) -> int:
+    def _put(self, operation: ContentsOperation, wanted: Provider) -> int:
         generation = wanted.generation or 0
         match operation:
             case PutTraits():
@@ -291,7 +291,7 @@ def _alike(one: Provider, other: Provider) -> bool:
     )
 
 
-def _merged(operation: Contents, now: Provider) -> Contents:
+def _merged(operation: ContentsOperation, now: Provider) -> ContentsOperation:
     """The operation as it is to be written on the provider as it is now.
 
     Raises PlacementConflict where an inventory that it changes is neither as planned nor as wanted.

@@ -3,7 +3,7 @@
 A provider's *ways* are sets of classes (`DescribedProvider.ways`). While a class of one way is in use
 nothing of another way can be given; the classes of one way share what there is, which is the largest total
 among them. So what is given out of one class takes room from others, at once in this agent, and with its
-next pass in placement, where it is reserved (`shared_out`). Pure.
+next pass in placement, where it is reserved (`reserve_excluded`). Pure.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def room(ways: Ways, there: Mapping[str, int], used: Mapping[str, int]) -> dict[
     return found
 
 
-def rival(ways: Ways, name: str, used: Mapping[str, int]) -> str | None:
+def excluding_class(ways: Ways, name: str, used: Mapping[str, int]) -> str | None:
     """A class in use that keeps the provider from giving any of this one."""
     if not any(name in way for way in ways):
         return None
@@ -43,7 +43,7 @@ def rival(ways: Ways, name: str, used: Mapping[str, int]) -> str | None:
     return next((other for other in others if used.get(other, 0)), None)
 
 
-def goes_together(ways: Ways, left: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
+def can_give_together(ways: Ways, left: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
     """Whether these amounts can be given at once; `left` is the `room` there is."""
     asked = [way for way in ways if any(wanted.get(name, 0) for name in way)]
     return len(asked) < 2 and all(
@@ -51,7 +51,7 @@ def goes_together(ways: Ways, left: Mapping[str, int], wanted: Mapping[str, int]
     )
 
 
-def shared_out(tree: ProviderTree, ways: WaysOf, used: Usages) -> ProviderTree:
+def reserve_excluded(tree: ProviderTree, ways: WaysOf, used: Usages) -> ProviderTree:
     """The tree with so much reserved that placement offers no more than there is room for."""
     for uuid, excluding in ways.items():
         provider = tree.get(uuid)

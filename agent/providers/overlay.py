@@ -9,26 +9,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from agent.driver import DescribedProvider, Description
-from agent.providers.provider_config import COMPUTE_NODE, Entry, ProviderConfig
+from agent.providers.provider_config import COMPUTE_NODE, ProviderConfig, ProviderEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Overlaid:
+class OverlayResult:
     """`conflicts` are sentences on what was left out; `unmatched` the entries of providers not described."""
 
     description: Description
     conflicts: tuple[str, ...] = ()
-    unmatched: tuple[Entry, ...] = ()
+    unmatched: tuple[ProviderEntry, ...] = ()
 
 
-def overlay(config: ProviderConfig, description: Description, uuids: Mapping[str, str]) -> Overlaid:
+def overlay(config: ProviderConfig, description: Description, uuids: Mapping[str, str]) -> OverlayResult:
     """The description with what is configured added; `uuids` {provider name: uuid} of all described."""
     if not config.entries:
-        return Overlaid(description)
+        return OverlayResult(description)
     names = {uuid: name for name, uuid in uuids.items()}
     conflicts: list[str] = []
-    unmatched: list[Entry] = []
-    chosen: dict[str, Entry] = {}
+    unmatched: list[ProviderEntry] = []
+    chosen: dict[str, ProviderEntry] = {}
     for entry in sorted(config.entries, key=lambda entry: entry.uuid == COMPUTE_NODE):
         if entry.uuid == COMPUTE_NODE:
             chosen.setdefault(description.providers[0].name, entry)
@@ -49,7 +49,7 @@ def overlay(config: ProviderConfig, description: Description, uuids: Mapping[str
         else each
         for each in description.providers
     )
-    return Overlaid(replace(description, providers=providers), tuple(conflicts), tuple(unmatched))
+    return OverlayResult(replace(description, providers=providers), tuple(conflicts), tuple(unmatched))
 
 
 def _moved_from(name: str, description: Description) -> frozenset[str]:
@@ -63,7 +63,7 @@ def _moved_from(name: str, description: Description) -> frozenset[str]:
 
 
 def _laid(
-    described: DescribedProvider, entry: Entry, moved: Iterable[str], conflicts: list[str]
+    described: DescribedProvider, entry: ProviderEntry, moved: Iterable[str], conflicts: list[str]
 ) -> DescribedProvider:
     reported = {*described.inventories, *moved}
     for name in sorted(reported & entry.inventories.keys()):

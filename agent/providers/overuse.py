@@ -12,7 +12,7 @@ from agent.tree import Inventory, Provider, ProviderTree
 NAMED_MAX = 5
 
 
-def overused(tree: ProviderTree, held: Held) -> dict[str, tuple[str, ...]]:
+def find_overuse(tree: ProviderTree, held: Held) -> dict[str, tuple[str, ...]]:
     """{provider uuid: (sentence, ...)}, one sentence for each class of which too much is in use."""
     found = {provider.uuid: tuple(_sentences(provider, held.get(provider.uuid, {}))) for provider in tree}
     return {uuid: sentences for uuid, sentences in found.items() if sentences}

@@ -161,7 +161,7 @@ class DeleteProvider(_Record):
         return f"Delete the provider {self.name}."
 
 
-Contents = PutTraits | PutAggregates | PutInventories | DeleteInventories
+ContentsOperation = PutTraits | PutAggregates | PutInventories | DeleteInventories
 """Operations that change what is on a provider, guarded by its generation."""
 
 Operation = (
@@ -170,7 +170,7 @@ Operation = (
     | CreateProvider
     | RenameProvider
     | MoveProvider
-    | Contents
+    | ContentsOperation
     | DeleteProvider
 )
 
@@ -202,7 +202,7 @@ def plan(current: ProviderTree, desired: ProviderTree) -> Plan:
     return Plan((*names, *operations, *_delete(current, desired, operations)))
 
 
-def applied(tree: ProviderTree, operation: Operation) -> ProviderTree:
+def apply_operation(tree: ProviderTree, operation: Operation) -> ProviderTree:
     """The tree as it is after one operation. Raises KeyError or TreeError where it makes no sense."""
     match operation:
         case CreateResourceClass() | CreateTrait():
@@ -219,7 +219,7 @@ def applied(tree: ProviderTree, operation: Operation) -> ProviderTree:
             return tree.with_provider(with_contents(tree[operation.provider], operation))
 
 
-def with_contents(provider: Provider, operation: Contents) -> Provider:
+def with_contents(provider: Provider, operation: ContentsOperation) -> Provider:
     """The provider as it is after an operation on its contents."""
     match operation:
         case PutTraits():

@@ -85,7 +85,7 @@ _FILE = _object(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProviderEntry:
     """What an operator adds to one provider, known by `name`, or by `uuid`, which may be COMPUTE_NODE.
 
     `file` and `key` ("providers[0]") say where it stands.
@@ -112,7 +112,7 @@ class Entry:
 class ProviderConfig:
     """All entries, in the order of their files; no two have the same name, or the same uuid."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ProviderEntry, ...] = ()
 
 
 class _Loader(yaml.SafeLoader):
@@ -144,7 +144,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def parse(text: bytes, file: str) -> tuple[Entry, ...]:
+def parse_provider_file(text: bytes, file: str) -> tuple[ProviderEntry, ...]:
     """The entries of one file that add something. Raises SettingsError with `file` and the key."""
     if len(text) > BYTES_MAX:
         raise SettingsError(f"{file}: a provider config file has at most {BYTES_MAX} bytes.", file=file)
@@ -161,10 +161,10 @@ def parse(text: bytes, file: str) -> tuple[Entry, ...]:
     return tuple(entry for entry in found if entry.inventories or entry.traits)
 
 
-def merged(entries: Iterable[Entry]) -> ProviderConfig:
+def merge_entries(entries: Iterable[ProviderEntry]) -> ProviderConfig:
     """Raises SettingsError where two entries are of the same provider."""
     found = tuple(entries)
-    seen: dict[tuple[str | None, str | None], Entry] = {}
+    seen: dict[tuple[str | None, str | None], ProviderEntry] = {}
     for entry in found:
         known = seen.setdefault((entry.name, entry.uuid), entry)
         if known is not entry:
@@ -196,7 +196,7 @@ def _key(path: Sequence[str | int]) -> str:
     return text.removeprefix(".")
 
 
-def _entry(data: Mapping[str, Any], file: str, key: str) -> Entry:
+def _entry(data: Mapping[str, Any], file: str, key: str) -> ProviderEntry:
     inventories: dict[str, DescribedInventory] = {}
     for number, each in enumerate(data.get("inventories", {}).get("additional", ())):
         for name, amounts in each.items():
@@ -210,7 +210,7 @@ def _entry(data: Mapping[str, Any], file: str, key: str) -> Entry:
         _check_custom(name, "trait", file, f"{key}.traits.additional[{number}]")
     told = data["identification"]
     uuid = told.get("uuid")
-    return Entry(
+    return ProviderEntry(
         file,
         key,
         told.get("name"),

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field, replace
 
 from agent.device_names import ONE_TIME_USE
 from agent.driver import MoveInstruction
-from agent.providers.exclusive import WaysOf, shared_out
-from agent.providers.resolve import Resolved
+from agent.providers.exclusive import WaysOf, reserve_excluded
+from agent.providers.resolve import ResolvedDescription
 from agent.shapes import Classes, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ReservedUsages:
     """What was in use, of the classes in `matters`, when placement was told what is left."""
 
     matters: Classes = field(default_factory=dict)
     amounts: Usages = field(default_factory=dict)
 
     @classmethod
-    def of(cls, resolved: Resolved, used: Usages) -> "Use":
+    def of(cls, resolved: ResolvedDescription, used: Usages) -> "ReservedUsages":
         """`used` {provider uuid: {class: in use, by whomever}}."""
         matters = dict(_once(resolved))
         for uuid, ways in resolved.ways.items():
@@ -36,16 +36,19 @@ class Use:
         return _of(used, self.matters) != self.amounts
 
 
-def reserved(
-    resolved: Resolved, current: ProviderTree, used: Usages, moves: Collection[MoveInstruction] = ()
-) -> Resolved:
+def reserve_used(
+    resolved: ResolvedDescription,
+    current: ProviderTree,
+    used: Usages,
+    moves: Collection[MoveInstruction] = (),
+) -> ResolvedDescription:
     """`resolved` with what must be reserved in its tree; `current` is what placement has.
 
     A device that is in use as something that the driver no longer offers it as excludes all else of it, until
     it is free: unless `moves` say what became of that.
     """
     ways = {**resolved.ways, **_reconfigured(resolved, used, moves)}
-    tree = shared_out(resolved.tree, ways, used)
+    tree = reserve_excluded(resolved.tree, ways, used)
     told = list(resolved.problems)
     for uuid, classes in _once(resolved).items():
         before = tree[uuid]
@@ -60,7 +63,7 @@ def reserved(
     return replace(resolved, tree=tree, ways=ways, problems=tuple(told))
 
 
-def _reconfigured(resolved: Resolved, used: Usages, moves: Collection[MoveInstruction]) -> WaysOf:
+def _reconfigured(resolved: ResolvedDescription, used: Usages, moves: Collection[MoveInstruction]) -> WaysOf:
     moving = {(move.from_resource_provider, name) for move in moves for name in move.moved_resources}
     found = {}
     for uuid, units in resolved.units.items():
@@ -76,7 +79,7 @@ def _reconfigured(resolved: Resolved, used: Usages, moves: Collection[MoveInstru
     return found
 
 
-def _once(resolved: Resolved) -> Classes:
+def _once(resolved: ResolvedDescription) -> Classes:
     """The classes of devices for one-time use."""
     return {
         uuid: frozenset(exact)

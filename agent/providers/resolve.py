@@ -42,7 +42,7 @@ class OwnedProvider:
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnedProviders:
     """{provider uuid: what this agent has written there}: the line between ours and others'.
 
     Journal the union, `owned | resolved.owned`, before a plan is applied and `resolved.owned` after it: then
@@ -58,13 +58,13 @@ class Owned:
         """What is ours on that provider; nothing, if it is not ours."""
         return self.providers.get(uuid, OwnedProvider())
 
-    def __or__(self, other: "Owned") -> "Owned":
+    def __or__(self, other: "OwnedProviders") -> "OwnedProviders":
         both = {**self.providers, **other.providers}
-        return Owned({uuid: self.get(uuid) | other.get(uuid) for uuid in both})
+        return OwnedProviders({uuid: self.get(uuid) | other.get(uuid) for uuid in both})
 
-    def within(self, tree: ProviderTree) -> "Owned":
+    def within(self, tree: ProviderTree) -> "OwnedProviders":
         """Only what is on providers of that tree."""
-        return Owned({uuid: each for uuid, each in self.providers.items() if uuid in tree})
+        return OwnedProviders({uuid: each for uuid, each in self.providers.items() if uuid in tree})
 
     def to_json(self) -> dict[str, dict[str, list[str]]]:
         """JSON-ready: {uuid: {"classes": [...], "traits": [...], "aggregates": [...]}}."""
@@ -78,7 +78,7 @@ class Owned:
         }
 
     @classmethod
-    def from_json(cls, record: Any) -> "Owned":
+    def from_json(cls, record: Any) -> "OwnedProviders":
         """The inverse of `to_json`. Raises StateError for anything else."""
         try:
             return cls({str(uuid): OwnedProvider(**_names_of(each)) for uuid, each in record.items()})
@@ -96,7 +96,7 @@ def _names_of(record: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedDescription:
     """`tree` is all of placement's tree as it shall be; `owned` holds once it is; `devices` {uuid: device};
 
     `units` {uuid: {class: (unit, ...)}}; `cells` {uuid: id of the NUMA cell that it is on}; `ways`
@@ -105,7 +105,7 @@ class Resolved:
     """
 
     tree: ProviderTree
-    owned: Owned
+    owned: OwnedProviders
     devices: Mapping[str, str]
     units: Units
     problems: tuple[str, ...] = ()
@@ -114,7 +114,9 @@ class Resolved:
     to_make: UnitsToMake = field(default_factory=dict)
 
 
-def resolve(description: Description, current: ProviderTree, owned: Owned, root_uuid: str) -> Resolved:
+def resolve(
+    description: Description, current: ProviderTree, owned: OwnedProviders, root_uuid: str
+) -> ResolvedDescription:
     """What placement's tree `current` shall become so that it holds the description.
 
     A described provider whose name stands under our root keeps its uuid; a new one gets uuid5(root, name), so
@@ -138,9 +140,9 @@ def resolve(description: Description, current: ProviderTree, owned: Owned, root_
         wanted[kept.uuid] = kept
         if left is not None:
             ours[kept.uuid] = left
-    return Resolved(
+    return ResolvedDescription(
         ProviderTree(wanted.values()),
-        Owned(ours),
+        OwnedProviders(ours),
         {uuids[described.name]: described.device for described in description.providers},
         {uuids[described.name]: described.units for described in description.providers if described.units},
         tuple(problems),
@@ -150,13 +152,13 @@ def resolve(description: Description, current: ProviderTree, owned: Owned, root_
     )
 
 
-def recognised(current: ProviderTree, root_uuid: str) -> Owned:
+def recognize_owned(current: ProviderTree, root_uuid: str) -> OwnedProviders:
     """What is ours on placement's tree though no record says so: the state database was lost.
 
     Providers with a uuid that only this agent gives are ours, with their inventories; of traits and
     aggregates nobody knows who put them, so they stay, and so does all that is on the root.
     """
-    return Owned(
+    return OwnedProviders(
         {
             provider.uuid: OwnedProvider(classes=frozenset(provider.inventories))
             for provider in current
@@ -329,7 +331,7 @@ def _inventory(
 
 
 def _others(
-    current: ProviderTree, owned: Owned, wanted: Mapping[str, Provider]
+    current: ProviderTree, owned: OwnedProviders, wanted: Mapping[str, Provider]
 ) -> Iterator[tuple[Provider, OwnedProvider | None]]:
     """The providers that stay though they are not described, and what of ours is left on them.
 

@@ -18,14 +18,14 @@ NAMED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedTree:
     """The tree to write instead, and sentences on what stays in it, for an operator."""
 
     tree: ProviderTree
     told: tuple[str, ...] = ()
 
 
-def going(wanted: Plan) -> dict[str, frozenset[str]]:
+def removed_classes(wanted: Plan) -> dict[str, frozenset[str]]:
     """{provider uuid: classes} that the plan takes away."""
     found: dict[str, frozenset[str]] = {}
     for each in wanted.operations:
@@ -37,12 +37,12 @@ def going(wanted: Plan) -> dict[str, frozenset[str]]:
     return found
 
 
-def keep_held(
+def retain_held(
     current: ProviderTree,
     wanted: ProviderTree,
     gone: Mapping[str, frozenset[str]],
     held: Mapping[str, Holders],
-) -> Kept:
+) -> RetainedTree:
     """`wanted`, with what is held of the classes that are `gone` as in `current`, and the rest reserved.
 
     `held` {provider uuid: its holders} of the providers in `gone`. Raises ApplyError where the class seems
@@ -58,7 +58,7 @@ def keep_held(
                 used = sum(holders[who][resource_class] for who in names)
                 tree = _with(tree, current, uuid, resource_class, used)
                 told.append(_sentence(current[uuid], resource_class, names))
-    return Kept(tree, tuple(told))
+    return RetainedTree(tree, tuple(told))
 
 
 def _with(

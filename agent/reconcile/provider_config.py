@@ -3,7 +3,7 @@
 from agent import log
 from agent.driver import Description
 from agent.errors import SettingsError
-from agent.providers.overlay import Overlaid, overlay
+from agent.providers.overlay import OverlayResult, overlay
 from agent.providers.provider_config import ProviderConfig
 from agent.providers.resolve import uuids_of
 from agent.tree import ProviderTree
@@ -19,7 +19,7 @@ class Laying:
         self._config = config or ProviderConfig()
         self._told: frozenset[str] = frozenset()
 
-    def over(self, description: Description, current: ProviderTree) -> Overlaid:
+    def over(self, description: Description, current: ProviderTree) -> OverlayResult:
         """What the driver describes with what is configured; entries that mean nothing here are logged once.
 
         A file may be meant for many hosts, so those are no fault.
@@ -48,7 +48,7 @@ class Laying:
         self._config = config
         return True
 
-    def _laid(self, config: ProviderConfig, description: Description, current: ProviderTree) -> Overlaid:
+    def _laid(self, config: ProviderConfig, description: Description, current: ProviderTree) -> OverlayResult:
         if not config.entries:
-            return Overlaid(description)
+            return OverlayResult(description)
         return overlay(config, description, uuids_of(description, current, self._root))

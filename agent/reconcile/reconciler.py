@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Protocol
 
-from agent.claims.ledger import Vacated
-from agent.claims.numa.host_cells import Layout
+from agent.claims.ledger import DepartedConsumers
+from agent.claims.numa.host_cells import HostLayout
 from agent.driver import Description, Driver, Guest, Topology
 from agent.errors import (
     ApplyError,
@@ -26,12 +26,12 @@ from agent.errors import (
 )
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
-from agent.providers.overuse import overused
+from agent.providers.overuse import find_overuse
 from agent.providers.plan import Operation, Plan, plan
 from agent.providers.provider_config import ProviderConfig
-from agent.providers.reserved import Use, reserved
-from agent.providers.resolve import Owned, Resolved, recognised, resolve
-from agent.providers.retained import Kept, going, keep_held
+from agent.providers.reserved import ReservedUsages, reserve_used
+from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
+from agent.providers.retained import RetainedTree, removed_classes, retain_held
 from agent.reconcile.allocation_cache import AllocationCache, SharingProviders
 from agent.reconcile.pass_report import PassReport, sentence_of
 from agent.reconcile.provider_config import Laying
@@ -48,9 +48,9 @@ ATTEMPTS_MAX = 3
 class ReconcilerStore(Protocol):
     """Where the agent durably keeps what it has written to placement; each method raises StateError."""
 
-    def owned(self) -> Owned: ...
+    def owned(self) -> OwnedProviders: ...
 
-    def remember_owned(self, owned: Owned) -> None: ...
+    def remember_owned(self, owned: OwnedProviders) -> None: ...
 
     def devices(self) -> Mapping[str, str]: ...
 
@@ -67,11 +67,11 @@ class Tracker(Protocol):
         tree: ProviderTree,
         held: Held,
         units: Units,
-        layout: Layout | None = None,
-        vacated: Vacated | None = None,
+        layout: HostLayout | None = None,
+        vacated: DepartedConsumers | None = None,
     ) -> None: ...
 
-    def vacated(self) -> Vacated: ...
+    def vacated(self) -> DepartedConsumers: ...
 
     def in_use(self) -> Usages: ...
 
@@ -116,7 +116,7 @@ class Reconciler:
         self._description: Description | None = None
         self._topology: Topology | None = None
         self._in_step = False
-        self._use = Use()
+        self._use = ReservedUsages()
         self._problems: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
         self._overused: Mapping[str, tuple[str, ...]] = {}
@@ -265,11 +265,11 @@ class Reconciler:
                 wanted = self.reshape_runner.reserved(tree, goal)
         tree = self._written(tree, wanted, goal, resolved, written)
         held = self._tell_tracker(tree, resolved, reread=reread)
-        self._tree, self._description, self._use = tree, said, Use.of(resolved, used)
+        self._tree, self._description, self._use = tree, said, ReservedUsages.of(resolved, used)
         self._in_step = self._pending is None and not self._kept
         if self._seen is not None:
             self._seen.save(tree, held)
-        self._overused = overused(tree, held)
+        self._overused = find_overuse(tree, held)
         self._problems = (
             *resolved.problems,
             *goal.told,
@@ -293,14 +293,16 @@ class Reconciler:
 
     def _understood(
         self, said: Description, current: ProviderTree, used: Usages
-    ) -> tuple[Description, Resolved]:
+    ) -> tuple[Description, ResolvedDescription]:
         """What the driver says, with what the operator adds; and what follows from it."""
         laid = self._laying.over(said, current)
         resolved = resolve(laid.description, current, self._ours(current), self._root)
-        resolved = reserved(resolved, current, used, laid.description.moves)
+        resolved = reserve_used(resolved, current, used, laid.description.moves)
         return laid.description, replace(resolved, problems=(*resolved.problems, *laid.conflicts))
 
-    def _tell_tracker(self, tree: ProviderTree, resolved: Resolved, *, reread: bool = False) -> Held:
+    def _tell_tracker(
+        self, tree: ProviderTree, resolved: ResolvedDescription, *, reread: bool = False
+    ) -> Held:
         """Let the tracker know all that it may claim from; who holds what of the host's own."""
         whole = self._sharing.beside(tree, reread=reread)
         vacated = self._tracker.vacated()
@@ -308,12 +310,12 @@ class Reconciler:
         self._tracker.refresh(whole, held, resolved.units, self._layout(resolved), vacated)
         return {uuid: holders for uuid, holders in held.items() if uuid in tree}
 
-    def _layout(self, resolved: Resolved) -> Layout | None:
+    def _layout(self, resolved: ResolvedDescription) -> HostLayout | None:
         if self._topology is None:
             return None
-        return Layout(self._topology, resolved.cells, resolved.ways, resolved.to_make)
+        return HostLayout(self._topology, resolved.cells, resolved.ways, resolved.to_make)
 
-    def _goal(self, description: Description, current: ProviderTree, resolved: Resolved) -> Goal:
+    def _goal(self, description: Description, current: ProviderTree, resolved: ResolvedDescription) -> Goal:
         if self.reshape_runner is None:
             return Goal(resolved.tree, resolved.owned)
         return self.reshape_runner.goal(description, current, resolved)
@@ -323,7 +325,7 @@ class Reconciler:
         reshape_runner: ReshapeRunner,
         current: ProviderTree,
         goal: Goal,
-        resolved: Resolved,
+        resolved: ResolvedDescription,
         exact: Exact,
         written: list[Operation],
     ) -> tuple[ProviderTree, ReshapeRefused | None]:
@@ -339,16 +341,16 @@ class Reconciler:
         except ReshapeRefused as refusal:
             return tree, refusal
 
-    def _ours(self, current: ProviderTree) -> Owned:
+    def _ours(self, current: ProviderTree) -> OwnedProviders:
         owned = self._memory.owned()
-        return owned if owned.providers else recognised(current, self._root)
+        return owned if owned.providers else recognize_owned(current, self._root)
 
     def _written(
         self,
         current: ProviderTree,
         wanted: ProviderTree,
         goal: Goal,
-        resolved: Resolved,
+        resolved: ResolvedDescription,
         written: list[Operation],
     ) -> ProviderTree:
         """Bring placement's tree to `wanted`; what was done is added to `written`."""
@@ -375,10 +377,10 @@ class Reconciler:
             self._memory.remember_devices(resolved.devices)
         return tree
 
-    def _keeping(self, current: ProviderTree, wanted: ProviderTree) -> tuple[Kept, Plan]:
+    def _keeping(self, current: ProviderTree, wanted: ProviderTree) -> tuple[RetainedTree, Plan]:
         """What is to be written, without taking from anybody what he holds."""
         operations = plan(current, wanted)
-        gone = going(operations)
+        gone = removed_classes(operations)
         held = {provider: self._client.provider_allocations(provider).consumers for provider in gone}
-        kept = keep_held(current, wanted, gone, held)
+        kept = retain_held(current, wanted, gone, held)
         return kept, plan(current, kept.tree) if kept.told else operations

@@ -7,7 +7,7 @@ from typing import Protocol
 from agent.driver import Description, MoveInstruction
 from agent.errors import PlacementUnavailable, PlimsollError, ReshapeRefused, StateError
 from agent.placement.client import PlacementClient
-from agent.providers.resolve import Resolved
+from agent.providers.resolve import ResolvedDescription
 from agent.reconcile.reshape_runner import Goal, ReshapeRunner
 from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.receipt import Receipt
@@ -52,7 +52,7 @@ class Preview:
 def preview(
     reshape_runner: ReshapeRunner,
     client: PlacementClient,
-    seen: tuple[Description, ProviderTree, Resolved],
+    seen: tuple[Description, ProviderTree, ResolvedDescription],
     undo: str | None,
 ) -> Preview:
     """What asking for a reshape, or for undoing the receipt `undo`, would do; nothing is written.

@@ -28,7 +28,7 @@ from agent.errors import (
 from agent.moves import states
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.plan import same_inventories
-from agent.providers.resolve import Owned, Resolved
+from agent.providers.resolve import OwnedProviders, ResolvedDescription
 from agent.reconcile.reshape_outcome import done_after_all, expected, put_off, refused, was_done
 from agent.reconcile.undone_reshapes import ReshapeStore, UndoneReshapes
 from agent.reshape.numa_shares import located
@@ -79,7 +79,7 @@ class Goal:
     """
 
     tree: ProviderTree
-    owned: Owned
+    owned: OwnedProviders
     moves: tuple[MoveInstruction, ...] = ()
     back: tuple[MoveInstruction, ...] = ()
     undoes: str | None = None
@@ -135,7 +135,7 @@ class ReshapeRunner:
         self,
         description: Description,
         current: ProviderTree,
-        resolved: Resolved,
+        resolved: ResolvedDescription,
         withheld: Sequence[str] | None = None,
     ) -> Goal:
         """What the pass shall reach, and what must be reshaped for it.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.driver import MoveInstruction
-from agent.providers.resolve import Owned, OwnedProvider
+from agent.providers.resolve import OwnedProvider, OwnedProviders
 from agent.reshape.types import Instruction, Slot, instructions, inventory_at, total_at
 from agent.shapes import Held
 from agent.tree import ProviderTree
@@ -25,7 +25,7 @@ class Parking:
 
     tree: ProviderTree
     moves: tuple[MoveInstruction, ...]
-    owned: Owned = field(default_factory=Owned)
+    owned: OwnedProviders = field(default_factory=OwnedProviders)
     told: tuple[str, ...] = ()
 
 
@@ -67,7 +67,7 @@ def parked(
                 ours = OwnedProvider(classes=frozenset({companion.resource_class}))
                 owned[companion.provider] = owned.get(companion.provider, OwnedProvider()) | ours
             sentences.extend(_sentence(source, name, who, amount) for who, amount in shares.items())
-    return Parking(desired, (*others, *found), Owned(owned), tuple(sentences))
+    return Parking(desired, (*others, *found), OwnedProviders(owned), tuple(sentences))
 
 
 def _known(move: MoveInstruction, *trees: ProviderTree) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from agent.driver import MoveInstruction
 from agent.json_checks import read_list, read_object, read_text, read_uuid, read_whole
-from agent.providers.resolve import Owned, OwnedProvider
+from agent.providers.resolve import OwnedProvider, OwnedProviders
 from agent.reshape.plan import inverse_moves
 from agent.reshape.types import Instruction, Relocation, Reshape, Slot, inventory_at
 from agent.shapes import Allocations
@@ -69,7 +69,7 @@ class Receipt:
             providers[slot.provider] = replace(provider, inventories=inventories)
         return ProviderTree(providers.values())
 
-    def owned(self) -> Owned:
+    def owned(self) -> OwnedProviders:
         """What is the agent's of what `restored` brings back."""
         found: dict[str, OwnedProvider] = {
             each.uuid: OwnedProvider(traits=each.traits, aggregates=each.aggregates) for each in self.sources
@@ -78,7 +78,7 @@ class Receipt:
             if inventory is not None:
                 ours = OwnedProvider(frozenset({slot.resource_class}))
                 found[slot.provider] = found.get(slot.provider, OwnedProvider()) | ours
-        return Owned(found)
+        return OwnedProviders(found)
 
     def holds(self, tree: ProviderTree, slots: Slots) -> bool:
         """Whether `tree` has these slots so."""

@@ -11,7 +11,7 @@ from functools import reduce
 from operator import or_
 
 from agent.driver import Description, MoveInstruction
-from agent.providers.resolve import Owned
+from agent.providers.resolve import OwnedProviders
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Slot, inventory_at
 from agent.tree import ProviderTree
@@ -33,8 +33,8 @@ class Withheld:
             for each in self.receipts
         )
 
-    def owned(self) -> Owned:
-        return reduce(or_, (receipt.owned() for receipt in self.receipts), Owned())
+    def owned(self) -> OwnedProviders:
+        return reduce(or_, (receipt.owned() for receipt in self.receipts), OwnedProviders())
 
     def moves(self, description: Description) -> tuple[MoveInstruction, ...]:
         """The driver's moves without those of units that are withheld."""

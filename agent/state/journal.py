@@ -16,7 +16,7 @@ from typing import Any
 from agent.caller import asker
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.claim_json import cells_to_json, read_allocations, read_cells, read_makings, read_units
-from agent.claims.parse_request import parse_claim, to_json
+from agent.claims.parse_request import parse_claim, request_to_json
 from agent.durable.errors import DatabaseError
 from agent.durable.group_commit import Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
@@ -24,7 +24,7 @@ from agent.errors import PlimsollError, StateError
 from agent.json_checks import read_choice, read_uuid
 from agent.moves.move_json import move_to_json, read_move
 from agent.moves.states import Move, MoveState
-from agent.providers.resolve import Owned
+from agent.providers.resolve import OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt
 from agent.state import schema as sql
 
@@ -252,11 +252,11 @@ class Journal:
     def remember_host(self, uuid: str) -> None:
         self._remember("host_uuid", uuid)
 
-    def owned(self) -> Owned:
+    def owned(self) -> OwnedProviders:
         """What the agent wrote to placement."""
-        return Owned.from_json(self._fact("owned", dict) or {})
+        return OwnedProviders.from_json(self._fact("owned", dict) or {})
 
-    def remember_owned(self, owned: Owned) -> None:
+    def remember_owned(self, owned: OwnedProviders) -> None:
         self._remember("owned", owned.to_json())
 
     def devices(self) -> Mapping[str, str]:
@@ -345,7 +345,7 @@ def _row(claim: Claim) -> tuple[object, ...]:
     return (
         claim.consumer,
         claim.state.value,
-        _dump(to_json(claim.request)),
+        _dump(request_to_json(claim.request)),
         _dump(claim.allocations),
         _dump(claim.units),
         claim.since,

@@ -10,8 +10,8 @@ from dataclasses import replace
 from agent.backoff import pause
 from agent.claims.claim import Claim, ClaimState, Fit
 from agent.claims.parse_request import ClaimRequest
-from agent.claims.refusal import amounts as told_amounts
-from agent.claims.refusal import called, does_not_fit, not_covered, refused_by_placement
+from agent.claims.refusal import amounts_text as told_amounts
+from agent.claims.refusal import does_not_fit, label, not_covered_conflict, refused_by_placement
 from agent.errors import (
     ClaimConflict,
     DoesNotFit,
@@ -23,9 +23,24 @@ from agent.errors import (
     StateError,
     UnknownConsumer,
 )
-from agent.moves.live_migratable import check_can_move_live
-from agent.moves.ownership import Parts, Standing, handed, owned_form, parts, standing
-from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveState, MoveStep, held_request
+from agent.moves.live_migratable import check_live_migratable
+from agent.moves.ownership import (
+    ObservedState,
+    SplitAllocations,
+    migration_share,
+    observed_state,
+    separate_allocations,
+    split_allocations,
+)
+from agent.moves.states import (
+    MIGRATION_TYPE,
+    Move,
+    MoveKind,
+    MoveRole,
+    MoveState,
+    MoveStep,
+    request_for_allocations,
+)
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.shapes import Allocations
 from agent.tracker.claim_attempt import expected_generation
@@ -81,7 +96,7 @@ class MoveAttempt:
                     raise
                 failure = short
             self._read_again(suspects)
-        raise failure or PlacementConflict(f"The move of {called(self._request)} came to no end.")
+        raise failure or PlacementConflict(f"The move of {label(self._request)} came to no end.")
 
     def _once(self) -> Move:
         instance, migration = self._read()
@@ -112,7 +127,7 @@ class MoveAttempt:
     def _chosen(self, instance: ConsumerAllocations, migration: ConsumerAllocations) -> tuple[MoveStep, Move]:
         if not instance.allocations:
             raise UnknownConsumer(
-                f"{called(self._request)} holds nothing in placement: there is nothing to move. Claim it "
+                f"{label(self._request)} holds nothing in placement: there is nothing to move. Claim it "
                 "instead.",
                 consumer=self._request.consumer,
             )
@@ -122,11 +137,11 @@ class MoveAttempt:
             return MoveStep.BEGIN, self._on_this_host(present, instance, migration)
         if self._kind is MoveKind.SAME_HOST_RESIZE:
             raise ClaimConflict(
-                f"{called(self._request)} has no claim on this host, so it cannot be resized within it."
+                f"{label(self._request)} has no claim on this host, so it cannot be resized within it."
             )
         host = ledger.host
         shared = {provider.uuid for provider in host.providers if not host.is_own(provider.uuid)}
-        found = parts(instance.allocations, host.is_own, shared.__contains__)
+        found = split_allocations(instance.allocations, host.is_own, shared.__contains__)
         if migration.allocations:
             return MoveStep.ADOPT, self._begun_already(found, instance, migration)
         if found.here:
@@ -138,11 +153,11 @@ class MoveAttempt:
     ) -> Move:
         if self._kind not in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE):
             raise ClaimConflict(
-                f"{called(self._request)} is on this host already: a {self._kind} begins on the destination.",
+                f"{label(self._request)} is on this host already: a {self._kind} begins on the destination.",
                 consumer=present.consumer,
             )
         if present.state is not ClaimState.CLAIMED:
-            raise ClaimConflict(f"{called(self._request)} is {present.state}: try again when that is over.")
+            raise ClaimConflict(f"{label(self._request)} is {present.state}: try again when that is over.")
         self._check_free(migration)
         self._check_holds(present, instance)
         found = self._fitting(instance)
@@ -152,21 +167,21 @@ class MoveAttempt:
         old = self._as_claim(instance, instance.allocations)
         return self._move(self._kind, MoveRole.DESTINATION, old, self._fitting(instance))
 
-    def _from_doubled(self, found: Parts, instance: ConsumerAllocations) -> Move:
+    def _from_doubled(self, found: SplitAllocations, instance: ConsumerAllocations) -> Move:
         """Somebody wrote source and destination under one owner: hand the source's part to the migration."""
         if not found.elsewhere:
             raise ClaimConflict(
-                f"{called(self._request)} holds something on this host already, without a claim, and nothing "
+                f"{label(self._request)} holds something on this host already, without a claim, and nothing "
                 "anywhere else: claim it instead.",
                 consumer=self._request.consumer,
             )
-        new, source = owned_form(found, self._request.resources)
+        new, source = separate_allocations(found, self._request.resources)
         covering = self._covering(new)
         old = self._as_claim(instance, {**source, **{u: a for u, a in new.items() if u in found.shared}})
         return self._move(self._kind, MoveRole.DESTINATION, old, covering)
 
     def _begun_already(
-        self, found: Parts, instance: ConsumerAllocations, migration: ConsumerAllocations
+        self, found: SplitAllocations, instance: ConsumerAllocations, migration: ConsumerAllocations
     ) -> Move:
         """A control plane wrote both parts as begin would: the instance gets its devices here."""
         if not found.here or found.elsewhere:
@@ -185,7 +200,7 @@ class MoveAttempt:
     def _move(self, kind: MoveKind, role: MoveRole, old: Claim, found: Fit) -> Move:
         ledger = self._register.ledger
         if kind is MoveKind.LIVE_MIGRATE:
-            check_can_move_live(self._request, found.allocations, ledger.host, ledger.offered)
+            check_live_migratable(self._request, found.allocations, ledger.host, ledger.offered)
         new = Claim(
             self._request.consumer,
             ClaimState.CLAIMED,
@@ -196,10 +211,10 @@ class MoveAttempt:
             cells=found.cells,
             makings=found.makings,
         )
-        part = handed(old.allocations, found.allocations, ledger.host.is_own)
+        part = migration_share(old.allocations, found.allocations, ledger.host.is_own)
         if not part:
             raise ClaimConflict(
-                f"Nothing of what {called(self._request)} holds would change places: nothing to move.",
+                f"Nothing of what {label(self._request)} holds would change places: nothing to move.",
                 consumer=self._request.consumer,
             )
         return Move(
@@ -226,7 +241,7 @@ class MoveAttempt:
         ledger = self._register.ledger
         found = ledger.cover(self._request, held, exact=False)
         if not found.fits:
-            raise not_covered(self._request, held, found.shortfalls, ledger.host.tree)
+            raise not_covered_conflict(self._request, held, found.shortfalls, ledger.host.tree)
         found = ledger.cover(self._request, held, exact=True)
         if not found.fits:
             raise does_not_fit(self._request, found.shortfalls)
@@ -234,7 +249,7 @@ class MoveAttempt:
 
     def _as_claim(self, instance: ConsumerAllocations, allocations: Allocations) -> Claim:
         """What the instance had at the source, as far as placement tells."""
-        asked = held_request(
+        asked = request_for_allocations(
             instance.consumer,
             allocations,
             name=self._request.name,
@@ -249,7 +264,7 @@ class MoveAttempt:
     def _check_holds(self, present: Claim, instance: ConsumerAllocations) -> None:
         if instance.allocations != present.allocations:
             raise ClaimConflict(
-                f"Placement holds something else for {called(self._request)} than its claim on this host: it "
+                f"Placement holds something else for {label(self._request)} than its claim on this host: it "
                 "may have moved, or an audit tells what; mend that first.",
                 consumer=present.consumer,
             )
@@ -302,19 +317,19 @@ class MoveAttempt:
                 raise error
         except PlacementUnavailable as again:
             raise PlacementUnavailable(
-                f"Placement did not answer the move of {called(self._request)}, and what it did is not known "
+                f"Placement did not answer the move of {label(self._request)}, and what it did is not known "
                 "yet: both places stay reserved until it answers, then the move is undone. "
                 f"({error.message})",
                 status=error.status,
                 placement_code=error.placement_code,
                 **told,
             ) from again
-        if standing(move, instance.allocations, migration.allocations) is Standing.UNDER_WAY:
+        if observed_state(move, instance.allocations, migration.allocations) is ObservedState.UNDER_WAY:
             return
         if not migration.allocations:
             self._in_doubt = False
         raise PlacementUnavailable(
-            f"Placement did not answer the move of {called(self._request)} and holds nothing of it: try "
+            f"Placement did not answer the move of {label(self._request)} and holds nothing of it: try "
             f"again. ({error.message})",
             status=error.status,
             placement_code=error.placement_code,
@@ -352,20 +367,20 @@ class MoveAttempt:
         old = ledger.claims.get(self._request.consumer)
         if old is None or old.state is not ClaimState.CLAIMED:
             raise UnknownConsumer(
-                f"{called(self._request)} has no claim on this host: there is nothing to rebuild here.",
+                f"{label(self._request)} has no claim on this host: there is nothing to rebuild here.",
                 consumer=self._request.consumer,
             )
         self._check_holds(old, instance)
         if self._request.resources != old.request.resources:
             raise ClaimConflict(
-                f"A rebuild keeps its resources, and {called(self._request)} holds "
+                f"A rebuild keeps its resources, and {label(self._request)} holds "
                 f"{told_amounts(old.request.resources)}, not {told_amounts(self._request.resources)}: "
                 "resize it instead.",
                 consumer=old.consumer,
             )
         if self._request.topology != old.request.topology:
             raise ClaimConflict(
-                f"A rebuild keeps the NUMA cells, CPUs and pages, and {called(self._request)} asks for "
+                f"A rebuild keeps the NUMA cells, CPUs and pages, and {label(self._request)} asks for "
                 "others than it has: resize it instead.",
                 consumer=old.consumer,
             )

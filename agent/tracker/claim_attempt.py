@@ -10,7 +10,7 @@ from dataclasses import replace
 from agent.backoff import pause
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Shortfall
 from agent.claims.parse_request import ClaimRequest
-from agent.claims.refusal import called, does_not_fit, not_covered
+from agent.claims.refusal import does_not_fit, label, not_covered_conflict
 from agent.errors import (
     DoesNotFit,
     PlacementConflict,
@@ -20,7 +20,7 @@ from agent.errors import (
     PlimsollError,
     StateError,
 )
-from agent.moves.ownership import owned_form, parts
+from agent.moves.ownership import separate_allocations, split_allocations
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.shapes import Allocations
 from agent.tracker.late_answers import may_come_late
@@ -129,7 +129,7 @@ class ClaimAttempt:
             if held.allocations:
                 return self._adopt(held)
             self._read_again(suspects)
-        raise failure or PlacementConflict(f"The claim of {called(self._request)} came to no end.")
+        raise failure or PlacementConflict(f"The claim of {label(self._request)} came to no end.")
 
     # Step 1: choose, reserve, journal the intent
 
@@ -138,7 +138,7 @@ class ClaimAttempt:
         with self._register.lock:
             ledger = self._register.ledger
             if ledger.held_by(self._consumer):
-                raise PlacementConflict(f"{called(self._request)} already holds something in placement.")
+                raise PlacementConflict(f"{label(self._request)} already holds something in placement.")
             found = ledger.fit(self._request)
             if not found.fits:
                 raise does_not_fit(self._request, found.shortfalls)
@@ -193,7 +193,7 @@ class ClaimAttempt:
                 raise error
         except PlacementUnavailable as again:
             raise PlacementUnavailable(
-                f"Placement did not answer the claim of {called(self._request)}, and what it did is not "
+                f"Placement did not answer the claim of {label(self._request)}, and what it did is not "
                 "known yet: the resources stay reserved until it answers, then the claim is undone. "
                 f"({error.message})",
                 status=error.status,
@@ -206,7 +206,7 @@ class ClaimAttempt:
         if held.allocations:
             return self._adopt(held)
         raise PlacementUnavailable(
-            f"Placement did not answer the claim of {called(self._request)} and holds nothing of it: "
+            f"Placement did not answer the claim of {label(self._request)} and holds nothing of it: "
             f"try again. ({error.message})",
             status=error.status,
             placement_code=error.placement_code,
@@ -244,7 +244,9 @@ class ClaimAttempt:
             mine = self._part_here(held.allocations)
             found = ledger.cover(self._request, mine, exact=False)
             if not found.fits:
-                raise not_covered(self._request, held.allocations, found.shortfalls, ledger.host.tree)
+                raise not_covered_conflict(
+                    self._request, held.allocations, found.shortfalls, ledger.host.tree
+                )
             found = ledger.cover(self._request, mine, exact=True)
             if not found.fits:
                 raise does_not_fit(self._request, found.shortfalls)
@@ -268,8 +270,8 @@ class ClaimAttempt:
         """All of it; of a doubled allocation this host's part, and what is shared once. Under the lock."""
         host = self._register.ledger.host
         shared = {provider.uuid for provider in host.providers if not host.is_own(provider.uuid)}
-        found = parts(held, host.is_own, shared.__contains__)
-        return owned_form(found, self._request.resources)[0] if found.doubled else held
+        found = split_allocations(held, host.is_own, shared.__contains__)
+        return separate_allocations(found, self._request.resources)[0] if found.doubled else held
 
     def _undo(self, error: PlimsollError) -> None:
         with self._register.lock:

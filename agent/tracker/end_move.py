@@ -15,7 +15,15 @@ from agent.errors import (
     PlacementFull,
     PlacementUnavailable,
 )
-from agent.moves.ownership import Standing, ending, overtaken, parts, standing, took_over, undecided
+from agent.moves.ownership import (
+    ObservedState,
+    has_moved_on,
+    has_taken_over,
+    observed_end,
+    observed_state,
+    split_allocations,
+    undecided_reason,
+)
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.shapes import Allocations
@@ -92,19 +100,19 @@ class Settler:
 
     def _interrupted(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         """A begin of which nobody heard the end: finished where its guest is here, undone where not."""
-        where = standing(move, instance.allocations, migration.allocations)
+        where = observed_state(move, instance.allocations, migration.allocations)
         changed = migration.allocations == move.handed and self._lives_here(instance.allocations)
-        if where is Standing.UNDER_WAY or changed:
+        if where is ObservedState.UNDER_WAY or changed:
             if move.role is MoveRole.DESTINATION and self._here(move):
                 return self._take(MoveStep.GRANT, move)
             return self._settle(self._take(MoveStep.REVERT, move))
-        if where is Standing.ORPHANED and migration.allocations == move.handed:
+        if where is ObservedState.ORPHANED and migration.allocations == move.handed:
             return self._settle(self._take(MoveStep.DELETE, move))
-        if where is Standing.AFTER:
+        if where is ObservedState.AFTER:
             return self._take(MoveStep.FREED, move)
-        if where is Standing.NEITHER:
+        if where is ObservedState.NEITHER:
             return self._take(MoveStep.GONE, move)
-        if where is Standing.BEFORE:
+        if where is ObservedState.BEFORE:
             self._shut_out(instance)
         return self._take(MoveStep.REFUSE, move)
 
@@ -143,7 +151,7 @@ class Settler:
                 consumer=move.instance,
                 migration=move.migration,
             )
-        if standing(move, instance.allocations, migration.allocations) is Standing.CHANGED:
+        if observed_state(move, instance.allocations, migration.allocations) is ObservedState.CHANGED:
             self._tell(
                 move, "somebody changed what instance or migration hold; the old allocation comes back"
             )
@@ -186,7 +194,7 @@ class Settler:
         """Under way as far as we know: did somebody else end it, or has another move overtaken it?"""
         with self._register.lock:
             is_own = self._register.ledger.host.is_own
-        why = undecided(move, instance.allocations, migration.allocations, is_own)
+        why = undecided_reason(move, instance.allocations, migration.allocations, is_own)
         if why is not None:
             self._tell(move, why)
             return move
@@ -221,13 +229,13 @@ class Settler:
 
     def _ending(self, move: Move, instance: ConsumerAllocations) -> MoveStep | None:
         with self._register.lock:
-            end = ending(move, instance.allocations, {}, self._register.ledger.host.is_own)
+            end = observed_end(move, instance.allocations, {}, self._register.ledger.host.is_own)
         returned = end is MoveStep.RESTORED and move.role is MoveRole.DESTINATION
         return MoveStep.FREED if returned and self._handed_on(move, instance) else end
 
     def _overtaken(self, move: Move, instance: ConsumerAllocations) -> bool:
         with self._register.lock:
-            return overtaken(move, instance.allocations, self._register.ledger.host.is_own)
+            return has_moved_on(move, instance.allocations, self._register.ledger.host.is_own)
 
     def _handed_on(self, move: Move, instance: ConsumerAllocations) -> bool:
         """Whether another migration has what the instance got here: it came, and was moved back."""
@@ -243,7 +251,7 @@ class Settler:
             likely = self._register.ledger.who_holds(new)
         guests = self._guests()
         others = (self._client.allocations_of(each) for each in likely if each not in guests)
-        return any(took_over(new, holder(instance), holder(other), is_own) for other in others)
+        return any(has_taken_over(new, holder(instance), holder(other), is_own) for other in others)
 
     def _lives_here(self, instance: Allocations) -> bool:
         with self._register.lock:
@@ -256,7 +264,7 @@ class Settler:
         with self._register.lock:
             host = self._register.ledger.host
             shared = {provider.uuid for provider in host.providers}
-        return parts(instance, host.is_own, shared.__contains__).elsewhere
+        return split_allocations(instance, host.is_own, shared.__contains__).elsewhere
 
     def _here(self, move: Move) -> bool:
         return move.instance in self._guests()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
-from agent.claims.refusal import called, does_not_fit
+from agent.claims.refusal import does_not_fit, label
 from agent.errors import ClaimConflict, PlimsollError
 from agent.placement.client import PlacementClient
 from agent.shapes import Allocations
@@ -25,11 +25,11 @@ def grow(register: Register, client: PlacementClient, request: ClaimRequest) -> 
     with register.lock:
         before = register.ledger.claims.get(consumer)
         if before is None or before.state is not ClaimState.CLAIMED or register.move_of(consumer) is not None:
-            raise ClaimConflict(f"{called(request)} is not claimed, or moves: its claim stays as it is.")
+            raise ClaimConflict(f"{label(request)} is not claimed, or moves: its claim stays as it is.")
         after = _grown(register, before, request)
         if held.allocations not in (before.allocations, after.allocations):
             raise ClaimConflict(
-                f"Placement holds something else for {called(request)} than its claim: mend that first "
+                f"Placement holds something else for {label(request)} than its claim: mend that first "
                 "(plimsoll audit).",
                 consumer=consumer,
             )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from agent import log
 from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.errors import ClaimConflict, UnknownConsumer
-from agent.moves.ownership import Holder, may_be_migration, pairs, took_over
+from agent.moves.ownership import MoveConsumer, has_taken_over, may_be_migration, unambiguous_pairs
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.shapes import Allocations
@@ -53,12 +53,13 @@ class MoveFollower:
         self._read_again(left.values())
         candidates = {claim.consumer: self._candidates(claim, instance) for claim, instance in left.values()}
         done = sum(
-            self._link(instance, migration) is not None for instance, migration in pairs(candidates).items()
+            self._link(instance, migration) is not None
+            for instance, migration in unambiguous_pairs(candidates).items()
         )
         for consumer, found in candidates.items():
             if not found:
                 done += self._leave(consumer)
-            elif consumer not in pairs(candidates):
+            elif consumer not in unambiguous_pairs(candidates):
                 LOG.warning(
                     "%s has moved, and which of %s holds its part of this host is not certain: nothing is "
                     "freed. `plimsoll move confirm MIGRATION --instance %s` tells.",
@@ -166,7 +167,7 @@ class MoveFollower:
             return False  # an instance, whatever its type
         with self._register.lock:
             host = self._register.ledger.host
-        return took_over(claim.allocations, holder(instance), holder(other), host.is_own)
+        return has_taken_over(claim.allocations, holder(instance), holder(other), host.is_own)
 
     def _link(self, instance: str, migration: str) -> Move | None:
         first, second = sorted((instance, migration))
@@ -239,6 +240,6 @@ class MoveFollower:
             return {uuid: amounts for uuid, amounts in allocations.items() if host.is_own(uuid)}
 
 
-def holder(held: ConsumerAllocations) -> Holder:
+def holder(held: ConsumerAllocations) -> MoveConsumer:
     """The consumer as the arithmetic of ownership wants it."""
-    return Holder(held.consumer, held.allocations, held.project_id, held.user_id, held.consumer_type)
+    return MoveConsumer(held.consumer, held.allocations, held.project_id, held.user_id, held.consumer_type)

@@ -4,15 +4,14 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from agent.claims.claim import TRANSITIONS, Claim, ClaimState, ClaimStep
+from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
 from agent.claims.fit import ProviderIndex
-from agent.claims.ledger import Ledger, Vacated
-from agent.claims.numa.host_cells import HostCells, Layout
+from agent.claims.ledger import DepartedConsumers, Ledger
+from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
-from agent.claims.pci_alias import Aliases, as_asked, with_devices
+from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
 from agent.errors import StateError
-from agent.moves.states import TRANSITIONS as TRANSITIONS_OF_MOVES
-from agent.moves.states import Move, MoveKind, MoveStep, claims_of
+from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveStep, claims_of
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import ExactUnits, follow
 from agent.shapes import Allocations, Held, Units, Usages
@@ -70,8 +69,8 @@ class Register:
         tree: ProviderTree,
         held: Held,
         units: Units,
-        layout: Layout | None,
-        vacated: Vacated | None,
+        layout: HostLayout | None,
+        vacated: DepartedConsumers | None,
     ) -> None:
         """See `ResourceTracker.refresh`. Takes the lock."""
         host = ProviderIndex.of(tree, self.journal.host_uuid(), layout.ways if layout else None)
@@ -115,9 +114,9 @@ class Register:
         """
         present = self.ledger.claims.get(consumer)
         key = (present.state if present else None, step)
-        if key not in TRANSITIONS:
+        if key not in CLAIM_TRANSITIONS:
             raise StateError(f"The claim of {consumer} cannot {step} while it is {key[0] or 'not there'}.")
-        after = TRANSITIONS[key]
+        after = CLAIM_TRANSITIONS[key]
         chosen = claim or present
         detail = detail or (_told(chosen) if chosen else "")
         if after is None or chosen is None:
@@ -197,7 +196,7 @@ class Register:
         """With the lock held: the move as it is in memory, what to wait for, and how to take it back."""
         present = self.moves.get(move.migration)
         before = present.state if present else None
-        after = TRANSITIONS_OF_MOVES.get((before, step))
+        after = MOVE_TRANSITIONS.get((before, step))
         if after is None:
             raise StateError(f"The move {move.migration} cannot {step} while it is {before or 'not there'}.")
         taken = replace(move, state=after)
@@ -259,6 +258,6 @@ def entered(request: ClaimRequest, aliases: Aliases, register: Register) -> Clai
         ledger = register.ledger
         present, move = ledger.claims.get(request.consumer), register.move_of(request.consumer)
         for claim in (present, move.new if move else None):
-            if claim is not None and as_asked(claim.request) == request:
+            if claim is not None and without_device_groups(claim.request) == request:
                 return claim.request
-        return with_devices(request, aliases, ledger.host.tree, ledger.offered)
+        return with_device_groups(request, aliases, ledger.host.tree, ledger.offered)

@@ -15,19 +15,19 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from agent import log
 from agent.backoff import Backoff
-from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, explained
+from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, fit_of_claim
 from agent.claims.fit import check_placeable
-from agent.claims.ledger import Vacated
-from agent.claims.numa.host_cells import Layout
+from agent.claims.ledger import DepartedConsumers
+from agent.claims.numa.host_cells import HostLayout
 from agent.claims.parse_request import ClaimRequest
-from agent.claims.refusal import holds_other, is_late
+from agent.claims.refusal import late_claim_conflict, other_claim_conflict
 from agent.driver import Guest
 from agent.errors import (
     ClaimsClosed,
     PlacementUnavailable,
     UnknownConsumer,
 )
-from agent.moves.states import Move, MoveKind, MoveRole, is_moving
+from agent.moves.states import Move, MoveKind, MoveRole, moving_conflict
 from agent.placement.client import PlacementClient
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import ExactUnits
@@ -106,8 +106,8 @@ class ResourceTracker:
         tree: ProviderTree,
         held: Held,
         units: Units,
-        layout: Layout | None = None,
-        vacated: Vacated | None = None,
+        layout: HostLayout | None = None,
+        vacated: DepartedConsumers | None = None,
     ) -> None:
         """Learn the tree, what placement holds on it, and which exact units the driver offers, in order.
 
@@ -117,7 +117,7 @@ class ResourceTracker:
         self._register.refresh(tree, held, units, layout, vacated)
         follow_guests(self._register, self._turns)
 
-    def vacated(self) -> Vacated:
+    def vacated(self) -> DepartedConsumers:
         """Where what placement was read to hold is to be read again: claims have gone from there since."""
         with self._lock:
             return self._register.ledger.vacated
@@ -169,17 +169,17 @@ class ResourceTracker:
             present = self._register.ledger.claims.get(request.consumer)
             moving = self._register.move_of(request.consumer)
         if moving is not None and (present is None or present.request != request):
-            raise is_moving(moving)
+            raise moving_conflict(moving)
         if present is not None and present.state is ClaimState.CLAIMED:
             if present.request != request:
-                raise holds_other(present)
+                raise other_claim_conflict(present)
             return present
         if moving is not None:
-            raise is_moving(moving)
+            raise moving_conflict(moving)
         leftover = present
         if present is not None and (present.state is ClaimState.RELEASING or present.request != request):
             if self._is_late(request.consumer):
-                raise is_late(present)
+                raise late_claim_conflict(present)
             self._resolve(present)
             leftover = None
         return self._attempt(request, leftover)
@@ -209,7 +209,7 @@ class ResourceTracker:
         """Raises ClaimConflict where a migration has what the claim wrote, and now the claim, too."""
         move = self._mover.took_over(claim)
         if move is not None:
-            raise is_moving(move)
+            raise moving_conflict(move)
 
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, by what is known now: no request is made. Also while claims are closed."""
@@ -218,7 +218,7 @@ class ResourceTracker:
             ledger = self._register.ledger
             present = ledger.claims.get(request.consumer)
             if present is not None and present.request == request:
-                return explained(present)
+                return fit_of_claim(present)
             known = ledger.held_by(request.consumer)
             return ledger.cover(request, known, exact=True) if known else ledger.fit(request)
 
@@ -232,7 +232,7 @@ class ResourceTracker:
             moving = self._register.move_of(consumer)
         if moving is not None:
             if moving.instance != consumer or moving.role is MoveRole.SOURCE:
-                raise is_moving(moving)
+                raise moving_conflict(moving)
             if moving.kind is not MoveKind.REBUILD:
                 return self._mover.delete(moving, now=now)
             self._mover.confirm(moving.migration)  # it holds nothing of its own: what is left is a claim
@@ -241,7 +241,7 @@ class ResourceTracker:
                 present = self._register.ledger.claims.get(consumer)
                 moving = self._register.move_of(consumer)
             if moving is not None:
-                raise is_moving(moving)  # since just now
+                raise moving_conflict(moving)  # since just now
             if present is None:
                 raise UnknownConsumer(
                     f"No claim of consumer {consumer} is known on this host: nothing to release.",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from agent.claims.parse_request import ClaimRequest
-from agent.claims.refusal import called
+from agent.claims.refusal import label
 from agent.errors import ClaimConflict
 
 
@@ -61,7 +61,7 @@ class Turns:
             under_way = self._busy[consumer]
             if request is not None and under_way is not None and under_way != request:
                 raise ClaimConflict(
-                    f"{called(under_way)} is being claimed for with another request just now: "
+                    f"{label(under_way)} is being claimed for with another request just now: "
                     "release it first.",
                     consumer=consumer,
                 )

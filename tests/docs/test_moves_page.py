@@ -6,7 +6,7 @@ import re
 
 from kits.paths import CHECKOUT
 
-from agent.moves.states import TRANSITIONS, MoveKind, MoveState
+from agent.moves.states import MOVE_TRANSITIONS, MoveKind, MoveState
 
 TEXT = (CHECKOUT / "docs" / "moves.md").read_text(encoding="utf-8")
 
@@ -16,7 +16,7 @@ def test_the_table_of_a_moves_life_is_the_codes() -> None:
     rows = re.findall(r"^\| (-|\w+) \| (\w+) \| (\w+) \|", table, re.MULTILINE)
     assert rows == [
         (str(state or "-"), str(step).removeprefix("move_"), str(after))
-        for (state, step), after in TRANSITIONS.items()
+        for (state, step), after in MOVE_TRANSITIONS.items()
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID, uuid4, uuid5
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.numa.host_cells import Layout
+from agent.claims.numa.host_cells import HostLayout
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Cell, Guest, GuestState, Topology, UsedUnit
 from agent.errors import PlacementUnavailable
@@ -88,7 +88,7 @@ CELLS = tuple(
     for number, cpus in enumerate(((0, 1, 4, 5), (2, 3, 6, 7)))
 )
 """Of each, two CPUs are shared and two siblings dedicated; 512 MiB of 2048 are in large pages."""
-LAYOUT = Layout(
+LAYOUT = HostLayout(
     Topology(CELLS, frozenset(range(4)), frozenset(range(4, 8))),
     {uuid_of("gpu0"): 0, uuid_of("gpu1"): 1, uuid_of("nic0"): 1},
 )

@@ -19,7 +19,7 @@ is the clause that says why: "is on NUMA cell 1, the guest would be on 0".
 """
 
 
-def policies(sockets: Mapping[int, int]) -> Affinity:
+def nova_affinity(sockets: Mapping[int, int]) -> Affinity:
     """nova's NUMA policies, as each group asks for one; `sockets` {cell id: CPU socket} where it is known.
 
     A group that asks for none gets the nearest.

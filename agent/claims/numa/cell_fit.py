@@ -116,14 +116,14 @@ def fit_cells(
     page_sizes_kib: Sequence[int] | None = (SMALL_PAGE_KIB,),
     near: frozenset[int] = frozenset(),
 ) -> NumaFit:
-    """Place every guest cell on a host cell of its own; the parameters are those of `Pairs.of`."""
-    pairs = Pairs.of(guest, host, thread_policy=thread_policy, page_sizes_kib=page_sizes_kib, near=near)
+    """Place every guest cell on a host cell of its own; the parameters are those of `CellPairs.of`."""
+    pairs = CellPairs.of(guest, host, thread_policy=thread_policy, page_sizes_kib=page_sizes_kib, near=near)
     chosen = next(pairs.placements(), None)
     return NumaFit(chosen) if chosen is not None else NumaFit((), pairs.misfits())
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class CellPairs:
     """Each guest cell with each host cell: `options` are those that fit, in the order in which they are
     tried, and `bad` those that do not."""
 
@@ -142,7 +142,7 @@ class Pairs:
         page_sizes_kib: Sequence[int] | None = (SMALL_PAGE_KIB,),
         near: frozenset[int] = frozenset(),
         at: Mapping[int, int] | None = None,
-    ) -> "Pairs":
+    ) -> "CellPairs":
         """:param page_sizes_kib: acceptable page sizes, the best first; None: the guest does not care
         :param near: host cells that the guest's devices are attached to; they are tried first
         :param at: {guest cell: host cell} where it is already; that one before all others

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from agent.claims.claim import Fit, Shortfall
-from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, Stock, first_units, slots_of
+from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, HostStock, first_units, fit_slots
 from agent.claims.numa.affinity import Affinity
-from agent.claims.numa.cell_fit import KIB_PER_MIB, Misfit, Pairs, PlacedCell
+from agent.claims.numa.cell_fit import KIB_PER_MIB, CellPairs, Misfit, PlacedCell
 from agent.claims.numa.guest_cells import guest_cells, page_sizes, thread_policy
 from agent.claims.numa.host_cells import CELL_CLASSES, CellStock, HostCells
 from agent.claims.request import ClaimRequest, RequestGroup
@@ -21,19 +21,23 @@ from agent.device_names import is_page_class, page_class
 from agent.shapes import Allocations, Units
 from agent.tree import Provider, ProviderTree
 
-UNTOLD = "the host has not told its NUMA cells yet"
+CELLS_UNKNOWN = "the host has not told its NUMA cells yet"
 
 
-def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affinity: Affinity) -> Fit:
+def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, affinity: Affinity) -> Fit:
     """Where the request fits, with the guest's cells, or why it does not. Raises UsageError."""
     guest = guest_cells(request)
     root = stock.host.root
     if not cells.host.cells or root is None:
         return _refused(
-            [Shortfall("", len(guest), 0, root.name if root else "", root.uuid if root else "", UNTOLD)]
+            [
+                Shortfall(
+                    "", len(guest), 0, root.name if root else "", root.uuid if root else "", CELLS_UNKNOWN
+                )
+            ]
         )
-    rest = slots_of(without_cells(request), stock)
-    pairs = Pairs.of(
+    rest = fit_slots(without_cell_resources(request), stock)
+    pairs = CellPairs.of(
         guest,
         cells.free(stock),
         thread_policy=thread_policy(request.topology),
@@ -62,7 +66,7 @@ def fit_with_cells(request: ClaimRequest, stock: Stock, cells: CellStock, affini
     return _refused(shortfalls(request, stock, *refusal))
 
 
-def without_cells(request: ClaimRequest) -> ClaimRequest:
+def without_cell_resources(request: ClaimRequest) -> ClaimRequest:
     """The request without the CPUs and the memory of its unsuffixed group.
 
     With a page size, so many large pages as the memory comes to are its cells', whatever it names besides.
@@ -118,7 +122,7 @@ def pinned_first(units: Units, placed: Sequence[PlacedCell], host: HostCells) ->
     return found
 
 
-def _near(rest: Sequence[FitSlot], stock: Stock, host: HostCells) -> frozenset[int]:
+def _near(rest: Sequence[FitSlot], stock: HostStock, host: HostCells) -> frozenset[int]:
     """The cells on which all the devices are to be had; or else those on which any is."""
     wanted = []
     for slot in rest:
@@ -133,7 +137,7 @@ def _near(rest: Sequence[FitSlot], stock: Stock, host: HostCells) -> frozenset[i
 def _beside(
     rest: Sequence[FitSlot],
     placed: Sequence[PlacedCell],
-    stock: Stock,
+    stock: HostStock,
     host: HostCells,
     affinity: Affinity,
     *,
@@ -157,7 +161,7 @@ def _beside(
 
 
 def _own_slots(
-    request: ClaimRequest, placed: Sequence[PlacedCell], stock: Stock, host: HostCells
+    request: ClaimRequest, placed: Sequence[PlacedCell], stock: HostStock, host: HostCells
 ) -> Iterator[FitSlot]:
     """What the cells' providers are to give: a slot for each provider and class, with that one option."""
     group = next((each for each in request.groups if not each.suffix), RequestGroup())
@@ -176,12 +180,12 @@ def _explained(
     units: Units,
     host: HostCells,
 ) -> Fit:
-    allocations = summed(slots, chosen)
+    allocations = sum_slots(slots, chosen)
     exact = first_units(allocations, pinned_first(units, placed, host))
     return Fit(True, allocations, exact, (), placed)
 
 
-def summed(slots: Sequence[FitSlot], chosen: Sequence[Provider]) -> Allocations:
+def sum_slots(slots: Sequence[FitSlot], chosen: Sequence[Provider]) -> Allocations:
     """What each provider gives, all its slots together."""
     found: dict[str, dict[str, int]] = {}
     for slot, provider in zip(slots, chosen, strict=True):
@@ -195,7 +199,7 @@ def _refused(short: Iterable[Shortfall]) -> Fit:
     return Fit(False, {}, {}, tuple(short))
 
 
-def _shortfall(misfit: Misfit, stock: Stock, host: HostCells) -> Shortfall:
+def _shortfall(misfit: Misfit, stock: HostStock, host: HostCells) -> Shortfall:
     uuid = next((cell.provider for cell in host.cells if cell.id == misfit.host_cell), None)
     provider = stock.host.tree.get(uuid) if uuid else stock.host.root
     reason = misfit.reason
@@ -211,7 +215,7 @@ def _shortfall(misfit: Misfit, stock: Stock, host: HostCells) -> Shortfall:
     )
 
 
-def covers_in_sum(request: ClaimRequest, stock: Stock) -> Fit:
+def fit_in_sum(request: ClaimRequest, stock: HostStock) -> Fit:
     """Whether the amounts are there, whichever cells they are on, and all else as it must be.
 
     For a consumer that holds something already: which cells that comes to is another question.
@@ -233,7 +237,7 @@ def covers_in_sum(request: ClaimRequest, stock: Stock) -> Fit:
             short.append(Shortfall(name, asked, asked - left, *at, reason))
     if short:
         return _refused(short)
-    slots += slots_of(without_cells(request), stock)
+    slots += fit_slots(without_cell_resources(request), stock)
     search = FitSearch(request, stock, slots)
     if not all(slot.options for slot in slots) or not search.run():
         return _refused(shortfalls(request, stock, slots, search))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.claims.fit_search import ProviderIndex, Stock
+from agent.claims.fit_search import HostStock, ProviderIndex
 from agent.claims.numa.cell_fit import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
 from agent.device_names import page_class
 from agent.driver import Cell, Guest, Topology
@@ -25,7 +25,7 @@ CellUse = Mapping[tuple[int, str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class HostLayout:
     """What the driver says of the host beside its inventories.
 
     `of_provider` {provider uuid: id of the cell it is on}; `ways` {provider uuid: classes that exclude each
@@ -75,7 +75,7 @@ class HostCells:
     sockets: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, layout: Layout | None, host: ProviderIndex) -> "HostCells":
+    def of(cls, layout: HostLayout | None, host: ProviderIndex) -> "HostCells":
         """The cells of a host, which `host` is in placement; None: they are not known."""
         if layout is None or host.root is None:
             return cls()
@@ -175,17 +175,17 @@ def _overcommitted(amount: int, inventory: Inventory | None) -> int:
 # What is in use
 
 
-def use_of(cells: Iterable[PlacedCell], small_page_kib: int = SMALL_PAGE_KIB) -> Counter[tuple[int, str]]:
+def cell_use(cells: Iterable[PlacedCell], small_page_kib: int = SMALL_PAGE_KIB) -> Counter[tuple[int, str]]:
     """What a guest with these cells uses."""
     used: Counter[tuple[int, str]] = Counter()
     for cell in cells:
         used[cell.host_cell, "vcpus"] += len(cell.floating)
-        what, amount = amount_of(cell.memory_mb, cell.page_kib, small_page_kib)
+        what, amount = memory_use(cell.memory_mb, cell.page_kib, small_page_kib)
         used[cell.host_cell, what] += amount
     return used
 
 
-def use_of_guests(guests: Iterable[Guest], host: HostCells, beside: CellUse) -> Counter[tuple[int, str]]:
+def cell_use_of_guests(guests: Iterable[Guest], host: HostCells, beside: CellUse) -> Counter[tuple[int, str]]:
     """What guests use of cells as far as the driver tells.
 
     Large pages of any cells count evenly on those that have them left, beside what is in use already.
@@ -194,7 +194,7 @@ def use_of_guests(guests: Iterable[Guest], host: HostCells, beside: CellUse) -> 
     anywhere: Counter[str] = Counter()
     for guest in guests:
         for memory in guest.memory:
-            what, amount = amount_of(memory.memory_mb, memory.page_kib, host.small_page_kib)
+            what, amount = memory_use(memory.memory_mb, memory.page_kib, host.small_page_kib)
             if memory.cell is not None:
                 used[memory.cell, what] += amount
             else:
@@ -210,7 +210,7 @@ def _spread(what: str, amount: int, host: HostCells, used: CellUse) -> dict[tupl
         cell.id: count - used.get((cell.id, what), 0)
         for cell in host.cells
         for size, count in cell.pages.items()
-        if what == pages_of(size)
+        if what == page_key(size)
     }
     found: dict[tuple[int, str], int] = {}
     fullest_first = sorted(left, key=lambda cell: (left[cell], cell))
@@ -220,27 +220,27 @@ def _spread(what: str, amount: int, host: HostCells, used: CellUse) -> dict[tupl
     return found
 
 
-def charged(held: Allocations, use: CellUse, host: HostCells) -> Counter[str]:
+def charged_pages(held: Allocations, use: CellUse, host: HostCells) -> Counter[str]:
     """{provider uuid: large pages} of `held`, in placement, that `use` counts as well."""
     found: Counter[str] = Counter()
     for cell in host.cells:
         for size, uuid in cell.page_providers.items():
             amount = held.get(uuid, {}).get(page_class(size), 0)
             if amount:
-                found[uuid] = min(amount, use.get((cell.id, pages_of(size)), 0))
+                found[uuid] = min(amount, use.get((cell.id, page_key(size)), 0))
     return found
 
 
-def pages_of(size_kib: int) -> str:
+def page_key(size_kib: int) -> str:
     """What a `CellUse` calls pages of that size."""
     return f"pages:{size_kib}"
 
 
-def amount_of(memory_mb: int, page_kib: int | None, small_page_kib: int) -> tuple[str, int]:
+def memory_use(memory_mb: int, page_kib: int | None, small_page_kib: int) -> tuple[str, int]:
     """As what, and how much of it, memory counts in a `CellUse`."""
     if page_kib is None or page_kib in (SMALL_PAGE_KIB, small_page_kib):
         return "memory_mb", memory_mb
-    return pages_of(page_kib), -(-memory_mb * KIB_PER_MIB // page_kib)
+    return page_key(page_kib), -(-memory_mb * KIB_PER_MIB // page_kib)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class CellStock:
     at: Mapping[int, int] = field(default_factory=dict)
     charged: Mapping[str, int] = field(default_factory=dict)
 
-    def free(self, stock: Stock) -> tuple[FreeCell, ...]:
+    def free(self, stock: HostStock) -> tuple[FreeCell, ...]:
         """What each cell still has, of what `stock` says that placement lets through."""
         offered = {
             uuid: frozenset(map(int, stock.units[uuid]["PCPU"]))
@@ -279,7 +279,7 @@ class CellStock:
             for cell in self.host.cells
         )
 
-    def _free(self, cell: HostCell, stock: Stock, offered: frozenset[int], counted: bool) -> FreeCell:
+    def _free(self, cell: HostCell, stock: HostStock, offered: frozenset[int], counted: bool) -> FreeCell:
         used_mb = self.use.get((cell.id, "memory_mb"), 0)
         memory_mb, loose_mb = cell.memory_mb - used_mb, min(cell.memory_mb, cell.loose_mb - used_mb)
         vcpus = cell.vcpus - self.use.get((cell.id, "vcpus"), 0)
@@ -301,11 +301,11 @@ class CellStock:
             small_page_kib=self.host.small_page_kib,
         )
 
-    def _free_pages(self, cell: HostCell, size: int, stock: Stock, counted: bool) -> int:
+    def _free_pages(self, cell: HostCell, size: int, stock: HostStock, counted: bool) -> int:
         """What neither a claim or a guest has, nor anybody else in placement; `counted`: all that there is to
         have is in placement, as it has pages of some cell.
         """
-        free = cell.pages[size] - self.use.get((cell.id, pages_of(size)), 0)
+        free = cell.pages[size] - self.use.get((cell.id, page_key(size)), 0)
         provider = stock.host.tree.get(cell.page_providers.get(size, ""))
         if provider is None or not counted:
             return free

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from agent.claims.claim import Claim, Shortfall
-from agent.claims.fit_search import Stock
+from agent.claims.fit_search import HostStock
 from agent.claims.numa.cell_fit import KIB_PER_MIB
-from agent.claims.numa.host_cells import CellStock, CellUse, HostCells, amount_of, pages_of, use_of
+from agent.claims.numa.host_cells import CellStock, CellUse, HostCells, cell_use, memory_use, page_key
 from agent.driver import Guest, UsedMemory
 from agent.tree import Provider
 
@@ -19,7 +19,9 @@ _MEMORY = "MEMORY_MB"
 _PAGES = "pages:"
 
 
-def lacking(guest: Guest, claim: Claim | None, cells: CellStock, stock: Stock) -> tuple[Shortfall, ...]:
+def memory_shortfalls(
+    guest: Guest, claim: Claim | None, cells: CellStock, stock: HostStock
+) -> tuple[Shortfall, ...]:
     """What its cells do not have free of the guest's memory, or what its claim does not have that has cells.
 
     Nothing where the host has not told its cells.
@@ -27,22 +29,22 @@ def lacking(guest: Guest, claim: Claim | None, cells: CellStock, stock: Stock) -
     if not cells.host.cells or not guest.memory:
         return ()
     if claim is not None and claim.cells:
-        room: CellUse = use_of(claim.cells, cells.host.small_page_kib)
+        room: CellUse = cell_use(claim.cells, cells.host.small_page_kib)
         return tuple(_lacking(guest.memory, room, cells.host, stock, "its claim has"))
     return tuple(_lacking(guest.memory, _room(cells, stock), cells.host, stock, "there are"))
 
 
-def _room(cells: CellStock, stock: Stock) -> Counter[tuple[int, str]]:
+def _room(cells: CellStock, stock: HostStock) -> Counter[tuple[int, str]]:
     room: Counter[tuple[int, str]] = Counter()
     for cell in cells.free(stock):
         room[cell.id, "memory_mb"] = cell.memory_mb if cell.loose_mb is None else cell.loose_mb
         for size, count in cell.pages.items():
-            room[cell.id, pages_of(size)] = count
+            room[cell.id, page_key(size)] = count
     return room
 
 
 def _lacking(
-    memory: Collection[UsedMemory], room: CellUse, host: HostCells, stock: Stock, has: str
+    memory: Collection[UsedMemory], room: CellUse, host: HostCells, stock: HostStock, has: str
 ) -> Iterator[Shortfall]:
     left = Counter(room)
     for (where, what), asked in _asked(memory, host).items():
@@ -64,7 +66,7 @@ def _asked(memory: Collection[UsedMemory], host: HostCells) -> Mapping[tuple[fro
     split: Counter[str] = Counter()
     anywhere: Counter[tuple[frozenset[int], str]] = Counter()
     for each in memory:
-        what, amount = amount_of(each.memory_mb, each.page_kib, host.small_page_kib)
+        what, amount = memory_use(each.memory_mb, each.page_kib, host.small_page_kib)
         if each.cell is None:
             anywhere[frozenset(), what] += amount
         elif each.guest_cell is None:
@@ -78,7 +80,7 @@ def _asked(memory: Collection[UsedMemory], host: HostCells) -> Mapping[tuple[fro
 
 
 def _shortfall(
-    among: Sequence[int], what: str, asked: int, free: int, host: HostCells, stock: Stock, has: str
+    among: Sequence[int], what: str, asked: int, free: int, host: HostCells, stock: HostStock, has: str
 ) -> Shortfall:
     provider = _provider(among, host, stock)
     size = what.removeprefix(_PAGES) if what.startswith(_PAGES) else ""
@@ -95,6 +97,6 @@ def _shortfall(
     )
 
 
-def _provider(among: Collection[int], host: HostCells, stock: Stock) -> Provider | None:
+def _provider(among: Collection[int], host: HostCells, stock: HostStock) -> Provider | None:
     uuids = {cell.provider for cell in host.cells if cell.id in among}
     return stock.host.tree.get(uuids.pop()) if len(uuids) == 1 else stock.host.root

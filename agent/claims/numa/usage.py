@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from agent.claims.claim import Claim
-from agent.claims.numa.host_cells import CellStock, HostCells, charged, use_of, use_of_guests
+from agent.claims.numa.host_cells import CellStock, HostCells, cell_use, cell_use_of_guests, charged_pages
 from agent.driver import Guest, GuestState
 from agent.shapes import Allocations
 
@@ -18,7 +18,7 @@ _ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 """Their memory is free; their CPUs are kept for them, as every exact unit is."""
 
 
-class CellBook:
+class CellUsage:
     """`host` is what there is. `put` and `drop` follow the ledger's claims, `saw` the driver's guests."""
 
     def __init__(self) -> None:
@@ -49,17 +49,17 @@ class CellBook:
         claim = self._claims.pop(consumer, None)
         if claim is None:
             return
-        use = use_of(claim.cells, self.host.small_page_kib)
+        use = cell_use(claim.cells, self.host.small_page_kib)
         self._use.subtract(use)
-        self._charged.subtract(charged(claim.allocations, use, self.host))
+        self._charged.subtract(charged_pages(claim.allocations, use, self.host))
         for cpu in _cpus_of(claim):
             if self._owners.get(cpu) == consumer:
                 del self._owners[cpu]
 
     def _count(self, claim: Claim) -> None:
-        use = use_of(claim.cells, self.host.small_page_kib)
+        use = cell_use(claim.cells, self.host.small_page_kib)
         self._use.update(use)
-        self._charged.update(charged(claim.allocations, use, self.host))
+        self._charged.update(charged_pages(claim.allocations, use, self.host))
 
     def saw(self, guests: Iterable[Guest]) -> None:
         seen = tuple(guests)
@@ -95,13 +95,13 @@ class CellBook:
         use, held = Counter(self._use), Counter(self._charged)
         own = None if keeps else self._claims.get(consumer)
         if own is not None:
-            mine = use_of(own.cells, self.host.small_page_kib)
+            mine = cell_use(own.cells, self.host.small_page_kib)
             use.subtract(mine)
-            held.subtract(charged(own.allocations, mine, self.host))
+            held.subtract(charged_pages(own.allocations, mine, self.host))
         holder = None if keeps else consumer
         guests = {**self._guests, **self._coming}
         counted = [guest for guest in guests.values() if self._counts(guest, holder, moving)]
-        use.update(use_of_guests(counted, self.host, use))
+        use.update(cell_use_of_guests(counted, self.host, use))
         held.update(self._charged_to(counted, moving, others))
         cpus = frozenset(cpu for cpu, who in self._in_guests.items() if who == holder)
         busy = frozenset(
@@ -131,7 +131,7 @@ class CellBook:
                     bound = replace(
                         guest, memory=tuple(each for each in guest.memory if each.cell is not None)
                     )
-                    found.update(charged(held, use_of_guests([bound], self.host, {}), self.host))
+                    found.update(charged_pages(held, cell_use_of_guests([bound], self.host, {}), self.host))
         return found
 
     def _counts(self, guest: Guest, holder: str | None, moving: Mapping[str, str]) -> bool:

@@ -12,7 +12,7 @@ from kits.api_host import SmallHost
 from kits.cli_process import one_line, plimsoll
 from kits.moves import INSTANCE, MIGRATION, Agent, World, asks
 
-from agent.claims.parse_request import ClaimRequest, to_json
+from agent.claims.parse_request import ClaimRequest, request_to_json
 from agent.errors import ExitCode
 from agent.moves.states import Move, MoveKind
 
@@ -54,7 +54,7 @@ def path(world: World, tmp_path: Path) -> Iterator[Path]:
 
 
 def body(kind: str = "cold_migrate") -> dict[str, object]:
-    return {"migration": MIGRATION, "kind": kind, "request": to_json(asks(VCPU=1, PCPU=2))}
+    return {"migration": MIGRATION, "kind": kind, "request": request_to_json(asks(VCPU=1, PCPU=2))}
 
 
 def test_begin_show_list_and_confirm(world: World, path: Path) -> None:

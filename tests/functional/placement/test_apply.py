@@ -28,8 +28,8 @@ from agent.placement.apply import ATTEMPTS_MAX, apply
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
-from agent.providers.plan import Plan, applied, plan
-from agent.providers.resolve import Owned, resolve
+from agent.providers.plan import Plan, apply_operation, plan
+from agent.providers.resolve import OwnedProviders, resolve
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "c0ffee00-0000-4000-8000-000000000001"
@@ -126,18 +126,18 @@ def test_a_first_report_takes_two_requests_a_provider_and_a_few(client: Placemen
             ),
         )
     )
-    desired = resolve(description, client.read_tree(ROOT), Owned(), ROOT).tree
+    desired = resolve(description, client.read_tree(ROOT), OwnedProviders(), ROOT).tree
     written = reach(client, EMPTY, desired)
     names, refused = 2, 1  # the first of the fleet to have them
     assert len(wire.asked) == 1 + names + refused + 2 * len(desired) + 1 <= 3 * len(desired) + 2
     assert {p.uuid: p.generation for p in written} == client.generations(ROOT)
     wire.asked.clear()
-    resolved = resolve(description, written, Owned(), ROOT)
+    resolved = resolve(description, written, OwnedProviders(), ROOT)
     assert reach(client, written, resolved.tree) == written
     assert wire.asked == []
     second = replace(description.providers[0], name="second")
     cards = (replace(each, name=f"second_{each.name}", parent="second") for each in description.providers[1:])
-    there = resolve(Description((second, *cards)), EMPTY, Owned(), OTHER).tree
+    there = resolve(Description((second, *cards)), EMPTY, OwnedProviders(), OTHER).tree
     reach(client, EMPTY, there)
     assert len(wire.asked) == 2 * len(there) + 1
 
@@ -453,7 +453,7 @@ def test_what_a_plan_foretells_is_what_placement_shows_after_each_operation(plac
             current = EMPTY
             for desired in history:
                 for operation in plan(current, desired).operations:
-                    foretold = applied(current, operation)
+                    foretold = apply_operation(current, operation)
                     current = apply(Plan((operation,)), client, current, sleep=no_sleep)
                     assert current == foretold == client.read_tree(ROOT)
                 assert current == desired
@@ -477,7 +477,7 @@ def test_whatever_is_described_one_after_the_other_is_reached(placement: Placeme
     @given(st.lists(devices, min_size=1, max_size=4))
     def check(history: History) -> None:
         with fast_directory() as directory, closing(connected(placement, directory)) as client:
-            current, owned = EMPTY, Owned()
+            current, owned = EMPTY, OwnedProviders()
             for step in history:
                 resolved = resolve(described(step), current, owned, ROOT)
                 current, owned = reach(client, current, resolved.tree), resolved.owned

@@ -12,13 +12,13 @@ from kits.tracker import request
 
 from agent.driver import DescribedInventory, MoveInstruction
 from agent.errors import SettingsError
-from agent.providers.provider_config import COMPUTE_NODE, Entry, ProviderConfig
+from agent.providers.provider_config import COMPUTE_NODE, ProviderConfig, ProviderEntry
 from agent.tree import MAX_UNIT, Inventory
 
 LICENSES = {"CUSTOM_LICENSE": DescribedInventory(4, reserved=1, max_unit=MAX_UNIT, allocation_ratio=1.0)}
 GPU = {"CUSTOM_GPU_LICENSE": DescribedInventory(2, allocation_ratio=1.0)}
-GENERAL = Entry("a.yaml", "providers[0]", None, COMPUTE_NODE, LICENSES, frozenset({"CUSTOM_RACK_7"}))
-CARD = Entry("a.yaml", "providers[1]", "gpu0", None, GPU, frozenset({"CUSTOM_FAST"}))
+GENERAL = ProviderEntry("a.yaml", "providers[0]", None, COMPUTE_NODE, LICENSES, frozenset({"CUSTOM_RACK_7"}))
+CARD = ProviderEntry("a.yaml", "providers[1]", "gpu0", None, GPU, frozenset({"CUSTOM_FAST"}))
 CONFIG = ProviderConfig((GENERAL, CARD))
 SEEN = (host(), provider("gpu0", VGPU=4))
 
@@ -51,14 +51,14 @@ def test_what_is_configured_is_applied_once_and_can_be_claimed(world: World) -> 
 def test_an_explicit_entry_beats_the_general_one_and_a_uuid_means_the_same(world: World) -> None:
     """Scenario 23: explicit entry beats $COMPUTE_NODE."""
     world.see(*SEEN)
-    own = Entry("b.yaml", "providers[0]", None, ROOT, GPU)
+    own = ProviderEntry("b.yaml", "providers[0]", None, ROOT, GPU)
     world.reconciler.replace_provider_config(ProviderConfig((GENERAL, own)))
     assert world.again().error is None
     root = world.tree()[ROOT]
     assert root.inventories.keys() == {"VCPU", "CUSTOM_GPU_LICENSE"} and "CUSTOM_RACK_7" not in root.traits
     uuid = world.uuid("gpu0")
     world.reconciler.replace_provider_config(
-        ProviderConfig((Entry("b.yaml", "providers[0]", None, uuid, LICENSES),))
+        ProviderConfig((ProviderEntry("b.yaml", "providers[0]", None, uuid, LICENSES),))
     )
     world.again()
     assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4, "CUSTOM_LICENSE": 4}}
@@ -84,7 +84,7 @@ def test_a_conflict_with_the_driver_is_refused_and_the_old_stays(world: World) -
     world.see(*SEEN)
     world.reconciler.replace_provider_config(ProviderConfig((GENERAL,)))
     world.again()
-    wrong = Entry("b.yaml", "providers[2]", "gpu0", None, {"VGPU": DescribedInventory(9)})
+    wrong = ProviderEntry("b.yaml", "providers[2]", "gpu0", None, {"VGPU": DescribedInventory(9)})
     with pytest.raises(
         SettingsError, match=r"^b.yaml: providers\[2\]\.inventories\.additional: .*VGPU on gpu0"
     ):
@@ -115,7 +115,7 @@ def test_providers_of_others_are_theirs_whatever_a_file_says(world: World) -> No
     before = world.tree()[theirs]
     for told in ({"name": "their provider"}, {"uuid": theirs}):
         world.reconciler.replace_provider_config(
-            ProviderConfig((Entry("a.yaml", "providers[0]", inventories=LICENSES, **told),))
+            ProviderConfig((ProviderEntry("a.yaml", "providers[0]", inventories=LICENSES, **told),))
         )
         assert world.again().error is None
         assert world.tree()[theirs] == before

@@ -9,13 +9,13 @@ from uuid import uuid4
 import pytest
 from kits.placements import Placement
 
-from agent.claims.ledger import Vacated
-from agent.claims.numa.host_cells import Layout
+from agent.claims.ledger import DepartedConsumers
+from agent.claims.numa.host_cells import HostLayout
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import DriverUnavailable, IdentityError, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.providers.resolve import Owned
+from agent.providers.resolve import OwnedProviders
 from agent.reconcile.reconciler import Reconciler
 from agent.shapes import Held, Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
@@ -49,16 +49,16 @@ class Wire:
 class Notebook:
     """What a journal and a tracker are told."""
 
-    kept: Owned = field(default_factory=Owned)
+    kept: OwnedProviders = field(default_factory=OwnedProviders)
     known: Mapping[str, str] = field(default_factory=dict)
     guests: Collection[Guest] = ()
-    layout: Layout | None = None
+    layout: HostLayout | None = None
     seen: list[tuple[ProviderTree, Held, Units]] = field(default_factory=list)
 
-    def owned(self) -> Owned:
+    def owned(self) -> OwnedProviders:
         return self.kept
 
-    def remember_owned(self, owned: Owned) -> None:
+    def remember_owned(self, owned: OwnedProviders) -> None:
         self.kept = owned
 
     def devices(self) -> Mapping[str, str]:
@@ -75,13 +75,13 @@ class Notebook:
         tree: ProviderTree,
         held: Held,
         units: Units,
-        layout: Layout | None = None,
-        vacated: Vacated | None = None,
+        layout: HostLayout | None = None,
+        vacated: DepartedConsumers | None = None,
     ) -> None:
         self.layout = layout
         self.seen.append((tree, held, units))
 
-    def vacated(self) -> Vacated:
+    def vacated(self) -> DepartedConsumers:
         return {}
 
     def in_use(self) -> Usages:

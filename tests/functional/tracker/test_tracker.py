@@ -462,7 +462,7 @@ def test_no_other_claim_takes_the_place_of_one_that_may_be_done_late(kit: Kit, *
     claim = given_up(kit, asked)
     if released:
         kit.tracker.release(asked.consumer)
-    with pytest.raises(ClaimConflict, match="may do it yet: try again in a minute"):
+    with pytest.raises(ClaimConflict, match="may still execute it: try again in a minute"):
         kit.tracker.claim(asked if released else request(asked.consumer, PCPU=1))
     is_undone_once_it_was_done(kit, claim)
     assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.claim import TRANSITIONS, Claim, ClaimState, ClaimStep
+from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
 from agent.claims.fit import ProviderIndex
 from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
@@ -114,7 +114,7 @@ def test_a_step_that_is_not_in_the_table_is_refused_and_changes_nothing(tmp_path
     held = {PROVIDERS[0]: {"PCPU": 1}}
     for state in (None, *ClaimState):
         for step in ClaimStep:
-            if (state, step) in TRANSITIONS:
+            if (state, step) in CLAIM_TRANSITIONS:
                 continue
             register.ledger.claims.clear()
             if state is not None:

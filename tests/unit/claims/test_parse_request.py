@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest, parse_claim, to_json
+from agent.claims.parse_request import (
+    ClaimRequest,
+    RequestGroup,
+    TopologyRequest,
+    parse_claim,
+    request_to_json,
+)
 from agent.errors import UsageError
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
@@ -84,7 +90,7 @@ def requests(draw: st.DrawFn) -> ClaimRequest:
 
 @given(requests())
 def test_every_request_survives_its_json(request: ClaimRequest) -> None:
-    assert parse_claim(json.loads(json.dumps(to_json(request)))) == request
+    assert parse_claim(json.loads(json.dumps(request_to_json(request)))) == request
 
 
 def test_groups_in_placements_terms() -> None:
@@ -219,7 +225,7 @@ json_values = st.recursive(
 @given(st.data())
 def test_no_body_breaks_the_parser(data: st.DataObject) -> None:
     """Whatever stands in place of any part, the answer is a request or a UsageError."""
-    good = to_json(data.draw(requests()))
+    good = request_to_json(data.draw(requests()))
     key = data.draw(st.sampled_from(sorted(good)))
     good[key] = data.draw(json_values)
     try:

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest, parse_claim, to_json
-from agent.claims.pci_alias import Alias, as_asked, parse_aliases, with_devices
+from agent.claims.parse_request import (
+    ClaimRequest,
+    RequestGroup,
+    TopologyRequest,
+    parse_claim,
+    request_to_json,
+)
+from agent.claims.pci_alias import Alias, parse_aliases, with_device_groups, without_device_groups
 from agent.device_names import product_trait, vendor_trait
 from agent.errors import SettingsError, UsageError
 from agent.tree import Inventory, Provider, ProviderTree
@@ -127,7 +133,7 @@ def test_each_device_is_a_group_of_its_own() -> None:
     known = aliases(
         {**QAT, "traits": "fast"}, {"name": "gpu", "resource_class": "PGPU", "numa_policy": "required"}
     )
-    found = with_devices(ask(("qat", 2), ("gpu", 1)), known, ProviderTree([HOST]), {})
+    found = with_device_groups(ask(("qat", 2), ("gpu", 1)), known, ProviderTree([HOST]), {})
     fast = (frozenset({"CUSTOM_FAST"}),)
     assert found.groups[1:] == (
         RequestGroup("pci-0", {"CUSTOM_PCI_8086_0443": 1}, fast, numa_policy="legacy"),
@@ -135,13 +141,13 @@ def test_each_device_is_a_group_of_its_own() -> None:
         RequestGroup("pci-2", {"PGPU": 1}, numa_policy="required"),
     )
     assert found.group_policy is None, "which devices need nobody's word on"
-    assert as_asked(found) == ask(("qat", 2), ("gpu", 1))
-    assert parse_claim(to_json(found)) == found
+    assert without_device_groups(found) == ask(("qat", 2), ("gpu", 1))
+    assert parse_claim(request_to_json(found)) == found
 
 
 def test_the_flavors_policy_goes_before_the_aliass() -> None:
     known = aliases({**QAT, "numa_policy": "required"})
-    found = with_devices(ask(("qat", 1), policy="preferred"), known, ProviderTree([HOST]), {})
+    found = with_device_groups(ask(("qat", 1), policy="preferred"), known, ProviderTree([HOST]), {})
     assert found.groups[1].numa_policy == "preferred"
 
 
@@ -150,19 +156,19 @@ def test_the_class_is_the_one_that_the_host_has_for_such_devices() -> None:
     nic = card("nic", *traits, SRIOV_NET_VF=2, NET_BW_EGR_KILOBIT_PER_SEC=10)
     units: dict[str, dict[str, tuple[str, ...]]] = {"nic": {"SRIOV_NET_VF": ("0000:41:10.0", "0000:41:10.2")}}
     known = aliases({"name": "vf", "vendor_id": "8086", "product_id": "10ca", "device_type": "type-VF"})
-    found = with_devices(ask(("vf", 1)), known, ProviderTree([HOST, nic]), units)
+    found = with_device_groups(ask(("vf", 1)), known, ProviderTree([HOST, nic]), units)
     (group,) = found.groups[1:]
     assert group.resources == {"SRIOV_NET_VF": 1}
     assert group.required == tuple(frozenset({trait}) for trait in sorted(traits))
     other = card("other", *traits, CUSTOM_NIC=1)
     units["other"] = {"CUSTOM_NIC": ("0000:42:10.0",)}
     with pytest.raises(UsageError, match="'vf' means devices of the classes CUSTOM_NIC, SRIOV_NET_VF"):
-        with_devices(ask(("vf", 1)), known, ProviderTree([HOST, nic, other]), units)
+        with_device_groups(ask(("vf", 1)), known, ProviderTree([HOST, nic, other]), units)
 
 
 def test_live_migratable_is_a_trait_wanted_or_not() -> None:
     yes, no = ({"name": "a", "resource_class": "PGPU", "live_migratable": each} for each in ("true", "no"))
-    found = [with_devices(ask(("a", 1)), aliases(each), ProviderTree([HOST]), {}) for each in (yes, no)]
+    found = [with_device_groups(ask(("a", 1)), aliases(each), ProviderTree([HOST]), {}) for each in (yes, no)]
     assert found[0].groups[1].required == (frozenset({"HW_PCI_LIVE_MIGRATABLE"}),)
     assert found[1].groups[1].forbidden == {"HW_PCI_LIVE_MIGRATABLE"}
 
@@ -171,15 +177,15 @@ def test_an_alias_that_is_not_configured_is_refused_with_those_that_are() -> Non
     with pytest.raises(
         UsageError, match=r"no alias 'fpga' is configured on this host; \[pci\] alias has qat"
     ):
-        with_devices(ask(("fpga", 1)), aliases(QAT), ProviderTree([HOST]), {})
+        with_device_groups(ask(("fpga", 1)), aliases(QAT), ProviderTree([HOST]), {})
     with pytest.raises(UsageError, match="alias has none"):
-        with_devices(ask(("fpga", 1)), {}, ProviderTree([HOST]), {})
+        with_device_groups(ask(("fpga", 1)), {}, ProviderTree([HOST]), {})
 
 
 def test_the_suffixes_of_devices_are_nobody_elses() -> None:
     mine = ClaimRequest(CONSUMER, (RequestGroup("pci-0", {"VGPU": 1}),), pci=(("qat", 1),))
     with pytest.raises(UsageError, match="suffixes that begin with 'pci-' are kept for devices"):
-        with_devices(mine, aliases(QAT), ProviderTree([HOST]), {})
+        with_device_groups(mine, aliases(QAT), ProviderTree([HOST]), {})
 
 
 @pytest.mark.parametrize(

@@ -14,27 +14,27 @@ from agent.claims.claim import Claim, ClaimState
 from agent.errors import UsageError
 from agent.moves.move_json import move_to_json, read_move
 from agent.moves.ownership import (
-    Holder,
-    Standing,
-    ending,
-    handed,
-    owned_form,
-    pairs,
-    parts,
-    reduced,
-    standing,
-    took_over,
+    MoveConsumer,
+    ObservedState,
+    has_taken_over,
+    migration_share,
+    observed_end,
+    observed_state,
+    reduce_allocations,
+    separate_allocations,
+    split_allocations,
+    unambiguous_pairs,
 )
 from agent.moves.states import (
-    ENDS,
-    TRANSITIONS,
+    END_STATES,
+    MOVE_TRANSITIONS,
     Move,
     MoveKind,
     MoveRole,
     MoveState,
     MoveStep,
     claims_of,
-    held_request,
+    request_for_allocations,
 )
 from agent.shapes import Allocations
 
@@ -47,7 +47,7 @@ held = st.dictionaries(st.sampled_from([HERE, THERE, POOL]), amounts, min_size=1
 
 
 def claim(allocations: Allocations) -> Claim:
-    return Claim(INSTANCE, ClaimState.CLAIMED, held_request(INSTANCE, allocations), allocations)
+    return Claim(INSTANCE, ClaimState.CLAIMED, request_for_allocations(INSTANCE, allocations), allocations)
 
 
 def move(
@@ -61,7 +61,7 @@ def move(
         state,
         claim(old),
         None if new is None else claim(new),
-        handed(old, new or {}, is_here if role is not MoveRole.SOURCE else is_there),
+        migration_share(old, new or {}, is_here if role is not MoveRole.SOURCE else is_there),
     )
 
 
@@ -84,7 +84,7 @@ def total(*many: Allocations) -> Counter[tuple[str, str]]:
 
 @given(old=held, new=held)
 def test_what_was_held_has_an_owner_and_what_stays_is_held_once(old: Allocations, new: Allocations) -> None:
-    given_away = handed(old, new, is_here)
+    given_away = migration_share(old, new, is_here)
     both, before, after = total(given_away, new), total(old), total(new)
     for key, amount in before.items():
         assert both[key] >= amount
@@ -95,20 +95,20 @@ def test_what_was_held_has_an_owner_and_what_stays_is_held_once(old: Allocations
 
 @given(found=held)
 def test_parts_are_the_whole(found: Allocations) -> None:
-    split = parts(found, is_here, {POOL}.__contains__)
+    split = split_allocations(found, is_here, {POOL}.__contains__)
     assert total(split.here, split.shared, split.elsewhere) == total(found)
     for runs_here in (True, False):
-        kept = reduced(split, runs_here=runs_here)
+        kept = reduce_allocations(split, runs_here=runs_here)
         assert (THERE if runs_here else HERE) not in kept
         assert total(kept) <= total(found)
 
 
 def test_a_pool_that_was_summed_up_is_charged_once() -> None:
     doubled = {HERE: {"VCPU": 2}, THERE: {"VCPU": 2}, POOL: {"DISK_GB": 20}}
-    found = parts(doubled, is_here, {POOL}.__contains__)
+    found = split_allocations(doubled, is_here, {POOL}.__contains__)
     assert found.doubled
     for disk in (10, 20):
-        instance, migration = owned_form(found, {"VCPU": 2, "DISK_GB": disk})
+        instance, migration = separate_allocations(found, {"VCPU": 2, "DISK_GB": disk})
         assert instance == {HERE: {"VCPU": 2}, POOL: {"DISK_GB": disk}}
         assert migration == {THERE: {"VCPU": 2}}
 
@@ -120,22 +120,22 @@ PART = {THERE: {"VCPU": 2}}
 @pytest.mark.parametrize(
     ("instance", "migration", "where", "end"),
     [
-        (OLD, {}, Standing.BEFORE, MoveStep.RESTORED),
-        (NEW, PART, Standing.UNDER_WAY, None),
-        (NEW, {}, Standing.AFTER, MoveStep.FREED),
-        ({}, {}, Standing.NEITHER, MoveStep.GONE),
-        ({}, PART, Standing.ORPHANED, None),
-        (NEW, {THERE: {"VCPU": 1}}, Standing.CHANGED, None),
-        (OLD, PART, Standing.CHANGED, None),
-        ({HERE: {"VCPU": 9}}, {}, Standing.MOVED_ON, MoveStep.FREED),
+        (OLD, {}, ObservedState.BEFORE, MoveStep.RESTORED),
+        (NEW, PART, ObservedState.UNDER_WAY, None),
+        (NEW, {}, ObservedState.AFTER, MoveStep.FREED),
+        ({}, {}, ObservedState.NEITHER, MoveStep.GONE),
+        ({}, PART, ObservedState.ORPHANED, None),
+        (NEW, {THERE: {"VCPU": 1}}, ObservedState.CHANGED, None),
+        (OLD, PART, ObservedState.CHANGED, None),
+        ({HERE: {"VCPU": 9}}, {}, ObservedState.MOVED_ON, MoveStep.FREED),
     ],
 )
 def test_the_destination_reads_where_a_move_stands(
-    instance: Allocations, migration: Allocations, where: Standing, end: MoveStep | None
+    instance: Allocations, migration: Allocations, where: ObservedState, end: MoveStep | None
 ) -> None:
     under_way = move(MoveRole.DESTINATION, OLD, NEW)
-    assert standing(under_way, instance, migration) is where
-    assert ending(under_way, instance, migration, is_here) is end
+    assert observed_state(under_way, instance, migration) is where
+    assert observed_end(under_way, instance, migration, is_here) is end
 
 
 @pytest.mark.parametrize(
@@ -150,11 +150,13 @@ def test_the_destination_reads_where_a_move_stands(
 def test_the_source_reads_how_it_ended(
     instance: Allocations, migration: Allocations, end: MoveStep | None
 ) -> None:
-    assert ending(move(MoveRole.SOURCE, OLD, None), instance, migration, is_there) is end
+    assert observed_end(move(MoveRole.SOURCE, OLD, None), instance, migration, is_there) is end
 
 
-def holder(consumer: str, allocations: Allocations, kind: str = "MIGRATION", project: str = "p") -> Holder:
-    return Holder(consumer, allocations, project, "u", kind)
+def holder(
+    consumer: str, allocations: Allocations, kind: str = "MIGRATION", project: str = "p"
+) -> MoveConsumer:
+    return MoveConsumer(consumer, allocations, project, "u", kind)
 
 
 @pytest.mark.parametrize(
@@ -173,24 +175,26 @@ def holder(consumer: str, allocations: Allocations, kind: str = "MIGRATION", pro
         (holder(INSTANCE, {HERE: {"VCPU": 2}}), holder(MIGRATION, OLD), True),
     ],
 )
-def test_only_an_exact_match_is_a_migration(instance: Holder, candidate: Holder, takes: bool) -> None:
-    assert took_over(OLD, instance, candidate, is_there) is takes
+def test_only_an_exact_match_is_a_migration(
+    instance: MoveConsumer, candidate: MoveConsumer, takes: bool
+) -> None:
+    assert has_taken_over(OLD, instance, candidate, is_there) is takes
 
 
 def test_moves_that_look_the_same_are_left_alone() -> None:
-    assert pairs({"i": ["m"], "j": ["n"]}) == {"i": "m", "j": "n"}
-    assert pairs({"i": ["m", "n"], "j": ["m", "n"], "k": ["o"]}) == {"k": "o"}
-    assert pairs({"i": ["m"], "j": ["m"]}) == {}
-    assert pairs({"i": []}) == {}
+    assert unambiguous_pairs({"i": ["m"], "j": ["n"]}) == {"i": "m", "j": "n"}
+    assert unambiguous_pairs({"i": ["m", "n"], "j": ["m", "n"], "k": ["o"]}) == {"k": "o"}
+    assert unambiguous_pairs({"i": ["m"], "j": ["m"]}) == {}
+    assert unambiguous_pairs({"i": []}) == {}
 
 
 def test_every_state_has_a_way_out_and_every_end_is_one() -> None:
     for state in MoveState:
-        out = {after for (before, _), after in TRANSITIONS.items() if before is state}
-        if state in ENDS:
+        out = {after for (before, _), after in MOVE_TRANSITIONS.items() if before is state}
+        if state in END_STATES:
             assert out <= {MoveState.BEGINNING, MoveState.BEGUN}
         else:
-            assert out >= ENDS
+            assert out >= END_STATES
 
 
 @pytest.mark.parametrize("role", MoveRole)
@@ -201,7 +205,7 @@ def test_nobody_has_two_claims_and_units_are_never_lost(role: MoveRole, state: M
     for consumer, each in found.items():
         assert each.consumer == consumer == each.request.consumer
         assert sum(each.request.resources.values()) == sum(total(each.allocations).values())
-    if state not in ENDS:
+    if state not in END_STATES:
         assert (MIGRATION in found) is (role is not MoveRole.DESTINATION)
         assert (INSTANCE in found) is (role is not MoveRole.SOURCE)
 

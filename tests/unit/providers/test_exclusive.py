@@ -12,7 +12,7 @@ from agent.claims.fit import ProviderIndex, fit
 from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.providers.exclusive import rival, room, shared_out
+from agent.providers.exclusive import excluding_class, reserve_excluded, room
 from agent.shapes import Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -26,9 +26,9 @@ def test_a_card_is_given_whole_or_in_parts() -> None:
     assert room(WHOLE_OR_PARTS, CARD, {}) == {"PF": 1, "VF": 8}
     assert room(WHOLE_OR_PARTS, CARD, {"PF": 1}) == {"PF": 0, "VF": 0}
     assert room(WHOLE_OR_PARTS, CARD, {"VF": 3}) == {"PF": 0, "VF": 5}
-    assert rival(WHOLE_OR_PARTS, "VF", {"PF": 1}) == "PF"
-    assert rival(WHOLE_OR_PARTS, "VF", {"VF": 1}) is None
-    assert rival(WHOLE_OR_PARTS, "BANDWIDTH", {"PF": 1}) is None, "which is in no way"
+    assert excluding_class(WHOLE_OR_PARTS, "VF", {"PF": 1}) == "PF"
+    assert excluding_class(WHOLE_OR_PARTS, "VF", {"VF": 1}) is None
+    assert excluding_class(WHOLE_OR_PARTS, "BANDWIDTH", {"PF": 1}) is None, "which is in no way"
 
 
 def test_types_of_one_size_share_the_card_others_exclude_each_other() -> None:
@@ -48,7 +48,7 @@ def test_placement_offers_what_there_is_room_for_and_never_less_than_is_in_use(
     inventories["OTHER"] = Inventory(5)
     provider = Provider("gpu", "gpu", None, inventories)
     tree = ProviderTree([provider])
-    found = shared_out(tree, {"gpu": TYPES, "gone": TYPES}, {"gpu": used})["gpu"].inventories
+    found = reserve_excluded(tree, {"gpu": TYPES, "gone": TYPES}, {"gpu": used})["gpu"].inventories
     left = room(TYPES, {name: total - reserved for name, total in GPU.items()}, used)
     assert found["OTHER"] == Inventory(5)
     for name, each in found.items():
@@ -59,7 +59,7 @@ def test_placement_offers_what_there_is_room_for_and_never_less_than_is_in_use(
             if used.get(name, 0) <= GPU[name] - reserved:
                 assert each.capacity - used.get(name, 0) == left[name]
     if not any(used.values()):
-        assert shared_out(tree, {"gpu": TYPES}, {}) == tree
+        assert reserve_excluded(tree, {"gpu": TYPES}, {}) == tree
 
 
 def asked(*wanted: tuple[str, int]) -> ClaimRequest:

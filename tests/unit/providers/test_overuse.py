@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.providers.overuse import overused
+from agent.providers.overuse import find_overuse
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"
@@ -22,5 +22,5 @@ GUEST = "22222222-2222-4222-8222-222222222222"
 def test_what_is_reserved_whole_may_be_in_use(total: int, reserved: int, used: int, told: bool) -> None:
     inventory = Inventory(total=total, reserved=reserved, max_unit=total)
     tree = ProviderTree((Provider(ROOT, "node1", inventories={"VGPU": inventory}),))
-    found = overused(tree, {ROOT: {GUEST: {"VGPU": used}}})
+    found = find_overuse(tree, {ROOT: {GUEST: {"VGPU": used}}})
     assert bool(found) is told

@@ -20,7 +20,7 @@ from agent.providers.plan import (
     PutInventories,
     PutTraits,
     RenameProvider,
-    applied,
+    apply_operation,
     plan,
 )
 from agent.tree import Inventory, Provider, ProviderTree
@@ -34,7 +34,7 @@ def steps(current: ProviderTree, made: Plan) -> Iterator[ProviderTree]:
     tree = current
     yield tree
     for operation in made.operations:
-        tree = applied(tree, operation)
+        tree = apply_operation(tree, operation)
         yield tree
 
 
@@ -206,7 +206,7 @@ def test_a_plan_is_json_ready() -> None:
 )
 def test_an_operation_on_an_unknown_provider_is_an_error(operation: PutTraits | DeleteProvider) -> None:
     with pytest.raises(KeyError):
-        applied(ProviderTree([HOST]), operation)
+        apply_operation(ProviderTree([HOST]), operation)
 
 
 inventories = st.dictionaries(

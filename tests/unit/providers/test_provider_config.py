@@ -12,7 +12,14 @@ from agent.config.provider_config_files import FILES_MAX, load
 from agent.driver import DescribedInventory, DescribedProvider, Description, MoveInstruction
 from agent.errors import SettingsError
 from agent.providers.overlay import overlay
-from agent.providers.provider_config import BYTES_MAX, COMPUTE_NODE, Entry, ProviderConfig, merged, parse
+from agent.providers.provider_config import (
+    BYTES_MAX,
+    COMPUTE_NODE,
+    ProviderConfig,
+    ProviderEntry,
+    merge_entries,
+    parse_provider_file,
+)
 from agent.tree import MAX_UNIT
 
 SAMPLE = CHECKOUT / "etc/plimsoll/provider_config/provider.yaml.sample"
@@ -28,8 +35,8 @@ HOST = Description(
 )
 
 
-def entry(**told: object) -> Entry:
-    return replace(Entry("a.yaml", "providers[0]", traits=frozenset({"CUSTOM_T"})), **told)
+def entry(**told: object) -> ProviderEntry:
+    return replace(ProviderEntry("a.yaml", "providers[0]", traits=frozenset({"CUSTOM_T"})), **told)
 
 
 def one(text: str) -> str:
@@ -42,7 +49,7 @@ def added(text: str) -> str:
 
 
 def test_what_nova_takes_is_taken() -> None:
-    host, card = parse(SAMPLE.read_bytes(), "sample")
+    host, card = parse_provider_file(SAMPLE.read_bytes(), "sample")
     assert (host.uuid, host.name, host.traits) == (COMPUTE_NODE, None, frozenset({"CUSTOM_RACK_7"}))
     assert host.inventories == {
         "CUSTOM_LICENSE_DB": DescribedInventory(4, max_unit=MAX_UNIT, allocation_ratio=1.0)
@@ -52,9 +59,11 @@ def test_what_nova_takes_is_taken() -> None:
 
 def test_an_entry_that_adds_nothing_is_none_and_uuids_are_lower_case() -> None:
     text = one(f"identification: {{uuid: {ROOT.upper()}}}\n    traits: {{additional: [CUSTOM_T]}}")
-    assert parse(text.encode(), "f") == (Entry("f", "providers[0]", None, ROOT, {}, frozenset({"CUSTOM_T"})),)
-    assert parse(one("identification: {name: node1}").encode(), "f") == ()
-    assert parse(b"meta: {schema_version: '1.0'}", "f") == ()
+    assert parse_provider_file(text.encode(), "f") == (
+        ProviderEntry("f", "providers[0]", None, ROOT, {}, frozenset({"CUSTOM_T"})),
+    )
+    assert parse_provider_file(one("identification: {name: node1}").encode(), "f") == ()
+    assert parse_provider_file(b"meta: {schema_version: '1.0'}", "f") == ()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,7 @@ def test_an_entry_that_adds_nothing_is_none_and_uuids_are_lower_case() -> None:
 )
 def test_what_is_wrong_is_refused_with_file_and_key(text: str, key: str, why: str) -> None:
     with pytest.raises(SettingsError) as refused:
-        parse(text.encode(), "/etc/x.yaml")
+        parse_provider_file(text.encode(), "/etc/x.yaml")
     assert refused.value.message.startswith(f"/etc/x.yaml: {key}"), refused.value.message
     assert why in refused.value.message, refused.value.message
     assert refused.value.details["file"] == "/etc/x.yaml"
@@ -132,13 +141,13 @@ def test_what_is_wrong_is_refused_with_file_and_key(text: str, key: str, why: st
 )
 def test_yaml_that_is_harmful_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"f\.yaml"):
-        parse(text.encode(), "f.yaml")
+        parse_provider_file(text.encode(), "f.yaml")
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_anything_at_all_is_either_read_or_refused(content: bytes) -> None:
     try:
-        assert parse(content, "f") == ()
+        assert parse_provider_file(content, "f") == ()
     except SettingsError as error:
         assert error.message.startswith("f:")
 
@@ -146,8 +155,8 @@ def test_anything_at_all_is_either_read_or_refused(content: bytes) -> None:
 def test_two_entries_of_one_provider_are_refused_across_files() -> None:
     other = entry(file="b.yaml", key="providers[3]", name="gpu")
     with pytest.raises(SettingsError, match=r"b.yaml: providers\[3\].*gpu is configured in a.yaml"):
-        merged([entry(name="gpu"), other])
-    assert merged([entry(name="gpu"), entry(uuid=COMPUTE_NODE)]).entries[0].name == "gpu"
+        merge_entries([entry(name="gpu"), other])
+    assert merge_entries([entry(name="gpu"), entry(uuid=COMPUTE_NODE)]).entries[0].name == "gpu"
 
 
 def test_the_files_of_a_directory_are_read_by_name(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import DriverDataError, StateError
 from agent.providers.plan import plan
-from agent.providers.resolve import Owned, OwnedProvider, Resolved, resolve
+from agent.providers.resolve import OwnedProvider, OwnedProviders, ResolvedDescription, resolve
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "c0ffee00-0000-4000-8000-000000000001"
 FOREIGN = "c0ffee00-0000-4000-8000-000000000002"
 AGGREGATE = "c0ffee00-0000-4000-8000-00000000000a"
-NOBODY = Owned()
+NOBODY = OwnedProviders()
 NOTHING = ProviderTree()
 
 
@@ -40,7 +40,7 @@ def described(*providers: DescribedProvider) -> Description:
     return Description(providers)
 
 
-def first(*providers: DescribedProvider) -> Resolved:
+def first(*providers: DescribedProvider) -> ResolvedDescription:
     return resolve(described(*providers), NOTHING, NOBODY, ROOT)
 
 
@@ -64,7 +64,7 @@ def test_a_first_description_becomes_a_tree_with_uuids_of_its_own() -> None:
     )
     assert resolved.devices == {ROOT: "host", uuid_of("host_gpu"): "pci:0000:84:00.0"}
     assert resolved.units == {uuid_of("host_gpu"): {"VGPU": ("a", "b")}}
-    assert resolved.owned == Owned(
+    assert resolved.owned == OwnedProviders(
         {
             ROOT: OwnedProvider(frozenset({"VCPU"})),
             uuid_of("host_gpu"): OwnedProvider(frozenset({"VGPU"}), frozenset({"CUSTOM_T4"})),
@@ -245,19 +245,19 @@ def test_a_description_that_makes_no_sense_is_refused(description: Description, 
 
 def test_what_we_own_survives_json() -> None:
     owned = first(host(aggregates=frozenset({AGGREGATE})), gpu()).owned
-    assert Owned.from_json(json.loads(json.dumps(owned.to_json()))) == owned
+    assert OwnedProviders.from_json(json.loads(json.dumps(owned.to_json()))) == owned
 
 
 @pytest.mark.parametrize("record", [None, [], {"u": 1}, {"u": {"bogus": []}}, {"u": {"classes": "VCPU"}}])
 def test_a_damaged_record_of_what_we_own_is_an_error(record: Any) -> None:
     with pytest.raises(StateError, match="cannot be read"):
-        Owned.from_json(record)
+        OwnedProviders.from_json(record)
 
 
 def test_the_union_of_what_is_owned_before_and_after() -> None:
-    before = Owned({"a": OwnedProvider(frozenset({"X"})), "b": OwnedProvider()})
-    after = Owned({"a": OwnedProvider(frozenset({"Y"}), frozenset({"T"}))})
-    assert before | after == Owned(
+    before = OwnedProviders({"a": OwnedProvider(frozenset({"X"})), "b": OwnedProvider()})
+    after = OwnedProviders({"a": OwnedProvider(frozenset({"Y"}), frozenset({"T"}))})
+    assert before | after == OwnedProviders(
         {"a": OwnedProvider(frozenset({"X", "Y"}), frozenset({"T"})), "b": OwnedProvider()}
     )
 

@@ -4,7 +4,7 @@ import pytest
 
 from agent.errors import ApplyError
 from agent.providers.plan import plan
-from agent.providers.retained import going, keep_held
+from agent.providers.retained import removed_classes, retain_held
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT, CELL, NIC = (f"00000000-0000-4000-8000-00000000000{n}" for n in range(3))
@@ -14,8 +14,8 @@ BEFORE = ProviderTree([HOST, Provider(CELL, "cell", ROOT), Provider(NIC, "nic", 
 
 
 def kept(wanted: ProviderTree, held: dict[str, dict[str, int]]) -> tuple[ProviderTree, tuple[str, ...]]:
-    gone = going(plan(BEFORE, wanted))
-    found = keep_held(BEFORE, wanted, gone, dict.fromkeys(gone, held))
+    gone = removed_classes(plan(BEFORE, wanted))
+    found = retain_held(BEFORE, wanted, gone, dict.fromkeys(gone, held))
     return found.tree, found.told
 
 

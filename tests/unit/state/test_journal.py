@@ -14,11 +14,11 @@ import pytest
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.numa.cell_fit import PlacedCell
-from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest, to_json
+from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest, request_to_json
 from agent.durable.ballast import Ballast
 from agent.durable.sqlite_file import SqliteFile
 from agent.errors import StateError
-from agent.providers.resolve import Owned, OwnedProvider
+from agent.providers.resolve import OwnedProvider, OwnedProviders
 from agent.state import journal as module
 from agent.state import schema as sql
 from agent.state.journal import FILE_NAME, Journal
@@ -81,7 +81,7 @@ def test_claims_that_were_written_before_there_were_cells_are_read(tmp_path: Pat
     name = tmp_path / FILE_NAME
     SqliteFile.open(name, application_id=module.APPLICATION_ID, migrations=before, name="journal").close()
     with closing(sqlite3.connect(name)) as old, old:
-        row = (CONSUMER, "claimed", json.dumps(to_json(CLAIM.request)), json.dumps(CLAIM.allocations))
+        row = (CONSUMER, "claimed", json.dumps(request_to_json(CLAIM.request)), json.dumps(CLAIM.allocations))
         units = json.dumps(CLAIM.units)
         old.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, 0)", (*row, units, CLAIM.since))
     with closing(Journal.open(tmp_path)) as journal:
@@ -110,8 +110,8 @@ def test_the_history_tells_what_happened_and_forgets_what_is_old(
 
 
 def test_facts_come_back(journal: Journal, tmp_path: Path) -> None:
-    assert (journal.host_uuid(), journal.owned(), journal.devices()) == (None, Owned(), {})
-    owned = Owned({PROVIDER: OwnedProvider(frozenset({"PCPU"}), frozenset({"CUSTOM_A"}))})
+    assert (journal.host_uuid(), journal.owned(), journal.devices()) == (None, OwnedProviders(), {})
+    owned = OwnedProviders({PROVIDER: OwnedProvider(frozenset({"PCPU"}), frozenset({"CUSTOM_A"}))})
     journal.remember_host(PROVIDER)
     journal.remember_owned(owned)
     journal.remember_devices({PROVIDER: "pci:0000:84:00.0"})

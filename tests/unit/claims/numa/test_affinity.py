@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.claims.numa.affinity import policies
+from agent.claims.numa.affinity import nova_affinity
 from agent.claims.parse_request import RequestGroup
 
 SOCKETS = {0: 0, 1: 0, 2: 1, 3: 1}
@@ -21,7 +21,7 @@ SOCKETS = {0: 0, 1: 0, 2: 1, 3: 1}
 def test_where_a_device_may_be(
     policy: str | None, same: int, none: int | str, same_socket: int | str, other_socket: int | str
 ) -> None:
-    affinity, group = policies(SOCKETS), RequestGroup("1", {"PGPU": 1}, numa_policy=policy)
+    affinity, group = nova_affinity(SOCKETS), RequestGroup("1", {"PGPU": 1}, numa_policy=policy)
     ranks = {0: same, None: none, 1: same_socket, 2: other_socket}
     for cell, rank in ranks.items():
         found = affinity(group, cell, {0})
@@ -33,4 +33,4 @@ def test_where_a_device_may_be(
 
 def test_the_socket_of_a_cell_that_nobody_knows_is_no_ones() -> None:
     group = RequestGroup("1", {"PGPU": 1}, numa_policy="socket")
-    assert isinstance(policies({})(group, 1, {0}), str)
+    assert isinstance(nova_affinity({})(group, 1, {0}), str)

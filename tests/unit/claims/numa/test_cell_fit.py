@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.claims.numa.cell_fit import FreeCell, GuestCell, Pairs, ThreadPolicy, fit_cells
+from agent.claims.numa.cell_fit import CellPairs, FreeCell, GuestCell, ThreadPolicy, fit_cells
 
 
 def cell(number: int, cores: int = 4, threads: int = 2, memory_mb: int = 8192, **more: object) -> FreeCell:
@@ -234,7 +234,7 @@ def test_a_guest_fits_exactly_if_brute_force_finds_a_way(
 def test_each_set_of_host_cells_is_offered_once_the_first_choice_first() -> None:
     host = [cell(number, memory_mb=8192 - number) for number in range(4)]
     guest = [pinned(0, 2), pinned(1, 2)]
-    ways = list(Pairs.of(guest, host).placements())
+    ways = list(CellPairs.of(guest, host).placements())
     assert [{placed.host_cell for placed in way} for way in ways] == [
         {0, 1},
         {0, 2},

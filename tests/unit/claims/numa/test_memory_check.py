@@ -5,15 +5,15 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.fit_search import ProviderIndex, Stock
-from agent.claims.numa.host_cells import CellStock, HostCell, HostCells, use_of_guests
-from agent.claims.numa.memory_check import lacking
+from agent.claims.fit_search import HostStock, ProviderIndex
+from agent.claims.numa.host_cells import CellStock, HostCell, HostCells, cell_use_of_guests
+from agent.claims.numa.memory_check import memory_shortfalls
 from agent.driver import Guest, GuestState, UsedMemory
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"
 LARGE_KIB, LARGE_MB = 2048, 2
-STOCK = Stock(
+STOCK = HostStock(
     ProviderIndex.of(ProviderTree([Provider(ROOT, "node1", None, {"MEMORY_MB": Inventory(10**6)})])), {}, {}
 )
 COUNTS = st.integers(0, 20)
@@ -33,7 +33,7 @@ def guest(*memory: UsedMemory) -> Guest:
 
 
 def fits(cells: HostCells, used: Counter[tuple[int, str]], *memory: UsedMemory) -> bool:
-    return not lacking(guest(*memory), None, CellStock(cells, used), STOCK)
+    return not memory_shortfalls(guest(*memory), None, CellStock(cells, used), STOCK)
 
 
 @given(st.lists(COUNTS, min_size=1, max_size=4), st.data())
@@ -44,7 +44,7 @@ def test_pages_of_any_cells_are_taken_where_there_are_some(pages: list[int], dat
     asked = data.draw(st.integers(1, 60))
     memory = UsedMemory(None, asked * LARGE_MB, LARGE_KIB)
     assert fits(cells, beside, memory) is (asked <= sum(left.values()))
-    used = use_of_guests([guest(memory)], cells, beside)
+    used = cell_use_of_guests([guest(memory)], cells, beside)
     assert sum(used.values()) == min(asked, sum(left.values()))
     assert all(used[number, what] <= left[number] for number in left)
 
