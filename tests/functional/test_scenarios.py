@@ -280,7 +280,7 @@ def test_mediated_devices_are_held_on_the_side_where_the_guest_runs(
 
 
 def _mdevs(agent: Agent, consumer: str) -> tuple[str, ...]:
-    claim = agent.tracker.tracker.get(consumer)
+    claim = agent.tracker.get(consumer)
     assert claim is not None
     return claim.units[uuid_of(f"{agent.name}-gpu")]["VGPU"]
 
@@ -319,7 +319,7 @@ def test_a_shelved_instance_holds_nothing_and_is_claimed_anew(world: World, wher
     assert world.placed_all() == {} and first.tracker.claims() == {}
     first.tracker.claim(asks(OTHER, PCPU=2, SRIOV_NET_VF=1))  # its devices are others' meanwhile
     agent, left = (first, ON_A) if where == "back" else (second, ON_B)
-    claim = agent.tracker.tracker.claim(asks(**SMALL)).claim
+    claim = agent.tracker.claim(asks(**SMALL)).claim
     assert world.placed(INSTANCE) == {**left, **DISK}
     assert {unit for classes in claim.units.values() for unit in sum(classes.values(), ())} == (
         {"a2", "a3", "a:vf1"} if where == "back" else {"b0", "b1", "b:vf0"}

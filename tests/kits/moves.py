@@ -212,9 +212,9 @@ class World:
             for name, inventory in each.inventories.items():
                 assert usages[name] <= inventory.capacity
         for agent in self.agents:
-            claims = agent.tracker.tracker.claims()
-            assert claims == agent.state.journal.claims()
-            assert agent.tracker.tracker.moves() == agent.state.journal.moves()
+            claims = agent.tracker.claims()
+            assert claims == agent.journal.claims()
+            assert agent.tracker.moves() == agent.journal.moves()
             _check_units(agent.name, claims)
 
     def check_settled(self) -> None:
@@ -222,15 +222,15 @@ class World:
         self.check()
         everything = self.placed_all()
         for agent in self.agents:
-            assert agent.tracker.tracker.pending == 0, agent.tracker.tracker.moves()
+            assert agent.tracker.pending == 0, agent.tracker.moves()
             mine = {each.name for each in (*host(agent.name),)}
-            for consumer, claim in agent.tracker.tracker.claims().items():
+            for consumer, claim in agent.tracker.claims().items():
                 assert claim.state is ClaimState.CLAIMED
                 wanted = {NAMES[uuid]: dict(each) for uuid, each in claim.allocations.items()}
                 assert everything[consumer] == wanted, (agent.name, consumer)
             for consumer, held in everything.items():
                 if mine & held.keys():
-                    assert consumer in agent.tracker.tracker.claims(), (agent.name, consumer, held)
+                    assert consumer in agent.tracker.claims(), (agent.name, consumer, held)
 
     # Faults
 
@@ -257,7 +257,7 @@ class World:
     @contextmanager
     def taps(self, agent: Agent, told: Callable[[str], None]) -> Iterator[None]:
         """Call `told` before and after each request and each journal write of the agent."""
-        tap, journal = agent.tap, agent.state.journal
+        tap, journal = agent.tap, agent.journal
         tap.before = tap.after = journal.before = journal.after = told
         try:
             yield

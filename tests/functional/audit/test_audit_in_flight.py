@@ -41,7 +41,7 @@ class Audits:
 
     @classmethod
     def by(cls, *agents: Agent) -> Audits:
-        return cls(*((agent.tracker.tracker, agent.auditor) for agent in agents))
+        return cls(*((agent.tracker, agent.auditor) for agent in agents))
 
     def __call__(self, moment: str) -> None:
         if self._busy:
@@ -67,7 +67,7 @@ class Audits:
 def audited(world: World | Reshaped, agent: Agent | Reshaped, audits: Audits) -> Iterator[None]:
     """At each moment of what the agent does but the beginning of a journal write: its lock is held then."""
     with world.taps(agent, audits) if isinstance(world, World) else world.taps(audits):
-        agent.state.journal.before = lambda _: None
+        agent.journal.before = lambda _: None
         yield
     assert audits.found == []
 

@@ -84,10 +84,10 @@ def in_place(world: World, kind: MoveKind, rounds: int) -> None:
 def coming_and_going(world: World, _: MoveKind, rounds: int) -> None:
     for number in range(rounds):
         agent = world.agents[number % 2]
-        with suppress(RuntimeError), agent.tracker.tracker.claim(asks(str(uuid4()), VCPU=1)) as held:
+        with suppress(RuntimeError), agent.tracker.claim(asks(str(uuid4()), VCPU=1)) as held:
             if number % 3 == 0:
                 raise RuntimeError("no such image")
-            agent.tracker.tracker.release(held.claim.consumer)
+            agent.tracker.release(held.claim.consumer)
 
 
 @pytest.mark.parametrize("kind", ACROSS)

@@ -56,7 +56,7 @@ def test_claims_a_reshape_there_and_back_a_resize_and_an_audit(agent: Agent) -> 
     agent.driver.change(flat_devices=False)
     host.look("the card has a provider of its own")
     assert len(claim_of(agent, asked.consumer).allocations) == 2
-    (receipt,) = agent.state.journal.reshapes(done=True)
+    (receipt,) = agent.journal.reshapes(done=True)
     host.reshape(receipt)
     assert len(claim_of(agent, asked.consumer).allocations) == 1
     small = request(VCPU=1)
@@ -91,8 +91,8 @@ def test_every_move_and_repair_where_consumers_have_no_types(
     with openstack.aged(OLD[0]), fast_directory() as directory, World(Path(directory), openstack) as world:
         for agent in world.agents:  # so that a lost answer is that of a write, not of a refused microversion
             met = replace(asks(VCPU=1), consumer=str(uuid4()))
-            agent.tracker.tracker.claim(met)
-            agent.tracker.tracker.release(met.consumer)
+            agent.tracker.claim(met)
+            agent.tracker.release(met.consumer)
         operation.prepare(world)
         operation.does(world)
         world.settle()

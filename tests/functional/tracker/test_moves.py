@@ -320,7 +320,7 @@ def test_a_migration_is_not_released_nor_claimed_for(claimed: World) -> None:
     for agent in claimed.agents:
         for consumer in (INSTANCE, MIGRATION):
             with pytest.raises(ClaimConflict, match="moving"):
-                agent.tracker.tracker.claim(asks(consumer, VCPU=1))
+                agent.tracker.claim(asks(consumer, VCPU=1))
     with pytest.raises(ClaimConflict, match="moving"):
         claimed.a.tracker.release(MIGRATION)
     with pytest.raises(ClaimConflict, match="moving"):
@@ -542,19 +542,19 @@ def test_a_begin_that_was_not_answered_in_time_moves_nothing_when_it_is_done(
 
     monkeypatch.setattr(agent.tap, "request", gives_up)
     with pytest.raises(PlacementUnavailable, match="both places stay reserved") as caught:
-        agent.tracker.tracker.move(asked, kind, MIGRATION)
+        agent.tracker.move(asked, kind, MIGRATION)
     assert caught.value.details["busy"]
-    assert (agent.moving(), agent.tracker.tracker.pending) == (MoveState.BEGINNING, 1)
+    assert (agent.moving(), agent.tracker.pending) == (MoveState.BEGINNING, 1)
     if looked:
-        assert agent.tracker.tracker.deliver() == 1
+        assert agent.tracker.deliver() == 1
     ((method, path, body, microversion),) = waiting
     late = request(method, path, body, microversion=microversion)
     assert late.status == (409 if looked else 204)
-    agent.tracker.tracker.deliver()
+    agent.tracker.deliver()
     claimed.settle()
     assert (claimed.placed_all(), agent.moving()) == (before, MoveState.REVERTED)
     claimed.check_settled()
-    assert agent.tracker.tracker.move(asked, kind, MIGRATION).move.state is MoveState.BEGUN
+    assert agent.tracker.move(asked, kind, MIGRATION).move.state is MoveState.BEGUN
 
 
 # Identical moves
@@ -666,11 +666,9 @@ def test_a_release_at_a_source_that_has_not_noticed_frees_nothing(claimed: World
 def test_where_consumers_have_no_types_a_move_is_the_same(world: World, end: str) -> None:
     """Below microversion 1.38 nothing says that a consumer is a migration."""
     for agent in world.agents:
-        agent.tracker.tracker = ResourceTracker(
-            agent.state.journal, PlacementClient(agent.tap, microversion="1.37")
-        )
+        agent.tracker = ResourceTracker(agent.journal, PlacementClient(agent.tap, microversion="1.37"))
         agent.refresh()
-        agent.tracker.tracker.open()
+        agent.tracker.open()
     before = world.a.tracker.claim(asks(**SMALL)).claim
     world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     assert world.placed_all() == BETWEEN

@@ -106,7 +106,7 @@ def claims_of(world: World) -> Claims:
     return {
         agent.name: {
             consumer: (claim.request, claim.allocations, claim.units)
-            for consumer, claim in agent.tracker.tracker.claims().items()
+            for consumer, claim in agent.tracker.claims().items()
         }
         for agent in world.agents
     }

@@ -91,7 +91,7 @@ class Moves(RuleBasedStateMachine):
             self.heal()
             for agent in world.agents:
                 agent.see()
-                agent.tracker.tracker.open()
+                agent.tracker.open()
             for number, instance in enumerate(sorted(self.doubled)):
                 self.end_doubled(instance, back=bool(number % 2))
             self.come_to_rest()
@@ -115,10 +115,10 @@ class Moves(RuleBasedStateMachine):
     def end_all(self) -> None:
         """Each move that still goes on is ended by the host that began it, one this way, one that way."""
         for agent in self.world.agents:
-            for number, move in enumerate(agent.tracker.tracker.moves().values()):
+            for number, move in enumerate(agent.tracker.moves().values()):
                 if move.ended or move.role is MoveRole.SOURCE:
                     continue
-                mover = agent.tracker.tracker.mover
+                mover = agent.tracker.mover
                 with suppress(ClaimConflict):
                     (mover.revert if number % 2 else mover.confirm)(move.migration)
 
@@ -127,7 +127,7 @@ class Moves(RuleBasedStateMachine):
         for instance in self.theirs:
             held = self.world.placed(instance)
             here = [agent for agent in self.world.agents if any(n.startswith(agent.name) for n in held)]
-            if held and not any(instance in agent.tracker.tracker.claims() for agent in here):
+            if held and not any(instance in agent.tracker.claims() for agent in here):
                 self.world.schedule(instance)
 
     def mend_what_was_doubled(self) -> None:
@@ -139,9 +139,7 @@ class Moves(RuleBasedStateMachine):
 
     def heal(self) -> None:
         for agent in self.world.agents:
-            agent.tap.before = agent.tap.after = agent.state.journal.before = agent.state.journal.after = (
-                _nothing
-            )
+            agent.tap.before = agent.tap.after = agent.journal.before = agent.journal.after = _nothing
 
     def at(self, side: str) -> Agent:
         return self.world.a if side == "a" else self.world.b
@@ -177,17 +175,17 @@ class Moves(RuleBasedStateMachine):
     @rule(side=sides, instance=instances, wish=wishes)
     def claim(self, side: str, instance: str, wish: dict[str, int]) -> None:
         agent = self.at(side)
-        self.ask(agent, lambda: agent.tracker.tracker.claim(asks(instance, **wish)))
+        self.ask(agent, lambda: agent.tracker.claim(asks(instance, **wish)))
 
     @rule(side=sides, instance=instances)
     def release(self, side: str, instance: str) -> None:
         agent = self.at(side)
-        self.ask(agent, lambda: agent.tracker.tracker.release(instance))
+        self.ask(agent, lambda: agent.tracker.release(instance))
 
     @rule(side=sides, instance=instances, migration=migrations, kind=kinds, wish=wishes)
     def begin(self, side: str, instance: str, migration: str, kind: MoveKind, wish: dict[str, int]) -> None:
         agent = self.at(side)
-        self.ask(agent, lambda: agent.tracker.tracker.move(asks(instance, **wish), kind, migration))
+        self.ask(agent, lambda: agent.tracker.move(asks(instance, **wish), kind, migration))
 
     @rule(side=sides, instance=instances, migration=migrations, kind=kinds)
     def begin_with_the_same(self, side: str, instance: str, migration: str, kind: MoveKind) -> None:
@@ -197,13 +195,13 @@ class Moves(RuleBasedStateMachine):
             claim = other.tracker.get(instance)
             if claim is not None:
                 wanted = replace(claim.request, consumer=instance)
-                self.ask(agent, lambda wanted=wanted: agent.tracker.tracker.move(wanted, kind, migration))
+                self.ask(agent, lambda wanted=wanted: agent.tracker.move(wanted, kind, migration))
                 return
 
     @rule(side=sides, migration=migrations, back=st.booleans())
     def end(self, side: str, migration: str, back: bool) -> None:
         agent = self.at(side)
-        mover = agent.tracker.tracker.mover
+        mover = agent.tracker.mover
         self.ask(agent, lambda: mover.revert(migration) if back else mover.confirm(migration))
 
     @rule(side=sides, migration=migrations, back=st.booleans())
@@ -215,7 +213,7 @@ class Moves(RuleBasedStateMachine):
             return
         before = self.world.state()
         with suppress(ClaimConflict):
-            (agent.tracker.tracker.mover.revert if back else agent.tracker.tracker.mover.confirm)(migration)
+            (agent.tracker.mover.revert if back else agent.tracker.mover.confirm)(migration)
         assert self.world.state() == before
 
     @rule(number=st.integers(0, 7), summed=st.booleans(), told=st.booleans())
@@ -244,7 +242,7 @@ class Moves(RuleBasedStateMachine):
         return [
             (agent, claim)
             for agent in self.world.agents
-            for consumer, claim in sorted(agent.tracker.tracker.claims().items())
+            for consumer, claim in sorted(agent.tracker.claims().items())
             if claim.state is ClaimState.CLAIMED
             and not any(consumer in (m.instance, m.migration) for m in moves_of(agent) if not m.ended)
             and self.world.placed(consumer) == _named(claim.allocations)
@@ -345,7 +343,7 @@ class Moves(RuleBasedStateMachine):
         agent.restart()
         agent.tap.before, agent.tap.after = before, after
         self.ask(agent, agent.come_back)
-        agent.tracker.tracker.open()
+        agent.tracker.open()
 
     @rule(side=sides, kind=faults)
     def outage(self, side: str, kind: str) -> None:
@@ -369,7 +367,7 @@ class Moves(RuleBasedStateMachine):
             if left[0] == 0:
                 raise Crash
 
-        agent.tap.before = agent.tap.after = agent.state.journal.before = agent.state.journal.after = die
+        agent.tap.before = agent.tap.after = agent.journal.before = agent.journal.after = die
 
     @invariant()
     def nothing_is_over_committed_and_every_unit_has_one_owner(self) -> None:
@@ -385,7 +383,7 @@ class Moves(RuleBasedStateMachine):
             consumer
             for agent in self.world.agents
             for consumer in (
-                *agent.tracker.tracker.claims(),
+                *agent.tracker.claims(),
                 *(each for m in moves_of(agent) for each in (m.instance, m.migration)),
             )
         }
@@ -398,13 +396,13 @@ class Moves(RuleBasedStateMachine):
         everything = self.world.placed_all()
         held: dict[str, str] = {}
         for agent in self.world.agents:
-            for consumer, claim in agent.tracker.tracker.claims().items():
+            for consumer, claim in agent.tracker.claims().items():
                 if everything.get(consumer) == _named(claim.allocations):
                     assert held.setdefault(consumer, agent.name) == agent.name
         going_on = {
             move.migration
             for agent in self.world.agents
-            for move in agent.tracker.tracker.moves().values()
+            for move in agent.tracker.moves().values()
             if not move.ended
         }
         for consumer in everything:
@@ -412,7 +410,7 @@ class Moves(RuleBasedStateMachine):
 
 
 def moves_of(agent: Agent) -> Collection[Move]:
-    return agent.tracker.tracker.moves().values()
+    return agent.tracker.moves().values()
 
 
 def _named(allocations: Any) -> dict[str, dict[str, int]]:
