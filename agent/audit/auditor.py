@@ -222,7 +222,7 @@ class Auditor:
                     self._client.write_allocations(ConsumerAllocations(**asdict(write)))
                     with self._register.lock:
                         if write.consumer not in self._register.ledger.claims:
-                            self._register.ledger.hold(write.consumer, write.allocations)
+                            self._register.ledger.set_other(write.consumer, write.allocations)
             case DropClaim(consumer):
                 with self._tracker.alone(consumer):
                     self._check_unchanged(truths, finding)

@@ -146,10 +146,10 @@ class HostStock:
         if amount % inventory.step_size:
             return f"step_size is {inventory.step_size}"
         if amount > self.free(provider, name):
-            return self.scarce(provider, name, inventory)
+            return self.scarcity_clause(provider, name, inventory)
         return None
 
-    def scarce(self, provider: Provider, name: str, inventory: Inventory) -> str:
+    def scarcity_clause(self, provider: Provider, name: str, inventory: Inventory) -> str:
         """The clause that says how little of the class is free."""
         used = self.used.get(provider.uuid, {})
         left = inventory.capacity - used.get(name, 0)
@@ -161,7 +161,7 @@ class HostStock:
             return f"only {free} of its exact units are free"
         return f"only {free} of {inventory.capacity} are free"
 
-    def give_at_once(self, provider: Provider, wanted: Mapping[str, int]) -> bool:
+    def can_give_together(self, provider: Provider, wanted: Mapping[str, int]) -> bool:
         """Whether nothing of it excludes the rest, beside what is in use."""
         ways = self.host.ways.get(provider.uuid, ())
         there = {name: each.total - each.reserved for name, each in provider.inventories.items()}
@@ -300,7 +300,7 @@ class FitSearch:
                 total = amount + self._taken[provider.uuid, name]
                 if total > min(provider.inventories[name].max_unit, self._stock.free(provider, name)):
                     return False
-        return not self._excluding or self._stock.give_at_once(provider, self._with(slot, provider))
+        return not self._excluding or self._stock.can_give_together(provider, self._with(slot, provider))
 
     def _with(self, slot: FitSlot, provider: Provider) -> dict[str, int]:
         """What the provider would give of classes that exclude each other, with this slot."""

@@ -41,11 +41,11 @@ class Ledger:
         self._in_use: dict[tuple[str, str], str] = {}
         self._named: dict[str, Units] = {}
         self._bound: dict[str, Mapping[str, str]] = {}
-        self._vacated: dict[str, frozenset[str]] = {}
+        self._departed: dict[str, frozenset[str]] = {}
         self._cells = CellUsage()
         self.to_make: UnitsToMake = {}
         """What the driver says of units that do not exist yet."""
-        self.moving: Callable[[], Mapping[str, str]] = dict
+        self.moves_under_way: Callable[[], Mapping[str, str]] = dict
         """Tells {instance: migration} of the moves under way."""
         for claim in claims:
             self.put(claim)
@@ -58,16 +58,16 @@ class Ledger:
         held: Held,
         units: Units,
         cells: HostCells | None = None,
-        vacated: DepartedConsumers | None = None,
+        departed: DepartedConsumers | None = None,
     ) -> None:
         """Start over from what placement holds; of our own claims we know better ourselves.
 
-        `vacated` is what the property said before `held` was read, None: `held` is of this moment.
+        `departed` is what the property said before `held` was read, None: `held` is of this moment.
         """
         self.host, self._offered = host, units
         self._cells.refresh(cells or HostCells())
-        gone = self._vacated_since(vacated)
-        self._vacated = gone
+        gone = self._departed_since(departed)
+        self._departed = gone
         self._others = {}
         for uuid, consumers in held.items():
             left = gone.get(uuid, frozenset()) if host.is_own(uuid) else frozenset()
@@ -82,33 +82,33 @@ class Ledger:
             self._count(allocations, 1)
 
     @property
-    def vacated(self) -> DepartedConsumers:
+    def departed(self) -> DepartedConsumers:
         """Where claims have gone since placement was last read: it may have said that they are there."""
-        return dict(self._vacated)
+        return dict(self._departed)
 
-    def _vacated_since(self, before: DepartedConsumers | None) -> dict[str, frozenset[str]]:
+    def _departed_since(self, before: DepartedConsumers | None) -> dict[str, frozenset[str]]:
         if before is None:
             return {}
-        since = {uuid: gone - before.get(uuid, frozenset()) for uuid, gone in self._vacated.items()}
+        since = {uuid: gone - before.get(uuid, frozenset()) for uuid, gone in self._departed.items()}
         return {uuid: gone for uuid, gone in since.items() if gone}
 
-    def observe(self, uuid: str, consumers: Holders) -> None:
+    def observe_provider(self, uuid: str, consumers: Holders) -> None:
         """What placement says just now about one provider."""
         for consumer in [name for name, held in self._others.items() if uuid in held]:
             rest = {where: amounts for where, amounts in self._others[consumer].items() if where != uuid}
-            self.hold(consumer, rest)
+            self.set_other(consumer, rest)
         for consumer, amounts in consumers.items():
             if consumer not in self.claims:
-                self.hold(consumer, {**self._others.get(consumer, {}), uuid: amounts})
+                self.set_other(consumer, {**self._others.get(consumer, {}), uuid: amounts})
 
-    def hold(self, consumer: str, allocations: Allocations) -> None:
+    def set_other(self, consumer: str, allocations: Allocations) -> None:
         """What a consumer without a claim holds."""
         self._count(self._others.pop(consumer, {}), -1)
         if allocations:
             self._others[consumer] = dict(allocations)
             self._count(allocations, 1)
 
-    def held_by(self, consumer: str) -> Allocations:
+    def other_allocations(self, consumer: str) -> Allocations:
         """What a consumer without a claim is known to hold."""
         return self._others.get(consumer, {})
 
@@ -116,12 +116,12 @@ class Ledger:
         """Whether consumers without a claim are known to hold anything there."""
         return any(uuid in held for held in self._others.values() for uuid in uuids)
 
-    def saw(self, guests: Collection[Guest]) -> None:
+    def observe_guests(self, guests: Collection[Guest]) -> None:
         """The exact units that guests use, claimed or not, are not given to anybody else."""
         self._in_guests = {
             (used.resource_class, used.unit): guest.uuid for guest in guests for used in guest.units
         }
-        self._cells.saw(guests)
+        self._cells.observe_guests(guests)
         self._in_use = {
             (used.resource_class, used.unit): guest.uuid
             for guest in guests
@@ -129,11 +129,13 @@ class Ledger:
             for used in guest.units
         }
 
-    def expect(self, consumer: str, guest: Guest | None) -> None:
+    def expect_guest(self, consumer: str, guest: Guest | None) -> None:
         """Its guest is about to come, so its memory counts until it is seen; None: it does not come."""
-        self._cells.expect(consumer, guest)
+        self._cells.expect_guest(consumer, guest)
 
-    def name(self, consumer: str, units: Units | None, bound: Mapping[str, str] | None = None) -> None:
+    def restrict_units(
+        self, consumer: str, units: Units | None, bound: Mapping[str, str] | None = None
+    ) -> None:
         """From now on the consumer gets just these units of their classes, and no others; None: as all do.
 
         `bound`: see `ProviderIndex`.
@@ -148,7 +150,7 @@ class Ledger:
         """The consumer that claimed the unit, or whose guest uses it now."""
         return self._taken.get((uuid, resource_class, unit)) or self._in_use.get((resource_class, unit))
 
-    def instead_of_makings(self, claim: Claim) -> dict[str, str]:
+    def made_instead(self, claim: Claim) -> dict[str, str]:
         """{unit that was to be made: one that the claim's guest holds in its place, and nobody claimed}"""
         found: dict[str, str] = {}
         for uuid, classes in claim.units.items():
@@ -190,27 +192,27 @@ class Ledger:
         """Count the claim, in the place of the one that its consumer had."""
         before = self._take_out(claim.consumer)
         if before is not None:
-            self._vacate(claim.consumer, before.allocations.keys() - claim.allocations.keys())
-        self.hold(claim.consumer, {})
+            self._depart(claim.consumer, before.allocations.keys() - claim.allocations.keys())
+        self.set_other(claim.consumer, {})
         self.claims[claim.consumer] = claim
         self._cells.put(claim)
         self._count(claim.allocations, 1)
         for key in claim.exact:
             self._taken[key] = claim.consumer
 
-    def drop(self, consumer: str) -> None:
+    def remove(self, consumer: str) -> None:
         claim = self._take_out(consumer)
         if claim is not None:
-            self._vacate(consumer, claim.allocations)
+            self._depart(consumer, claim.allocations)
 
-    def _vacate(self, consumer: str, uuids: Iterable[str]) -> None:
+    def _depart(self, consumer: str, uuids: Iterable[str]) -> None:
         for uuid in uuids:
-            self._vacated[uuid] = self._vacated.get(uuid, frozenset()) | {consumer}
+            self._departed[uuid] = self._departed.get(uuid, frozenset()) | {consumer}
 
     def _take_out(self, consumer: str) -> Claim | None:
         claim = self.claims.pop(consumer, None)
         if claim is not None:
-            self._cells.drop(consumer)
+            self._cells.remove(consumer)
             self._count(claim.allocations, -1)
             for key in claim.exact:
                 if self._taken.get(key) == consumer:
@@ -224,14 +226,14 @@ class Ledger:
         own = self._own(request.consumer)
         used = self._without(own) if own else self._used
         units = self._free_units(request.resources, request.consumer)
-        cells = self._cells.stock(request.consumer, self.moving(), self._others)
+        cells = self._cells.stock(request.consumer, self.moves_under_way(), self._others)
         return self._with_makings(fit(request, self._host_for(request.consumer), used, units, cells))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
         """Whether what the consumer holds covers its request; `exact`: its units must be free, too."""
         classes = {name for amounts in held.values() for name in amounts}
         units = self._free_units(classes, request.consumer) if exact else {}
-        cells = self._cells.stock(request.consumer, self.moving(), self._others) if exact else None
+        cells = self._cells.stock(request.consumer, self.moves_under_way(), self._others) if exact else None
         return self._with_makings(cover(request, self.host, held, units, cells))
 
     def free(self, uuid: str, name: str, consumer: str) -> int:
@@ -242,11 +244,11 @@ class Ledger:
         used = self._used.get(uuid, {}).get(name, 0) - own
         return max(0, inventory.capacity - used) if inventory else 0
 
-    def lacks(self, guest: Guest) -> tuple[Shortfall, ...]:
+    def memory_shortfalls(self, guest: Guest) -> tuple[Shortfall, ...]:
         """What is not there of the memory that the guest must have on certain cells, or in large pages."""
         own = self._own(guest.uuid)
         stock = HostStock(self.host, self._without(own) if own else self._used, {})
-        cells = self._cells.stock(guest.uuid, self.moving(), self._others)
+        cells = self._cells.stock(guest.uuid, self.moves_under_way(), self._others)
         return memory_shortfalls(guest, self.claims.get(guest.uuid), cells, stock)
 
     def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Fit:
@@ -260,7 +262,7 @@ class Ledger:
         aside = {uuid: amounts for uuid, amounts in known.items() if uuid in shared}
         here = request.consumer in self.claims
         units = self._free_units(request.resources, migration if here else request.consumer)
-        cells = self._cells.stock(request.consumer, self.moving(), self._others, keeps=here)
+        cells = self._cells.stock(request.consumer, self.moves_under_way(), self._others, keeps=here)
         used = self._without(aside) if aside else self._used
         host = self._host_for(request.consumer)
         if shared:
@@ -270,16 +272,16 @@ class Ledger:
                 return self._with_makings(found)
         return self._with_makings(fit(request, host, used, units, cells))
 
-    def who_holds(self, allocations: Allocations) -> tuple[str, ...]:
+    def holders_of(self, allocations: Allocations) -> tuple[str, ...]:
         """The consumers without a claim that hold just that of this host's own tree."""
         wanted = self._on_own(allocations)
         return tuple(
             consumer for consumer, held in self._others.items() if wanted and self._on_own(held) == wanted
         )
 
-    def who_may_hold(self, claim: Claim) -> tuple[str, ...]:
+    def possible_holders(self, claim: Claim) -> tuple[str, ...]:
         """The consumers without a claim that hold just what the claim has here, or may have its units."""
-        alike = self.who_holds(claim.allocations)
+        alike = self.holders_of(claim.allocations)
         exact = {(uuid, name) for uuid, classes in claim.units.items() for name in classes}
         return tuple(
             consumer
@@ -361,7 +363,7 @@ class Ledger:
         if provider is None:
             return {}
         used = {name: n - own.get(name, 0) for name, n in self._used.get(uuid, {}).items()}
-        moving = self.moving()
+        moving = self.moves_under_way()
         for name, units in self._offered.get(uuid, {}).items():
             holders = (self._in_guests.get((name, unit), consumer) for unit in units)
             strangers = sum(

@@ -162,15 +162,15 @@ class Gate:
         """
         with self._tracker.register.lock:
             ledger = self._tracker.register.ledger
-            lacks = ledger.lacks(guest)
+            lacks = ledger.memory_shortfalls(guest)
             if lacks:
                 raise does_not_fit(asked.request, lacks)
-            ledger.expect(guest.uuid, guest)
+            ledger.expect_guest(guest.uuid, guest)
         try:
             yield
         except PlimsollError:
             with self._tracker.register.lock:
-                ledger.expect(guest.uuid, None)
+                ledger.expect_guest(guest.uuid, None)
             raise
 
     def _check_still_here(self, present: Claim) -> PlacementUnavailable | None:
@@ -244,12 +244,12 @@ class Gate:
             ]
             if shortfalls:
                 raise does_not_fit(asked.request, shortfalls)
-            ledger.name(consumer, asked.named, asked.bound)
+            ledger.restrict_units(consumer, asked.named, asked.bound)
         try:
             yield
         finally:
             with register.lock:
-                ledger.name(consumer, None)
+                ledger.restrict_units(consumer, None)
 
     # A guest comes in
 

@@ -53,7 +53,7 @@ class Ending:
         """It is gone: its claim goes once it is seen to be neither running nor defined."""
         self._tracker.gone(guest.uuid)
         with self._tracker.register.lock, self._lock:
-            self._tracker.register.ledger.expect(guest.uuid, None)
+            self._tracker.register.ledger.expect_guest(guest.uuid, None)
             self._let_in.pop(guest.uuid, None)
             self._left[guest.uuid] = self._clock()
 
@@ -102,7 +102,7 @@ class Ending:
         """Those that were let in so long ago; one that was let in again meanwhile is expected."""
         with self._tracker.register.lock, self._lock:
             for uuid in [uuid for uuid, when in self._let_in.items() if when + GRACE_S < at]:
-                self._tracker.register.ledger.expect(uuid, None)
+                self._tracker.register.ledger.expect_guest(uuid, None)
                 del self._let_in[uuid]
 
     def _may_come(self, claim: Claim) -> bool:

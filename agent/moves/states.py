@@ -148,7 +148,7 @@ class Move:
         return self.state in END_STATES
 
     @property
-    def leaves(self) -> bool:
+    def waits_for_guest(self) -> bool:
         """Whether this host waits for the guest to go before it gives up what it has for the move."""
         if self.role is MoveRole.DESTINATION:
             return self.state is MoveState.REVERTING
@@ -164,7 +164,7 @@ def next_actor(move: Move) -> str:
         return f"whoever began it: confirm or revert it, {where}"
     if move.state is MoveState.LEAVING:
         return "whoever runs the guest: remove it from this host"
-    if move.leaves:
+    if move.waits_for_guest:
         return "the guest: once it has left this host, this agent goes on"
     return "this agent: as soon as placement answers"
 

@@ -18,22 +18,22 @@ from agent.tree import Inventory, Provider, ProviderTree
 
 @dataclass(frozen=True, slots=True)
 class ReservedUsages:
-    """What was in use, of the classes in `matters`, when placement was told what is left."""
+    """What was in use, of the classes in `classes`, when placement was told what is left."""
 
-    matters: Classes = field(default_factory=dict)
+    classes: Classes = field(default_factory=dict)
     amounts: Usages = field(default_factory=dict)
 
     @classmethod
     def of(cls, resolved: ResolvedDescription, used: Usages) -> "ReservedUsages":
         """`used` {provider uuid: {class: in use, by whomever}}."""
-        matters = dict(_once(resolved))
+        classes = dict(_one_time_classes(resolved))
         for uuid, ways in resolved.ways.items():
-            matters[uuid] = matters.get(uuid, frozenset()).union(*ways)
-        return cls(matters, _of(used, matters))
+            classes[uuid] = classes.get(uuid, frozenset()).union(*ways)
+        return cls(classes, _of(used, classes))
 
-    def changed(self, used: Usages) -> bool:
+    def differs(self, used: Usages) -> bool:
         """Whether placement must be told anew what is left."""
-        return _of(used, self.matters) != self.amounts
+        return _of(used, self.classes) != self.amounts
 
 
 def reserve_used(
@@ -50,7 +50,7 @@ def reserve_used(
     ways = {**resolved.ways, **_reconfigured(resolved, used, moves)}
     tree = reserve_excluded(resolved.tree, ways, used)
     told = list(resolved.problems)
-    for uuid, classes in _once(resolved).items():
+    for uuid, classes in _one_time_classes(resolved).items():
         before = tree[uuid]
         tree = tree.with_provider(_burnt(before, classes, used.get(uuid, {}), current.get(uuid)))
         told += (
@@ -79,7 +79,7 @@ def _reconfigured(resolved: ResolvedDescription, used: Usages, moves: Collection
     return found
 
 
-def _once(resolved: ResolvedDescription) -> Classes:
+def _one_time_classes(resolved: ResolvedDescription) -> Classes:
     """The classes of devices for one-time use."""
     return {
         uuid: frozenset(exact)
@@ -88,10 +88,10 @@ def _once(resolved: ResolvedDescription) -> Classes:
     }
 
 
-def _of(used: Usages, matters: Classes) -> Usages:
+def _of(used: Usages, classes: Classes) -> Usages:
     found = {
-        uuid: {name: amount for name, amount in used.get(uuid, {}).items() if amount and name in classes}
-        for uuid, classes in matters.items()
+        uuid: {name: amount for name, amount in used.get(uuid, {}).items() if amount and name in names}
+        for uuid, names in classes.items()
     }
     return {uuid: amounts for uuid, amounts in found.items() if amounts}
 

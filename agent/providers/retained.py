@@ -22,7 +22,7 @@ class RetainedTree:
     """The tree to write instead, and sentences on what stays in it, for an operator."""
 
     tree: ProviderTree
-    told: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
 
 
 def removed_classes(wanted: Plan) -> dict[str, frozenset[str]]:

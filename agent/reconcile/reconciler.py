@@ -68,10 +68,10 @@ class Tracker(Protocol):
         held: Held,
         units: Units,
         layout: HostLayout | None = None,
-        vacated: DepartedConsumers | None = None,
+        departed: DepartedConsumers | None = None,
     ) -> None: ...
 
-    def vacated(self) -> DepartedConsumers: ...
+    def departed(self) -> DepartedConsumers: ...
 
     def in_use(self) -> Usages: ...
 
@@ -155,7 +155,7 @@ class Reconciler:
     @property
     def needs_pass(self) -> bool:
         """Whether what placement offers must follow what has come into use, or was freed, since."""
-        return bool(self._use.matters) and self._use.changed(self._tracker.in_use())
+        return bool(self._use.classes) and self._use.differs(self._tracker.in_use())
 
     @property
     def tree(self) -> ProviderTree | None:
@@ -245,7 +245,7 @@ class Reconciler:
             self._tracker.saw(guests)
             self.guests = guests
         used = self._tracker.in_use()
-        nothing_new = (said, topology) == (self._description, self._topology) and not self._use.changed(used)
+        nothing_new = (said, topology) == (self._description, self._topology) and not self._use.differs(used)
         if nothing_new and self._in_step and not reread:
             return None
         self._topology = topology
@@ -305,9 +305,9 @@ class Reconciler:
     ) -> Held:
         """Let the tracker know all that it may claim from; who holds what of the host's own."""
         whole = self._sharing.beside(tree, reread=reread)
-        vacated = self._tracker.vacated()
-        held = self._holdings.on(whole, {*self._overused, *vacated})
-        self._tracker.refresh(whole, held, resolved.units, self._layout(resolved), vacated)
+        departed = self._tracker.departed()
+        held = self._holdings.on(whole, {*self._overused, *departed})
+        self._tracker.refresh(whole, held, resolved.units, self._layout(resolved), departed)
         return {uuid: holders for uuid, holders in held.items() if uuid in tree}
 
     def _layout(self, resolved: ResolvedDescription) -> HostLayout | None:
@@ -356,7 +356,7 @@ class Reconciler:
         """Bring placement's tree to `wanted`; what was done is added to `written`."""
         kept, operations = self._keeping(current, wanted)
         tree, wanted = current, kept.tree
-        self._kept = kept.told
+        self._kept = kept.sentences
         owned = self._ours(current)
         if not operations.empty:
             if owned | goal.owned != owned:
@@ -383,4 +383,4 @@ class Reconciler:
         gone = removed_classes(operations)
         held = {provider: self._client.provider_allocations(provider).consumers for provider in gone}
         kept = retain_held(current, wanted, gone, held)
-        return kept, plan(current, kept.tree) if kept.told else operations
+        return kept, plan(current, kept.tree) if kept.sentences else operations

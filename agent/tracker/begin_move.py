@@ -347,7 +347,7 @@ class MoveAttempt:
         found = {uuid: self._client.provider_allocations(uuid).consumers for uuid in suspects if uuid}
         with self._register.lock:
             for uuid, consumers in found.items():
-                self._register.ledger.observe(uuid, consumers)
+                self._register.ledger.observe_provider(uuid, consumers)
 
     def _refused_by_placement(self, move: Move, full: PlacementFull) -> DoesNotFit:
         with self._register.lock:

@@ -137,7 +137,7 @@ class ClaimAttempt:
         """Raises DoesNotFit; PlacementConflict where the consumer is known to hold something already."""
         with self._register.lock:
             ledger = self._register.ledger
-            if ledger.held_by(self._consumer):
+            if ledger.other_allocations(self._consumer):
                 raise PlacementConflict(f"{label(self._request)} already holds something in placement.")
             found = ledger.fit(self._request)
             if not found.fits:
@@ -163,9 +163,9 @@ class ClaimAttempt:
         with self._register.lock:
             ledger = self._register.ledger
             if self._consumer not in ledger.claims:
-                ledger.hold(self._consumer, {})
+                ledger.set_other(self._consumer, {})
             for uuid, consumers in found.items():
-                ledger.observe(uuid, consumers)
+                ledger.observe_provider(uuid, consumers)
 
     # Step 2: write to placement
 

@@ -64,7 +64,7 @@ class Settler:
         )
 
     def _settle(self, move: Move) -> Move:
-        if move.leaves and self._here(move):
+        if move.waits_for_guest and self._here(move):
             return move
         if move.state is MoveState.LEAVING and self._here(move):
             return move
@@ -247,8 +247,8 @@ class Settler:
         }
         with self._register.lock:
             for uuid, consumers in found.items():
-                self._register.ledger.observe(uuid, consumers)
-            likely = self._register.ledger.who_holds(new)
+                self._register.ledger.observe_provider(uuid, consumers)
+            likely = self._register.ledger.holders_of(new)
         guests = self._guests()
         others = (self._client.allocations_of(each) for each in likely if each not in guests)
         return any(has_taken_over(new, holder(instance), holder(other), is_own) for other in others)

@@ -86,7 +86,7 @@ def _found(ledger: Ledger) -> Iterator[tuple[Claim, Claim]]:
     """(the claim as it shall be, as it is)"""
     for claim in ledger.claims.values():
         if claim.makings and claim.state is ClaimState.CLAIMED:
-            instead = ledger.instead_of_makings(claim)
+            instead = ledger.made_instead(claim)
             if instead:
                 units = {
                     uuid: {

@@ -153,11 +153,11 @@ class MoveFollower:
         found = {uuid: self._client.provider_allocations(uuid).consumers for uuid in sorted(uuids)}
         with self._register.lock:
             for uuid, consumers in found.items():
-                self._register.ledger.observe(uuid, consumers)
+                self._register.ledger.observe_provider(uuid, consumers)
 
     def _candidates(self, claim: Claim, instance: ConsumerAllocations) -> list[str]:
         with self._register.lock:
-            likely = self._register.ledger.who_holds(claim.allocations)
+            likely = self._register.ledger.holders_of(claim.allocations)
         return [
             name for name in likely if self._took_over(claim, instance, self._client.allocations_of(name))
         ]
@@ -223,7 +223,7 @@ class MoveFollower:
     def _may_be_reverted(self, claim: Claim, instance: ConsumerAllocations) -> bool:
         """Whether somebody who may be its migration may have what it has here."""
         with self._register.lock:
-            likely = self._register.ledger.who_may_hold(claim)
+            likely = self._register.ledger.possible_holders(claim)
         guests = self._guests()
         return any(
             may_be_migration(holder(self._client.allocations_of(each)), holder(instance))

@@ -56,7 +56,7 @@ class Register:
         self.journal = journal
         self.ledger = Ledger(journal.claims().values())
         self.moves = journal.moves()
-        self.ledger.moving = self._moving
+        self.ledger.moves_under_way = self._moving
         self.seen: Seen = lambda step, kind: None
         """Told each step that was taken, with the lock held."""
 
@@ -70,13 +70,13 @@ class Register:
         held: Held,
         units: Units,
         layout: HostLayout | None,
-        vacated: DepartedConsumers | None,
+        departed: DepartedConsumers | None,
     ) -> None:
         """See `ResourceTracker.refresh`. Takes the lock."""
         host = ProviderIndex.of(tree, self.journal.host_uuid(), layout.ways if layout else None)
         cells = HostCells.of(layout, host)
         with self.lock:
-            self.ledger.refresh(host, held, units, cells, vacated)
+            self.ledger.refresh(host, held, units, cells, departed)
             self.ledger.to_make = layout.to_make if layout else {}
 
     def picture(self) -> "Picture":
@@ -121,7 +121,7 @@ class Register:
         detail = detail or (_told(chosen) if chosen else "")
         if after is None or chosen is None:
             written = self.journal.remove(consumer, step, detail)
-            self.ledger.drop(consumer)
+            self.ledger.remove(consumer)
         elif claim is None:
             written = self.journal.set_state(consumer, after, step, detail)
             self.ledger.put(replace(chosen, state=after))
@@ -151,7 +151,7 @@ class Register:
         except StateError:
             with self.lock:
                 if before is None:
-                    self.ledger.drop(consumer)
+                    self.ledger.remove(consumer)
                 else:
                     self.ledger.put(before)
             raise
@@ -217,7 +217,7 @@ class Register:
                 self._forget_ended()
         for consumer, claim in claims.items():
             if claim is None:
-                self.ledger.drop(consumer)
+                self.ledger.remove(consumer)
         for claim in claims.values():
             if claim is not None:
                 self.ledger.put(claim)

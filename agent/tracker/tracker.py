@@ -107,20 +107,20 @@ class ResourceTracker:
         held: Held,
         units: Units,
         layout: HostLayout | None = None,
-        vacated: DepartedConsumers | None = None,
+        departed: DepartedConsumers | None = None,
     ) -> None:
         """Learn the tree, what placement holds on it, and which exact units the driver offers, in order.
 
-        `vacated` is what `vacated` said before `held` was read, None: `held` is of this moment.
+        `departed` is what `departed` said before `held` was read, None: `held` is of this moment.
         Without the host's `layout` no guest that asks for NUMA cells, pinned CPUs or pages can be placed.
         """
-        self._register.refresh(tree, held, units, layout, vacated)
+        self._register.refresh(tree, held, units, layout, departed)
         follow_guests(self._register, self._turns)
 
-    def vacated(self) -> DepartedConsumers:
+    def departed(self) -> DepartedConsumers:
         """Where what placement was read to hold is to be read again: claims have gone from there since."""
         with self._lock:
-            return self._register.ledger.vacated
+            return self._register.ledger.departed
 
     def in_use(self) -> Usages:
         """{provider uuid: {class: in use, by whomever}}"""
@@ -131,7 +131,7 @@ class ResourceTracker:
         """Learn which exact units guests use: nobody else gets them, whether they are claimed or not."""
         with self._lock:
             self._guests = frozenset(guest.uuid for guest in guests)
-            self._register.ledger.saw(guests)
+            self._register.ledger.observe_guests(guests)
 
     def gone(self, consumer: str) -> None:
         """The consumer's guest has ended, whatever `saw` was told before, and until it is told again."""
@@ -219,7 +219,7 @@ class ResourceTracker:
             present = ledger.claims.get(request.consumer)
             if present is not None and present.request == request:
                 return fit_of_claim(present)
-            known = ledger.held_by(request.consumer)
+            known = ledger.other_allocations(request.consumer)
             return ledger.cover(request, known, exact=True) if known else ledger.fit(request)
 
     def release(self, consumer: str, *, now: bool = True) -> bool:

@@ -19,7 +19,10 @@ _ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 
 
 class CellUsage:
-    """`host` is what there is. `put` and `drop` follow the ledger's claims, `saw` the driver's guests."""
+    """What of the host's cells claims and guests use; `host` is what there is.
+
+    `put` and `remove` follow the ledger's claims, `observe_guests` the driver's guests.
+    """
 
     def __init__(self) -> None:
         self.host = HostCells()
@@ -39,13 +42,13 @@ class CellUsage:
 
     def put(self, claim: Claim) -> None:
         """Count the claim, in the place of the one that its consumer had."""
-        self.drop(claim.consumer)
+        self.remove(claim.consumer)
         self._claims[claim.consumer] = claim
         self._count(claim)
         for cpu in _cpus_of(claim):
             self._owners[cpu] = claim.consumer
 
-    def drop(self, consumer: str) -> None:
+    def remove(self, consumer: str) -> None:
         claim = self._claims.pop(consumer, None)
         if claim is None:
             return
@@ -61,7 +64,7 @@ class CellUsage:
         self._use.update(use)
         self._charged.update(charged_pages(claim.allocations, use, self.host))
 
-    def saw(self, guests: Iterable[Guest]) -> None:
+    def observe_guests(self, guests: Iterable[Guest]) -> None:
         seen = tuple(guests)
         self._in_guests = {
             int(used.unit): guest.uuid
@@ -73,8 +76,8 @@ class CellUsage:
         self._guests = {uuid: guest for uuid, guest in here.items() if guest.memory}
         self._coming = {uuid: guest for uuid, guest in self._coming.items() if uuid not in here}
 
-    def expect(self, consumer: str, guest: Guest | None) -> None:
-        """Its guest is about to come: its memory counts until `saw` is told of it. None: it does not come."""
+    def expect_guest(self, consumer: str, guest: Guest | None) -> None:
+        """Count the memory of a guest that will start soon until `observe_guests` sees it; None ends that."""
         self._coming.pop(consumer, None)
         if guest is not None:
             self._coming[consumer] = guest

@@ -76,12 +76,12 @@ class Notebook:
         held: Held,
         units: Units,
         layout: HostLayout | None = None,
-        vacated: DepartedConsumers | None = None,
+        departed: DepartedConsumers | None = None,
     ) -> None:
         self.layout = layout
         self.seen.append((tree, held, units))
 
-    def vacated(self) -> DepartedConsumers:
+    def departed(self) -> DepartedConsumers:
         return {}
 
     def in_use(self) -> Usages:

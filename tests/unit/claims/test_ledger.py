@@ -55,17 +55,19 @@ def put(ledger: Ledger, data: st.DataObject) -> None:
 
 
 def drop(ledger: Ledger, data: st.DataObject) -> None:
-    ledger.drop(data.draw(consumers))
+    ledger.remove(data.draw(consumers))
 
 
 def hold(ledger: Ledger, data: st.DataObject) -> None:
     consumer = data.draw(consumers)
     if consumer not in ledger.claims:
-        ledger.hold(consumer, data.draw(st.one_of(st.just({}), allocations)))
+        ledger.set_other(consumer, data.draw(st.one_of(st.just({}), allocations)))
 
 
 def observe(ledger: Ledger, data: st.DataObject) -> None:
-    ledger.observe(data.draw(st.sampled_from(PROVIDERS)), data.draw(st.dictionaries(consumers, amounts)))
+    ledger.observe_provider(
+        data.draw(st.sampled_from(PROVIDERS)), data.draw(st.dictionaries(consumers, amounts))
+    )
 
 
 def refresh(ledger: Ledger, data: st.DataObject) -> None:
@@ -82,8 +84,8 @@ def test_running_sums_are_the_sums(data: st.DataObject, steps: list) -> None:  #
         used: Counter[tuple[str, str]] = Counter()
         for consumer in CONSUMERS:
             mine = ledger.claims.get(consumer)
-            assert not (mine and ledger.held_by(consumer)), "counted twice"
-            for uuid, each in (mine.allocations if mine else ledger.held_by(consumer)).items():
+            assert not (mine and ledger.other_allocations(consumer)), "counted twice"
+            for uuid, each in (mine.allocations if mine else ledger.other_allocations(consumer)).items():
                 used.update({(uuid, name): amount for name, amount in each.items()})
         for provider in HOST.providers:
             for name, inventory in provider.inventories.items():
@@ -103,7 +105,9 @@ def test_a_consumer_is_fitted_as_if_it_held_nothing() -> None:
 def test_units_in_a_guests_hands_are_its_own_first_and_nobody_elses() -> None:
     ledger = Ledger()
     ledger.refresh(HOST, {}, UNITS)
-    ledger.saw([Guest(CONSUMERS[0], "g", GuestState.RUNNING, {}, (UsedUnit("PCPU", "2", "host"),))])
+    ledger.observe_guests(
+        [Guest(CONSUMERS[0], "g", GuestState.RUNNING, {}, (UsedUnit("PCPU", "2", "host"),))]
+    )
     assert ledger.fit(ask(CONSUMERS[0], PCPU=2)).units == {PROVIDERS[0]: {"PCPU": ("2", "0")}}
     assert ledger.fit(ask(CONSUMERS[1], PCPU=3)).units == {PROVIDERS[0]: {"PCPU": ("0", "1", "3")}}
 
@@ -132,16 +136,16 @@ def test_who_left_while_placement_was_read_is_not_counted_again() -> None:
     ledger.refresh(HOST, {}, UNITS)
     here, there = PROVIDERS[:2]
     ledger.put(claim(CONSUMERS[0], {here: {"PCPU": 1}}))
-    before = ledger.vacated
+    before = ledger.departed
     held = {here: {CONSUMERS[0]: {"PCPU": 1}}}
-    ledger.drop(CONSUMERS[0])
-    ledger.refresh(HOST, held, UNITS, vacated=before)
-    assert not ledger.held_by(CONSUMERS[0])
-    before = ledger.vacated
+    ledger.remove(CONSUMERS[0])
+    ledger.refresh(HOST, held, UNITS, departed=before)
+    assert not ledger.other_allocations(CONSUMERS[0])
+    before = ledger.departed
     assert before == {here: {CONSUMERS[0]}}, "it is to be read again"
-    ledger.refresh(HOST, held, UNITS, vacated=before)
-    assert ledger.held_by(CONSUMERS[0]), "somebody else wrote it since"
-    assert not ledger.vacated
+    ledger.refresh(HOST, held, UNITS, departed=before)
+    assert ledger.other_allocations(CONSUMERS[0]), "somebody else wrote it since"
+    assert not ledger.departed
     ledger.put(claim(CONSUMERS[0], {here: {"PCPU": 1}}))
     ledger.put(claim(CONSUMERS[0], {there: {"PCPU": 1}}))
-    assert ledger.vacated == {here: {CONSUMERS[0]}}
+    assert ledger.departed == {here: {CONSUMERS[0]}}

@@ -112,10 +112,12 @@ def test_whatever_is_claimed_and_released_no_card_is_given_in_two_ways(
     ledger = Ledger()
     ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
     if guest is not None:
-        ledger.saw([Guest("guest", "guest", GuestState.RUNNING, {}, (UsedUnit(*guest, "pci:card"),))])
+        ledger.observe_guests(
+            [Guest("guest", "guest", GuestState.RUNNING, {}, (UsedUnit(*guest, "pci:card"),))]
+        )
     for number, name, amount in steps:
         consumer = f"00000000-0000-4000-8000-{number:012}"
-        ledger.drop(consumer)
+        ledger.remove(consumer)
         if amount:
             request = ClaimRequest(consumer, (RequestGroup("", {name: amount}),))
             found = ledger.fit(request)
@@ -146,7 +148,7 @@ def test_a_unit_that_is_asked_for_by_name_is_no_exception() -> None:
         ClaimRequest(f"00000000-0000-4000-8000-{number:012}", (RequestGroup("", {name: 1}),))
         for number, name in enumerate(("PF", "VF"))
     )
-    ledger.name(part.consumer, {"nic": {"VF": ("vf3",)}})
+    ledger.restrict_units(part.consumer, {"nic": {"VF": ("vf3",)}})
     assert ledger.fit(part).units == {"nic": {"VF": ("vf3",)}}
     found = ledger.fit(whole)
     ledger.put(Claim(whole.consumer, ClaimState.CLAIMED, whole, found.allocations, found.units))
@@ -160,9 +162,9 @@ def test_a_unit_that_is_asked_for_by_name_is_nobody_elses_as_another_type() -> N
     found = ledger.fit(other)
     assert found.units == {"gpu": {"ALSO_SMALL": ("slot0", "slot1")}}
     ledger.put(Claim(other.consumer, ClaimState.CLAIMED, other, found.allocations, found.units))
-    ledger.name(named.consumer, {"gpu": {"SMALL": ("slot1",)}})
+    ledger.restrict_units(named.consumer, {"gpu": {"SMALL": ("slot1",)}})
     assert not ledger.fit(named).fits
-    ledger.name(named.consumer, {"gpu": {"SMALL": ("slot2",)}})
+    ledger.restrict_units(named.consumer, {"gpu": {"SMALL": ("slot2",)}})
     assert ledger.fit(named).units == {"gpu": {"SMALL": ("slot2",)}}
 
 
@@ -182,6 +184,6 @@ def test_a_guest_that_moves_away_counts_once() -> None:
     found = ledger.fit(request)
     ledger.put(Claim("migration", ClaimState.CLAIMED, request, found.allocations, found.units))
     used = tuple(UsedUnit("SMALL", unit, "pci:card") for unit in found.units["gpu"]["SMALL"])
-    ledger.saw([Guest(request.consumer, "guest", GuestState.RUNNING, {}, used)])
-    ledger.moving = lambda: {request.consumer: "migration"}
+    ledger.observe_guests([Guest(request.consumer, "guest", GuestState.RUNNING, {}, used)])
+    ledger.moves_under_way = lambda: {request.consumer: "migration"}
     assert ledger.fit(other).fits

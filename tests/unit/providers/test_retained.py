@@ -16,7 +16,7 @@ BEFORE = ProviderTree([HOST, Provider(CELL, "cell", ROOT), Provider(NIC, "nic", 
 def kept(wanted: ProviderTree, held: dict[str, dict[str, int]]) -> tuple[ProviderTree, tuple[str, ...]]:
     gone = removed_classes(plan(BEFORE, wanted))
     found = retain_held(BEFORE, wanted, gone, dict.fromkeys(gone, held))
-    return found.tree, found.told
+    return found.tree, found.sentences
 
 
 def test_what_nobody_holds_goes() -> None:
