@@ -16,8 +16,8 @@ from kits.libvirt_node import domain, recorded_devices, write_node
 
 from agent.driver import DriverSettings, Guest, GuestState
 from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, default_host
+from drivers.host.domain_xml import guest_of, parse_domain
 from drivers.libvirt import LibvirtDriver
-from drivers.libvirt.xml.domains import guest_of, parse_domain
 
 ROUNDS = 11
 DEVICES = """

@@ -10,12 +10,14 @@ from typing import Any, ClassVar, Self
 
 from oslo_config import cfg
 
-from agent.driver import Description, Driver, DriverSettings, Guest, GuestState, Topology
+from agent.driver import Description, Driver, DriverSettings, Guest, Topology
 from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
 from drivers.fake.host import FakeHost
 from drivers.fake.hostfile import load_host
+from drivers.host.domain_xml import parse_domain, starting_guest
 from drivers.host.inventory import check_cpu_sets
+from drivers.host.unit_locations import described_locations
 
 DEFAULT_HOST_FILE = Path(__file__).with_name("default.yaml")
 POLL_INTERVAL_S = 0.2
@@ -91,24 +93,15 @@ class FakeDriver(Driver):
         return self._answer().guests
 
     def guest_of(self, xml: str) -> Guest:
-        """Files of disks have no size here, so DISK_GB is what a guest of that uuid has, if there is one."""
-        # late: a described host needs nothing of libvirt's, only its guests do
-        from drivers.libvirt.describe.used_units import Place, with_places
-        from drivers.libvirt.xml.domains import BYTES_PER_GIB, guest_of, parse_domain
-
+        """See `Driver`. DISK_GB is that of the host's guest of the same uuid: disks have no size here."""
         domain, description = parse_domain(xml), self.describe()
-        places = {
-            unit: Place(resource_class, provider.device)
-            for provider in description.providers
-            for resource_class, units in provider.units.items()
-            for unit in units
-        }
-        disk_gb = {each.uuid: each.resources.get("DISK_GB", 0) for each in self.guests()}.get(domain.uuid)
-        dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
-        guest = guest_of(domain, GuestState.STARTING, (disk_gb or 0) * BYTES_PER_GIB, dedicated)
-        unread = disk_gb is None and domain.disks
-        problem = "the sizes of its disks were not read yet" if unread else None
-        return replace(with_places(guest, places), problem=problem)
+        disk_sizes = {guest.uuid: guest.resources.get("DISK_GB", 0) for guest in self.guests()}
+        return starting_guest(
+            domain,
+            disk_sizes.get(domain.uuid, None if domain.disks else 0),
+            self._settings.host_settings.cpu_dedicated_set or frozenset(),
+            described_locations(description.providers),
+        )
 
     def topology(self) -> Topology:
         return describe_topology(self._answer(), self._settings.host_settings)

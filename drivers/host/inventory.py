@@ -1,7 +1,8 @@
-"""A host's own inventories from what it has and what the operator said. Pure.
+"""Inventories of CPUs, memory and disk, from the host's amounts and the operator's settings. Pure.
 
-Semantics are nova's ([compute] cpu_shared_set, cpu_dedicated_set; reserved_host_*; *_allocation_ratio), so
-that a host reports the same amounts whoever looks after it. A class of which there is nothing is left out.
+The options ([compute] cpu_shared_set, cpu_dedicated_set; reserved_host_*; *_allocation_ratio) mean what they
+mean to nova, so a host reports the same amounts under nova-compute and under this agent. A resource class
+without units has no inventory.
 Source: https://docs.openstack.org/nova/latest/admin/cpu-topologies.html and .../configuration/config.html
 """
 
@@ -19,7 +20,7 @@ InventoriesByClass = dict[str, DescribedInventory]
 
 
 def check_cpu_sets(settings: HostSettings) -> None:
-    """Raises SettingsError where a CPU is given out both shared and dedicated."""
+    """Raises SettingsError where a CPU is in both CPU sets."""
     both = (settings.cpu_shared_set or frozenset()) & (settings.cpu_dedicated_set or frozenset())
     if both:
         raise SettingsError(
@@ -31,14 +32,14 @@ def check_cpu_sets(settings: HostSettings) -> None:
 def split_cpus(online: frozenset[int], settings: HostSettings) -> tuple[frozenset[int], frozenset[int]]:
     """(shared, dedicated) CPU ids.
 
-    Nothing configured: all are shared. Only cpu_dedicated_set: none is shared. Raises DriverDataError where a
-    configured CPU is not online on this host.
+    Without either option all CPUs are shared; with cpu_dedicated_set alone none is. Raises DriverDataError
+    where a configured CPU is not online on this host.
     """
-    for option, wanted in (
+    for option, configured in (
         ("cpu_shared_set", settings.cpu_shared_set),
         ("cpu_dedicated_set", settings.cpu_dedicated_set),
     ):
-        missing = (wanted or frozenset()) - online
+        missing = (configured or frozenset()) - online
         if missing:
             raise DriverDataError(
                 f"[compute] {option} names CPU {format_cpu_set(missing)}, which is not online on this host "
@@ -51,18 +52,18 @@ def split_cpus(online: frozenset[int], settings: HostSettings) -> tuple[frozense
 
 
 def cpu_inventories(shared: int, dedicated: int, reserved: int, settings: HostSettings) -> InventoriesByClass:
-    """VCPU and PCPU; `reserved` CPUs are taken from the shared, the dedicated are never overcommitted."""
-    found = {}
+    """VCPU and PCPU. The `reserved` CPUs are shared ones; dedicated CPUs are never overcommitted."""
+    inventories = {}
     if shared:
-        found["VCPU"] = DescribedInventory(
+        inventories["VCPU"] = DescribedInventory(
             total=shared,
             reserved=min(reserved, shared),
             allocation_ratio=settings.cpu_allocation_ratio,
             initial_allocation_ratio=settings.initial_cpu_allocation_ratio,
         )
     if dedicated:
-        found["PCPU"] = DescribedInventory(total=dedicated, allocation_ratio=1.0)
-    return found
+        inventories["PCPU"] = DescribedInventory(total=dedicated, allocation_ratio=1.0)
+    return inventories
 
 
 def memory_inventory(memory_mb: int, reserved_mb: int, settings: HostSettings) -> InventoriesByClass:
@@ -100,13 +101,17 @@ def cpu_units(cpus: Iterable[int]) -> Mapping[str, tuple[str, ...]]:
 
 
 def shares(amount: int, parts: int) -> tuple[int, ...]:
-    """`amount` in `parts` whole shares that differ by one at most, the larger ones first."""
-    each, rest = divmod(amount, parts)
-    return tuple(each + (1 if part < rest else 0) for part in range(parts))
+    """`amount` in `parts` whole shares that differ by at most one, the larger ones first."""
+    smallest, rest = divmod(amount, parts)
+    return tuple(smallest + (1 if part < rest else 0) for part in range(parts))
 
 
 def physical_network_trait(network: str | None) -> frozenset[str]:
-    """{"CUSTOM_PHYSNET_<NAME>"}: upper case, "_" for what a trait cannot hold, as Neutron does."""
+    """{"CUSTOM_PHYSNET_<NAME>"}: in upper case, with "_" for characters that a trait cannot hold.
+
+    Neutron names the trait of a physical network in the same way. Source:
+    https://docs.openstack.org/neutron/latest/admin/config-qos-min-bw.html
+    """
     if network is None:
         return frozenset()
     return frozenset({"CUSTOM_PHYSNET_" + re.sub(r"[^A-Z0-9]", "_", network.upper())})

@@ -1,4 +1,4 @@
-"""The host's own providers: the host, its NUMA cells where they are reported, its large pages. Pure."""
+"""The providers of the host itself, its NUMA cells (if they are reported) and its huge pages. Pure."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from drivers.host.inventory import (
 )
 
 HUGE_KIB = 1024
-"""No architecture's base page is as large, hardly a large one is smaller."""
+"""The smallest page size in KiB that is reported. Base pages are smaller on every architecture."""
 
 
 def host_providers(
@@ -27,10 +27,10 @@ def host_providers(
     *,
     report_numa: bool = False,
 ) -> tuple[DescribedProvider, ...]:
-    """The host, called `name`, with its disk and traits.
+    """The provider of the host, called `name`, then with `report_numa` those of its cells.
 
-    CPUs and memory are the host's, or with `report_numa` those of its cells, which then follow it. Raises
-    DriverDataError where a configured CPU is not there.
+    The host has the disk and the traits. It has CPUs and memory as well, unless its cells report them. Raises
+    DriverDataError where a configured CPU is not online.
     """
     shared, dedicated = split_cpus(frozenset().union(*(cell.cpus for cell in cells)), settings)
     disk = disk_inventory(disk_gb, settings)
@@ -52,22 +52,22 @@ def host_providers(
 
 
 def cell_provider_name(host: str, cell: int) -> str:
-    """What the provider of a cell is called; it is never parsed."""
+    """The name of a cell's provider. Names are never parsed."""
     return f"{host}_numa{cell}"
 
 
 def page_providers(
     name: str, cells: tuple[Cell, ...], *, report_numa: bool = False
 ) -> Iterator[DescribedProvider]:
-    """The large pages of each size that a cell has, by the page; they are part of its memory as well.
+    """A provider for each size of huge page on each cell, counted in pages, below the cell or the host.
 
-    A provider of their own, below their cell or else below the host, called `name`: so they stay what they
-    are when cells are reported or not any more, and whatever becomes of CPUs and memory. There may be fewer
-    than are held after a boot, and what is held may go on and be moved.
+    The pages are part of the cell's MEMORY_MB as well. They have a provider of their own so that their
+    allocations stay in place when `report_numa` or the CPU sets change. After a boot a cell may have fewer
+    pages than are allocated; such allocations stay and can be moved.
     """
     for cell in cells:
         below = cell_provider_name(name, cell.id)
-        for size in _large(cell):
+        for size in _huge_page_sizes(cell):
             yield DescribedProvider(
                 name=f"{below}_pages_{size}",
                 parent=below if report_numa else name,
@@ -81,7 +81,7 @@ def page_providers(
             )
 
 
-def _large(cell: Cell) -> list[int]:
+def _huge_page_sizes(cell: Cell) -> list[int]:
     return sorted(size for size, count in cell.pages.items() if count and size >= HUGE_KIB)
 
 
@@ -97,7 +97,7 @@ def _cell_providers(
     dedicated: frozenset[int],
     settings: HostSettings,
 ) -> Iterator[DescribedProvider]:
-    """What is reserved for the host is taken from its cells evenly."""
+    """The cells share evenly what is reserved for the host."""
     reserved_cpus = shares(settings.reserved_host_cpus, len(cells))
     reserved_mb = shares(settings.reserved_host_memory_mb, len(cells))
     for index, cell in enumerate(cells):
@@ -109,7 +109,7 @@ def _cell_providers(
                 **cpu_inventories(len(own_shared), len(own_dedicated), reserved_cpus[index], settings),
                 **memory_inventory(cell.memory_mb, reserved_mb[index], settings),
             },
-            traits=frozenset({"HW_NUMA_ROOT", *map(page_class, _large(cell))}),
+            traits=frozenset({"HW_NUMA_ROOT", *map(page_class, _huge_page_sizes(cell))}),
             device=cell_device(cell.id),
             units=cpu_units(own_dedicated),
             cell=cell.id,

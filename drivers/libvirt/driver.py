@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from agent.driver import Description, Driver, DriverSettings, Guest, GuestState, Suggestion, Topology
+from agent.driver import Description, Driver, DriverSettings, Guest, Suggestion, Topology
 from agent.errors import DriverUnavailable, SettingsError
+from drivers.host.domain_xml import parse_domain, starting_guest
 from drivers.host.inventory import check_cpu_sets
 from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings
@@ -19,13 +20,11 @@ from drivers.libvirt.describe.lost_mdevs import lost_mdevs
 from drivers.libvirt.describe.model import DeviceModel, ModelSettings, make_model
 from drivers.libvirt.describe.moves import Tenant
 from drivers.libvirt.describe.suggest import suggestions
-from drivers.libvirt.describe.used_units import with_places
 from drivers.libvirt.io.deadline import Runner
 from drivers.libvirt.io.hints import Hints, Watcher
 from drivers.libvirt.io.options import OPTIONS, LibvirtOptions
 from drivers.libvirt.io.remembered import DriverMemory, boot_id
 from drivers.libvirt.io.sysfs import usual_page_kib
-from drivers.libvirt.xml.domains import BYTES_PER_GIB, guest_of, parse_domain
 
 if TYPE_CHECKING:
     from drivers.libvirt.io.connection import Connection
@@ -86,12 +85,10 @@ class LibvirtDriver(Driver):
             model, parts = self._model, self._parts
         if model is None or parts is None:
             raise DriverUnavailable("the devices of this host were not read yet")
-        domain = parse_domain(xml, usual_page_kib=usual_page_kib())
+        domain = parse_domain(xml, huge_page_kib=usual_page_kib())
         disk_gb = parts[1].disk_gb(domain)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
-        guest = guest_of(domain, GuestState.STARTING, (disk_gb or 0) * BYTES_PER_GIB, dedicated)
-        problem = "the sizes of its disks were not read yet" if disk_gb is None else None
-        return replace(with_places(guest, model.places), problem=problem)
+        return starting_guest(domain, disk_gb, dedicated, model.places)
 
     def watch(self, changed: Callable[[str], None]) -> None:
         watcher = Watcher(changed, self._connect)

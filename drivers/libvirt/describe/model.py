@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettings, Topology
+from drivers.host.domain_xml import Domain
 from drivers.host.providers import cell_provider_name, host_providers, page_providers
+from drivers.host.unit_locations import UnitLocation, locate_units
 from drivers.libvirt.describe.cards import Remembered
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
 from drivers.libvirt.describe.history import (
@@ -17,8 +19,7 @@ from drivers.libvirt.describe.history import (
 )
 from drivers.libvirt.describe.host import HostFacts, describe_host, describe_topology, host_cells
 from drivers.libvirt.describe.moves import Tenant, moves_of
-from drivers.libvirt.describe.used_units import Place, missing_units, remember, unit_places, with_places
-from drivers.libvirt.xml.domains import Domain
+from drivers.libvirt.describe.used_units import missing_units, remember, unit_locations
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class DeviceModel:
     units: Mapping[str, Remembered]
     missing: tuple[Remembered, ...]
     devices: DeviceFacts
-    places: Mapping[str, Place]
+    places: Mapping[str, UnitLocation]
     classes: Classes
 
 
@@ -74,8 +75,8 @@ def make_model(
     )
     pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
     providers = (*own, *pages, *cards)
-    places = unit_places(providers, devices, settings.devices, missing)
-    tenants = [Tenant(with_places(each.guest, places), each.domain) for each in domains]
+    places = unit_locations(providers, devices, settings.devices, missing)
+    tenants = [Tenant(locate_units(each.guest, places), each.domain) for each in domains]
     divided = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}
     classes = cells_described(classes_described(classes, cards, divided), own)
     moves = moves_of(providers, _cell_totals(cells, settings), tenants, cells, classes)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.driver import Cell, DescribedProvider, Guest, MoveInstruction
+from drivers.host.domain_xml import Domain
 from drivers.host.providers import cell_provider_name
 from drivers.libvirt.describe.devices import card_name
 from drivers.libvirt.describe.history import (
@@ -23,7 +24,6 @@ from drivers.libvirt.describe.history import (
     renamed,
     slots_of,
 )
-from drivers.libvirt.xml.domains import Domain
 
 _HOST_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
 _COUNTED_FLAT = (USUAL, "SRIOV_NET_VF")

@@ -1,75 +1,42 @@
 """Who holds what: from the devices that domains name to units of described providers. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import NamedTuple
 
-from agent.driver import DescribedProvider, Guest, UsedUnit
+from agent.driver import DescribedProvider
+from drivers.host.unit_locations import UnitLocation, described_locations
 from drivers.libvirt.describe.cards import Card, Remembered
 from drivers.libvirt.describe.device_spec import mdev_specs_of
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, mdev_class
 from drivers.libvirt.describe.mdevs import class_of
 from drivers.libvirt.xml.nodedevs import MediatedDevice, PciDevice
 
-CPUS = "PCPU"
 
-
-class Place(NamedTuple):
-    """What a unit is of; `device` is `DescribedProvider.device`."""
-
-    resource_class: str
-    device: str
-
-
-def unit_places(
+def unit_locations(
     providers: Iterable[DescribedProvider],
     facts: DeviceFacts,
     settings: DeviceSettings,
     missing: Iterable[Remembered] = (),
-) -> Mapping[str, Place]:
+) -> Mapping[str, UnitLocation]:
     """{CPU's id, PCI address or mediated device's uuid: what it is of}, of all that is described.
 
     The same uuid may be defined on two parents; then the active one holds it.
     """
-    places: dict[str, Place] = {}
-    described = set()
-    for provider in providers:
-        described.add(provider.device)
-        for resource_class, units in provider.units.items():
-            places.update((unit, Place(resource_class, provider.device)) for unit in units)
+    providers = tuple(providers)
+    places = described_locations(providers)
+    described = {provider.device for provider in providers}
     cards = {card.device.address: card for card in facts.cards}
     for each in missing:
         card = cards[each.card]
         if each.type_id and card.key in described:
             specs = mdev_specs_of(card, settings.mdevs)
             name = class_of(specs, each.type_id) if specs else each.resource_class
-            places[each.unit] = Place(name, card.key)
+            places[each.unit] = UnitLocation(name, card.key)
     for card in facts.cards:
         if card.key in described:
             for mdev in sorted(card.mdevs, key=lambda mdev: mdev.active):
                 if mdev.active or mdev.uuid not in places:
-                    places[mdev.uuid] = Place(mdev_class(card, settings, mdev.type_id), card.key)
+                    places[mdev.uuid] = UnitLocation(mdev_class(card, settings, mdev.type_id), card.key)
     return places
-
-
-def with_places(guest: Guest, places: Mapping[str, Place]) -> Guest:
-    """The guest with its units on providers, and the amounts of its devices.
-
-    A device that is nowhere stays a unit as the XML names it, and counts as nothing: no provider has it.
-    """
-    if not guest.units:
-        return guest
-    units = []
-    amounts: dict[str, int] = {}
-    for unit in guest.units:
-        place = places.get(unit.unit)
-        if place is None:
-            units.append(unit)
-            continue
-        units.append(UsedUnit(place.resource_class, unit.unit, place.device))
-        if place.resource_class != CPUS:
-            amounts[place.resource_class] = amounts.get(place.resource_class, 0) + 1
-    return replace(guest, resources={**guest.resources, **amounts}, units=tuple(units))
 
 
 def missing_units(
@@ -92,7 +59,7 @@ def missing_units(
 def remember(
     named: frozenset[str],
     facts: DeviceFacts,
-    places: Mapping[str, Place],
+    places: Mapping[str, UnitLocation],
     known: Mapping[str, Remembered],
     boot: str,
     *,
@@ -106,7 +73,7 @@ def remember(
     for card in facts.cards:
         for mdev in card.mdevs:
             if mdev.active and mdev.uuid in named:
-                place = places.get(mdev.uuid, Place("VGPU", card.key))
+                place = places.get(mdev.uuid, UnitLocation("VGPU", card.key))
                 found[mdev.uuid] = _remembered_mdev(card, mdev, place.resource_class, boot)
         for vf in card.vfs:
             if vf.address in named and vf.address in places:
@@ -121,5 +88,5 @@ def _remembered_mdev(card: Card, mdev: MediatedDevice, resource_class: str, boot
     )
 
 
-def _remembered_vf(card: Card, vf: PciDevice, places: Mapping[str, Place], boot: str) -> Remembered:
+def _remembered_vf(card: Card, vf: PciDevice, places: Mapping[str, UnitLocation], boot: str) -> Remembered:
     return Remembered(vf.address, card.device.address, places[vf.address].resource_class, boot=boot)

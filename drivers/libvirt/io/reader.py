@@ -17,6 +17,8 @@ from typing import Any
 import libvirt
 
 from agent.errors import DriverDataError, DriverUnavailable
+from drivers.host.domain_xml import Domain
+from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.devices import DeviceFacts
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.lost_mdevs import Lost
@@ -36,8 +38,6 @@ from drivers.libvirt.xml.capabilities import (
     parse_cpu_features,
     parse_domain_capabilities,
 )
-from drivers.libvirt.xml.domains import Domain
-from drivers.libvirt.xml.parse import parse_xml
 
 LOG = logging.getLogger(__name__)
 BYTES_PER_GIB = 2**30

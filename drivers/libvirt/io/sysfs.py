@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from agent.errors import DriverDataError
-from drivers.libvirt.xml.domain_memory import USUAL_KIB
+from drivers.host.domain_memory import DEFAULT_HUGE_PAGE_KIB
 
 SIZE_MAX = 65536
 _SAFE = re.compile(r"[A-Za-z0-9_.:-]*[A-Za-z0-9_-]", re.ASCII)
@@ -30,7 +30,7 @@ def usual_page_kib(path: Path = MEMINFO) -> int:
         found = _USUAL.search(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         found = None
-    return int(found[1]) if found else USUAL_KIB
+    return int(found[1]) if found else DEFAULT_HUGE_PAGE_KIB
 
 
 class Sysfs:

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from agent.cpuset import CPU_ID_MAX, parse_cpu_set
 from agent.driver import Cell
 from agent.errors import DriverDataError
-from drivers.libvirt.xml.parse import HOST_SIZE_MAX, number, parse_xml, size_bytes, text_of
+from drivers.host.xml_parser import HOST_SIZE_MAX, number, parse_xml, size_bytes, size_bytes_of_page, text_of
 
 CELLS_MAX = 1024
 
@@ -98,13 +98,6 @@ def _siblings(cpu: Element, cpu_id: int, what: str) -> frozenset[int]:
         return parse_cpu_set(cpu.get("siblings", "")) | {cpu_id}
     except ValueError as error:
         raise DriverDataError(f"{what}: siblings of CPU {cpu_id}: {error}") from error
-
-
-def size_bytes_of_page(page: Element, what: str) -> int:
-    """<pages unit='KiB' size='2048'>: the size is an attribute, the text is how many there are."""
-    size = Element("size", unit=page.get("unit", "KiB"))
-    size.text = page.get("size")
-    return size_bytes(size, f"{what}: page size")
 
 
 def parse_domain_capabilities(text: str) -> DomainCapabilities:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
 from agent.errors import DriverDataError
-from drivers.libvirt.xml.parse import number, parse_xml, pci_address, text_of, uuid_of
+from drivers.host.xml_parser import number, parse_xml, pci_address, text_of, uuid_of
 
 _NAME_UUID = re.compile(r"mdev_([0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})", re.ASCII)
 

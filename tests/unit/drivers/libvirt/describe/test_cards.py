@@ -8,11 +8,11 @@ from kits.recorded_cards import A100, M60, NIC0, NIC1, T4, cards
 
 from agent.driver import DescribedProvider
 from agent.errors import DriverDataError
+from drivers.host.domain_xml import parse_domain
 from drivers.libvirt.describe.cards import Card, cards_of, mdev_total, mdev_types
 from drivers.libvirt.describe.device_spec import MdevSpec
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.describe.used_units import unit_places
-from drivers.libvirt.xml.domains import parse_domain
+from drivers.libvirt.describe.used_units import unit_locations
 from drivers.libvirt.xml.nodedevs import (
     MdevType,
     MediatedDevice,
@@ -113,7 +113,7 @@ def owners_of(found: tuple[Card, ...]) -> dict[str, str]:
     ]
     settings = DeviceSettings(mdevs=(MdevSpec("t"),))
     return {
-        unit: place.device for unit, place in unit_places(described, DeviceFacts(found), settings).items()
+        unit: place.device for unit, place in unit_locations(described, DeviceFacts(found), settings).items()
     }
 
 
@@ -162,9 +162,9 @@ def test_an_old_libvirt_has_the_uuid_in_the_name_only() -> None:
     ("text", "message"),
     [
         ("<device/>", "d: <name> is missing or empty"),
-        (MDEV.format(name="x", inside="<type id='t'/>"), "d: '' is no uuid"),
+        (MDEV.format(name="x", inside="<type id='t'/>"), "d: '' is not a uuid"),
         (MDEV.format(name="x", inside=""), "d: a mediated device without a type"),
-        ("<device><name>x</name><capability type='pci'/></device>", "d: PCI domain: '' is no number"),
+        ("<device><name>x</name><capability type='pci'/></device>", "d: PCI domain: '' is not a number"),
         ("<device><name>x</name><capability type='net'/></device>", "d: <interface> is missing or empty"),
     ],
 )

@@ -8,6 +8,7 @@ from kits.libvirt_model import FACTS, HOST, HOSTDEV, INTERFACE
 from kits.libvirt_node import domain, domain_uuid
 
 from agent.driver import DescribedProvider, GuestState, HostSettings, MoveInstruction
+from drivers.host.domain_xml import guest_of, parse_domain
 from drivers.libvirt.describe.cards import Remembered
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings
@@ -15,7 +16,6 @@ from drivers.libvirt.describe.history import Classes, cells_before, cells_descri
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs, mdev_xml
 from drivers.libvirt.describe.model import DeviceModel, ModelSettings, make_model
 from drivers.libvirt.describe.moves import Tenant
-from drivers.libvirt.xml.domains import guest_of, parse_domain
 from drivers.libvirt.xml.nodedevs import MediatedDevice, parse_node_device
 
 ANY_VF = parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca"}',))

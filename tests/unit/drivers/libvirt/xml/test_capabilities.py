@@ -207,7 +207,7 @@ def test_a_cpu_in_two_cells_makes_no_sense() -> None:
             "<capabilities><host><cpu><arch>x86_64</arch></cpu><topology><cells><cell "
             "id='x'/></cells></topology>"
             "</host></capabilities>",
-            "NUMA cell: 'x' is no number",
+            "NUMA cell: 'x' is not a number",
         ),
         (
             "<capabilities><host><cpu><arch>x86_64</arch></cpu><topology><cells><cell id='0'><cpus>"

@@ -1,18 +1,19 @@
-"""What a domain uses, from its XML. Pure.
+"""The resources that a domain uses, from its XML. Pure.
 
-The live XML counts for a running domain, the configuration for one that is shut off. An <interface> whose
-network is a pool of virtual functions has the chosen one's address only in the live XML.
+Use the live XML of a running domain, and the configuration of one that is shut off: where the network of an
+<interface> is a pool of virtual functions, only the live XML has the address of the chosen one.
 Source: https://libvirt.org/formatdomain.html
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from xml.etree.ElementTree import Element
 
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
-from drivers.libvirt.xml.domain_memory import USUAL_KIB, cpu_set, memory_nodes, used_memory
-from drivers.libvirt.xml.parse import number, parse_xml, pci_address, size_bytes, text_of, uuid_of
+from drivers.host.domain_memory import DEFAULT_HUGE_PAGE_KIB, cpu_set, memory_nodes, used_memory
+from drivers.host.unit_locations import UnitLocation, locate_units
+from drivers.host.xml_parser import number, parse_xml, pci_address, size_bytes, text_of, uuid_of
 
 VCPUS_MAX = 65536
 BYTES_PER_MIB = 2**20
@@ -21,7 +22,10 @@ BYTES_PER_GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk whose size counts as DISK_GB: a file, or a `volume` of a `pool`. `target` is "vda"."""
+    """A disk whose size counts as DISK_GB: the file `path`, or the `volume` of a `pool`.
+
+    `target` is the guest's name of it, such as vda.
+    """
 
     target: str
     path: str = ""
@@ -31,13 +35,13 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A domain as its XML has it.
+    """A domain as its XML describes it.
 
-    `pins` {vCPU: host CPUs that it may run on} of the vCPUs that are there and are pinned at all;
-    `emulator_pin` likewise. `memory_nodes` are the host's NUMA nodes that its memory must be on, if it must.
-    `mdevs` are uuids; `pci_devices` the addresses of <hostdev>, and of disks that are an NVMe device whole,
-    `interfaces` those of <interface>. `memory` says what of the memory must be on which nodes, and in what
-    pages.
+    `pins` {vCPU: host CPUs that it may run on} has the vCPUs that are present and pinned; `emulator_pin` is
+    the same for the emulator's threads. `memory_nodes` are the NUMA nodes of the host to which all memory is
+    bound, if it is. `mdevs` are uuids of mediated devices, `pci_devices` PCI addresses of <hostdev> and of
+    NVMe devices that are disks, `interfaces` PCI addresses of <interface>. `memory` is the part of the memory
+    that is bound to nodes or in huge pages.
     """
 
     uuid: str
@@ -54,10 +58,10 @@ class Domain:
     memory: tuple[UsedMemory, ...] = ()
 
 
-def parse_domain(text: str, what: str = "a domain", usual_page_kib: int = USUAL_KIB) -> Domain:
-    """`what` names the domain in errors; `usual_page_kib` is the size of large pages that have none.
+def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT_HUGE_PAGE_KIB) -> Domain:
+    """The domain in `text`. `what` names it in errors; `huge_page_kib` is the host's default huge page size.
 
-    Raises DriverDataError.
+    Raises DriverDataError where the XML is malformed or a value is out of range.
     """
     root = parse_xml(text, what, "domain")
     memory = root.find("memory")
@@ -72,23 +76,23 @@ def parse_domain(text: str, what: str = "a domain", usual_page_kib: int = USUAL_
         pins=_pins(root, vcpus, what),
         emulator_pin=cpu_set(root.find("cputune/emulatorpin"), what),
         disks=tuple(_disks(root)),
-        mdevs=_once(
-            uuid_of(each.get("uuid"), f"{what}: mediated device")
-            for each in root.findall("devices/hostdev[@type='mdev']/source/address")
+        mdevs=_unique(
+            uuid_of(address.get("uuid"), f"{what}: mediated device")
+            for address in root.findall("devices/hostdev[@type='mdev']/source/address")
         ),
-        pci_devices=_once(
+        pci_devices=_unique(
             address
             for path in ("devices/hostdev[@type='pci']", "devices/disk[@type='nvme']")
             for address in _addresses(root, path, what)
         ),
-        interfaces=_once(_addresses(root, "devices/interface[@type='hostdev']", what)),
+        interfaces=_unique(_addresses(root, "devices/interface[@type='hostdev']", what)),
         memory_nodes=memory_nodes(root, what),
-        memory=tuple(used_memory(root, what, usual_page_kib)),
+        memory=tuple(used_memory(root, what, huge_page_kib)),
     )
 
 
 def _vcpus(root: Element, what: str) -> frozenset[int]:
-    """The ids of the vCPUs that are there: which ones, <vcpus> says; else the first `current` ones."""
+    """The ids of the present vCPUs: those enabled in <vcpus>, else the first `current` ones of <vcpu>."""
     what = f"{what}: <vcpu>"
     element = root.find("vcpu")
     if element is None:
@@ -98,17 +102,17 @@ def _vcpus(root: Element, what: str) -> frozenset[int]:
     listed = root.findall("vcpus/vcpu")
     if listed:
         return frozenset(
-            number(each.get("id"), what, VCPUS_MAX) for each in listed if each.get("enabled") != "no"
+            number(vcpu.get("id"), what, VCPUS_MAX) for vcpu in listed if vcpu.get("enabled") != "no"
         )
     return frozenset(range(current))
 
 
 def _pins(root: Element, vcpus: frozenset[int], what: str) -> dict[int, frozenset[int]]:
-    """<vcpupin>, and for the others the cpuset of <vcpu>."""
+    """{vCPU: host CPUs} from <vcpupin>, and for vCPUs without one from the cpuset of <vcpu>."""
     pins: dict[int, frozenset[int]] = {}
-    all_of_them = cpu_set(root.find("vcpu"), what)
-    if all_of_them:
-        pins = dict.fromkeys(vcpus, all_of_them)
+    common_cpus = cpu_set(root.find("vcpu"), what)
+    if common_cpus:
+        pins = dict.fromkeys(vcpus, common_cpus)
     for element in root.findall("cputune/vcpupin"):
         vcpu = number(element.get("vcpu"), f"{what}: <vcpupin>", VCPUS_MAX)
         if vcpu in vcpus:
@@ -117,7 +121,7 @@ def _pins(root: Element, vcpus: frozenset[int], what: str) -> dict[int, frozense
 
 
 def _disks(root: Element) -> Iterable[Disk]:
-    """Disks of files and volumes that the domain writes to; removable and read-only media do not count."""
+    """Writable disks that are files or volumes; removable and read-only media do not count."""
     for disk in root.findall("devices/disk"):
         source, target = disk.find("source"), disk.find("target")
         if source is None or target is None or disk.get("device", "disk") != "disk":
@@ -131,27 +135,27 @@ def _disks(root: Element) -> Iterable[Disk]:
 
 
 def _addresses(root: Element, path: str, what: str) -> Iterable[str]:
-    """The host's side is in <source>; the <address> beside it is the guest's."""
-    return [pci_address(each, what) for each in root.findall(f"{path}/source/address")]
+    """The host's PCI addresses, which are in <source>; an <address> beside it is the guest's."""
+    return [pci_address(address, what) for address in root.findall(f"{path}/source/address")]
 
 
-def _once(values: Iterable[str]) -> tuple[str, ...]:
+def _unique(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
 def guest_of(domain: Domain, state: GuestState, disk_bytes: int, dedicated: frozenset[int]) -> Guest:
-    """The contract's guest. `dedicated` are the host's CPUs for dedicated use.
+    """The guest of a domain; `dedicated` are the host's CPUs for dedicated use.
 
-    A vCPU that may run on just one of those holds it (PCPU); every other vCPU is a VCPU. Devices are given as
-    units only: the amounts follow when the host describes providers for them.
+    A vCPU that may run on only one of those uses it (PCPU); every other vCPU is a VCPU. Devices are units
+    without amounts: `locate_units` adds the amounts from the providers that the host describes.
     """
-    held = {vcpu: min(cpus) for vcpu, cpus in domain.pins.items() if len(cpus) == 1 and cpus <= dedicated}
-    cpus = set(held.values())
+    pinned = {vcpu: min(cpus) for vcpu, cpus in domain.pins.items() if len(cpus) == 1 and cpus <= dedicated}
+    used_cpus = set(pinned.values())
     if len(domain.emulator_pin) == 1 and domain.emulator_pin <= dedicated:
-        cpus |= domain.emulator_pin
+        used_cpus |= domain.emulator_pin
     amounts = {
-        "VCPU": domain.vcpus - len(held),
-        "PCPU": len(cpus),
+        "VCPU": domain.vcpus - len(pinned),
+        "PCPU": len(used_cpus),
         "MEMORY_MB": domain.memory_mb,
         "DISK_GB": -(-disk_bytes // BYTES_PER_GIB),
     }
@@ -161,10 +165,19 @@ def guest_of(domain: Domain, state: GuestState, disk_bytes: int, dedicated: froz
         state=state,
         resources={name: amount for name, amount in amounts.items() if amount},
         units=(
-            *(UsedUnit("PCPU", str(cpu), "host") for cpu in sorted(cpus)),
+            *(UsedUnit("PCPU", str(cpu), "host") for cpu in sorted(used_cpus)),
             *(UsedUnit("VGPU", uuid, f"mdev:{uuid}") for uuid in domain.mdevs),
             *(UsedUnit("PCI_DEVICE", address, f"pci:{address}") for address in domain.pci_devices),
             *(UsedUnit("SRIOV_NET_VF", address, f"pci:{address}") for address in domain.interfaces),
         ),
         memory=domain.memory,
     )
+
+
+def starting_guest(
+    domain: Domain, disk_gb: int | None, dedicated: frozenset[int], locations: Mapping[str, UnitLocation]
+) -> Guest:
+    """The guest of a domain that is about to start; `disk_gb` None if the sizes of its disks are unknown."""
+    guest = guest_of(domain, GuestState.STARTING, (disk_gb or 0) * BYTES_PER_GIB, dedicated)
+    problem = "the sizes of its disks were not read yet" if disk_gb is None else None
+    return replace(locate_units(guest, locations), problem=problem)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import DriverDataError
-from drivers.libvirt.xml.parse import SIZE_MAX, number, parse_xml, pci_address, size_bytes, uuid_of
+from drivers.host.xml_parser import SIZE_MAX, number, parse_xml, pci_address, size_bytes, uuid_of
 
 BOMB = (
     '<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>'
@@ -29,10 +29,10 @@ def test_text_that_only_looks_like_a_document_type_is_text() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "this is no XML"),
-        ("<domain>", "this is no XML"),
-        ("<domain>\0</domain>", "this is no XML"),
-        ("<domain>\ud800</domain>", "this is no XML"),
+        ("", "this is not XML"),
+        ("<domain>", "this is not XML"),
+        ("<domain>\0</domain>", "this is not XML"),
+        ("<domain>\ud800</domain>", "this is not XML"),
         ("<pool/>", "<domain> was expected, not <pool>"),
         ("<domain>" + "x" * SIZE_MAX + "</domain>", f"more than {SIZE_MAX} characters"),
     ],
@@ -68,7 +68,7 @@ def test_sizes_in_libvirts_units(unit: str | None, text: str, size: int) -> None
 
 
 def test_an_unknown_unit_is_named() -> None:
-    with pytest.raises(DriverDataError, match="'parsec' is no unit of size"):
+    with pytest.raises(DriverDataError, match="'parsec' is not a unit of size"):
         size_bytes(Element("memory", unit="parsec"), "x")
 
 
@@ -89,13 +89,13 @@ def test_pci_addresses_come_in_hexadecimal_and_in_decimal() -> None:
     )
     with pytest.raises(DriverDataError, match="PCI slot: 32 is more than 31"):
         pci_address(Element("a", domain="0", bus="0", slot="0x20", function="0"), "x")
-    with pytest.raises(DriverDataError, match="PCI bus: '' is no number"):
+    with pytest.raises(DriverDataError, match="PCI bus: '' is not a number"):
         pci_address(Element("a", domain="0", slot="0", function="0"), "x")
 
 
 def test_uuids_are_parsed_not_copied() -> None:
     assert uuid_of("{A0000000-0000-4000-8000-000000000001}", "x") == "a0000000-0000-4000-8000-000000000001"
-    with pytest.raises(DriverDataError, match="is no uuid"):
+    with pytest.raises(DriverDataError, match="is not a uuid"):
         uuid_of("../../etc/passwd", "x")
 
 

@@ -1,6 +1,6 @@
-"""Reading libvirt's XML: its size is bounded, document types refused, every error is a DriverDataError. Pure.
+"""Parse libvirt's XML, with a bound on its size and without document types. Pure.
 
-Domain XML is written by users of the host, so nothing in it is trusted.
+Users of the host write domain XML, so the parser trusts nothing in it: every error is a DriverDataError.
 """
 
 import re
@@ -13,7 +13,7 @@ from agent.errors import DriverDataError
 
 SIZE_MAX = 2**20
 HOST_SIZE_MAX = 16 * 2**20
-"""Characters. Capabilities grow with the host: every CPU, and every machine type of every emulator."""
+"""Both in characters. Capabilities list every CPU of the host, and every machine type of every emulator."""
 
 _DECIMAL = re.compile(r"[0-9]{1,20}", re.ASCII)
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,8}", re.ASCII)
@@ -41,7 +41,7 @@ class _NoDocumentType(ElementTree.TreeBuilder):
 
 
 def parse_xml(text: str, what: str, root: str, size_max: int = SIZE_MAX) -> Element:
-    """The root element, which must be a `root`. Raises DriverDataError naming `what`."""
+    """The root element, whose tag must be `root`. Raises DriverDataError naming `what`."""
     if len(text) > size_max:
         raise DriverDataError(f"{what}: its XML has more than {size_max} characters")
     parser = ElementTree.XMLParser(target=_NoDocumentType())  # noqa: S314 - see _NoDocumentType and the limit
@@ -51,14 +51,14 @@ def parse_xml(text: str, what: str, root: str, size_max: int = SIZE_MAX) -> Elem
     except DriverDataError as error:
         raise DriverDataError(f"{what}: {error}") from error
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise DriverDataError(f"{what}: this is no XML: {error}") from error
+        raise DriverDataError(f"{what}: this is not XML: {error}") from error
     if not isinstance(element, Element) or element.tag != root:
         raise DriverDataError(f"{what}: <{root}> was expected, not <{str(element.tag)[:40]}>")
     return element
 
 
 def text_of(element: Element, path: str, what: str) -> str:
-    """The text at `path`, stripped. Raises DriverDataError where there is none."""
+    """The text at `path`, stripped. Raises DriverDataError where it is missing or empty."""
     text = (element.findtext(path) or "").strip()
     if not text:
         raise DriverDataError(f"{what}: <{path}> is missing or empty")
@@ -66,39 +66,46 @@ def text_of(element: Element, path: str, what: str) -> str:
 
 
 def number(text: str | None, what: str, maximum: int = 2**31 - 1) -> int:
-    """A decimal or 0x number between 0 and `maximum`. Raises DriverDataError."""
+    """A decimal or hexadecimal (0x) number from 0 to `maximum`. Raises DriverDataError naming `what`."""
     text = (text or "").strip()
     if _DECIMAL.fullmatch(text):
         value = int(text)
     elif _HEXADECIMAL.fullmatch(text):
         value = int(text, 16)
     else:
-        raise DriverDataError(f"{what}: {text[:40]!r} is no number")
+        raise DriverDataError(f"{what}: {text[:40]!r} is not a number")
     if value > maximum:
         raise DriverDataError(f"{what}: {value} is more than {maximum}")
     return value
 
 
 def size_bytes(element: Element, what: str, default_unit: str = "KiB") -> int:
-    """The size that an element with a `unit` attribute gives. Raises DriverDataError."""
+    """The size in an element with a `unit` attribute, in bytes. Raises DriverDataError naming `what`."""
     unit = element.get("unit", default_unit)
     if unit not in _BYTES:
-        raise DriverDataError(f"{what}: {unit[:40]!r} is no unit of size")
+        raise DriverDataError(f"{what}: {unit[:40]!r} is not a unit of size")
     return number(element.text, what, 2**64) * _BYTES[unit]
 
 
 def uuid_of(text: str | None, what: str) -> str:
-    """The uuid in its usual spelling. Raises DriverDataError."""
+    """The uuid with dashes and in lower case. Raises DriverDataError naming `what`."""
     try:
         return str(uuid.UUID((text or "").strip()))
     except ValueError as error:
-        raise DriverDataError(f"{what}: {(text or '')[:50]!r} is no uuid") from error
+        raise DriverDataError(f"{what}: {(text or '')[:50]!r} is not a uuid") from error
 
 
 def pci_address(address: Element, what: str) -> str:
-    """ "0000:41:10.2" from an <address domain= bus= slot= function=/>. Raises DriverDataError."""
+    """ "0000:41:10.2" from <address domain= bus= slot= function=/>. Raises DriverDataError naming `what`."""
     parts = {
         name: number(address.get(name, "0" if name == "domain" else None), f"{what}: PCI {name}", maximum)
         for name, maximum in (("domain", 0xFFFFFFFF), ("bus", 0xFF), ("slot", 0x1F), ("function", 7))
     }
     return "{domain:04x}:{bus:02x}:{slot:02x}.{function:x}".format(**parts)
+
+
+def size_bytes_of_page(page: Element, what: str) -> int:
+    """The size of one page of <pages unit='KiB' size='2048'>, whose text is the number of pages."""
+    size = Element("size", unit=page.get("unit", "KiB"))
+    size.text = page.get("size")
+    return size_bytes(size, f"{what}: page size")

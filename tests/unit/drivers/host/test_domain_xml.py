@@ -10,8 +10,8 @@ from kits.libvirt_node import DATA, domain, domain_uuid
 
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
+from drivers.host.domain_xml import Disk, Domain, guest_of, parse_domain
 from drivers.libvirt.io.sysfs import usual_page_kib
-from drivers.libvirt.xml.domains import Disk, Domain, guest_of, parse_domain
 
 DEDICATED = frozenset({4, 5, 6, 7})
 
@@ -137,22 +137,22 @@ def test_a_pool_of_virtual_functions_has_an_address_in_the_live_xml_only() -> No
     ("text", "message"),
     [
         ("<domain/>", "vm1: <memory> is missing"),
-        ("<domain><memory>1</memory></domain>", "vm1: <uuid>: '' is no uuid"),
+        ("<domain><memory>1</memory></domain>", "vm1: <uuid>: '' is not a uuid"),
         (
             f"<domain><memory>1</memory><uuid>{domain_uuid(1)}</uuid></domain>",
             "vm1: <name> is missing or empty",
         ),
-        (domain(1).replace(">512<", ">lots<"), "vm1: <memory>: 'lots' is no number"),
-        (domain(1).replace("'MiB'", "'furlong'"), "vm1: <memory>: 'furlong' is no unit"),
+        (domain(1).replace(">512<", ">lots<"), "vm1: <memory>: 'lots' is not a number"),
+        (domain(1).replace("'MiB'", "'furlong'"), "vm1: <memory>: 'furlong' is not a unit"),
         (domain(1, vcpus=99999999), "vm1: <vcpu>: 99999999 is more than 65536"),
         (domain(1, inside=pinned((0, "x"))), "vm1: <vcpupin>: 'x' is neither"),
         (
             domain(1, devices="<hostdev type='mdev'><source><address uuid='x'/></source></hostdev>"),
-            "vm1: mediated device: 'x' is no uuid",
+            "vm1: mediated device: 'x' is not a uuid",
         ),
         (
             domain(1, devices="<hostdev type='pci'><source><address bus='1'/></source></hostdev>"),
-            "vm1: PCI slot: '' is no number",
+            "vm1: PCI slot: '' is not a number",
         ),
     ],
 )
@@ -286,7 +286,7 @@ def test_large_pages_are_of_some_node_wherever_they_may_be() -> None:
     assert with_memory(pages) == (UsedMemory(None, 512, 1048576),)
     assert with_memory(HUGE.format("")) == (UsedMemory(None, 512, 2048),)
     usual = domain(1).replace("</domain>", HUGE.format("") + "</domain>")
-    assert parse_domain(usual, usual_page_kib=65536).memory == (UsedMemory(None, 512, 65536),)
+    assert parse_domain(usual, huge_page_kib=65536).memory == (UsedMemory(None, 512, 65536),)
     assert with_memory(STRICT.format(1), HUGE.format("")) == (UsedMemory(1, 512, 2048, 0),)
     second = HUGE.format("<page size='2' unit='MiB' nodeset='1'/>")
     assert with_memory(TWO_CELLS, second) == (UsedMemory(None, 2048, 2048),)
