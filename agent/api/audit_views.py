@@ -22,7 +22,7 @@ def audit_view(report: AuditReport) -> Json:
 def finding_view(finding: Finding, *, healed: bool = False, failed: str | None = None) -> Json:
     """`repair` in lines for people."""
     return {
-        "kind": finding.kind.value,
+        "kind": finding.kind,
         "subject": finding.subject,
         "reason": finding.reason,
         "evidence": dict(finding.evidence),

@@ -1,1 +1,1 @@
-"""The audit: the three truths, judged (pure), and the run."""
+"""The audit: compares the guests, the claims and Placement, and repairs the differences."""

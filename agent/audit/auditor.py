@@ -1,37 +1,21 @@
-"""The audit's runner: gathers the three truths, has each suspect judged alone, and executes repairs.
-
-Placement is asked for the tree and for who holds what on each of its providers; of a suspect, what it holds
-in all, while nothing else happens to it. No request is made under the tracker's lock. What counts was seen in
-two looks, with the consumer's generation unchanged in between.
-"""
+"""Runs the audit: reads the host twice, reports the findings of both readings, and repairs them."""
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from agent import log
-from agent.audit.finding import (
-    Deliver,
-    DropClaim,
-    EndMove,
-    Finding,
-    Holding,
-    Repair,
-    TakeClaim,
-    WriteAllocations,
-)
-from agent.audit.judge import Truths, judge, moving, on_devices, on_providers, suspects
-from agent.audit.judge_moves import judge_move, suspect_moves
-from agent.claims.claim import ClaimStep
-from agent.claims.fit import ProviderIndex
+from agent.audit.finding import Finding
+from agent.audit.findings import judge_host
+from agent.audit.observation import Observation
+from agent.audit.reader import AuditReader
+from agent.audit.repairer import Repairer
+from agent.audit.suspects import suspect_moves, suspects
 from agent.driver import Guest
-from agent.errors import ClaimConflict, PlacementConflict, PlacementError, Refused
-from agent.moves.states import Move
-from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.shapes import Held
+from agent.errors import PlacementError, Refused
+from agent.placement.client import PlacementClient
 from agent.tracker.tracker import ResourceTracker
-from agent.tracker.withdraw import withdraw
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
@@ -39,12 +23,12 @@ LOG = log.get(__name__)
 Key = tuple[Any, ...]
 
 IN_TURN = 4
-"""How many of those with nothing conspicuous an audit on its schedule reads in full."""
+"""How many inconspicuous consumers each scheduled audit reads in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What was found, what of it was healed, and why a repair failed, {index in `findings`: sentence}."""
+    """The findings, the indexes of those that were repaired, and {index: why its repair failed}."""
 
     findings: tuple[Finding, ...] = ()
     healed: frozenset[int] = frozenset()
@@ -52,7 +36,7 @@ class AuditReport:
 
 
 class Auditor:
-    """`guests` asks the driver; `devices` tells {provider uuid: device}; `known` is the tree as last read."""
+    """Audits one host. Any thread may call; one audit runs at a time. The parameters are `AuditReader`'s."""
 
     def __init__(
         self,
@@ -61,139 +45,79 @@ class Auditor:
         root: str,
         guests: Callable[[], tuple[Guest, ...]],
         devices: Callable[[], Mapping[str, str]],
-        known: Callable[[], ProviderTree | None] = lambda: None,
+        known_tree: Callable[[], ProviderTree | None] = lambda: None,
     ) -> None:
-        self._tracker = tracker
-        self._register = tracker.register
-        self._client = client
-        self._root = root
-        self._guests = guests
-        self._devices = devices
-        self._known = known
+        self._reader = AuditReader(tracker, client, root, guests, devices, known_tree)
+        self._repairer = Repairer(tracker, client, self._reader)
         self._lock = threading.Lock()
-        self._seen: dict[Key, Finding] = {}
-        self._told: frozenset[Key] = frozenset()
-        self._round = ""
+        self._previous: dict[Key, Finding] = {}
+        self._logged: frozenset[Key] = frozenset()
+        self._last_in_turn = ""
         self.last = AuditReport()
 
-    def audit(self, *, heal_own: bool = False, heal_all: bool = False, looks: int = 2) -> AuditReport:
-        """What is found in two looks running; `looks` 1 counts the last one of the last audit.
+    def audit(self, *, heal_own: bool = False, heal_all: bool = False, readings: int = 2) -> AuditReport:
+        """Report what two consecutive readings agree on, and repair the agent's own findings, or all.
 
-        Raises DriverError, PlacementError, StateError: then nothing more is healed.
+        With `readings` 1, the first of the two is that of the audit before.
+        Raises DriverError, PlacementError, StateError: then nothing more is repaired.
         """
         with self._lock:
             confirmed: dict[Key, Finding] = {}
-            truths = None
-            for number in range(looks):
-                truths, found = self._look(everybody=number == 0 and looks > 1)
-                confirmed = {key: each for key, each in found.items() if key in self._seen}
-                self._seen = found
-            self._tell(confirmed)
+            observation = None
+            for number in range(readings):
+                observation, findings = self._read(in_full=number == 0 and readings > 1)
+                confirmed = {key: finding for key, finding in findings.items() if key in self._previous}
+                self._previous = findings
+            self._log_new(confirmed)
             report = AuditReport(tuple(confirmed.values()))
-            if truths is not None and (heal_own or heal_all):
-                report = self._heal(truths, report, heal_all)
+            if observation is not None and (heal_own or heal_all):
+                report = self._heal(observation, report, heal_all)
             self.last = report
             return report
 
-    # Looking
+    def _read(self, *, in_full: bool) -> tuple[Observation, dict[Key, Finding]]:
+        observation = self._reader.observe()
+        to_judge = suspects(observation) | self._in_turn(observation, in_full)
+        judged = [self._reader.judge_consumer(observation, consumer) for consumer in sorted(to_judge)]
+        about_moves = [self._reader.judge_move(observation, move) for move in suspect_moves(observation)]
+        guests = self._reader.guests_now()
+        about_consumers = [
+            finding
+            for finding in judged
+            if finding is not None and (finding.subject in guests) == (finding.subject in observation.guests)
+        ]
+        findings = (*about_consumers, *about_moves, *judge_host(observation))
+        return observation, {_key(finding): finding for finding in findings if finding is not None}
 
-    def _look(self, *, everybody: bool) -> tuple[Truths, dict[Key, Finding]]:
-        before = self._guests()
-        tree = self._client.read_tree(self._root, self._known())
-        held = {each.uuid: self._client.provider_allocations(each.uuid).consumers for each in tree}
-        truths = self._truths(before, tree, held)
-        closer = suspects(truths) | self._in_turn(truths, everybody)
-        judged = [self._judged(truths, consumer) for consumer in sorted(closer)]
-        found = [each for each in judged if each is not None]
-        stuck = [self._judged_move(truths, move) for move in suspect_moves(truths)]
-        after = {guest.uuid for guest in self._guests()}
-        steady = [each for each in found if (each.subject in after) == (each.subject in truths.guests)]
-        everything = (*steady, *stuck, *on_providers(truths), *on_devices(truths))
-        return truths, {_key(each): each for each in everything if each is not None}
+    def _in_turn(self, observation: Observation, in_full: bool) -> frozenset[str]:
+        """The inconspicuous consumers to read: all, or those of the last findings and IN_TURN more, in turn.
 
-    def _in_turn(self, truths: Truths, everybody: bool) -> frozenset[str]:
-        """Who looks right here and may hold something elsewhere, too: those found so, and some more in turn.
-
-        What a consumer holds in all is one request for each, so on its schedule the audit goes round.
+        They may hold something on another host, too, and to see that costs a request for each.
         """
-        here = sorted({consumer for held in truths.held.values() for consumer in held} - moving(truths))
-        if everybody:
-            return frozenset(here)
-        found = {finding.subject for finding in self._seen.values()}.intersection(here)
-        later = [consumer for consumer in here if consumer > self._round]
-        turn = (later or here)[:IN_TURN]
-        self._round = turn[-1] if turn else ""
-        return frozenset({*turn, *found})
+        consumers = sorted(observation.consumers - observation.consumers_in_moves)
+        if in_full:
+            return frozenset(consumers)
+        with_finding = {finding.subject for finding in self._previous.values()}.intersection(consumers)
+        later = [consumer for consumer in consumers if consumer > self._last_in_turn]
+        turn = (later or consumers)[:IN_TURN]
+        self._last_in_turn = turn[-1] if turn else ""
+        return frozenset({*turn, *with_finding})
 
-    def _truths(
-        self,
-        guests: tuple[Guest, ...],
-        tree: ProviderTree,
-        held: Held,
-    ) -> Truths:
-        with self._register.lock:
-            ledger = self._register.ledger
-            shared = [each for each in ledger.host.tree if not ledger.host.is_own(each.uuid)]
-            claims, moves = dict(ledger.claims), tuple(self._register.moves.values())
-            offered = ledger.offered
-        whole = ProviderTree([*tree, *(each for each in shared if each.uuid not in tree)])
-        return Truths(
-            ProviderIndex.of(whole, self._root),
-            {guest.uuid: guest for guest in guests},
-            claims,
-            moves,
-            held,
-            {device: uuid for uuid, device in self._devices().items()},
-            offered,
-        )
-
-    def _judged(self, truths: Truths, consumer: str) -> Finding | None:
-        try:
-            with self._tracker.alone(consumer):
-                return self._judge(truths, consumer)
-        except ClaimConflict:
-            return None  # an operation on it is under way
-
-    def _judged_move(self, truths: Truths, move: Move) -> Finding | None:
-        first, second = sorted((move.instance, move.migration))
-        try:
-            with self._tracker.alone(first), self._tracker.alone(second):
-                present = self._tracker.moves().get(move.migration)
-                if present is None or present.instance != move.instance:
-                    return None
-                instance, migration = (
-                    Holding(**asdict(self._client.allocations_of(each)))
-                    for each in (move.instance, move.migration)
-                )
-                return judge_move(truths, present, instance, migration)
-        except ClaimConflict:
-            return None  # an operation on it is under way
-
-    def _judge(self, truths: Truths, consumer: str) -> Finding | None:
-        """The caller has the consumer alone."""
-        with self._register.lock:
-            claims, moves = dict(self._register.ledger.claims), tuple(self._register.moves.values())
-        held = self._client.allocations_of(consumer)
-        return judge(replace(truths, claims=claims, moves=moves), consumer, Holding(**asdict(held)))
-
-    def _tell(self, confirmed: Mapping[Key, Finding]) -> None:
-        for key in confirmed.keys() - self._told:
+    def _log_new(self, confirmed: Mapping[Key, Finding]) -> None:
+        for key in confirmed.keys() - self._logged:
             finding = confirmed[key]
-            told = {"event": "finding", "subject": finding.subject}
-            LOG.warning("Audit: %s: %s", finding.kind, finding.reason, fields=told)
-        self._told = frozenset(confirmed)
+            fields = {"event": "finding", "subject": finding.subject}
+            LOG.warning("Audit: %s: %s", finding.kind, finding.reason, fields=fields)
+        self._logged = frozenset(confirmed)
 
-    # Healing
-
-    def _heal(self, truths: Truths, report: AuditReport, heal_all: bool) -> AuditReport:
+    def _heal(self, observation: Observation, report: AuditReport, heal_all: bool) -> AuditReport:
         healed: set[int] = set()
         failed: dict[int, str] = {}
         for index, finding in enumerate(report.findings):
             if not finding.repair or not (finding.own or heal_all):
                 continue
             try:
-                for step in finding.repair:
-                    self._do(truths, finding, step)
+                self._repairer.repair(observation, finding)
             except (PlacementError, Refused) as error:
                 failed[index] = error.message
                 LOG.error(
@@ -204,7 +128,7 @@ class Auditor:
                 )
                 continue
             healed.add(index)
-            self._seen.pop(_key(finding), None)
+            self._previous.pop(_key(finding), None)
             LOG.info(
                 "Audit: healed: %s: %s",
                 finding.kind,
@@ -213,50 +137,9 @@ class Auditor:
             )
         return AuditReport(report.findings, frozenset(healed), failed)
 
-    def _do(self, truths: Truths, finding: Finding, step: Repair) -> None:
-        """Raises PlacementError, Refused, StateError."""
-        match step:
-            case WriteAllocations(write):
-                with self._tracker.alone(finding.subject):
-                    self._check_unchanged(truths, finding)
-                    self._client.write_allocations(ConsumerAllocations(**asdict(write)))
-                    with self._register.lock:
-                        if write.consumer not in self._register.ledger.claims:
-                            self._register.ledger.set_other(write.consumer, write.allocations)
-            case DropClaim(consumer):
-                with self._tracker.alone(consumer):
-                    self._check_unchanged(truths, finding)
-                    self._register.move_durably(ClaimStep.RELEASE, consumer, detail="audit: leaked claim")
-                    with self._register.lock:
-                        claim = self._register.ledger.claims[consumer]
-                    withdraw(self._register, self._client, claim)
-                    self._register.move_durably(ClaimStep.GONE, consumer)
-            case TakeClaim(request):
-                self._tracker.claim(request)
-            case EndMove(migration):
-                present = self._tracker.moves().get(migration)
-                if present is None or self._judged_move(truths, present) != finding:
-                    raise _changed(finding)
-                self._tracker.mover.confirm(migration)
-            case Deliver(consumer):
-                self._tracker.deliver()
-                if self._judged(truths, consumer) is not None:
-                    raise PlacementConflict(
-                        f"What is open for {consumer} is not done yet; it is tried again."
-                    )
-
-    def _check_unchanged(self, truths: Truths, finding: Finding) -> None:
-        now = self._judge(truths, finding.subject)
-        there = finding.subject in {guest.uuid for guest in self._guests()}
-        if now != finding or there != (finding.subject in truths.guests):
-            raise _changed(finding)
-
-
-def _changed(finding: Finding) -> PlacementConflict:
-    return PlacementConflict(f"{finding.subject} has changed since it was looked at; look again.")
-
 
 def _key(finding: Finding) -> Key:
+    """What makes findings of two readings the same one."""
     return (
         finding.kind,
         finding.subject,

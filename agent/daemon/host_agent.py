@@ -138,7 +138,7 @@ class HostAgent:
         if self.condition.state is not HostState.READY or self._spares_placement():
             return
         try:
-            report = self._auditor.audit(heal_own=self.settings.audit_heal_own, looks=1)
+            report = self._auditor.audit(heal_own=self.settings.audit_heal_own, readings=1)
         except (DriverError, PlacementError, StateError) as error:
             LOG.warning("The audit came to no end: %s", error.message)
             self._observer.audit_failed()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily
 
-from agent.audit.finding import FindingKind
+from agent.audit.findings import KIND_NAMES
 from agent.claims.claim import ClaimState
 from agent.driver import GuestState
 from agent.status.condition import HostState
@@ -20,7 +20,7 @@ def gauges(seen: Overview) -> Iterator[GaugeMetricFamily]:
     yield from _agent(seen)
     yield from _inventory(seen)
     yield from _instances(seen)
-    yield _one_hot("audit_findings", "What the last audit found.", "kind", FindingKind, _kinds(seen))
+    yield _one_hot("audit_findings", "What the last audit found.", "kind", KIND_NAMES, _kinds(seen))
     yield _gauge(
         "reshape_pending", "1 while a reshape that is due is not done.", seen.reshape_pending is not None
     )
@@ -106,7 +106,7 @@ def _instances(seen: Overview) -> Iterator[GaugeMetricFamily]:
 
 
 def _kinds(seen: Overview) -> Mapping[str, int]:
-    return Counter(finding.kind.value for finding in seen.findings)
+    return Counter(finding.kind for finding in seen.findings)
 
 
 def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:

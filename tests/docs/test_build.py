@@ -14,6 +14,7 @@ import pytest
 from kits.paths import CHECKOUT
 
 import agent
+from agent.audit.findings import FINDING_KINDS
 from agent.driver import ENTRY_POINT_GROUP
 from agent.errors import PlimsollError
 
@@ -43,10 +44,16 @@ def test_every_error_code_has_an_entry_and_every_entry_is_one() -> None:
     assert sorted(codes) == sorted(line.removeprefix("### ") for line in lines if line.startswith("### "))
 
 
-def test_the_page_of_the_options_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_generated_file_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
-    page = importlib.import_module("build").configuration_page()
-    assert page == (DOCS / "configuration.md").read_text("utf-8"), "run `./dev docs`"
+    for path, content in importlib.import_module("build").generated_files().items():
+        assert content == path.read_text("utf-8"), f"{path.name}: run `python docs/build.py --pages`"
+
+
+def test_the_page_of_the_audit_has_a_row_of_each_finding() -> None:
+    page = (DOCS / "audit.md").read_text("utf-8")
+    for kind in FINDING_KINDS:
+        assert page.count(f"\n| {kind.name} |") == len(kind.rows)
 
 
 @pytest.mark.slow

@@ -8,12 +8,13 @@ from kits.cli_process import plimsoll
 from kits.placements import usual_placement
 
 from agent.api.operations import Operations
-from agent.audit.finding import DropClaim, Finding, FindingKind
+from agent.audit.finding import Finding
+from agent.audit.repair import DropClaim
 from agent.errors import ExitCode
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 LEAKED = Finding(
-    FindingKind.LEAKED_CLAIM,
+    "leaked claim",
     CONSUMER,
     "It is gone.",
     {"placement": {}},

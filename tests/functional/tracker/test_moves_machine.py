@@ -23,7 +23,6 @@ from kits.moves import PROVIDERS, Agent, World, asks
 from kits.placements import OpenStack, Placement
 from kits.tracker import Crash, fast_directory, uuid_of
 
-from agent.audit.finding import FindingKind
 from agent.claims.claim import Claim, ClaimState
 from agent.errors import (
     ClaimConflict,
@@ -134,7 +133,7 @@ class Moves(RuleBasedStateMachine):
         """An operator does: one of the two sides may be gone, and the sum of the two disks be left."""
         for agent in self.world.agents:
             for finding in agent.auditor.audit(heal_all=True).findings:
-                theirs = finding.kind is FindingKind.AMOUNTS_DIFFER and finding.subject in self.theirs
+                theirs = finding.kind == "amounts differ" and finding.subject in self.theirs
                 assert finding.own or theirs, finding
 
     def heal(self) -> None:
@@ -291,7 +290,7 @@ class Moves(RuleBasedStateMachine):
             self.meddled = True
             tracker = other.tracker
             deeds: dict[str, Callable[[], object]] = {
-                "audit": partial(self.audited, by, heal_own=True, looks=1),
+                "audit": partial(self.audited, by, heal_own=True, readings=1),
                 "look": other.look,
                 "confirm": partial(tracker.mover.confirm, migration),
                 "revert": partial(tracker.mover.revert, migration),
@@ -315,11 +314,12 @@ class Moves(RuleBasedStateMachine):
 
         agent.tap.before = agent.tap.after = interrupt
 
-    @rule(side=sides, heal=st.sampled_from(["nothing", "own", "all"]), looks=st.integers(1, 2))
-    def audit(self, side: str, heal: str, looks: int) -> None:
+    @rule(side=sides, heal=st.sampled_from(["nothing", "own", "all"]), readings=st.integers(1, 2))
+    def audit(self, side: str, heal: str, readings: int) -> None:
         agent = self.at(side)
         before = self.world.state()
-        run = partial(self.audited, side, heal_own=heal != "nothing", heal_all=heal == "all", looks=looks)
+        heals = {"heal_own": heal != "nothing", "heal_all": heal == "all"}
+        run = partial(self.audited, side, **heals, readings=readings)
         done = self.ask(agent, run)
         if done and heal == "nothing" and not self.meddled:
             assert self.world.state() == before

@@ -1,0 +1,58 @@
+"""An allocation whose amounts are not those of the claim."""
+
+from dataclasses import replace
+
+from agent.audit.cases import ConsumerCase
+from agent.audit.finding import Finding, FindingKind, TableRow
+from agent.audit.repair import WriteAllocations
+from agent.claims.claim import Claim
+from agent.placement.client import ConsumerAllocations
+
+
+class AmountsDiffer(FindingKind):
+    """The claimed providers, with other amounts; or no allocation while the guest is here."""
+
+    name = "amounts differ"
+    rows = (
+        TableRow(
+            "Placement has other amounts than the claim, on a shared provider for example, or no allocation "
+            "while the guest is here.",
+            "The amounts of the claim are written again.",
+            "no",
+        ),
+    )
+
+    def judge_consumer(self, case: ConsumerCase) -> Finding | None:
+        """Other amounts on the same providers, or none at all."""
+        if case.claim is None:
+            return None
+        if not case.placed.allocations:
+            return self._without_allocation(case, case.claim) if case.guest is not None else None
+        allocations = case.claimed_otherwise
+        if allocations is None or case.is_on_other_providers:
+            return None
+        return Finding(
+            self.name,
+            case.consumer,
+            f"The allocation of {case.consumer} in Placement has other amounts than its claim.",
+            case.evidence,
+            repair=(WriteAllocations(replace(case.placed, allocations=allocations)),),
+        )
+
+    def _without_allocation(self, case: ConsumerCase, claim: Claim) -> Finding:
+        request = claim.request
+        write = ConsumerAllocations(
+            case.consumer,
+            claim.allocations,
+            None,
+            request.project_id,
+            request.user_id,
+            request.consumer_type,
+        )
+        return Finding(
+            self.name,
+            case.consumer,
+            f"{case.consumer} has a guest and a claim on this host, but no allocation in Placement.",
+            case.evidence,
+            repair=(WriteAllocations(write),),
+        )

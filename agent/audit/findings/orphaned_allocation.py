@@ -1,0 +1,34 @@
+"""An allocation that belongs to no guest, claim or move of this host."""
+
+from dataclasses import replace
+
+from agent.audit.cases import ConsumerCase
+from agent.audit.finding import Finding, FindingKind, TableRow
+from agent.audit.repair import WriteAllocations
+
+
+class OrphanedAllocation(FindingKind):
+    """A consumer that only Placement knows. An instance that is about to start looks the same."""
+
+    name = "orphaned allocation"
+    rows = (
+        TableRow(
+            "A consumer without guest and claim has an allocation here. An instance that is about to start "
+            "looks the same.",
+            "Its allocation on this host is deleted.",
+            "no",
+        ),
+    )
+
+    def judge_consumer(self, case: ConsumerCase) -> Finding | None:
+        """A consumer with an allocation here alone, which is no migration."""
+        if case.claim is not None or case.guest is not None or case.is_migration:
+            return None
+        return Finding(
+            self.name,
+            case.consumer,
+            f"{case.consumer} has an allocation on this host, but neither a guest nor a claim here. An "
+            "instance that is about to start looks the same.",
+            case.evidence,
+            repair=(WriteAllocations(replace(case.placed, allocations=case.remainder)),),
+        )

@@ -1,0 +1,100 @@
+"""Reads what the audit compares, and judges one consumer or one move while nothing else changes it.
+
+No request is made under the tracker's lock.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from agent.audit.cases import ConsumerCase, MoveCase
+from agent.audit.finding import Finding
+from agent.audit.findings import judge_consumer, judge_move
+from agent.audit.observation import Observation
+from agent.claims.fit import ProviderIndex
+from agent.driver import Guest
+from agent.errors import ClaimConflict
+from agent.moves.states import Move
+from agent.placement.client import PlacementClient
+from agent.tracker.tracker import ResourceTracker
+from agent.tree import ProviderTree
+
+
+class AuditReader:
+    """Reads the driver, the agent's claims and moves, and Placement.
+
+    `root` is the uuid of the host's root provider. `guests` asks the driver. `devices` returns {provider
+    uuid: device}. `known_tree` returns the tree as it was read last, which makes reading it again cheaper.
+    """
+
+    def __init__(
+        self,
+        tracker: ResourceTracker,
+        client: PlacementClient,
+        root: str,
+        guests: Callable[[], tuple[Guest, ...]],
+        devices: Callable[[], Mapping[str, str]],
+        known_tree: Callable[[], ProviderTree | None],
+    ) -> None:
+        self._tracker = tracker
+        self._register = tracker.register
+        self._client = client
+        self._root = root
+        self._guests = guests
+        self._devices = devices
+        self._known_tree = known_tree
+
+    def observe(self) -> Observation:
+        """Read the host once. Raises DriverError, PlacementError."""
+        guests = self._guests()
+        tree = self._client.read_tree(self._root, self._known_tree())
+        holders = {
+            provider.uuid: self._client.provider_allocations(provider.uuid).consumers for provider in tree
+        }
+        with self._register.lock:
+            ledger = self._register.ledger
+            shared = [provider for provider in ledger.host.tree if not ledger.host.is_own(provider.uuid)]
+            claims, moves = dict(ledger.claims), tuple(self._register.moves.values())
+            offered = ledger.offered
+        with_shared = ProviderTree([*tree, *(provider for provider in shared if provider.uuid not in tree)])
+        return Observation(
+            host=ProviderIndex.of(with_shared, self._root),
+            guests={guest.uuid: guest for guest in guests},
+            claims=claims,
+            moves=moves,
+            holders=holders,
+            devices={device: uuid for uuid, device in self._devices().items()},
+            offered=offered,
+        )
+
+    def guests_now(self) -> frozenset[str]:
+        """The uuids of the guests that the driver has now. Raises DriverError."""
+        return frozenset(guest.uuid for guest in self._guests())
+
+    def judge_consumer(self, observation: Observation, consumer: str) -> Finding | None:
+        """Judge the consumer; None also while an operation on it is under way. Raises PlacementError."""
+        try:
+            with self._tracker.alone(consumer):
+                return self.judge_consumer_alone(observation, consumer)
+        except ClaimConflict:
+            return None
+
+    def judge_consumer_alone(self, observation: Observation, consumer: str) -> Finding | None:
+        """The same for a caller that has the consumer's turn. Raises PlacementError."""
+        with self._register.lock:
+            claims, moves = dict(self._register.ledger.claims), tuple(self._register.moves.values())
+        placed = self._client.allocations_of(consumer)
+        return judge_consumer(ConsumerCase.of(replace(observation, claims=claims, moves=moves), placed))
+
+    def judge_move(self, observation: Observation, move: Move) -> Finding | None:
+        """Judge the move; None also while an operation on it is under way. Raises PlacementError."""
+        first, second = sorted((move.instance, move.migration))
+        try:
+            with self._tracker.alone(first), self._tracker.alone(second):
+                present = self._tracker.moves().get(move.migration)
+                if present is None or present.instance != move.instance:
+                    return None
+                instance = self._client.allocations_of(move.instance)
+                migration = self._client.allocations_of(move.migration)
+                return judge_move(MoveCase(observation, present, instance, migration))
+        except ClaimConflict:
+            return None

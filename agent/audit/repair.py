@@ -1,0 +1,67 @@
+"""The steps that a repair is made of. Each is a value; `str` describes it to the operator. Pure."""
+
+from dataclasses import dataclass
+
+from agent.claims.request import ClaimRequest
+from agent.placement.client import ConsumerAllocations
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAllocations:
+    """Replace the consumer's allocations in Placement, which refuses if the generation has changed."""
+
+    write: ConsumerAllocations
+
+    def __str__(self) -> str:
+        generation = self.write.generation
+        guard = "if it has none" if generation is None else f"if its generation is still {generation}"
+        if not self.write.allocations:
+            return f"delete the allocations of {self.write.consumer} ({guard})"
+        allocations = "; ".join(
+            f"{uuid}: {', '.join(f'{name}={amount}' for name, amount in sorted(amounts.items()))}"
+            for uuid, amounts in sorted(self.write.allocations.items())
+        )
+        return f"write the allocations of {self.write.consumer} ({guard}): {allocations}"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeClaim:
+    """Record a claim for the guest, of what its allocation holds."""
+
+    request: ClaimRequest
+
+    def __str__(self) -> str:
+        return f"record a claim for the allocation of {self.request.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class DropClaim:
+    """Release the consumer's claim."""
+
+    consumer: str
+
+    def __str__(self) -> str:
+        return f"release the claim of {self.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Finish or undo the consumer's pending operation, as the agent does by itself."""
+
+    consumer: str
+
+    def __str__(self) -> str:
+        return f"finish or undo the pending operation of {self.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class EndMove:
+    """Confirm the move."""
+
+    migration: str
+
+    def __str__(self) -> str:
+        return f"confirm the migration {self.migration}"
+
+
+Repair = WriteAllocations | TakeClaim | DropClaim | Deliver | EndMove

@@ -1,0 +1,88 @@
+"""Executes the repair of a finding.
+
+Each write is guarded by the consumer's generation in Placement, and the finding is judged again right before.
+"""
+
+from agent.audit.finding import Finding
+from agent.audit.observation import Observation
+from agent.audit.reader import AuditReader
+from agent.audit.repair import Deliver, DropClaim, EndMove, Repair, TakeClaim, WriteAllocations
+from agent.claims.claim import ClaimStep
+from agent.errors import PlacementConflict
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.tracker.tracker import ResourceTracker
+from agent.tracker.withdraw import withdraw
+
+
+class Repairer:
+    """Repairs findings, one at a time; the caller has the audit's lock."""
+
+    def __init__(self, tracker: ResourceTracker, client: PlacementClient, reader: AuditReader) -> None:
+        self._tracker = tracker
+        self._register = tracker.register
+        self._client = client
+        self._reader = reader
+
+    def repair(self, observation: Observation, finding: Finding) -> None:
+        """Execute every step of the finding's repair, in order.
+
+        Raises PlacementConflict where the finding has changed; PlacementError, Refused, StateError.
+        """
+        for step in finding.repair:
+            self._execute(observation, finding, step)
+
+    def _execute(self, observation: Observation, finding: Finding, step: Repair) -> None:
+        match step:
+            case WriteAllocations(write):
+                self._write(observation, finding, write)
+            case DropClaim(consumer):
+                self._drop_claim(observation, finding, consumer)
+            case TakeClaim(request):
+                self._tracker.claim(request)
+            case EndMove(migration):
+                self._end_move(observation, finding, migration)
+            case Deliver(consumer):
+                self._deliver(observation, consumer)
+
+    def _write(self, observation: Observation, finding: Finding, write: ConsumerAllocations) -> None:
+        with self._tracker.alone(finding.subject):
+            self._check_unchanged(observation, finding)
+            self._client.write_allocations(write)
+            with self._register.lock:
+                if write.consumer not in self._register.ledger.claims:
+                    self._register.ledger.set_other(write.consumer, write.allocations)
+
+    def _drop_claim(self, observation: Observation, finding: Finding, consumer: str) -> None:
+        with self._tracker.alone(consumer):
+            self._check_unchanged(observation, finding)
+            self._register.move_durably(ClaimStep.RELEASE, consumer, detail="audit: leaked claim")
+            with self._register.lock:
+                claim = self._register.ledger.claims[consumer]
+            withdraw(self._register, self._client, claim)
+            self._register.move_durably(ClaimStep.GONE, consumer)
+
+    def _end_move(self, observation: Observation, finding: Finding, migration: str) -> None:
+        present = self._tracker.moves().get(migration)
+        if present is None or self._reader.judge_move(observation, present) != finding:
+            raise _changed(finding)
+        self._tracker.mover.confirm(migration)
+
+    def _deliver(self, observation: Observation, consumer: str) -> None:
+        self._tracker.deliver()
+        if self._reader.judge_consumer(observation, consumer) is not None:
+            raise PlacementConflict(
+                f"The pending operation of {consumer} is not done yet. The agent tries it again."
+            )
+
+    def _check_unchanged(self, observation: Observation, finding: Finding) -> None:
+        """The caller has the consumer's turn. Raises PlacementConflict."""
+        present = self._reader.judge_consumer_alone(observation, finding.subject)
+        was_here = finding.subject in observation.guests
+        if present != finding or (finding.subject in self._reader.guests_now()) != was_here:
+            raise _changed(finding)
+
+
+def _changed(finding: Finding) -> PlacementConflict:
+    return PlacementConflict(
+        f"{finding.subject} has changed since the audit read it. Nothing was written; audit again."
+    )

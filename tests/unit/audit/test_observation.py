@@ -1,0 +1,32 @@
+"""What an observation says of a consumer and of the host as a whole."""
+
+from __future__ import annotations
+
+from kits.audit import CONSUMER, ELSEWHERE, MIGRATION, a_move, claimed, observe
+from kits.tracker import uuid_of
+
+from agent.moves.states import MoveState
+
+HERE = {uuid_of("host"): {"VCPU": 2}}
+
+
+def test_only_providers_of_this_host_are_here() -> None:
+    allocations = {**HERE, uuid_of("pool"): {"DISK_GB": 5}, ELSEWHERE: {"VCPU": 1}}
+    observation = observe(placed={CONSUMER: allocations})
+    assert observation.allocations_here(CONSUMER) == HERE
+    assert observation.own_part(allocations) == HERE
+    assert observation.own_part({uuid_of("host"): {}}) == {}
+    assert observation.consumers == {CONSUMER}
+
+
+def test_both_consumers_of_a_move_are_in_it_until_it_ends() -> None:
+    assert observe(moves=(a_move(MoveState.BEGUN),)).consumers_in_moves == {CONSUMER, MIGRATION}
+    assert observe(moves=(a_move(MoveState.CONFIRMED),)).consumers_in_moves == frozenset()
+
+
+def test_an_allocation_counts_before_the_claim_of_its_consumer() -> None:
+    claims = claimed({"VCPU": 2}, {"VCPU": 1})
+    first, second = claims
+    assert observe(claims, placed={first: {uuid_of("host"): {"VCPU": 4}}}).used == {
+        uuid_of("host"): {"VCPU": 4 + claims[second].request.resources["VCPU"]}
+    }

@@ -1,0 +1,29 @@
+"""Each step of a repair describes itself to the operator."""
+
+from __future__ import annotations
+
+from kits.tracker import request
+
+from agent.audit.repair import Deliver, DropClaim, EndMove, Repair, TakeClaim, WriteAllocations
+from agent.placement.client import ConsumerAllocations
+
+ALLOCATIONS = {"p2": {"VGPU": 1}, "p1": {"VCPU": 2, "MEMORY_MB": 512}}
+
+
+def test_the_sentence_of_each_step() -> None:
+    step: Repair
+    for step, sentence in (
+        (
+            WriteAllocations(ConsumerAllocations("c", ALLOCATIONS)),
+            "write the allocations of c (if it has none): p1: MEMORY_MB=512, VCPU=2; p2: VGPU=1",
+        ),
+        (
+            WriteAllocations(ConsumerAllocations("c", {}, 7)),
+            "delete the allocations of c (if its generation is still 7)",
+        ),
+        (TakeClaim(request("c", VCPU=1)), "record a claim for the allocation of c"),
+        (DropClaim("c"), "release the claim of c"),
+        (Deliver("c"), "finish or undo the pending operation of c"),
+        (EndMove("m"), "confirm the migration m"),
+    ):
+        assert str(step) == sentence
