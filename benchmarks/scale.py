@@ -75,7 +75,7 @@ class Fleet:
             f"{statistics.median(took):>9.0f} {took[int(len(took) * 0.99)]:>8.0f}"
         )
         unwell = [
-            world.agent.status()
+            world.operations.status()
             for world in self.worlds
             if world.agent.condition.state is not HostState.READY
         ]
@@ -86,17 +86,17 @@ class Fleet:
 
     def claim(self, world: World) -> None:
         for _ in range(CLAIMS):
-            self.claims.append((world, world.agent.claim(request(**WANTED)).consumer))
+            self.claims.append((world, world.operations.claim(request(**WANTED)).consumer))
 
     def release(self, world: World) -> None:
         for owner, consumer in self.claims:
             if owner is world:
-                assert world.agent.release(consumer)
+                assert world.operations.release(consumer)
 
 
 def grow(world: World) -> None:
     world.driver.change(disk_gb=2000)
-    world.agent.look("an event")
+    world.agent.reconcile("an event")
 
 
 def main() -> None:
@@ -109,22 +109,25 @@ def main() -> None:
         where = os.environ.get(DATABASE, "sqlite").split(":")[0].split("+")[0]
         print(f"{AGENTS} agents, {CLIENTS} at a time, one placement process on {where}")
         print(f"{'':<38} {'reqs':>6} {'a host':>7} {'s':>7} {'reqs/s':>8} {'ms a host':>9} {'p99 ms':>8}")
-        fleet.each(lambda world: world.agent.look("the start"), "first report")
-        fleet.each(lambda world: world.agent.look("its interval"), "a pass with nothing new")
+        fleet.each(lambda world: world.agent.reconcile("the start"), "first report")
+        fleet.each(lambda world: world.agent.reconcile("its interval"), "a pass with nothing new")
         fleet.each(lambda world: world.agent.verify(), "verification, nothing new")
         fleet.each(fleet.claim, f"{CLAIMS} claims")
         fleet.each(lambda world: world.agent.verify(), "verification after claims")
-        fleet.each(lambda world: world.agent.audit_job(), f"audit, nothing new, {CLAIMS} consumers")
+        fleet.each(lambda world: world.agent.run_audit(), f"audit, nothing new, {CLAIMS} consumers")
         fleet.each(grow, "one inventory changed")
         fleet.restart()
-        fleet.each(lambda world: world.agent.look("the start"), "restart, and one inventory changed")
+        fleet.each(lambda world: world.agent.reconcile("the start"), "restart, and one inventory changed")
         fleet.claims = [
-            (world, claim.consumer) for world in fleet.worlds for _, claim in world.agent.instances() if claim
+            (world, claim.consumer)
+            for world in fleet.worlds
+            for _, claim in world.operations.instances()
+            if claim
         ]
         fleet.each(fleet.release, f"{CLAIMS} releases")
         fleet.each(lambda world: world.agent.verify(), "verification after releases")
         fleet.restart()
-        fleet.each(lambda world: world.agent.look("the start"), "restart with nothing new")
+        fleet.each(lambda world: world.agent.reconcile("the start"), "restart with nothing new")
         fleet.close()
         openstack.down()
 

@@ -108,21 +108,23 @@ def reshape(call: Call) -> ApiResponse:
 
 
 def overview(call: Call) -> ApiResponse:
-    return ApiResponse(200, status_views.overview_view(call.operations.seeing.overview()))
+    return ApiResponse(200, status_views.overview_view(call.operations.host_status.overview()))
 
 
 def history(call: Call) -> ApiResponse:
     since, limit = status_views.parse_history(call.query)
     who = call.query.get("consumer")
-    seeing = call.operations.seeing
-    events = seeing.history(None if who is None else _uuid(who), since, limit)
-    return ApiResponse(200, status_views.history_view(events, seeing.overview()))
+    host_status = call.operations.host_status
+    events = host_status.history(None if who is None else _uuid(who), since, limit)
+    return ApiResponse(200, status_views.history_view(events, host_status.overview()))
 
 
 def explain(call: Call) -> ApiResponse:
     if "what" not in call.query:
         raise UsageError("The query parameter what is missing: it says what to explain", parameter="what")
-    return ApiResponse(200, status_views.explained_view(call.operations.seeing.explain(call.query["what"])))
+    return ApiResponse(
+        200, status_views.explained_view(call.operations.host_status.explain(call.query["what"]))
+    )
 
 
 def config(call: Call) -> ApiResponse:
@@ -223,7 +225,7 @@ def document() -> dict[str, Any]:
 
 def _shown(show: Callable[[HostStatus], Shown]) -> Callable[[Call], ApiResponse]:
     def handle(call: Call) -> ApiResponse:
-        shown = show(call.operations.seeing)
+        shown = show(call.operations.host_status)
         return ApiResponse(shown.status, shown.text, kind=shown.kind)
 
     return handle

@@ -21,8 +21,8 @@ class Operations(Protocol):
     """Each method raises PlimsollError with a sentence; none blocks without a bound."""
 
     @property
-    def seeing(self) -> HostStatus:
-        """What can be seen of the agent without asking anybody."""
+    def host_status(self) -> HostStatus:
+        """The agent's status, from memory alone."""
 
     def status(self) -> dict[str, Any]:
         """JSON-ready: {host, uuid, version, state: starting|ready|degraded|stopping, reasons: [sentence],

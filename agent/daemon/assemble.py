@@ -1,8 +1,9 @@
-"""Puts the parts of one host's agent together; `agent.daemon.service` makes a process of them."""
+"""Builds one host's agent from its parts; `agent.daemon.service` runs it as a process."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from agent.api.local_operations import LocalOperations
 from agent.audit.auditor import Auditor
 from agent.backoff import Backoff
 from agent.config.settings import Settings
@@ -18,15 +19,18 @@ from agent.reconcile.tree_cache import TreeCache
 from agent.state.identity import Identity
 from agent.state.journal import Journal
 from agent.status.condition import Condition, HostState
+from agent.status.host_status import AgentStatus
 from agent.status.metered_transport import MeteredTransport
 from agent.status.recorder import Recorder
 from agent.tracker.tracker import ResourceTracker
 
 
 class Assembled(NamedTuple):
-    """`reconciler` is what holds the driver: who lets go of the host closes it."""
+    """One host's agent. `agent` runs the jobs, `operations` answer the local API; close `reconciler` at the
+    end, which closes the driver."""
 
     agent: HostAgent
+    operations: LocalOperations
     reconciler: Reconciler
 
 
@@ -36,18 +40,18 @@ def assemble(
     journal: Journal,
     driver: Driver,
     transport: Transport,
-    observer: Recorder,
+    recorder: Recorder,
     *,
-    turned: Callable[[HostState, str], None],
+    on_change: Callable[[HostState, str], None],
     wake: Callable[[float], None],
     backoff: Backoff | None = None,
 ) -> Assembled:
-    """Nothing is asked of the driver or of placement yet, and nothing written.
+    """Build the parts; make no request to the driver or to Placement yet, and write nothing.
 
-    `turned(state, sentence)` is told each change of the agent's state; `wake(delay_s)` is asked for a pass in
-    so many seconds.
+    `on_change(state, sentence)` is called after each change of the agent's state; `wake(delay_s)` schedules a
+    pass in so many seconds.
     """
-    client = PlacementClient(MeteredTransport(transport, observer.meters))
+    client = PlacementClient(MeteredTransport(transport, recorder.meters))
     tracker = ResourceTracker(journal, client)
     here = place(settings.placement)
     reconciler = Reconciler(
@@ -64,18 +68,33 @@ def assemble(
     auditor = Auditor(
         tracker, client, identity.uuid, reconciler.read_guests, journal.devices, lambda: reconciler.tree
     )
+    gate = Gate(tracker, client, reconciler.guest_of, journal.devices)
+    condition = Condition(on_change)
+    host_status = AgentStatus(settings, identity, tracker, reconciler, condition, auditor, recorder.meters)
     agent = HostAgent(
         settings,
         identity,
         reconciler,
         tracker,
-        client,
-        Condition(turned),
+        condition,
+        host_status,
+        auditor,
+        recorder,
+        gate,
         wake=wake,
-        prove=lambda: journal.remember_host(identity.uuid),
-        auditor=auditor,
-        observer=observer,
-        gate=Gate(tracker, client, reconciler.guest_of, journal.devices),
+        check_state=lambda: journal.remember_host(identity.uuid),
         backoff=backoff,
     )
-    return Assembled(agent, reconciler)
+    operations = LocalOperations(
+        agent,
+        identity,
+        tracker,
+        reconciler,
+        client,
+        auditor,
+        gate,
+        recorder,
+        condition,
+        host_status,
+    )
+    return Assembled(agent, operations, reconciler)

@@ -1,19 +1,13 @@
-"""The agent of one host: what the jobs run, and what the local API may ask."""
+"""The agent of one host: what its jobs run, and how their failures become faults with a back-off."""
 
-import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable
 
-from agent import __version__, log
+from agent import log
 from agent.audit.auditor import Auditor, AuditReport
 from agent.backoff import Backoff
-from agent.claims.claim import Claim, Fit
-from agent.claims.parse_request import ClaimRequest
-from agent.config.settings import Settings, describe
-from agent.driver import Driver, Guest
+from agent.config.settings import Settings
+from agent.driver import Driver
 from agent.errors import (
     DriverError,
     PlacementError,
@@ -21,39 +15,29 @@ from agent.errors import (
     PlimsollError,
     Refused,
     StateError,
-    UsageError,
 )
-from agent.gate.gate import Asked, Gate, GateVerdict, Outcome
-from agent.moves.states import Move, MoveKind
-from agent.placement.client import PlacementClient
-from agent.providers.plan import Plan
+from agent.gate.gate import Gate
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.reshape_request import Preview, ask
-from agent.reshape.receipt import Receipt
-from agent.shapes import Usages
 from agent.state.identity import Identity
-from agent.status.condition import OWN, PLACEMENT, Condition, Fault, HostState
+from agent.status.condition import OWN, PLACEMENT, STARTING, Condition, Fault, HostState
 from agent.status.health import PASS_STUCK_S
-from agent.status.host_status import AgentStatus, HostStatus
+from agent.status.host_status import AgentStatus
 from agent.status.recorder import Recorder
-from agent.tracker.register import entered
 from agent.tracker.tracker import ResourceTracker
-from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
 
 AT_ONCE_S = 0.25
 RESHAPE = "reshape"
-_TOLD = ("providers", "changed", "operations", "duration_ms")
-STARTING = "the agent is starting and has not seen the whole host yet"
+_LOGGED = ("providers", "changed", "operations", "duration_ms")
 
 
 class HostAgent:
-    """Implements `agent.api.operations.Operations`; any thread may call.
+    """Runs one host's jobs. Any thread may call.
 
-    `wake(delay_s)` asks for a pass in so many seconds; `prove` raises StateError while the agent's own state
-    cannot be written.
+    Implements `agent.api.local_operations.Supervisor`. `wake(delay_s)` schedules a pass in so many seconds;
+    `check_state` raises StateError while the agent's own state cannot be written.
     """
 
     def __init__(
@@ -62,144 +46,138 @@ class HostAgent:
         identity: Identity,
         reconciler: Reconciler,
         tracker: ResourceTracker,
-        client: PlacementClient,
         condition: Condition,
-        wake: Callable[[float], None],
-        prove: Callable[[], None],
+        host_status: AgentStatus,
         auditor: Auditor,
-        observer: Recorder,
+        recorder: Recorder,
         gate: Gate,
+        *,
+        wake: Callable[[float], None],
+        check_state: Callable[[], None],
         backoff: Backoff | None = None,
     ) -> None:
-        self.settings = settings
-        self.condition = condition
+        self._settings = settings
         self._identity = identity
         self._reconciler = reconciler
         self._tracker = tracker
-        self._client = client
-        self._wake = wake
-        self._prove = prove
-        self._recovered = False
         self._auditor = auditor
+        self._recorder = recorder
         self._gate = gate
+        self._wake = wake
+        self._check_state = check_state
         self._backoff = backoff or Backoff()
-        self._last: PassReport | None = None
+        self._recovered = False
         self._problems: tuple[str, ...] = ()
-        self._observer = observer
-        self._seeing = AgentStatus(
-            tracker,
-            reconciler,
-            condition,
-            auditor,
-            self._observer.meters,
-            self.status,
-            lambda: self._last,
-            str(settings.state_path),
-        )
         self._silences = 0
-        self._faulting = threading.Lock()
-        tracker.silent = self._silent
-        tracker.spares = self._spares_placement
+        self._fault_lock = threading.Lock()
+        self.condition = condition
+        self.host_status = host_status
+        tracker.silent = self._report_silence
+        tracker.spares = self.is_placement_paused
         tracker.close(STARTING)
 
-    # What the jobs run
+    @property
+    def settings(self) -> Settings:
+        """The settings in force, which a reload replaces."""
+        return self._settings
 
-    def look(self, why: str) -> None:
-        """A pass; after a failure one that also reads placement again. Does not raise PlimsollError.
+    # The jobs
 
-        While placement is away and not to be asked again yet, nothing but a later look.
+    def reconcile(self, why: str) -> None:
+        """Run a pass; after a fault, one that also reads Placement again. Does not raise PlimsollError.
+
+        While requests to Placement are held back, only schedule the next pass.
         """
-        if self._spares_placement():
+        if self.is_placement_paused():
             self._wake(self._backoff.left_s())
             return
-        self._settle(
+        self.end_pass(
             self._reconciler.verify(why) if self.condition.fault else self._reconciler.reconcile(why)
         )
 
     def verify(self) -> None:
-        """The slow pass: does placement still hold what was written there?"""
-        if self._spares_placement():
+        """Run a pass that compares Placement with what the agent wrote; then follow the host's moves."""
+        if self.is_placement_paused():
             return
-        self._settle(self._reconciler.verify("verification"))
+        self.end_pass(self._reconciler.verify("verification"))
         if self.condition.fault is None:
             self._follow_moves()
 
     def _follow_moves(self) -> None:
-        """What the other agents did: moves that ended, claims that a migration holds now."""
+        """Read what the agents of other hosts did: moves that ended, claims that a migration holds now."""
         try:
             self._tracker.follow_moves()
         except (PlacementUnavailable, StateError) as error:
-            self._fault(error)
+            self.report_fault(error)
         except (PlacementError, Refused) as error:
             LOG.error("Moves were not followed: %s", error.message)
 
-    def audit_job(self) -> None:
-        """The audit on its schedule; heals what is provably ours, where the settings let it."""
-        if self.condition.state is not HostState.READY or self._spares_placement():
+    def run_audit(self) -> None:
+        """Run the scheduled audit. It repairs the agent's own records if the settings allow that."""
+        if self.condition.state is not HostState.READY or self.is_placement_paused():
             return
         try:
-            report = self._auditor.audit(heal_own=self.settings.audit_heal_own, readings=1)
+            report = self._auditor.audit(heal_own=self._settings.audit_heal_own, readings=1)
         except (DriverError, PlacementError, StateError) as error:
-            LOG.warning("The audit came to no end: %s", error.message)
-            self._observer.audit_failed()
+            LOG.warning("The audit did not finish: %s", error.message)
+            self._recorder.audit_failed()
         else:
-            self._after_audit(report)
-
-    def _after_audit(self, report: AuditReport) -> None:
-        self._seeing.audited()
-        self._observer.audited(report)
-        if report.healed:
-            self._reconciler.invalidate()
-            self._wake(AT_ONCE_S)
+            self.end_audit(report)
 
     def deliver(self) -> None:
-        """Deliver the releases that placement has not been told of yet.
+        """Deliver the journaled writes that Placement has not got yet.
 
-        Not before the host was seen whole: whether what a crash left is undone hangs on its guests.
+        The recovery of a crash depends on the host's guests, so nothing is delivered before the first pass.
         """
-        if not self._recovered or not self._tracker.pending or self._placement_is_away():
+        if not self._recovered or not self._tracker.pending or self._is_placement_away():
             return
         try:
             self._tracker.deliver()
         except StateError as error:
-            self._fault(error)
+            self.report_fault(error)
 
-    def alive(self) -> bool:
-        """Whether the tracker's lock can be had and no pass is stuck; waits for the lock."""
+    def is_alive(self) -> bool:
+        """True if the tracker's lock can be taken, for which this waits, and no pass is stuck."""
         self._tracker.claims()
-        self._seeing.beat()
+        self.host_status.record_heartbeat()
         return self._reconciler.running_s() < PASS_STUCK_S
 
-    def use(self, settings: Settings, driver: Driver | None) -> None:
-        """Go on with other settings, and another driver where they ask for one.
+    # What the service asks for
 
-        Raises SettingsError, changing nothing, where the provider config files contradict the driver.
+    def apply_settings(self, settings: Settings, driver: Driver | None) -> None:
+        """Use other settings, and another driver if one is given.
+
+        Raises SettingsError, and changes nothing, where the provider config files contradict the driver.
         """
         self._reconciler.replace_provider_config(settings.provider_config)
-        self.settings = settings
+        self._settings = settings
         if driver is not None:
             self._reconciler.replace_driver(driver).close()
 
-    def stopping(self) -> None:
+    def stop(self) -> None:
+        """Close claims for good; the service stops the jobs."""
         self.condition.stopping()
         self._tracker.close("the agent is stopping")
 
-    def broken(self, job: str, error: BaseException) -> None:
-        """A job let an exception through that nobody foresaw."""
+    def report_job_failure(self, job: str, error: BaseException) -> None:
+        """Make a fault of an unexpected exception in a job."""
         LOG.error("The job %s broke: %r", job, error, fields={"job": job})
-        self._fault(StateError(f"The agent's own job {job!r} broke ({error!r}); its log has more."))
+        self.report_fault(StateError(f"The agent's own job {job!r} broke ({error!r}); its log has more."))
 
-    def _settle(self, report: PassReport) -> None:
-        self._last = report
-        self._observer.passed(report)
+    # What the local operations report
+
+    def end_pass(self, report: PassReport) -> None:
+        """Draw the consequences of a pass: recover, set the agent's state, open or close claims."""
+        self.host_status.record_pass(report)
+        self._recorder.passed(report)
         silences = self._silences
-        error = report.error or self._recover()
+        error = report.error or self._recover(report)
         if error is not None:
-            self._fault(error)
-        if error is not None or self._silences != silences:  # while it recovered
+            self.report_fault(error)
+        if error is not None or self._silences != silences:  # Placement failed during the recovery
             return
-        self._tell_problems(report.problems)
-        LOG.info(report.sentence, fields={name: getattr(report, name) for name in _TOLD})
+        self._log_new_problems(report.problems)
+        LOG.info(report.sentence, fields={name: getattr(report, name) for name in _LOGGED})
         if self.condition.state is not HostState.STOPPING:
             self._tracker.open()
         if report.pending is not None:
@@ -208,192 +186,70 @@ class HostAgent:
             return
         self._backoff.succeeded()
         if self._reconciler.needs_pass:
-            self._wake(AT_ONCE_S)
+            self.request_pass()
         if self.condition.state is not HostState.STOPPING:
             self.condition.ready(f"{self._identity.name} with {report.providers} providers; claims are open.")
 
-    def _recover(self) -> PlimsollError | None:
-        """Finish or undo what a crash left, once after the start, and deliver what waited for placement; end
-        what the gate let in and is over; prove a fault of our own to be gone."""
+    def end_audit(self, report: AuditReport) -> None:
+        """Record an audit; after repairs, request a pass that reads Placement again."""
+        self.host_status.record_audit()
+        self._recorder.audited(report)
+        if report.healed:
+            self._reconciler.invalidate()
+            self.request_pass()
+
+    def report_fault(self, error: PlimsollError) -> None:
+        """Close claims, degrade the agent's state, and schedule the next pass after a back-off."""
+        self._tracker.close(error.message.rstrip("."))
+        fault = Fault.of(error)
+        retry_after_s, busy = error.details.get("retry_after", 0.0), bool(error.details.get("busy"))
+        with self._fault_lock:
+            if fault.concern == PLACEMENT and self.is_placement_paused():  # the request was already under way
+                delay_s = self._backoff.failed_too(retry_after_s)
+            else:
+                delay_s = self._backoff.failed(retry_after_s, busy=busy)
+            self.condition.degraded(fault)
+        self._reconciler.invalidate()
+        self._wake(delay_s)
+
+    def request_pass(self, *, after_backoff: bool = False) -> None:
+        """Schedule a pass at once, or at the end of the back-off, if one is under way."""
+        self._wake(max(AT_ONCE_S, self._backoff.left_s()) if after_backoff else AT_ONCE_S)
+
+    def is_placement_paused(self) -> bool:
+        """True while requests to Placement are held back: it failed, and its back-off has not elapsed."""
+        return self._is_placement_away() and self._backoff.left_s() > 0
+
+    def _is_placement_away(self) -> bool:
         fault = self.condition.fault
+        return fault is not None and fault.concern == PLACEMENT
+
+    def _report_silence(self, error: PlacementUnavailable) -> None:
+        self._silences += 1
+        self.report_fault(error)
+
+    def _recover(self, report: PassReport) -> PlimsollError | None:
+        """Check that a fault of the agent's own state is gone. Once after the start, finish or undo what a
+        crash left; later, deliver what waited for Placement. Then settle the gate's claims."""
+        fault, guests = self.condition.fault, self._reconciler.guests or ()
         try:
             if fault is not None and fault.concern == OWN:
-                self._prove()
+                self._check_state()
             if not self._recovered:
-                resolved = self._tracker.recover(self._reconciler.guests or ())
+                resolved = self._tracker.recover(guests)
                 self._recovered = True
                 if resolved:
                     LOG.info("Finished or undid what the last run left open.", fields={"claims": resolved})
             elif fault is not None and self._tracker.pending:
                 self._tracker.deliver()
-            if self._last is not None:
-                self._gate.settle(self._reconciler.guests or (), self._last.at)
+            self._gate.settle(guests, report.at)
         except (PlacementUnavailable, StateError) as error:
             return error
         return None
 
-    def _fault(self, error: PlimsollError) -> None:
-        self._tracker.close(error.message.rstrip("."))
-        fault = Fault.of(error)
-        told_s, busy = error.details.get("retry_after", 0.0), bool(error.details.get("busy"))
-        with self._faulting:
-            if fault.concern == PLACEMENT and self._spares_placement():  # in flight when it went away
-                delay_s = self._backoff.failed_too(told_s)
-            else:
-                delay_s = self._backoff.failed(told_s, busy=busy)
-            self.condition.degraded(fault)
-        self._reconciler.invalidate()
-        self._wake(delay_s)
-
-    def _silent(self, error: PlacementUnavailable) -> None:
-        self._silences += 1
-        self._fault(error)
-
-    def _placement_is_away(self) -> bool:
-        fault = self.condition.fault
-        return fault is not None and fault.concern == PLACEMENT
-
-    def _spares_placement(self) -> bool:
-        """Whether placement failed and is not to be asked again yet, whatever happens on the host."""
-        return self._placement_is_away() and self._backoff.left_s() > 0
-
-    def _tell_problems(self, problems: tuple[str, ...]) -> None:
+    def _log_new_problems(self, problems: tuple[str, ...]) -> None:
         for problem in problems:
             if problem not in self._problems:
                 LOG.warning(problem)
         self._problems = problems
-
-    # Operations
-
-    @property
-    def seeing(self) -> HostStatus:
-        return self._seeing
-
-    def status(self) -> dict[str, Any]:
-        fault = self.condition.fault
-        last = self._last
-        closed = self._tracker.closed_reason
-        return {
-            "host": self._identity.name,
-            "uuid": self._identity.uuid,
-            "version": __version__,
-            "state": str(self.condition.state),
-            "reasons": [*([fault.sentence] if fault else []), *self._problems],
-            "since": _text(self.condition.since),
-            "driver": {"name": self.settings.compute_driver, **_health("driver", fault)},
-            "placement": {"kind": self.settings.placement.kind, **_health("placement", fault)},
-            "claims": {"open": closed is None, "reason": closed, "count": len(self._tracker.claims())},
-            "last_pass": last
-            and {"at": _text(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
-            "findings": len(self._auditor.last.findings),
-            "pid": os.getpid(),
-        }
-
-    def tree(self) -> tuple[ProviderTree, Usages]:
-        tree = self._client.read_tree(self._identity.uuid, self._reconciler.tree)
-        return tree, {
-            each.uuid: dict(self._client.provider_usages(each.uuid)) for each in tree if each.inventories
-        }
-
-    def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
-        guests = {guest.uuid: guest for guest in self._reconciler.guests or ()}
-        claims = self._tracker.claims()
-        return tuple((guests.get(uuid), claims.get(uuid)) for uuid in sorted({*guests, *claims}))
-
-    def claim(self, request: ClaimRequest) -> Claim:
-        with self._writing(), self._observer.claiming(request):
-            return self._tracker.claim(self._entered(request)).claim
-
-    def explain(self, request: ClaimRequest) -> Fit:
-        return self._tracker.explain(self._entered(request))
-
-    def _entered(self, request: ClaimRequest) -> ClaimRequest:
-        return entered(request, self.settings.pci_aliases, self._tracker.register)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Around what takes or frees: placement is to offer no more than what is left then, and soon."""
-        try:
-            yield
-        except (PlacementUnavailable, StateError) as error:
-            self._fault(error)
-            raise
-        finally:
-            if self._reconciler.needs_pass:
-                self._wake(AT_ONCE_S)
-
-    def release(self, consumer: str) -> bool:
-        if self._reconciler.needs_pass:  # what is for one-time use is not to be had again
-            self._reconciler.reconcile("a device came into use")
-        with self._writing():
-            released = self._tracker.release(consumer, now=not self._spares_placement())
-        if not released:
-            self._reconciler.invalidate()
-            self._wake(max(AT_ONCE_S, self._backoff.left_s()))
-        return released
-
-    def gate(self, asked: Asked) -> GateVerdict:
-        with self._writing(), self._observer.gating() as decided:
-            verdict = self._gate.decide(asked)
-            decided(verdict.outcome)
-        if verdict.outcome is Outcome.NOTED:
-            self._reconciler.invalidate()
-            self._wake(AT_ONCE_S)
-        return verdict
-
-    def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
-        return self._gate.claim_running(self._reconciler.read_guests())
-
-    def moves(self) -> tuple[Move, ...]:
-        return tuple(sorted(self._tracker.moves().values(), key=lambda move: (move.since, move.migration)))
-
-    def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
-        with self._writing(), self._observer.moving(kind, request):
-            return self._tracker.move(self._entered(request), kind, migration).move
-
-    def confirm_move(self, migration: str, instance: str | None) -> Move:
-        with self._writing():
-            now = not self._spares_placement()
-            return self._tracker.mover.confirm(migration, instance=instance, now=now)
-
-    def revert_move(self, migration: str, instance: str | None) -> Move:
-        with self._writing():
-            now = not self._spares_placement()
-            return self._tracker.mover.revert(migration, instance=instance, now=now)
-
-    def audit(self, *, heal: bool) -> AuditReport:
-        if self.condition.state is HostState.STARTING:
-            raise UsageError(f"There is nothing to audit: {STARTING}.")
-        report = self._auditor.audit(heal_own=heal, heal_all=heal)
-        self._after_audit(report)
-        return report
-
-    def next_plan(self) -> Plan:
-        return self._reconciler.next_plan()
-
-    def preview_reshape(self, undo: str | None) -> Preview:
-        return self._reconciler.preview_reshape(undo)
-
-    def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
-        reshape_runner = self._reconciler.reshape_runner
-        if reshape_runner is None:
-            raise UsageError("This agent was put together without the means to reshape.")
-
-        def look(why: str) -> PassReport:
-            report = self._reconciler.verify(why)
-            self._settle(report)
-            return report
-
-        return ask(reshape_runner.undone, look, undo)
-
-    def configuration(self) -> dict[str, Any]:
-        return describe(self.settings)
-
-
-def _health(concern: str, fault: Fault | None) -> dict[str, Any]:
-    error = fault.sentence if fault and fault.concern == concern else None
-    return {"ok": error is None, "error": error}
-
-
-def _text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self.host_status.record_problems(problems)

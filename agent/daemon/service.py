@@ -97,7 +97,7 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self._notifier.stopping()
         LOG.info("Stopping.")
-        self._agent.stopping()
+        self._agent.stop()
         self._stack.close()
         LOG.info("Stopped.")
 
@@ -125,8 +125,8 @@ class Service:
         self._plan_jobs()
         self._notifier.extend_timeout(START_EXTENSION_S)
         self._notifier.status("looking at the host for the first time")
-        self._agent.look("the start")
-        self._agent.alive()  # the loop begins
+        self._agent.reconcile("the start")
+        self._agent.is_alive()  # the first heartbeat
         self._open()
 
     def _put_together(self, journal: Journal, identity: Identity) -> None:
@@ -138,15 +138,15 @@ class Service:
             told.placement.kind, state_dir=told.state_path, options=asdict(told.placement)
         )
         self._stack.callback(transport.close)
-        self._observer = Recorder(meters, journal.note)
-        self._agent, reconciler = assemble(
+        self._recorder = Recorder(meters, journal.note)
+        self._agent, self._operations, reconciler = assemble(
             told,
             identity,
             journal,
             driver,
             transport,
-            self._observer,
-            turned=self._changed,
+            self._recorder,
+            on_change=self._report_state,
             wake=self._retry,
         )
         self._stack.callback(reconciler.close)
@@ -154,8 +154,8 @@ class Service:
 
     def _open(self) -> None:
         """Answer whoever asks, and run the jobs."""
-        server = ApiServer(self._agent, self._settings.api.access, self._settings.api.socket)
-        listener = HttpListener(self._agent.seeing, self._settings.http.listen)
+        server = ApiServer(self._operations, self._settings.api.access, self._settings.api.socket)
+        listener = HttpListener(self._agent.host_status, self._settings.http.listen)
         listener.start()
         self._stack.callback(listener.stop)
         server.start()
@@ -172,7 +172,7 @@ class Service:
         self._jobs.every(DELIVER, self._agent.deliver, DELIVER_INTERVAL_S)
         self._jobs.every(HEARTBEAT, self._heartbeat, heartbeat_s)
         if told.audit_interval_s:
-            self._jobs.every(AUDIT, self._agent.audit_job, told.audit_interval_s, jitter=True)
+            self._jobs.every(AUDIT, self._agent.run_audit, told.audit_interval_s, jitter=True)
         else:
             self._jobs.remove(AUDIT)
         if told.association_refresh_s:
@@ -184,7 +184,7 @@ class Service:
 
     def _look(self) -> None:
         why, self._why = self._why, "its interval"
-        self._agent.look(why)
+        self._agent.reconcile(why)
 
     def _watch(self, driver: Driver) -> None:
         try:
@@ -200,17 +200,17 @@ class Service:
         self._jobs.wake(LOOK, delay_s)
 
     def _heartbeat(self) -> None:
-        if self._agent.alive():
+        if self._agent.is_alive():
             self._notifier.watchdog()
         else:
             LOG.error("A pass has been running for too long; the service manager is not told to wait for it.")
 
     def _broken(self, job: str, error: BaseException) -> None:
-        self._agent.broken(job, error)
+        self._agent.report_job_failure(job, error)
 
-    def _changed(self, state: HostState, sentence: str) -> None:
+    def _report_state(self, state: HostState, sentence: str) -> None:
         self._notifier.status(f"{state}: {sentence}")
-        self._observer.turned(state, sentence)
+        self._recorder.turned(state, sentence)
 
     def _status(self) -> str:
         condition = self._agent.condition
@@ -244,7 +244,7 @@ class Service:
         self._notifier.ready(f"{self._status()}. {refused}" if refused else self._status())
 
     def _use(self, found: settings.Reloaded, driver: Driver | None) -> None:
-        self._agent.use(found.settings, driver)
+        self._agent.apply_settings(found.settings, driver)
         self._settings = found.settings
         log_setup.configure(found.settings.log.level, found.settings.log.format, found.settings.secrets)
         if driver is not None:

@@ -20,6 +20,8 @@ LOG = log.get(__name__)
 
 OWN = "agent"
 PLACEMENT = "placement"
+STARTING = "the agent is starting and has not seen the whole host yet"
+"""Why claims are closed before the first pass."""
 
 
 class HostState(StrEnum):

@@ -4,14 +4,18 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from agent import __version__
 from agent.audit.auditor import Auditor
+from agent.config.settings import Settings
 from agent.driver import Guest
 from agent.reconcile.pass_report import PassReport
 from agent.reshape.receipt import Receipt
+from agent.state.identity import Identity
 from agent.state.journal import Event
-from agent.status.condition import Condition
+from agent.status.condition import Condition, Fault
 from agent.status.explain import ExplainedThing, ExplainSources, explain
 from agent.status.gauges import gauges
 from agent.status.health import Signs, judge
@@ -19,7 +23,7 @@ from agent.status.metrics import Meters
 from agent.status.overview import Health, Overview
 from agent.tracker.tracker import ResourceTracker
 
-EVENTS_TOLD = 10
+EVENTS_SHOWN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ class HostStatus(Protocol):
         """Who or what that is, and why it is so. Raises UnknownConsumer with near matches, StateError."""
 
 
-class Reporting(Protocol):
-    """The part of `agent.reconcile.reconciler.Reconciler` that is looked at."""
+class PassSource(Protocol):
+    """The part of `agent.reconcile.reconciler.Reconciler` that the status shows."""
 
     guests: tuple[Guest, ...] | None
 
@@ -62,48 +66,78 @@ class Reporting(Protocol):
 
 
 class AgentStatus:
-    """`status` is the agent's own, `last_pass` what its last pass said, `timer` seconds of a steady clock."""
+    """Implements `HostStatus`. `clock` gives seconds since 1970, `timer` seconds of a steady clock."""
 
     def __init__(
         self,
+        settings: Settings,
+        identity: Identity,
         tracker: ResourceTracker,
-        reconciler: Reporting,
+        reconciler: PassSource,
         condition: Condition,
         auditor: Auditor,
         meters: Meters,
-        status: Callable[[], dict[str, Any]],
-        last_pass: Callable[[], PassReport | None],
-        state_path: str,
         *,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._driver_name = settings.compute_driver
+        self._placement_kind = settings.placement.kind
+        self._state_path = str(settings.state_path)
+        self._identity = identity
         self._tracker = tracker
         self._reconciler = reconciler
         self._condition = condition
         self._auditor = auditor
         self._meters = meters
-        self._status = status
-        self._last_pass = last_pass
-        self._state_path = state_path
         self._clock = clock
         self._timer = timer
-        self._beaten = timer()
+        self._heartbeat_at = timer()
         self._audited_at: float | None = None
+        self._last_pass: PassReport | None = None
+        self._problems: tuple[str, ...] = ()
         meters.read_off(lambda: gauges(self.overview()))
         tracker.register.seen = meters.step
 
-    # What is told to it
+    # What the agent records
 
-    def beat(self) -> None:
-        """The loop went round."""
-        self._beaten = self._timer()
+    def record_heartbeat(self) -> None:
+        """The agent's loop is running."""
+        self._heartbeat_at = self._timer()
 
-    def audited(self) -> None:
+    def record_pass(self, report: PassReport) -> None:
+        """A pass ended."""
+        self._last_pass = report
+
+    def record_problems(self, problems: tuple[str, ...]) -> None:
+        """The problems of the last pass without an error: sentences, none if all is well."""
+        self._problems = problems
+
+    def record_audit(self) -> None:
         """An audit ended."""
         self._audited_at = self._clock()
 
-    # What it tells
+    # What it answers
+
+    def status(self) -> dict[str, Any]:
+        """The answer to GET /v1/status; see `agent.api.operations.Operations.status`. Never raises."""
+        fault, last = self._condition.fault, self._last_pass
+        closed = self._tracker.closed_reason
+        return {
+            "host": self._identity.name,
+            "uuid": self._identity.uuid,
+            "version": __version__,
+            "state": str(self._condition.state),
+            "reasons": [*([fault.sentence] if fault else []), *self._problems],
+            "since": _timestamp(self._condition.since),
+            "driver": {"name": self._driver_name, **_concern_view("driver", fault)},
+            "placement": {"kind": self._placement_kind, **_concern_view("placement", fault)},
+            "claims": {"open": closed is None, "reason": closed, "count": len(self._tracker.claims())},
+            "last_pass": last
+            and {"at": _timestamp(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
+            "findings": len(self._auditor.last.findings),
+            "pid": os.getpid(),
+        }
 
     def health(self) -> Health:
         return judge(
@@ -111,8 +145,8 @@ class AgentStatus:
                 self._condition.state,
                 self._condition.fault,
                 self._tracker.closed_reason,
-                self._last_pass() is not None and self._reconciler.guests is not None,
-                self._timer() - self._beaten,
+                self._last_pass is not None and self._reconciler.guests is not None,
+                self._timer() - self._heartbeat_at,
                 self._reconciler.running_s(),
                 os.access(self._state_path, os.W_OK | os.X_OK),
                 self._state_path,
@@ -121,11 +155,11 @@ class AgentStatus:
 
     def overview(self) -> Overview:
         picture = self._tracker.register.picture()
-        found = self._auditor.last
-        last = self._last_pass()
+        audit = self._auditor.last
+        last = self._last_pass
         return Overview(
             self._clock(),
-            self._status(),
+            self.status(),
             self.health(),
             since=self._condition.since,
             fault=self._condition.fault,
@@ -138,7 +172,9 @@ class AgentStatus:
             claims=picture.claims,
             others=picture.others,
             moves=tuple(sorted(picture.moves, key=lambda move: (move.since, move.migration))),
-            findings=tuple(each for index, each in enumerate(found.findings) if index not in found.healed),
+            findings=tuple(
+                finding for index, finding in enumerate(audit.findings) if index not in audit.healed
+            ),
             pending=self._tracker.pending,
             reshape_pending=last.pending.message if last and last.pending else None,
         )
@@ -156,4 +192,15 @@ class AgentStatus:
         known = ExplainSources(self.overview(), self._tracker.register.journal.devices(), self.receipts())
         found = explain(known, word)
         consumers = [each.id for each in found if each.kind == "consumer"]
-        return Explained(word, found, {each: self.history(each, limit=EVENTS_TOLD) for each in consumers})
+        return Explained(
+            word, found, {each: self.history(each, limit=EVENTS_SHOWN_MAX) for each in consumers}
+        )
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _concern_view(concern: str, fault: Fault | None) -> dict[str, Any]:
+    error = fault.sentence if fault and fault.concern == concern else None
+    return {"ok": error is None, "error": error}

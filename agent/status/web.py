@@ -43,31 +43,34 @@ class Shown(NamedTuple):
     text: bytes
 
 
-def healthz(seeing: HostStatus) -> Shown:
+def healthz(host_status: HostStatus) -> Shown:
     """200 as long as the agent answers at all; `state` says how it is."""
-    return _json(200, health_view(seeing.health(), ()))
+    return _json(200, health_view(host_status.health(), ()))
 
 
-def livez(seeing: HostStatus) -> Shown:
-    health = seeing.health()
+def livez(host_status: HostStatus) -> Shown:
+    health = host_status.health()
     return _probe(health, health.live)
 
 
-def readyz(seeing: HostStatus) -> Shown:
-    health = seeing.health()
+def readyz(host_status: HostStatus) -> Shown:
+    health = host_status.health()
     return _probe(health, health.ready)
 
 
-def metrics(seeing: HostStatus) -> Shown:
-    return Shown(200, METRICS_TYPE, seeing.metrics())
+def metrics(host_status: HostStatus) -> Shown:
+    return Shown(200, METRICS_TYPE, host_status.metrics())
 
 
-def status_page(seeing: HostStatus, refresh: str | None = None) -> Shown:
+def status_page(host_status: HostStatus, refresh: str | None = None) -> Shown:
     """Raises UsageError, StateError."""
     refresh_s = None if refresh is None else _refresh_s(refresh)
-    receipts = seeing.receipts()
+    receipts = host_status.receipts()
     text = page(
-        seeing.overview(), receipts[-1] if receipts else None, seeing.history(limit=EVENTS_SHOWN), refresh_s
+        host_status.overview(),
+        receipts[-1] if receipts else None,
+        host_status.history(limit=EVENTS_SHOWN),
+        refresh_s,
     )
     return Shown(200, HTML_TYPE, text.encode())
 
@@ -112,8 +115,8 @@ PATHS: Mapping[str, Callable[[HostStatus], Shown]] = {
 class Web:
     """A WSGI callable for the listener; `local`: it is at a loopback address, and has the page."""
 
-    def __init__(self, seeing: HostStatus, *, local: bool) -> None:
-        self._seeing = seeing
+    def __init__(self, host_status: HostStatus, *, local: bool) -> None:
+        self._host_status = host_status
         self._local = local
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -143,11 +146,11 @@ class Web:
                     "The status page names guests, so it is served on loopback only: with "
                     "[http] listen = 127.0.0.1:9464, ssh -L 9464:127.0.0.1:9464 HOST takes you there.",
                 )
-            return status_page(self._seeing, request.args.get("refresh"))
+            return status_page(self._host_status, request.args.get("refresh"))
         show = PATHS.get(request.path)
         if show is None:
             return _plain(404, f"There are / and {', '.join(PATHS)}.")
-        return show(self._seeing)
+        return show(self._host_status)
 
 
 def _is_loopback(host: str) -> bool:

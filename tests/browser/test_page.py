@@ -55,7 +55,7 @@ def full() -> Iterator[Sight]:
 
 @pytest.fixture(scope="module")
 def url(full: Sight) -> Iterator[str]:
-    with listening(full.seeing) as where:
+    with listening(full.host_status) as where:
         yield where
 
 
@@ -101,9 +101,9 @@ def test_it_is_the_same_without_javascript(window: Browser, url: str) -> None:
 def test_hostile_names_do_nothing(window: Browser) -> None:
     with sight() as shown:
         shown.world.driver.add_guest(guest(HOSTILE, VCPU=1))
-        shown.world.agent.claim(asks(HOSTILE + " too", VCPU=1))
-        shown.world.agent.look("an event")
-        with listening(shown.seeing) as url:
+        shown.world.operations.claim(asks(HOSTILE + " too", VCPU=1))
+        shown.world.agent.reconcile("an event")
+        with listening(shown.host_status) as url:
             window.open(url + "/")
             assert window.run("return document.title") == f"{HOST}: ready · Plimsoll"
             assert window.run("return document.scripts.length + document.images.length") == 0
@@ -116,7 +116,7 @@ def test_a_degraded_agent_says_so_on_top(window: Browser) -> None:
         fill(shown)
         shown.world.wire.cut = True
         shown.world.agent.verify()
-        with listening(shown.seeing) as url:
+        with listening(shown.host_status) as url:
             for scheme in ("light", "dark"):
                 window.emulate("prefers-color-scheme", scheme)
                 window.size(*WIDE)

@@ -27,7 +27,7 @@ def labels() -> dict[str, set[str]]:
     """{sample's name: the labels that it has}"""
     with sight() as shown:
         fill(shown)
-        text = shown.seeing.metrics().decode()
+        text = shown.host_status.metrics().decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         for each in family.samples:
@@ -123,7 +123,7 @@ def test_promtool_reads_every_expression_of_the_dashboard(tmp_path: Path) -> Non
 def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
     with sight() as shown:
         fill(shown)
-        text = shown.seeing.metrics().decode()
+        text = shown.host_status.metrics().decode()
     done = subprocess.run(
         [str(PROMTOOL), "check", "metrics"],
         input=text,

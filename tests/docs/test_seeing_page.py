@@ -26,7 +26,7 @@ def rows(begin: str) -> list[list[str]]:
 def metrics() -> list[list[str]]:
     with sight() as shown:
         fill(shown)
-        text = shown.seeing.metrics().decode()
+        text = shown.host_status.metrics().decode()
     found = []
     for family in text_string_to_metric_families(text):
         if not family.name.startswith("plimsoll_"):
@@ -49,7 +49,7 @@ def test_every_metric_is_in_the_table() -> None:
 
 def test_every_check_is_in_the_table() -> None:
     with sight() as shown:
-        health = shown.seeing.health()
+        health = shown.host_status.health()
     told = [(row[0], row[1]) for row in rows("| probe |")]
     wanted = [("/livez", each.name) for each in health.live] + [
         ("/readyz", each.name) for each in health.ready

@@ -38,9 +38,9 @@ def started(settings: Settings) -> ProviderTree:
     """The tree in placement after a start and a first pass."""
     world = opened(settings)
     try:
-        world.agent.look("the start")
+        world.agent.reconcile("the start")
         assert world.agent.condition.fault is None
-        return world.agent.tree()[0]
+        return world.operations.tree()[0]
     finally:
         world.close()
 
@@ -65,10 +65,10 @@ def test_a_uuid_that_was_provisioned_is_used_and_not_written_again(settings: Set
 def test_a_host_that_may_be_another_one_does_not_start(settings: Settings, tmp_path: Path, lost: str) -> None:
     """Scenarios 4, 5: refused with the command that resolves it, before anything is touched."""
     world = opened(settings)
-    world.agent.look("the start")
-    uuid = world.agent.tree()[0].roots[0].uuid
-    world.agent.claim(request(VCPU=1))
-    before = world.agent.tree()
+    world.agent.reconcile("the start")
+    uuid = world.operations.tree()[0].roots[0].uuid
+    world.operations.claim(request(VCPU=1))
+    before = world.operations.tree()
     world.close()
     if lost == "the uuid's file":
         (settings.state_path / "host_id").unlink()
@@ -85,8 +85,8 @@ def test_a_host_that_may_be_another_one_does_not_start(settings: Settings, tmp_p
         (settings.state_path / "host_id").write_text(uuid)
     again = opened(settings)
     try:
-        again.agent.look("the start")
-        assert again.agent.tree() == before
+        again.agent.reconcile("the start")
+        assert again.operations.tree() == before
     finally:
         again.close()
 
@@ -95,18 +95,18 @@ def test_a_host_that_was_deleted_in_placement_is_back_under_its_uuid(settings: S
     """Scenario 8: and while anything is allocated, placement lets nobody delete it."""
     world = opened(settings)
     try:
-        world.agent.look("the start")
-        tree = world.agent.tree()[0]
-        held = world.agent.claim(request(VCPU=1))
+        world.agent.reconcile("the start")
+        tree = world.operations.tree()[0]
+        held = world.operations.claim(request(VCPU=1))
         root = tree.roots[0].uuid
         assert _delete(world.wire.inner, root) == 409
-        world.agent.release(held.consumer)
+        world.operations.release(held.consumer)
         for each in reversed(list(tree)):
             assert _delete(world.wire.inner, each.uuid) == 204
         world.agent.verify()
         assert world.agent.condition.fault is None
-        assert [each.uuid for each in world.agent.tree()[0].roots] == [root]
-        world.agent.claim(request(VCPU=1))
+        assert [each.uuid for each in world.operations.tree()[0].roots] == [root]
+        world.operations.claim(request(VCPU=1))
     finally:
         world.close()
 
@@ -116,22 +116,22 @@ def test_what_a_crash_left_waits_for_the_hypervisor(settings: Settings, there: b
     """Scenario 38: an intent is undone where its guest is not, so not before the guests were seen."""
     asked = request(VCPU=1)
     world = opened(settings)
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     world.wire.lost = True
     with pytest.raises(PlacementUnavailable):
-        world.agent.claim(asked)
+        world.operations.claim(asked)
     world.close()
     again = opened(settings)
     try:
         again.driver.change(unavailable="it is being repaired")
         if there:
             again.driver.add_guest(Guest(asked.consumer, "web1", GuestState.RUNNING, {"VCPU": 1}))
-        again.agent.look("the start")
+        again.agent.reconcile("the start")
         again.agent.deliver()
-        assert [claim.state for _, claim in again.agent.instances() if claim] == [ClaimState.CLAIMING]
+        assert [claim.state for _, claim in again.operations.instances() if claim] == [ClaimState.CLAIMING]
         again.driver.change(unavailable=None)
         again.retry()
-        assert [claim.state for _, claim in again.agent.instances() if claim] == (
+        assert [claim.state for _, claim in again.operations.instances() if claim] == (
             [ClaimState.CLAIMED] if there else []
         )
     finally:
@@ -148,11 +148,11 @@ def test_what_a_cloud_says_of_its_service_on_our_root_stays_while_claims_race(se
     """Scenario 14: the trait is the cloud's to set and to clear; no pass takes it away or brings it back."""
     world = opened(settings)
     try:
-        world.agent.look("the start")
-        root = world.agent.tree()[0].roots[0]
+        world.agent.reconcile("the start")
+        root = world.operations.tree()[0].roots[0]
         for traits in (root.traits | {"COMPUTE_STATUS_DISABLED"}, root.traits):
-            world.agent.claim(request(VCPU=1))
-            now = world.agent.tree()[0].roots[0]
+            world.operations.claim(request(VCPU=1))
+            now = world.operations.tree()[0].roots[0]
             reply = world.wire.inner.request(
                 "PUT",
                 f"/resource_providers/{root.uuid}/traits",
@@ -161,10 +161,10 @@ def test_what_a_cloud_says_of_its_service_on_our_root_stays_while_claims_race(se
             )
             assert reply.status == 200
             world.driver.change(disk_gb=now.inventories["DISK_GB"].total + 10)
-            world.agent.look("a change")
+            world.agent.reconcile("a change")
             world.agent.verify()
             assert world.agent.condition.fault is None
-            assert world.agent.tree()[0].roots[0].traits == traits
+            assert world.operations.tree()[0].roots[0].traits == traits
     finally:
         world.close()
 
@@ -189,9 +189,9 @@ def test_a_class_of_which_there_is_none_is_left_out(settings: Settings) -> None:
     try:
         for disk in (0, 50):
             world.driver.change(disk_gb=disk)
-            world.agent.look("a change")
+            world.agent.reconcile("a change")
             assert world.agent.condition.fault is None
-            assert ("DISK_GB" in world.agent.tree()[0].roots[0].inventories) is bool(disk)
+            assert ("DISK_GB" in world.operations.tree()[0].roots[0].inventories) is bool(disk)
     finally:
         world.close()
 

@@ -19,8 +19,8 @@ UIDS = {"X_REMOTE_UID": "0", "X_REMOTE_GID": "0", "X_REMOTE_PID": "1"}
 class LocalApi:
     def __init__(self, directory: Path) -> None:
         self._world = opened(told(directory, Embedded(directory)))
-        self._world.agent.look("the start")
-        self._api = Api(self._world.agent, Access.parse((), (), ()))
+        self._world.agent.reconcile("the start")
+        self._api = Api(self._world.operations, Access.parse((), (), ()))
         self._random = random.Random(1)
         self.document = document()
 

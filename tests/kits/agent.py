@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from agent.api.local_operations import LocalOperations
 from agent.backoff import Backoff
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
@@ -52,6 +53,7 @@ class Wire:
 @dataclass
 class World:
     agent: HostAgent
+    operations: LocalOperations
     driver: FakeDriver
     wire: Wire
     journal: Journal
@@ -61,7 +63,7 @@ class World:
     def retry(self) -> None:
         """Let the time pass until the agent tries again."""
         self.time[0] += self.retries[-1]
-        self.agent.look("the retry")
+        self.agent.reconcile("the retry")
 
     def close(self) -> None:
         self.driver.close()
@@ -92,19 +94,19 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
     wire = Wire(wired(transport) if wired else transport)
     meters = Meters()
     journal.measure(meters.commit_seconds.observe)
-    observer = Recorder(meters, journal.note)
+    recorder = Recorder(meters, journal.note)
     driver = FakeDriver.create(settings.driver)
     retries: list[float] = []
     now = [0.0]
-    agent, _ = assemble(
+    agent, operations, _ = assemble(
         settings,
         identity,
         journal,
         driver,
         wire,
-        observer,
-        turned=observer.turned,
+        recorder,
+        on_change=recorder.turned,
         wake=retries.append,
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
     )
-    return World(agent, driver, wire, journal, retries, now)
+    return World(agent, operations, driver, wire, journal, retries, now)

@@ -52,7 +52,7 @@ TREE = ProviderTree(
 )
 
 
-class SmallSeeing:
+class SmallHostStatus:
     """What is to be seen of a small host."""
 
     def __init__(self, host: "SmallHost") -> None:
@@ -104,7 +104,7 @@ class SmallHost:
         self.fault: Callable[[], None] = lambda: None
         self.open = True
         self.placement_away = False
-        self.seeing = SmallSeeing(self)
+        self.host_status = SmallHostStatus(self)
         self.pending = Plan()
         self.findings: tuple[Finding, ...] = ()
         self._claims: dict[str, Claim] = {}

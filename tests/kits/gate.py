@@ -85,7 +85,7 @@ class GatedHost:
         self.allowed("start", "begin", xml)
         self.driver.add_guest(replace(guest, state=GuestState.RUNNING))
         self.allowed("started", "begin", xml)
-        self.world.agent.look("a guest started")
+        self.world.agent.reconcile("a guest started")
 
     def ends(self, guest: Guest, xml: str, *, defined: bool = False) -> None:
         self.allowed("stopped", "end", xml)
@@ -94,12 +94,12 @@ class GatedHost:
         else:
             self.driver.remove_guest(guest.uuid)
         self.allowed("release", "end", xml)
-        self.world.agent.look("a guest ended")
+        self.world.agent.reconcile("a guest ended")
 
     def held(self, uuid: str) -> dict[str, dict[str, int]]:
         """{provider's name: {class: amount}} of a consumer on this host, as placement has it."""
-        tree, _ = self.world.agent.tree()
-        client = self.world.agent._client
+        tree, _ = self.world.operations.tree()
+        client = self.world.operations._client
         found = client.allocations_of(uuid).allocations
         return {tree[each].name: dict(amounts) for each, amounts in found.items() if each in tree}
 
@@ -122,9 +122,9 @@ def gated(
 
     world = opened(settings, wired)
     try:
-        world.agent.look("the start")
+        world.agent.reconcile("the start")
         host = GatedHost(folder, world)
-        with serving(world.agent, host.socket, access):
+        with serving(world.operations, host.socket, access):
             yield host
     finally:
         world.close()

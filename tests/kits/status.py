@@ -72,14 +72,14 @@ def guest(name: str, units: tuple[UsedUnit, ...] = (), **resources: int) -> Gues
 
 @dataclass
 class Sight:
-    """`world` is the agent; `seeing` what is to be seen of it."""
+    """`world` is the agent; `host_status` what it shows."""
 
     world: World
     directory: Path
 
     @property
-    def seeing(self) -> HostStatus:
-        return self.world.agent.seeing
+    def host_status(self) -> HostStatus:
+        return self.world.agent.host_status
 
     @property
     def journal(self) -> Journal:
@@ -97,8 +97,8 @@ def sight() -> Iterator[Sight]:
         world = opened(load([file]))
         try:
             world.driver.change(**{each.name: getattr(FLAT, each.name) for each in fields(FLAT)})
-            world.agent.look("the start")
-            world.agent.alive()
+            world.agent.reconcile("the start")
+            world.agent.is_alive()
             yield Sight(world, directory)
         finally:
             world.close()
@@ -106,18 +106,18 @@ def sight() -> Iterator[Sight]:
 
 def fill(shown: Sight) -> None:
     """Guests with claims, a reshape of the cards, a resize under way, one guest that nobody claimed for."""
-    agent, driver = shown.world.agent, shown.world.driver
+    agent, operations, driver = shown.world.agent, shown.world.operations, shown.world.driver
     for name, resources in GUESTS.items():
-        claim = agent.claim(asks(name, **resources))
+        claim = operations.claim(asks(name, **resources))
         units = tuple(
             UsedUnit(of, unit, device_of(of)) for by in claim.units.values() for of in by for unit in by[of]
         )
         driver.add_guest(guest(name, units, **resources))
     driver.add_guest(guest(FORGOTTEN, VCPU=2, MEMORY_MB=2048, DISK_GB=20))
     driver.change(flat_devices=False)
-    agent.look("the fake host's flat_devices changed")
-    agent.begin_move(MoveKind.RESIZE, MIGRATION, asks("web1", VCPU=8, MEMORY_MB=8192, DISK_GB=40))
-    agent.audit(heal=False)
+    agent.reconcile("the fake host's flat_devices changed")
+    operations.begin_move(MoveKind.RESIZE, MIGRATION, asks("web1", VCPU=8, MEMORY_MB=8192, DISK_GB=40))
+    operations.audit(heal=False)
 
 
 def device_of(resource_class: str) -> str:
@@ -127,9 +127,9 @@ def device_of(resource_class: str) -> str:
 
 
 @contextmanager
-def listening(seeing: HostStatus, address: str = "127.0.0.1:0") -> Iterator[str]:
+def listening(host_status: HostStatus, address: str = "127.0.0.1:0") -> Iterator[str]:
     """The listener's base URL."""
-    listener = HttpListener(seeing, [Address.parse(address)])
+    listener = HttpListener(host_status, [Address.parse(address)])
     listener.start()
     try:
         (where,) = listener.addresses

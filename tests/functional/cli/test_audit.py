@@ -43,14 +43,14 @@ def test_the_agent_finds_and_heals_what_it_leaked(tmp_path: Path) -> None:
     """Scenario 112."""
     world = opened(told(tmp_path, usual_placement(tmp_path)))
     try:
-        agent: Operations = world.agent
-        world.agent.look("the start")
+        agent: Operations = world.operations
+        world.agent.reconcile("the start")
         kept, lost = (agent.claim(request(VCPU=1, MEMORY_MB=64)) for _ in range(2))
         assert agent.audit(heal=False).findings == ()
         world.wire.inner.request("DELETE", f"/allocations/{lost.consumer}", microversion="1.39")
         for _ in range(2):
             assert lost.consumer in {claim.consumer for _, claim in agent.instances() if claim}
-            world.agent.audit_job()
+            world.agent.run_audit()
         assert [claim for _, claim in agent.instances() if claim] == [kept]
         assert agent.audit(heal=False).findings == ()
         assert agent.status()["findings"] == 0

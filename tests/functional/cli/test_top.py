@@ -33,13 +33,13 @@ CARD = f"{HOST}_pci_{VGPU_CARD}"
 def full() -> Iterator[tuple[Sight, Path]]:
     with sight() as shown:
         fill(shown)
-        with serving(shown.world.agent, shown.directory / "s"):
+        with serving(shown.world.operations, shown.directory / "s"):
             yield shown, shown.directory / "s"
 
 
 @pytest.fixture
 def fresh() -> Iterator[tuple[Sight, Path]]:
-    with sight() as shown, serving(shown.world.agent, shown.directory / "s"):
+    with sight() as shown, serving(shown.world.operations, shown.directory / "s"):
         yield shown, shown.directory / "s"
 
 
@@ -99,7 +99,7 @@ def test_refusals_are_in_the_history_once(fresh: tuple[Sight, Path]) -> None:
     shown, path = fresh
     for _ in range(3):
         with pytest.raises(DoesNotFit):
-            shown.world.agent.claim(asks("giant", VCPU=1000))
+            shown.world.operations.claim(asks("giant", VCPU=1000))
     refused = [each for each in events(path) if each["event"] == "refused"]
     assert len(refused) == 1 and "1000 VCPU asked" in refused[0]["detail"]
     assert refused[0]["consumer"] == uuid_of("giant")
@@ -109,10 +109,10 @@ def test_refusals_are_in_the_history_once(fresh: tuple[Sight, Path]) -> None:
 def test_outages_are_in_the_history_and_refusals_because_of_them_are_not(fresh: tuple[Sight, Path]) -> None:
     shown, path = fresh
     shown.world.driver.fail(1, DriverUnavailable("libvirtd does not answer."))
-    shown.world.agent.look("an event")
+    shown.world.agent.reconcile("an event")
     with pytest.raises(ClaimsClosed):
-        shown.world.agent.claim(asks("unlucky", VCPU=1))
-    shown.world.agent.look("the retry")
+        shown.world.operations.claim(asks("unlucky", VCPU=1))
+    shown.world.agent.reconcile("the retry")
     assert [each["event"] for each in events(path)][:2] == ["ready", "degraded"]
     assert events(path)[1]["detail"] == "libvirtd does not answer."
 
@@ -120,8 +120,8 @@ def test_outages_are_in_the_history_and_refusals_because_of_them_are_not(fresh: 
 def test_what_was_healed_is_in_the_history(fresh: tuple[Sight, Path]) -> None:
     shown, path = fresh
     shown.world.driver.add_guest(guest(FORGOTTEN, VCPU=2, MEMORY_MB=2048, DISK_GB=20))
-    shown.world.agent.look("an event")
-    shown.world.agent.audit(heal=True)
+    shown.world.agent.reconcile("an event")
+    shown.world.operations.audit(heal=True)
     (healed,) = [each for each in events(path) if each["event"] == "healed"]
     assert healed["consumer"] == uuid_of(FORGOTTEN) and healed["detail"].startswith("unclaimed instance: ")
 
@@ -141,8 +141,8 @@ def test_who_asked_is_in_the_history_and_in_explanations(fresh: tuple[Sight, Pat
 
 def test_a_restart_keeps_the_history(fresh: tuple[Sight, Path]) -> None:
     shown, _ = fresh
-    shown.world.agent.claim(asks("web", VCPU=1))
-    assert [each.event for each in shown.seeing.history(limit=2)] == ["grant", "begin"]
+    shown.world.operations.claim(asks("web", VCPU=1))
+    assert [each.event for each in shown.host_status.history(limit=2)] == ["grant", "begin"]
     assert shown.journal.history(since=time.time() + 60) == ()
 
 
@@ -151,7 +151,7 @@ def test_a_restart_keeps_the_history(fresh: tuple[Sight, Path]) -> None:
 
 def test_a_unit_is_explained(full: tuple[Sight, Path]) -> None:
     shown, path = full
-    (unit,) = shown.world.agent.seeing.overview().claims[uuid_of("db1")].units.values()
+    (unit,) = shown.world.agent.host_status.overview().claims[uuid_of("db1")].units.values()
     (address,) = unit["SRIOV_NET_VF"]
     said = told(path, "explain", address)
     assert f"It is one exact SRIOV_NET_VF of provider {HOST}_net_enp65s0f0 (pci:0000:41:00.0)." in said
@@ -164,7 +164,7 @@ def test_a_free_unit_and_one_that_is_used_without_a_claim(fresh: tuple[Sight, Pa
     assert "It is free: no claim has it, and no guest uses it." in told(path, "explain", MDEVS[0])
     unit = UsedUnit("VGPU", MDEVS[0], f"pci:{VGPU_CARD}")
     shown.world.driver.add_guest(replace(guest("squatter", VCPU=1), units=(unit,)))
-    shown.world.agent.look("an event")
+    shown.world.agent.reconcile("an event")
     said = told(path, "explain", MDEVS[0].upper())
     assert f"The guest squatter ({uuid_of('squatter')}), running, uses it." in said
     assert "Nobody claimed it for that guest" in said
@@ -210,7 +210,7 @@ def test_one_whom_nobody_claimed_for(full: tuple[Sight, Path]) -> None:
 
 def test_a_receipt_is_explained(full: tuple[Sight, Path]) -> None:
     shown, path = full
-    (receipt,) = shown.seeing.receipts()
+    (receipt,) = shown.host_status.receipts()
     said = told(path, "explain", receipt.id)
     assert f"went from {HOST} to {CARD}." in said and "of 5 consumers went along" in said
 
@@ -287,7 +287,7 @@ def test_top_is_drawn_anew_and_leaves_the_terminal_as_it_was(fresh: tuple[Sight,
     try:
         terminal.read_until("0 claims")
         assert "\x1b[?1049h" in terminal.text and "\x1b[?25l" in terminal.text
-        shown.world.agent.claim(asks("late", VCPU=1))
+        shown.world.operations.claim(asks("late", VCPU=1))
         terminal.read_until("1 claims")
         terminal.process.send_signal(signal.SIGINT)
         terminal.read_until("\x1b[?25h\x1b[?1049l")
@@ -322,7 +322,7 @@ def test_top_waits_for_an_agent_that_restarts(tmp_path: Path) -> None:
     try:
         terminal.read_until("no agent listens at")
         assert terminal.process.poll() is None
-        with sight() as shown, serving(shown.world.agent, tmp_path / "none"):
+        with sight() as shown, serving(shown.world.operations, tmp_path / "none"):
             terminal.read_until("0 claims, open")
     finally:
         terminal.close()

@@ -73,6 +73,7 @@ class Host:
         self.world: World = opened(self.settings, wired)
         self.world.driver.change(nics=(), gpus=GPUS, flat_devices=self.flat)
         self.agent = self.world.agent
+        self.operations = self.world.operations
         self.raw = PlacementClient(self.cable.inner)
 
     def close(self) -> None:
@@ -91,26 +92,26 @@ class Host:
             if self.world.retries:
                 self.world.retry()
             else:
-                self.agent.look("the start")
+                self.agent.reconcile("the start")
         assert self.agent.condition.state is HostState.READY, self.agent.condition.fault
         self.agent.deliver()
 
     def held(self) -> dict[str, dict[str, Mapping[str, int]]]:
         """{consumer: {provider: amounts}} of all that placement holds on this host."""
         found: dict[str, dict[str, Mapping[str, int]]] = {}
-        for provider in self.agent.tree()[0]:
+        for provider in self.operations.tree()[0]:
             for consumer, amounts in self.raw.provider_allocations(provider.uuid).consumers.items():
                 found.setdefault(consumer, {})[provider.uuid] = amounts
         return found
 
     def claims(self) -> dict[str, dict[str, Mapping[str, int]]]:
-        claims = [claim for _, claim in self.agent.instances() if claim]
+        claims = [claim for _, claim in self.operations.instances() if claim]
         assert {claim.state for claim in claims} <= {ClaimState.CLAIMED}
         return {claim.consumer: dict(claim.allocations) for claim in claims}
 
     def check(self) -> None:
         """The tree is what the host is; each allocation has its claim, and each claim its allocation."""
-        assert self.agent.next_plan().empty
+        assert self.operations.next_plan().empty
         claims = self.claims()
         assert {consumer: held for consumer, held in self.held().items() if consumer in claims} == claims
         assert self.held().keys() - claims.keys() <= self.schedulers
@@ -121,7 +122,7 @@ Operation = Callable[[Host], None]
 
 def start(host: Host) -> None:
     host.restart()
-    host.agent.look("the start")
+    host.agent.reconcile("the start")
 
 
 def claim(host: Host) -> None:
@@ -131,23 +132,23 @@ def claim(host: Host) -> None:
 def adopt(host: Host) -> None:
     """A scheduler was there first."""
     host.schedulers = {ASKED.consumer}
-    foreseen = host.agent.explain(ASKED).allocations
+    foreseen = host.operations.explain(ASKED).allocations
     host.raw.write_allocations(ConsumerAllocations(ASKED.consumer, foreseen, None, "demo", "admin"))
     tell(host, ASKED)
 
 
 def release(host: Host) -> None:
-    host.agent.release(OTHER.consumer)
+    host.operations.release(OTHER.consumer)
 
 
 def grow(host: Host) -> None:
     host.world.driver.change(disk_gb=4321)
-    host.agent.look("an event")
+    host.agent.reconcile("an event")
 
 
 def shrink(host: Host) -> None:
     host.world.driver.change(gpus=())
-    host.agent.look("an event")
+    host.agent.reconcile("an event")
 
 
 def verify(host: Host) -> None:
@@ -158,13 +159,13 @@ def nest(host: Host) -> None:
     """The card gets a provider of its own, and whoever has it goes along."""
     host.flat = False
     host.world.driver.change(flat_devices=False)
-    host.agent.look("an event")
+    host.agent.reconcile("an event")
 
 
 def flatten(host: Host) -> None:
     host.flat = True
     host.world.driver.change(flat_devices=True)
-    host.agent.look("an event")
+    host.agent.reconcile("an event")
 
 
 def start_nested(host: Host) -> None:
@@ -176,11 +177,11 @@ def undo(host: Host) -> None:
     host.flat = False
     receipt = [*host.world.journal.reshapes(done=True)][-1]
     with suppress(PlacementUnavailable, ReshapeRefused):
-        host.agent.reshape(receipt)
+        host.operations.reshape(receipt)
 
 
 def holding_its_card(host: Host) -> None:
-    host.agent.claim(ASKED)
+    host.operations.claim(ASKED)
 
 
 def holding_a_card_of_the_host(host: Host) -> None:
@@ -204,7 +205,7 @@ PREPARED = {
 def tell(host: Host, asked: ClaimRequest) -> None:
     """Whoever is told that it has something, has it."""
     with suppress(PlacementUnavailable, ClaimsClosed):
-        granted = host.agent.claim(asked)
+        granted = host.operations.claim(asked)
         assert host.claims()[asked.consumer] == granted.allocations
 
 
@@ -212,8 +213,8 @@ def tell(host: Host, asked: ClaimRequest) -> None:
 def a_host(placement: Placement, *, reported: bool = True) -> Iterator[Host]:
     with fast_directory() as directory, closing(Host(directory, placement)) as host:
         if reported:
-            host.agent.look("the start")
-            host.agent.claim(OTHER)
+            host.agent.reconcile("the start")
+            host.operations.claim(OTHER)
         yield host
 
 
@@ -268,12 +269,12 @@ def test_pulled_at_each_step_of_the_first_report(placement: Placement, after: bo
     for number in range(1, REQUESTS_MAX):
         with a_host(placement, reported=False) as host:
             host.cable.pull_at(number, after=after)
-            host.agent.look("the start")
+            host.agent.reconcile("the start")
             assert host.cable.outage.begun is (host.agent.condition.state is HostState.DEGRADED)
             pulled = host.cable.outage.begun
             host.cable.outage.call_off()
             with suppress(ClaimsClosed):
-                host.agent.claim(ASKED)
+                host.operations.claim(ASKED)
                 assert not pulled
             host.recover()
             host.check()
@@ -304,7 +305,7 @@ def test_pulled_at_each_step_and_the_agent_killed_meanwhile(
 def nothing_is_leaked(host: Host) -> None:
     """Everything that was ever claimed can be given back, and then nothing is held."""
     for consumer in host.claims():
-        assert host.agent.release(consumer)
+        assert host.operations.release(consumer)
     assert host.held().keys() <= host.schedulers
 
 
@@ -315,17 +316,17 @@ def test_away_at_the_start_the_agent_is_up_and_says_why(
     caplog.set_level(logging.INFO)
     with a_host(placement, reported=False) as host:
         host.cable.outage.begin()
-        host.agent.look("the start")
+        host.agent.reconcile("the start")
         for _ in range(5):
             host.world.retry()
-        status = host.agent.status()
+        status = host.operations.status()
         assert status["state"] == "degraded" and not status["placement"]["ok"]
         assert "answer" in status["reasons"][0] and "answer" in status["claims"]["reason"]
         with pytest.raises(ClaimsClosed, match="answer"):
-            host.agent.claim(ASKED)
+            host.operations.claim(ASKED)
         assert [each.levelname for each in caplog.records] == ["WARNING"]
         host.recover()
-        assert host.agent.claim(ASKED).state is ClaimState.CLAIMED
+        assert host.operations.claim(ASKED).state is ClaimState.CLAIMED
         host.check()
 
 
@@ -339,8 +340,8 @@ def test_a_placement_that_hangs_is_given_up_in_time(
     try:
         with a_host(openstack) as host:
             with openstack.hanging(), pytest.raises(PlacementUnavailable, match="timed out"):
-                host.agent.claim(ASKED)
-            assert host.agent.status()["state"] == "degraded"
+                host.operations.claim(ASKED)
+            assert host.operations.status()["state"] == "degraded"
             host.recover()
             time.sleep(late_answers.LATE_S)
             host.agent.deliver()

@@ -75,7 +75,7 @@ def pulled(world: World, operation: Operation, outage: Outage) -> bool:
 @pytest.fixture
 def agent(placement: Placement, tmp_path: Path) -> Iterator[Agent]:
     world = opened(told(tmp_path, placement))
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     yield world
     world.close()
 
@@ -85,43 +85,45 @@ def test_an_agent_whose_placement_goes_in_the_middle_of_a_resize_catches_up_in_o
     agent: Agent, placement: Placement, end: str
 ) -> None:
     asked = request(VCPU=2, MEMORY_MB=512)
-    agent.agent.claim(asked)
+    agent.operations.claim(asked)
     grown = request(VCPU=3, MEMORY_MB=512)
     grown = type(grown)(asked.consumer, grown.groups)
     outage = Outage(placement)
     outage.begin()
     agent.wire.cut = not isinstance(placement, OpenStack)
     with pytest.raises(PlacementUnavailable):
-        agent.agent.begin_move(MoveKind.RESIZE, MIGRATION, grown)
-    assert agent.agent.status()["state"] == "degraded" and not agent.agent.status()["placement"]["ok"]
+        agent.operations.begin_move(MoveKind.RESIZE, MIGRATION, grown)
+    assert (
+        agent.operations.status()["state"] == "degraded" and not agent.operations.status()["placement"]["ok"]
+    )
     with pytest.raises(ClaimsClosed):
-        agent.agent.begin_move(MoveKind.RESIZE, MIGRATION, grown)
+        agent.operations.begin_move(MoveKind.RESIZE, MIGRATION, grown)
     agent.wire.cut = False
     outage.end()
     agent.retry()
     assert agent.agent.condition.state is HostState.READY
-    assert agent.agent.begin_move(MoveKind.RESIZE, MIGRATION, grown).state is MoveState.BEGUN
+    assert agent.operations.begin_move(MoveKind.RESIZE, MIGRATION, grown).state is MoveState.BEGUN
     outage.begin()
     agent.wire.cut = not isinstance(placement, OpenStack)
-    ending = getattr(agent.agent, f"{end}_move")(MIGRATION, None)
+    ending = getattr(agent.operations, f"{end}_move")(MIGRATION, None)
     assert ending.state not in (MoveState.CONFIRMED, MoveState.REVERTED), "it is journaled, and owed"
-    assert not agent.agent.status()["placement"]["ok"]
+    assert not agent.operations.status()["placement"]["ok"]
     with pytest.raises(ClaimsClosed):
-        agent.agent.claim(request(VCPU=1))
+        agent.operations.claim(request(VCPU=1))
     asked_so_far = agent.wire.requests
     for _ in range(3):
-        assert getattr(agent.agent, f"{end}_move")(MIGRATION, None) == ending
+        assert getattr(agent.operations, f"{end}_move")(MIGRATION, None) == ending
         agent.agent.deliver()
     assert agent.wire.requests == asked_so_far
     agent.wire.cut = False
     outage.end()
     agent.retry()
     assert agent.agent.condition.state is HostState.READY
-    (move,) = agent.agent.moves()
+    (move,) = agent.operations.moves()
     assert move.state is (MoveState.CONFIRMED if end == "confirm" else MoveState.REVERTED)
-    (claim,) = [claim for _, claim in agent.agent.instances() if claim]
+    (claim,) = [claim for _, claim in agent.operations.instances() if claim]
     assert claim.state is ClaimState.CLAIMED
     assert claim.request == (grown if end == "confirm" else asked)
-    assert agent.agent.release(asked.consumer)
-    tree, usages = agent.agent.tree()
+    assert agent.operations.release(asked.consumer)
+    tree, usages = agent.operations.tree()
     assert all(not any(amounts.values()) for amounts in usages.values()), tree

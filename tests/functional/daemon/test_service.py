@@ -44,23 +44,23 @@ def world(settings: Settings) -> Iterator[World]:
 
 
 def test_claims_are_closed_until_the_host_was_seen_whole(world: World) -> None:
-    assert world.agent.status()["state"] == "starting"
+    assert world.operations.status()["state"] == "starting"
     with pytest.raises(ClaimsClosed, match="has not seen the whole host"):
-        world.agent.claim(request(VCPU=1))
+        world.operations.claim(request(VCPU=1))
     world.driver.fail(1)
-    world.agent.look("the start")
-    assert world.agent.status()["state"] == "degraded"
+    world.agent.reconcile("the start")
+    assert world.operations.status()["state"] == "degraded"
     with pytest.raises(ClaimsClosed, match="fake hypervisor does not answer"):
-        world.agent.claim(request(VCPU=1))
+        world.operations.claim(request(VCPU=1))
     world.retry()
-    assert world.agent.status()["state"] == "ready"
-    assert world.agent.claim(request(VCPU=1)).state == "claimed"
+    assert world.operations.status()["state"] == "ready"
+    assert world.operations.claim(request(VCPU=1)).state == "claimed"
 
 
 def test_status_says_how_everything_is(world: World, settings: Settings) -> None:
-    world.agent.look("the start")
-    world.agent.claim(request(VCPU=1))
-    status = world.agent.status()
+    world.agent.reconcile("the start")
+    world.operations.claim(request(VCPU=1))
+    status = world.operations.status()
     assert status["reasons"] == [] and status["host"] == "node1"
     assert status["driver"] == {"name": "fake", "ok": True, "error": None}
     assert status["placement"] == {"kind": settings.placement.kind, "ok": True, "error": None}
@@ -72,12 +72,12 @@ def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pas
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Scenario 11."""
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     caplog.set_level(logging.INFO)
     caplog.clear()
     world.wire.cut = True
     with pytest.raises(PlacementUnavailable):
-        world.agent.claim(request(VCPU=1))
+        world.operations.claim(request(VCPU=1))
     world.driver.change(disk_gb=4000)
     for _ in range(12):
         world.retry()
@@ -85,53 +85,53 @@ def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pas
     assert len(degraded) == 1 and degraded[0].levelno == logging.WARNING
     assert len(caplog.records) == 1
     assert world.retries == sorted(world.retries) and world.retries[-1] == MAX_S
-    assert not world.agent.status()["placement"]["ok"]
+    assert not world.operations.status()["placement"]["ok"]
     world.wire.cut = False
     world.retry()
     assert world.agent.condition.state is HostState.READY
-    tree, usages = world.agent.tree()
+    tree, usages = world.operations.tree()
     assert tree.roots[0].inventories["DISK_GB"].total == 4000
     assert not any(amount for each in usages.values() for amount in each.values())
 
 
 def test_a_failed_claim_while_placement_is_away_leaves_nothing(world: World) -> None:
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     world.wire.cut = True
     with pytest.raises(PlacementUnavailable):
-        world.agent.claim(request(VCPU=1))
+        world.operations.claim(request(VCPU=1))
     with pytest.raises(ClaimsClosed, match="Placement does not answer"):
-        world.agent.claim(request(VCPU=1))
+        world.operations.claim(request(VCPU=1))
     world.wire.cut = False
     world.retry()
     world.agent.deliver()
-    assert not any(amount for each in world.agent.tree()[1].values() for amount in each.values())
+    assert not any(amount for each in world.operations.tree()[1].values() for amount in each.values())
 
 
 def test_a_release_while_placement_is_away_is_delivered_later(world: World) -> None:
-    world.agent.look("the start")
-    consumer = world.agent.claim(request(VCPU=2)).consumer
+    world.agent.reconcile("the start")
+    consumer = world.operations.claim(request(VCPU=2)).consumer
     world.wire.cut = True
-    assert world.agent.release(consumer) is False
+    assert world.operations.release(consumer) is False
     world.agent.deliver()
     world.wire.cut = False
     world.retry()
     world.agent.deliver()
-    assert not any(amount for each in world.agent.tree()[1].values() for amount in each.values())
+    assert not any(amount for each in world.operations.tree()[1].values() for amount in each.values())
     with pytest.raises(UnknownConsumer):
-        world.agent.release(consumer)
+        world.operations.release(consumer)
 
 
 def test_while_placement_is_away_nothing_on_the_host_makes_it_be_asked(world: World) -> None:
-    world.agent.look("the start")
-    consumer = world.agent.claim(request(VCPU=2)).consumer
+    world.agent.reconcile("the start")
+    consumer = world.operations.claim(request(VCPU=2)).consumer
     world.wire.cut = True
     world.agent.verify()
     asked = world.wire.requests
     for _ in range(50):
-        world.agent.look("an event")
+        world.agent.reconcile("an event")
         world.agent.verify()
         world.agent.deliver()
-    assert world.agent.release(consumer) is False
+    assert world.operations.release(consumer) is False
     assert world.wire.requests == asked
     assert world.retries[-1] <= MAX_S
     world.retry()
@@ -139,55 +139,55 @@ def test_while_placement_is_away_nothing_on_the_host_makes_it_be_asked(world: Wo
 
 
 def test_retry_after_is_honoured(world: World) -> None:
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     world.wire.answer = Reply(503, None, {"retry-after": "120"})
     consumer = str(uuid4())
     with pytest.raises(PlacementUnavailable, match="not known yet"):
-        world.agent.claim(replace(request(VCPU=1), consumer=consumer))
+        world.operations.claim(replace(request(VCPU=1), consumer=consumer))
     assert world.wire.last == f"PUT /allocations/{consumer}"  # and no read behind it
     assert 120 < world.retries[-1] <= 120 + MAX_S
     world.wire.answer = None
     world.time[0] += 119
-    world.agent.look("an event")
+    world.agent.reconcile("an event")
     assert world.agent.condition.state is HostState.DEGRADED
     world.retry()
     assert world.agent.condition.state is HostState.READY
-    assert world.agent.instances() == ()
+    assert world.operations.instances() == ()
 
 
 @pytest.mark.parametrize("step", ["release", "confirm_move", "revert_move"])
 def test_retry_after_is_honoured_by_what_is_journaled(
     world: World, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     asked, migration = request(VCPU=1), str(uuid4())
-    world.agent.claim(asked)
+    world.operations.claim(asked)
     if step != "release":
         grown = replace(request(VCPU=2), consumer=asked.consumer)
-        world.agent.begin_move(MoveKind.RESIZE, migration, grown)
+        world.operations.begin_move(MoveKind.RESIZE, migration, grown)
     world.wire.answer = Reply(503, None, {"retry-after": "120"})
     before = world.wire.requests
     for _ in range(3):
         if step == "release":
-            assert world.agent.release(asked.consumer) is False
+            assert world.operations.release(asked.consumer) is False
         else:
-            assert not getattr(world.agent, step)(migration, None).ended
-        world.agent.look("an event")
+            assert not getattr(world.operations, step)(migration, None).ended
+        world.agent.reconcile("an event")
         world.agent.deliver()
     assert world.wire.requests - before == 1
     assert world.agent.condition.state is HostState.DEGRADED and 120 < world.retries[0] <= 120 + MAX_S
     assert len([each for each in caplog.records if each.getMessage().startswith("Degraded")]) == 1
     world.wire.answer = None
     world.time[0] += 120 + MAX_S
-    world.agent.look("the retry")
+    world.agent.reconcile("the retry")
     assert world.agent.condition.state is HostState.READY
-    assert all(claim.state == "claimed" for _, claim in world.agent.instances() if claim)
-    assert all(move.ended for move in world.agent.moves())
+    assert all(claim.state == "claimed" for _, claim in world.operations.instances() if claim)
+    assert all(move.ended for move in world.operations.moves())
 
 
 def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World) -> None:
-    world.agent.look("the start")
-    consumers = [world.agent.claim(request(VCPU=1)).consumer for _ in range(10)]
+    world.agent.reconcile("the start")
+    consumers = [world.operations.claim(request(VCPU=1)).consumer for _ in range(10)]
     inner = world.wire.inner
     all_are_in_flight = threading.Barrier(len(consumers))
 
@@ -202,7 +202,7 @@ def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World
             inner.close()
 
     world.wire.inner = Slow()
-    threads = [threading.Thread(target=world.agent.release, args=(each,)) for each in consumers]
+    threads = [threading.Thread(target=world.operations.release, args=(each,)) for each in consumers]
     for each in threads:
         each.start()
     for each in threads:
@@ -210,13 +210,13 @@ def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World
     world.wire.inner = inner
     assert max(world.retries) <= 2 * BASE_S
     world.retry()
-    assert world.agent.condition.state is HostState.READY and world.agent.instances() == ()
+    assert world.agent.condition.state is HostState.READY and world.operations.instances() == ()
 
 
 def test_one_release_that_is_never_answered_closes_nobodys_host(world: World) -> None:
-    world.agent.look("the start")
-    poison = world.agent.claim(request(VCPU=1)).consumer
-    other = world.agent.claim(request(VCPU=1)).consumer
+    world.agent.reconcile("the start")
+    poison = world.operations.claim(request(VCPU=1)).consumer
+    other = world.operations.claim(request(VCPU=1)).consumer
     inner = world.wire.inner
 
     class Poisoned:
@@ -229,20 +229,20 @@ def test_one_release_that_is_never_answered_closes_nobodys_host(world: World) ->
             inner.close()
 
     world.wire.inner = Poisoned()
-    assert world.agent.release(poison) is False
+    assert world.operations.release(poison) is False
     assert world.agent.condition.state is HostState.DEGRADED
     for _ in range(3):
         world.retry()
         world.agent.deliver()
         assert world.agent.condition.state is HostState.READY
-    world.agent.claim(request(VCPU=1))
-    assert world.agent.release(other) is True
+    world.operations.claim(request(VCPU=1))
+    assert world.operations.release(other) is True
 
 
 def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     asked, migration = request(VCPU=1), str(uuid4())
-    world.agent.claim(asked)
+    world.operations.claim(asked)
     grown = replace(request(VCPU=2), consumer=asked.consumer)
     inner = world.wire.inner
 
@@ -257,14 +257,14 @@ def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
 
     world.wire.inner = Busy()
     with pytest.raises(PlacementUnavailable, match="not known yet"):
-        world.agent.begin_move(MoveKind.RESIZE, migration, grown)
+        world.operations.begin_move(MoveKind.RESIZE, migration, grown)
     assert world.wire.last == "POST /allocations"  # and no read behind it
     assert 120 < world.retries[-1] <= 120 + MAX_S
     world.wire.inner = inner
     world.retry()
     assert world.agent.condition.state is HostState.READY
-    assert all(move.ended for move in world.agent.moves())
-    assert [claim.request for _, claim in world.agent.instances() if claim] == [asked]
+    assert all(move.ended for move in world.operations.moves())
+    assert [claim.request for _, claim in world.operations.instances() if claim] == [asked]
 
 
 class NoReshape:
@@ -286,7 +286,7 @@ class NoReshape:
 
 def followed(world: World, claimed: Iterable[Claim]) -> None:
     """Each claim is on two providers, where placement has it."""
-    now = {claim.consumer: claim.allocations for _, claim in world.agent.instances() if claim}
+    now = {claim.consumer: claim.allocations for _, claim in world.operations.instances() if claim}
     client = PlacementClient(world.wire.inner)
     for each in claimed:
         assert len(now[each.consumer]) == 2
@@ -299,12 +299,12 @@ def test_a_reshape_that_was_not_answered_in_time_is_followed_when_it_is_done(
 ) -> None:
     """A large one may take longer than the agent waits, and be seen by nobody until it is done."""
     world.driver.change(flat_devices=True, nics=(), gpus=(Gpu("0000:83:00.0", "VGPU", 16),))
-    world.agent.look("the start")
-    claimed = [world.agent.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
+    world.agent.reconcile("the start")
+    claimed = [world.operations.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
     inner = world.wire.inner
     waiting = world.wire.inner = NoReshape(inner)
     world.driver.change(flat_devices=False)
-    world.agent.look("an event")
+    world.agent.reconcile("an event")
     for _ in range(3):
         world.retry()
         assert world.agent.condition.state is HostState.DEGRADED
@@ -330,11 +330,11 @@ def test_a_reshape_that_comes_after_a_restart_is_refused(
     card = {"nics": (), "gpus": (Gpu("0000:83:00.0", "VGPU", 16),)}
     with closing(opened(settings)) as world:
         world.driver.change(flat_devices=True, **card)
-        world.agent.look("the start")
-        claimed = [world.agent.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
+        world.agent.reconcile("the start")
+        claimed = [world.operations.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
         lost = world.wire.inner = NoReshape(world.wire.inner)
         world.driver.change(flat_devices=False)
-        world.agent.look("an event")
+        world.agent.reconcile("an event")
     ((method, path, body),) = lost.asked
     with closing(opened(settings)) as world:
         world.driver.change(**card)
@@ -346,19 +346,19 @@ def test_a_reshape_that_comes_after_a_restart_is_refused(
             return forget(receipt)
 
         monkeypatch.setattr(world.journal, "drop_reshape", forgotten)
-        world.agent.look("the start")
+        world.agent.reconcile("the start")
         assert late == [409], "when it was forgotten"
         assert world.agent.condition.state is HostState.READY
         followed(world, claimed)
 
 
 def test_hours_without_placement_end_within_one_pass(world: World) -> None:
-    world.agent.look("the start")
-    kept, given = (world.agent.claim(request(VCPU=amount)).consumer for amount in (1, 2))
+    world.agent.reconcile("the start")
+    kept, given = (world.operations.claim(request(VCPU=amount)).consumer for amount in (1, 2))
     world.wire.cut = True
     world.agent.verify()
     asked = world.wire.requests
-    world.agent.release(given)
+    world.operations.release(given)
     world.driver.change(disk_gb=4000)
     while world.time[0] < 6 * 3600:
         world.retry()
@@ -366,47 +366,47 @@ def test_hours_without_placement_end_within_one_pass(world: World) -> None:
     world.wire.cut = False
     world.retry()
     assert world.agent.condition.state is HostState.READY
-    assert [claim.consumer for _, claim in world.agent.instances() if claim] == [kept]
-    tree, usages = world.agent.tree()
+    assert [claim.consumer for _, claim in world.operations.instances() if claim] == [kept]
+    tree, usages = world.operations.tree()
     assert tree.roots[0].inventories["DISK_GB"].total == 4000
     assert sum(each.get("VCPU", 0) for each in usages.values()) == 1
 
 
 def test_a_placement_that_is_lost_meanwhile_is_not_offered_what_is_held(world: World) -> None:
     """A host that is full must not be written anew as if it were empty."""
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     asked = request(VCPU=2)
-    world.agent.claim(asked)
+    world.operations.claim(asked)
     client = PlacementClient(world.wire.inner)
-    tree = world.agent.tree()[0]
+    tree = world.operations.tree()[0]
     client.delete_allocations(asked.consumer)
     for each in tree.bottom_up():
         client.delete_provider(each.uuid)
     for _ in range(2):
         world.agent.verify()
-        assert "no longer knows its providers" in world.agent.status()["reasons"][0]
+        assert "no longer knows its providers" in world.operations.status()["reasons"][0]
         assert client.find_provider(name="node1") is None
         world.time[0] += world.retries[-1]
     with pytest.raises(ClaimsClosed, match="no longer knows"):
-        world.agent.claim(request(VCPU=1))
-    assert world.agent.release(asked.consumer)
+        world.operations.claim(request(VCPU=1))
+    assert world.operations.release(asked.consumer)
     world.retry()
     assert world.agent.condition.state is HostState.READY
     assert client.read_tree(tree.roots[0].uuid) == tree
 
 
 def test_a_restart_finds_the_claims(world: World, settings: Settings) -> None:
-    world.agent.look("the start")
-    claim = world.agent.claim(request(VCPU=2, PGPU=1))
+    world.agent.reconcile("the start")
+    claim = world.operations.claim(request(VCPU=2, PGPU=1))
     world.close()
     again = opened(settings)
     try:
-        again.agent.look("the start")
-        assert [found for _, found in again.agent.instances()] == [claim]
+        again.agent.reconcile("the start")
+        assert [found for _, found in again.operations.instances()] == [claim]
         with pytest.raises(DoesNotFit):
-            again.agent.claim(request(PGPU=1))
-        assert again.agent.release(claim.consumer)
-        assert again.agent.claim(request(PGPU=1)).state == "claimed"
+            again.operations.claim(request(PGPU=1))
+        assert again.operations.release(claim.consumer)
+        assert again.operations.claim(request(PGPU=1)).state == "claimed"
     finally:
         again.close()
 
@@ -415,75 +415,78 @@ def test_guests_and_claims_stand_side_by_side(world: World) -> None:
     both, lone = str(uuid4()), str(uuid4())
     for uuid in (both, lone):
         world.driver.add_guest(Guest(uuid, f"guest-{uuid[:4]}", GuestState.RUNNING, {"VCPU": 1}))
-    world.agent.look("the start")
-    claim = world.agent.claim(ClaimRequest(both, (RequestGroup(resources={"VCPU": 1}),)))
+    world.agent.reconcile("the start")
+    claim = world.operations.claim(ClaimRequest(both, (RequestGroup(resources={"VCPU": 1}),)))
     pairs = {
         guest.uuid if guest else found.consumer if found else "": (guest, found)
-        for guest, found in world.agent.instances()
+        for guest, found in world.operations.instances()
     }
     assert pairs[both][1] == claim and pairs[both][0] is not None
     assert pairs[lone][1] is None and pairs[lone][0] is not None
 
 
 def test_asking_and_planning_change_nothing(world: World) -> None:
-    world.agent.look("the start")
-    before = world.agent.tree()
-    assert world.agent.explain(request(VCPU=1)).fits
-    refused = world.agent.explain(request(PGPU=9))
+    world.agent.reconcile("the start")
+    before = world.operations.tree()
+    assert world.operations.explain(request(VCPU=1)).fits
+    refused = world.operations.explain(request(PGPU=9))
     assert not refused.fits and refused.shortfalls[0].asked == 9
     world.driver.change(disk_gb=5)
-    assert len(world.agent.next_plan().operations) == 1
-    assert world.agent.tree() == before
+    assert len(world.operations.next_plan().operations) == 1
+    assert world.operations.tree() == before
 
 
 def test_other_settings_bring_another_inventory(world: World, settings: Settings, tmp_path: Path) -> None:
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     file = tmp_path / "plimsoll.conf"
     file.write_text(file.read_text() + "reserved_host_memory_mb = 1024\n")
     other = load([file])
-    world.agent.use(other, FakeDriver.create(other.driver))
-    world.agent.look("the reload")
-    assert world.agent.tree()[0].roots[0].inventories["MEMORY_MB"].reserved == 1024
-    assert world.agent.configuration()["DEFAULT"]["reserved_host_memory_mb"]["value"] == 1024
+    world.agent.apply_settings(other, FakeDriver.create(other.driver))
+    world.agent.reconcile("the reload")
+    assert world.operations.tree()[0].roots[0].inventories["MEMORY_MB"].reserved == 1024
+    assert world.operations.configuration()["DEFAULT"]["reserved_host_memory_mb"]["value"] == 1024
 
 
 def test_a_mistake_of_ours_degrades_and_is_survived(world: World) -> None:
-    world.agent.look("the start")
-    world.agent.broken("look", RuntimeError("a mistake"))
-    assert world.agent.status()["state"] == "degraded" and "a mistake" in world.agent.status()["reasons"][0]
+    world.agent.reconcile("the start")
+    world.agent.report_job_failure("look", RuntimeError("a mistake"))
+    assert (
+        world.operations.status()["state"] == "degraded"
+        and "a mistake" in world.operations.status()["reasons"][0]
+    )
     world.retry()
-    assert world.agent.status()["state"] == "ready"
+    assert world.operations.status()["state"] == "ready"
 
 
 def test_stopping_closes_claims_for_good(world: World) -> None:
-    world.agent.look("the start")
-    world.agent.stopping()
-    world.agent.look("its interval")
+    world.agent.reconcile("the start")
+    world.agent.stop()
+    world.agent.reconcile("its interval")
     with pytest.raises(ClaimsClosed, match="stopping"):
-        world.agent.claim(request(VCPU=1))
-    assert world.agent.alive()
+        world.operations.claim(request(VCPU=1))
+    assert world.agent.is_alive()
 
 
 def test_a_stuck_pass_is_not_called_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.agent.look("the start")
-    assert world.agent.alive()
+    world.agent.reconcile("the start")
+    assert world.agent.is_alive()
     monkeypatch.setattr(host_module, "PASS_STUCK_S", 0.05)
     world.driver.delay(30)
-    stuck = threading.Thread(target=world.agent.look, args=("an event",))
+    stuck = threading.Thread(target=world.agent.reconcile, args=("an event",))
     stuck.start()
     end = time.monotonic() + 10
-    while world.agent.alive():
+    while world.agent.is_alive():
         assert time.monotonic() < end
         time.sleep(0.01)
     world.driver.close()
     stuck.join(10)
-    assert world.agent.alive()
+    assert world.agent.is_alive()
 
 
 def test_a_journal_that_cannot_be_written_closes_claims_until_it_can(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
 
     def full(*_: object, **__: object) -> NoReturn:
         raise StateError("The agent's journal was not written: no space is left.")
@@ -492,11 +495,11 @@ def test_a_journal_that_cannot_be_written_closes_claims_until_it_can(
         disk.setattr(world.journal, "put", full)
         disk.setattr(world.journal, "remember_host", full)
         with pytest.raises(StateError):
-            world.agent.claim(request(VCPU=1))
+            world.operations.claim(request(VCPU=1))
         for _ in range(3):
             world.retry()
             with pytest.raises(ClaimsClosed, match="no space is left"):
-                world.agent.claim(request(VCPU=1))
+                world.operations.claim(request(VCPU=1))
     assert len([each for each in caplog.records if each.getMessage().startswith("Degraded")]) == 1
     world.retry()
-    assert world.agent.claim(request(VCPU=1)).state == "claimed"
+    assert world.operations.claim(request(VCPU=1)).state == "claimed"

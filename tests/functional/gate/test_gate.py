@@ -60,7 +60,7 @@ ALWAYS_0 = (
 def host(tmp_path: Path) -> Iterator[GatedHost]:
     with gated(tmp_path / "a") as found:
         found.driver.change(cells=HOST.cells, gpus=HOST.gpus, nics=HOST.nics)
-        found.world.agent.look("other devices")
+        found.world.agent.reconcile("other devices")
         yield found
 
 
@@ -82,7 +82,7 @@ def claim_of(host: GatedHost, uuid: str) -> ClaimState | None:
 
 def ours(host: GatedHost, uuid: str, **resources: int) -> None:
     """A claim that somebody made by hand."""
-    host.world.agent.claim(ClaimRequest(uuid, (RequestGroup("", resources),), name="by hand"))
+    host.world.operations.claim(ClaimRequest(uuid, (RequestGroup("", resources),), name="by hand"))
 
 
 # Starting and ending
@@ -106,20 +106,20 @@ def test_a_defined_guest_keeps_its_claim_until_it_is_undefined(
     host.starts(vm, domain(vm.uuid))
     host.ends(vm, domain(vm.uuid), defined=True)
     monkeypatch.setattr(settle, "GRACE_S", 0.0)
-    host.world.agent.look("its interval")
+    host.world.agent.reconcile("its interval")
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     host.driver.remove_guest(vm.uuid)
-    host.world.agent.look("undefined")
+    host.world.agent.reconcile("undefined")
     assert claim_of(host, vm.uuid) is None
 
 
 def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
     uuid = str(uuid4())
     host.allowed("prepare", "begin", domain(uuid))
-    host.world.agent.look("its interval")
+    host.world.agent.reconcile("its interval")
     assert claim_of(host, uuid) is ClaimState.CLAIMED
     monkeypatch.setattr(settle, "GRACE_S", 0.0)
-    host.world.agent.look("its interval, later")
+    host.world.agent.reconcile("its interval, later")
     assert claim_of(host, uuid) is None
 
 
@@ -145,7 +145,7 @@ def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_lo
     world.wire.inner = Busy()
     monkeypatch.setattr(settle, "GRACE_S", 0.0)
     for _ in range(3):
-        world.agent.look("its interval")
+        world.agent.reconcile("its interval")
         world.agent.deliver()
     assert len(writes) == 1 and world.agent.condition.state is HostState.DEGRADED
     assert world.retries[-1] > 100
@@ -186,7 +186,7 @@ def test_a_claim_is_not_let_go_for_another_while_placement_is_away(
         assert "did not decide" in host.refused("prepare", "begin", domain(uuid, vcpus=3))
         host.allowed("prepare", "begin", domain(uuid))
     assert claim_of(host, uuid) is ClaimState.CLAIMED
-    host.world.agent.look("placement is back")
+    host.world.agent.reconcile("placement is back")
     assert host.held(uuid) == before
 
 
@@ -228,10 +228,10 @@ def test_a_claim_made_by_hand_that_is_too_small_is_told(host: GatedHost) -> None
 
 def test_an_allocation_of_a_scheduler_is_adopted_and_stays_the_schedulers(host: GatedHost) -> None:
     vm = guest(str(uuid4()))
-    root = host.world.agent.tree()[0].by_name("node1")
+    root = host.world.operations.tree()[0].by_name("node1")
     assert root is not None
     written = ConsumerAllocations(vm.uuid, {root.uuid: {"VCPU": 2, "MEMORY_MB": 1024}}, None, "p", "nova")
-    host.world.agent._client.write_allocations(written)
+    host.world.operations._client.write_allocations(written)
     host.starts(vm, domain(vm.uuid))
     claim = host.world.agent._tracker.get(vm.uuid)
     assert claim is not None and claim.adopted
@@ -289,11 +289,11 @@ def test_a_device_in_the_hands_of_a_guest_without_a_claim_is_not_given(host: Gat
     unit = UsedUnit("SRIOV_NET_VF", "0000:41:02.0", f"pci:{FAR}")
     runs = Guest(str(uuid4()), "runs", GuestState.RUNNING, {"VCPU": 1, "SRIOV_NET_VF": 1}, (unit,))
     host.driver.add_guest(runs)
-    host.world.agent.look("a guest")
+    host.world.agent.reconcile("a guest")
     uuid = str(uuid4())
     assert runs.uuid in host.refused("prepare", "begin", domain(uuid, devices=vf("0000:41:02.0")))
     host.driver.add_guest(Guest(runs.uuid, "off", GuestState.SHUTOFF, runs.resources, (unit,)))
-    host.world.agent.look("it is off")
+    host.world.agent.reconcile("it is off")
     host.allowed("prepare", "begin", domain(uuid, devices=vf("0000:41:02.0")))
 
 
@@ -455,7 +455,7 @@ def test_a_live_migration_is_a_move_and_ends_by_itself(host: GatedHost, other: G
     vm = guest(str(uuid4()))
     host.starts(vm, domain(vm.uuid))
     other.allowed("migrate", "begin", domain(vm.uuid))
-    (move,) = other.world.agent.moves()
+    (move,) = other.world.operations.moves()
     assert move.state is MoveState.BEGUN
     assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024}}
     assert host.held(move.migration) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
@@ -464,15 +464,15 @@ def test_a_live_migration_is_a_move_and_ends_by_itself(host: GatedHost, other: G
     other.allowed("started", "begin", domain(vm.uuid))
     coming = Guest(vm.uuid, "vm", GuestState.MIGRATING, vm.resources)
     other.driver.add_guest(coming)
-    other.world.agent.look("it comes in")
-    assert [each.state for each in other.world.agent.moves()] == [MoveState.BEGUN]
+    other.world.agent.reconcile("it comes in")
+    assert [each.state for each in other.world.operations.moves()] == [MoveState.BEGUN]
     other.driver.add_guest(vm)
     host.ends(vm, domain(vm.uuid))
     assert host.held(move.migration) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}, "the destination decides"
-    other.world.agent.look("it runs")
-    assert [each.state for each in other.world.agent.moves()] == [MoveState.CONFIRMED]
+    other.world.agent.reconcile("it runs")
+    assert [each.state for each in other.world.operations.moves()] == [MoveState.CONFIRMED]
     host.world.agent.verify()
-    host.world.agent.look("the source, later")
+    host.world.agent.reconcile("the source, later")
     assert host.held(move.migration) == {} and host.world.agent._tracker.claims() == {}
     assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024}}
     other.ends(vm, domain(vm.uuid))
@@ -487,12 +487,12 @@ def test_a_migration_that_fails_is_reverted_and_may_be_tried_again(host: GatedHo
         other.allowed("prepare", "begin", domain(vm.uuid))
         coming = Guest(vm.uuid, "vm", GuestState.MIGRATING, vm.resources)
         other.driver.add_guest(coming)
-        other.world.agent.look("it comes in")
+        other.world.agent.reconcile("it comes in")
         other.ends(coming, domain(vm.uuid))
         assert other.held(vm.uuid) == {} and other.world.agent._tracker.claims() == {}
         assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
         assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
-    states = {each.state for each in other.world.agent.moves()}
+    states = {each.state for each in other.world.operations.moves()}
     assert states == {MoveState.REVERTED}
 
 
@@ -502,10 +502,10 @@ def test_a_migration_that_never_came_is_reverted_after_a_while(
     vm = guest(str(uuid4()))
     host.starts(vm, domain(vm.uuid))
     other.allowed("migrate", "begin", domain(vm.uuid))
-    other.world.agent.look("its interval")
+    other.world.agent.reconcile("its interval")
     assert other.held(vm.uuid) != {}
     monkeypatch.setattr(settle, "GRACE_S", 0.0)
-    other.world.agent.look("its interval, later")
+    other.world.agent.reconcile("its interval, later")
     assert other.held(vm.uuid) == {}
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
 
@@ -513,7 +513,7 @@ def test_a_migration_that_never_came_is_reverted_after_a_while(
 def test_a_full_destination_takes_none_in(host: GatedHost, other: GatedHost) -> None:
     vm = guest(str(uuid4()), VCPU=2, MEMORY_MB=12_000)
     other.driver.change(cells=(cell(0, frozenset(range(8)), 4096),))
-    other.world.agent.look("less memory")
+    other.world.agent.reconcile("less memory")
     host.starts(vm, domain(vm.uuid, memory_mb=12_000))
     reason = other.refused("migrate", "begin", domain(vm.uuid, memory_mb=12_000))
     assert "12000 MEMORY_MB asked" in reason and "node2" in reason
@@ -530,9 +530,9 @@ def test_there_and_back_while_the_definition_stays_behind(host: GatedHost, other
         destination.allowed("prepare", "begin", domain(vm.uuid))
         destination.driver.add_guest(vm)
         source.ends(vm, domain(vm.uuid), defined=True)
-        destination.world.agent.look("it runs")
+        destination.world.agent.reconcile("it runs")
         source.world.agent.verify()
-        source.world.agent.look("the source, later")
+        source.world.agent.reconcile("the source, later")
         assert source.world.agent._tracker.claims() == {}, "a definition that stays behind holds nothing"
         source, destination = destination, source
     assert source.held(vm.uuid) != {} and destination.held(vm.uuid) == {}
@@ -548,7 +548,7 @@ def test_the_copy_that_stayed_behind_may_not_start_while_the_other_one_runs(
     host.driver.add_guest(replace(vm, state=GuestState.SHUTOFF))
     assert "has moved there" in host.refused("prepare", "begin", domain(vm.uuid)), "nobody told this host yet"
     host.ends(vm, domain(vm.uuid), defined=True)
-    other.world.agent.look("it runs")
+    other.world.agent.reconcile("it runs")
     host.world.agent.verify()
     assert "already holds" in host.refused("prepare", "begin", domain(vm.uuid))
 
@@ -557,19 +557,19 @@ def test_a_guest_that_nobody_claimed_for_comes_in_as_one_that_starts(other: Gate
     uuid = str(uuid4())
     other.allowed("migrate", "begin", domain(uuid))
     assert other.held(uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024}}
-    assert other.world.agent.moves() == ()
+    assert other.world.operations.moves() == ()
 
 
 def test_a_move_that_a_control_plane_began_is_its_own(host: GatedHost, other: GatedHost) -> None:
     vm, migration = guest(str(uuid4())), str(uuid4())
     host.starts(vm, domain(vm.uuid))
     asked = ClaimRequest(vm.uuid, (RequestGroup("", {"VCPU": 2, "MEMORY_MB": 1024}),))
-    other.world.agent.begin_move(MoveKind.LIVE_MIGRATE, migration, asked)
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration, asked)
     other.allowed("migrate", "begin", domain(vm.uuid))
     other.allowed("prepare", "begin", domain(vm.uuid))
     other.driver.add_guest(vm)
-    other.world.agent.look("it runs")
-    (move,) = other.world.agent.moves()
+    other.world.agent.reconcile("it runs")
+    (move,) = other.world.operations.moves()
     assert (move.migration, move.state) == (migration, MoveState.BEGUN)
 
 
@@ -584,7 +584,7 @@ def test_guests_that_run_without_a_claim_are_claimed_for_on_request(
     host.driver.add_guest(runs)
     host.driver.add_guest(huge)
     host.driver.add_guest(Guest(off, "off", GuestState.SHUTOFF, {"VCPU": 1}))
-    host.world.agent.look("guests")
+    host.world.agent.reconcile("guests")
     caplog.set_level(logging.INFO, "agent.api")
     reply = ask(host.socket, "POST", "/v1/gate/running", {})
     check("POST", "/v1/gate/running", reply)
@@ -603,7 +603,7 @@ def test_guests_that_run_without_a_claim_are_claimed_for_on_request(
 def test_claiming_for_what_runs_waits_until_claims_are_open(host: GatedHost) -> None:
     runs = guest(str(uuid4()))
     host.driver.add_guest(runs)
-    host.world.agent.look("a guest")
+    host.world.agent.reconcile("a guest")
     host.world.agent._tracker.close("libvirtd restarts")
     opened = threading.Timer(0.5, host.world.agent._tracker.open)
     opened.start()

@@ -42,7 +42,7 @@ def host(tmp_path: Path) -> Iterator[GatedHost]:
             for number in range(2)
         ]
         found.driver.change(cells=tuple(cells), disk_gb=100)
-        found.world.agent.look("cells")
+        found.world.agent.reconcile("cells")
         yield found
 
 
@@ -82,12 +82,12 @@ def test_pages_that_somebody_claimed_are_not_given_to_a_guest_nor_the_other_way_
     host: GatedHost,
 ) -> None:
     asked = by_flavor(2048, **{"hw:mem_page_size": "2MB"})
-    host.world.agent.claim(asked)
+    host.world.operations.claim(asked)
     assert "512 pages" in host.refused(
         "prepare", "begin", domain(str(uuid4()), memory_mb=2048, inside=ANY_PAGES)
     )
     host.allowed("prepare", "begin", domain(str(uuid4()), inside=ANY_PAGES))
-    assert not host.world.agent.explain(by_flavor(2, **{"hw:mem_page_size": "2MB"})).fits
+    assert not host.world.operations.explain(by_flavor(2, **{"hw:mem_page_size": "2MB"})).fits
 
 
 def test_memory_that_must_be_on_a_cell_is_looked_for_there(host: GatedHost) -> None:
@@ -118,10 +118,10 @@ def test_pages_are_kept_until_the_guest_is_seen_or_did_not_come(
     uuid = str(uuid4())
     host.driver.add_guest(Guest(uuid, "vm", GuestState.SHUTOFF, {"VCPU": 2, "MEMORY_MB": 3072}))
     host.allowed("prepare", "begin", domain(uuid, memory_mb=3072, inside=ANY_PAGES))
-    host.world.agent.look("it is still on its way")
+    host.world.agent.reconcile("it is still on its way")
     assert "0 pages" in host.refused("prepare", "begin", domain(str(uuid4()), inside=ANY_PAGES))
     monkeypatch.setattr(settle, "GRACE_S", 0.0)
-    host.world.agent.look("later")
+    host.world.agent.reconcile("later")
     host.allowed("prepare", "begin", domain(str(uuid4()), inside=ANY_PAGES))
 
 
@@ -132,7 +132,7 @@ def test_a_refused_start_keeps_no_pages(host: GatedHost) -> None:
 
 def test_a_claim_of_pages_made_by_hand_is_held_to(host: GatedHost) -> None:
     asked = by_flavor(1024, **{"hw:mem_page_size": "2MB"})
-    (placed,) = host.world.agent.claim(asked).cells
+    (placed,) = host.world.operations.claim(asked).cells
     near, far = placed.host_cell, 1 - placed.host_cell
     xml = "".join((STRICT, ANY_PAGES))
     told = host.refused("prepare", "begin", domain(asked.consumer, vcpus=1, inside=xml.format(far)))
@@ -152,15 +152,15 @@ def test_disks_that_are_read_after_the_start_are_claimed_then(host: GatedHost) -
     assert host.held(uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
     vm = Guest(uuid, "vm", GuestState.RUNNING, {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30})
     host.driver.add_guest(replace(vm, problem="its disk was not read"))
-    host.world.agent.look("it runs")
+    host.world.agent.reconcile("it runs")
     assert "DISK_GB" not in host.held(uuid)["node1"]
     host.driver.add_guest(vm)
-    host.world.agent.look("its disk was read")
+    host.world.agent.reconcile("its disk was read")
     assert host.held(uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
     claim = host.world.agent._tracker.get(uuid)
     assert claim is not None and claim.request.resources["DISK_GB"] == 30
     before = host.world.wire.requests
-    host.world.agent.look("nothing new")
+    host.world.agent.reconcile("nothing new")
     assert host.world.wire.requests == before
     host.allowed("prepare", "begin", domain(uuid))
     host.ends(vm, domain(uuid))
@@ -176,7 +176,7 @@ def test_disks_that_do_not_fit_are_told_once_and_the_guest_keeps_what_it_has(
         Guest(uuid, "vm", GuestState.RUNNING, {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 500})
     )
     for _ in range(3):
-        host.world.agent.look("it runs")
+        host.world.agent.reconcile("it runs")
     assert host.held(uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
     (told,) = [each.getMessage() for each in caplog.records if "not claimed" in each.getMessage()]
     assert "500 GiB" in told and "500 DISK_GB asked, 100 free" in told
@@ -206,7 +206,7 @@ def test_placement_that_goes_away_when_a_disk_is_read_is_asked_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(wire, "request", failing)
-        host.world.agent.look("it runs")
+        host.world.agent.reconcile("it runs")
         assert host.world.agent.condition.state is HostState.DEGRADED
     host.world.retry()
     assert host.held(uuid)["node1"]["DISK_GB"] == 30
@@ -223,12 +223,12 @@ def test_an_agent_that_dies_while_it_claims_a_disk_claims_it_when_it_starts_agai
     def looks(host: GatedHost) -> None:
         host.driver.change(disk_gb=100)
         host.driver.add_guest(vm)
-        host.world.agent.look("it runs")
+        host.world.agent.reconcile("it runs")
 
     with gated(tmp_path / "a") as host:
         host.allowed("prepare", "begin", domain(vm.uuid))
         host.driver.change(disk_gb=100)
-        host.world.agent.look("a disk")
+        host.world.agent.reconcile("a disk")
         real = host.world.wire.request
 
         def dying(method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
@@ -244,7 +244,7 @@ def test_an_agent_that_dies_while_it_claims_a_disk_claims_it_when_it_starts_agai
     with gated(tmp_path / "a") as host:
         looks(host)
         assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
-        assert host.world.agent.audit(heal=False).findings == ()
+        assert host.world.operations.audit(heal=False).findings == ()
 
 
 def test_a_disk_is_not_claimed_with_what_was_asked_before_the_domain_was_changed(
@@ -264,7 +264,7 @@ def test_a_disk_is_not_claimed_with_what_was_asked_before_the_domain_was_changed
 
     with monkeypatch.context() as patch:
         patch.setattr(tracker, "alone", late)
-        host.world.agent.look("it runs")
+        host.world.agent.reconcile("it runs")
     assert host.held(uuid) == {"node1": {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 30}}
 
 
@@ -278,19 +278,19 @@ def test_a_guest_that_comes_in_needs_room_for_the_disks_that_it_has(host: GatedH
     host.starts(vm, xml)
     with gated(tmp_path / "b", "node2", host.world.wire) as other:
         other.driver.change(disk_gb=20)
-        other.world.agent.look("a small disk")
+        other.world.agent.reconcile("a small disk")
         told = other.refused("migrate", "begin", xml)
         assert "30 DISK_GB asked, 20 free on node2" in told
         other.driver.change(disk_gb=50)
-        other.world.agent.look("a larger disk")
+        other.world.agent.reconcile("a larger disk")
         other.allowed("migrate", "begin", xml)
         other.allowed("prepare", "begin", xml)
         assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
-        (move,) = other.world.agent.moves()
+        (move,) = other.world.operations.moves()
         assert move.state is MoveState.BEGUN
         changed = domain(vm.uuid, devices=DISK, vcpus=3)
         assert "end the move first" in other.refused("prepare", "begin", changed)
-        (move,) = other.world.agent.moves()
+        (move,) = other.world.operations.moves()
         assert move.state is MoveState.BEGUN
         assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
 
@@ -303,8 +303,8 @@ def test_a_guest_whose_scheduler_has_claimed_here_too_needs_room_for_its_disks_o
     host.starts(vm, xml)
     with gated(tmp_path / "b", "node2", host.world.wire) as other:
         other.driver.change(disk_gb=50)
-        other.world.agent.look("a disk")
-        client, (root,) = other.world.agent._client, other.world.agent.tree()[0].roots
+        other.world.agent.reconcile("a disk")
+        client, (root,) = other.world.operations._client, other.world.operations.tree()[0].roots
         held = client.allocations_of(vm.uuid)
         (amounts,) = held.allocations.values()
         client.write_allocations(replace(held, allocations={**held.allocations, root.uuid: amounts}))
@@ -314,11 +314,11 @@ def test_a_guest_whose_scheduler_has_claimed_here_too_needs_room_for_its_disks_o
 
 def test_a_claim_made_by_hand_does_not_grow(host: GatedHost) -> None:
     asked = by_flavor(1024)
-    host.world.agent.claim(asked)
+    host.world.operations.claim(asked)
     host.driver.add_guest(
         Guest(asked.consumer, "vm", GuestState.RUNNING, {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 30})
     )
-    host.world.agent.look("it runs")
+    host.world.agent.reconcile("it runs")
     assert host.held(asked.consumer) == {"node1": {"VCPU": 1, "MEMORY_MB": 1024}}
 
 
@@ -327,7 +327,7 @@ def test_a_claim_made_by_hand_does_not_grow(host: GatedHost) -> None:
 
 def test_memory_on_a_cell_is_claimed_of_the_provider_of_that_cell(host: GatedHost) -> None:
     host.driver.change(report_numa=True)
-    host.world.agent.look("cells are reported")
+    host.world.agent.reconcile("cells are reported")
     for number in (1, 0):
         uuid = str(uuid4())
         starts(host, domain(uuid, inside=STRICT.format(number)), uuid, UsedMemory(number, 1024, None, 0))
@@ -338,7 +338,7 @@ def test_memory_on_a_cell_is_claimed_of_the_provider_of_that_cell(host: GatedHos
 
 def test_a_guest_with_cells_of_its_own_has_its_memory_where_they_are(host: GatedHost) -> None:
     host.driver.change(report_numa=True)
-    host.world.agent.look("cells are reported")
+    host.world.agent.reconcile("cells are reported")
     uuid = str(uuid4())
     guest_cells = "".join(
         f"<cell id='{number}' cpus='{number}' memory='{1024 * (number + 1)}' unit='MiB'/>"
@@ -358,7 +358,7 @@ def test_a_guest_with_cells_of_its_own_has_its_memory_where_they_are(host: Gated
 
 def test_a_domain_that_is_bound_to_another_cell_is_claimed_there(host: GatedHost) -> None:
     host.driver.change(report_numa=True)
-    host.world.agent.look("cells are reported")
+    host.world.agent.reconcile("cells are reported")
     vm = Guest(str(uuid4()), "vm", GuestState.RUNNING, {"VCPU": 2, "MEMORY_MB": 1024})
     for number in (0, 1):
         xml = domain(vm.uuid, inside=STRICT.format(number))

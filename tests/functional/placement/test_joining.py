@@ -60,7 +60,7 @@ class Site:
         world = opened(load([file]))
         for uuid in guests:
             world.driver.add_guest(Guest(uuid, f"guest-{uuid[:4]}", GuestState.RUNNING, {"VCPU": 1}))
-        world.agent.look("the start")
+        world.agent.reconcile("the start")
         return world
 
 
@@ -75,11 +75,11 @@ GUESTS = {each.consumer: each for each in ASKED}
 
 def alone(site: Site) -> dict[str, object]:
     with closing(site.agent(site.alone, GUESTS)) as world:
-        return {each.consumer: world.agent.claim(each) for each in ASKED}
+        return {each.consumer: world.operations.claim(each) for each in ASKED}
 
 
 def claims(world: World) -> dict[str, object]:
-    return {claim.consumer: claim for _, claim in world.agent.instances() if claim}
+    return {claim.consumer: claim for _, claim in world.operations.instances() if claim}
 
 
 def test_a_host_joins_and_leaves_again(site: Site) -> None:
@@ -103,10 +103,10 @@ def test_a_host_joins_and_leaves_again(site: Site) -> None:
         move(source, target)
         with closing(site.agent(target, GUESTS)) as world:
             assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
-            assert world.agent.next_plan().empty
+            assert world.operations.next_plan().empty
             assert claims(world) == claimed
-            more = world.agent.claim(request(VCPU=1))
-            assert world.agent.release(more.consumer)
+            more = world.operations.claim(request(VCPU=1))
+            assert world.operations.release(more.consumer)
     with closing(PlacementClient(site.openstack.transport())) as fleet:
         assert fleet.provider_allocations(NEIGHBOUR.uuid).consumers == {NEIGHBOUR.uuid: {"VCPU": 1}}
         assert fleet.find_provider(name="node1") is None
@@ -119,7 +119,7 @@ def test_a_host_that_is_pointed_elsewhere_without_its_claims_writes_nothing(site
         assert fault is not None and "does not hold 3 of its 3 claims" in fault.sentence
         assert "`plimsoll placement export` and `import`" in fault.sentence
         with pytest.raises(ClaimsClosed, match="comes from the embedded placement"):
-            world.agent.claim(request(VCPU=1))
+            world.operations.claim(request(VCPU=1))
         with closing(PlacementClient(site.openstack.transport())) as fleet:
             assert fleet.find_provider(name="node1") is None
     with closing(site.agent(site.alone, GUESTS)) as world:
@@ -129,24 +129,24 @@ def test_a_host_that_is_pointed_elsewhere_without_its_claims_writes_nothing(site
 
 def test_a_placement_that_was_lost_closes_claims_until_they_are_released(site: Site) -> None:
     with closing(site.agent(site.alone, {})) as world:
-        consumer = world.agent.claim(request(VCPU=2)).consumer
+        consumer = world.operations.claim(request(VCPU=2)).consumer
     for file in site.state.glob("placement.db*"):
         file.unlink()
     with closing(site.agent(site.alone, {})) as world:
-        assert "no longer knows its providers" in world.agent.status()["reasons"][0]
+        assert "no longer knows its providers" in world.operations.status()["reasons"][0]
         with pytest.raises(ClaimsClosed):
-            world.agent.claim(request(VCPU=1))
-        assert world.agent.release(consumer)
+            world.operations.claim(request(VCPU=1))
+        assert world.operations.release(consumer)
         world.retry()
         assert world.agent.condition.state is HostState.READY
-        assert world.agent.claim(request(VCPU=1)).allocations
+        assert world.operations.claim(request(VCPU=1)).allocations
 
 
 def test_what_changed_after_the_export_is_not_removed(site: Site) -> None:
     claimed = alone(site)
     site.run("export", "--state-dir", str(site.state), "--root", "node1", str(site.document))
     with closing(site.agent(site.alone, GUESTS)) as world:
-        late = world.agent.claim(request(VCPU=1)).consumer
+        late = world.operations.claim(request(VCPU=1)).consumer
     site.run("remove", "--state-dir", str(site.state), str(site.document), code=ExitCode.REFUSED)
     assert site.held(site.alone) == {*claimed, late}
 

@@ -32,7 +32,7 @@ def settings(placement: Placement, tmp_path: Path) -> Settings:
 @pytest.fixture
 def world(settings: Settings) -> Iterator[World]:
     with closing(opened(settings)) as world:
-        world.agent.look("the start")
+        world.agent.reconcile("the start")
         yield world
 
 
@@ -48,35 +48,35 @@ def hide(world: World, consumer: str) -> None:
 def test_an_invisible_consumer_gets_its_claim(world: World) -> None:
     asked = request(VCPU=2)
     hide(world, asked.consumer)
-    assert world.agent.claim(asked).state is ClaimState.CLAIMED
-    assert world.agent.release(asked.consumer)
+    assert world.operations.claim(asked).state is ClaimState.CLAIMED
+    assert world.operations.release(asked.consumer)
 
 
 def test_an_invisible_migration_gets_its_part(world: World) -> None:
     asked, migration = request(VCPU=2), str(uuid4())
-    world.agent.claim(asked)
+    world.operations.claim(asked)
     hide(world, migration)
     grown = replace(request(VCPU=3), consumer=asked.consumer)
-    assert world.agent.begin_move(MoveKind.RESIZE, migration, grown).state is MoveState.BEGUN
-    assert world.agent.revert_move(migration, None).state is MoveState.REVERTED
-    assert world.agent.release(asked.consumer)
+    assert world.operations.begin_move(MoveKind.RESIZE, migration, grown).state is MoveState.BEGUN
+    assert world.operations.revert_move(migration, None).state is MoveState.REVERTED
+    assert world.operations.release(asked.consumer)
 
 
 def test_a_provider_over_capacity_is_in_the_status_until_it_is_not(world: World) -> None:
     """As claims that overtook each other in OpenStack Placement leave it, or an inventory that shrank."""
-    (root,) = world.agent.tree()[0].roots
+    (root,) = world.operations.tree()[0].roots
     client, consumer = PlacementClient(world.wire.inner), str(uuid4())
     half = root.inventories["DISK_GB"].total // 2
     client.write_allocations(ConsumerAllocations(consumer, {root.uuid: {"DISK_GB": half + 1}}))
     world.driver.change(disk_gb=half)
-    world.agent.look("an event")
+    world.agent.reconcile("an event")
     world.agent.verify()
-    (reason,) = world.agent.status()["reasons"]
+    (reason,) = world.operations.status()["reasons"]
     assert "node1 is over capacity" in reason and consumer in reason
-    assert world.agent.claim(request(VCPU=1)).state is ClaimState.CLAIMED, "all else goes on"
+    assert world.operations.claim(request(VCPU=1)).state is ClaimState.CLAIMED, "all else goes on"
     client.delete_allocations(consumer)
     world.agent.verify()
-    assert world.agent.status()["reasons"] == []
+    assert world.operations.status()["reasons"] == []
 
 
 def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
@@ -90,33 +90,33 @@ def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
             client.put_inventories(each.uuid, client.create_provider(each), each.inventories)
         client.write_allocations(ConsumerAllocations(consumer, {foreign: {"VCPU": 1}}))
         before = client.generations(foreign)
-        world.agent.look("the start")
-        (reason,) = world.agent.status()["reasons"]
+        world.agent.reconcile("the start")
+        (reason,) = world.operations.status()["reasons"]
         assert world.agent.condition.state is HostState.DEGRADED and f"plimsoll adopt {foreign}" in reason
         with pytest.raises(ClaimsClosed, match=foreign):
-            world.agent.claim(request(VCPU=1))
+            world.operations.claim(request(VCPU=1))
         assert client.generations(foreign) == before
         client.write_allocations(ConsumerAllocations(str(uuid4()), {NEIGHBOUR.uuid: {"VCPU": 1}}))
     adopt(settings, foreign)
     with closing(opened(settings)) as world:
-        world.agent.look("the start")
+        world.agent.reconcile("the start")
         assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
-        tree, usages = world.agent.tree()
+        tree, usages = world.operations.tree()
         assert [each.uuid for each in tree.roots] == [foreign] and len(tree) == 9
         assert usages[foreign]["VCPU"] == 1, "what was held on it is kept"
-        assert world.agent.claim(request(VCPU=1, PGPU=1)).state is ClaimState.CLAIMED
+        assert world.operations.claim(request(VCPU=1, PGPU=1)).state is ClaimState.CLAIMED
 
 
 def test_an_aggregate_that_somebody_changed_on_a_child_is_no_obstacle(world: World) -> None:
     """Scenario 29: its generation is another one; the next pass is fine, and the aggregate stays."""
     client, aggregate = PlacementClient(world.wire.inner), str(uuid4())
-    tree = world.agent.tree()[0]
+    tree = world.operations.tree()[0]
     child = next(each for each in tree if "VGPU" in each.inventories or "PGPU" in each.inventories)
     client.put_aggregates(child.uuid, child.generation or 0, {*child.aggregates, aggregate})
     world.driver.change(gpus=tuple(replace(gpu, total=gpu.total + 1) for gpu in world.driver.host.gpus))
-    world.agent.look("an event")
+    world.agent.reconcile("an event")
     assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
-    now = world.agent.tree()[0][child.uuid]
+    now = world.operations.tree()[0][child.uuid]
     assert aggregate in now.aggregates
     assert {n: i.total for n, i in now.inventories.items()} == {
         n: i.total + 1 for n, i in child.inventories.items()

@@ -44,36 +44,36 @@ def old(request: pytest.FixtureRequest, openstack: OpenStack) -> Iterator[OpenSt
 def agent(old: OpenStack, tmp_path: Path) -> Iterator[Agent]:
     with closing(opened(told(tmp_path, old))) as world:
         world.driver.change(nics=(), gpus=(CARD,), flat_devices=True)
-        world.agent.look("the start")
+        world.agent.reconcile("the start")
         yield world
 
 
 def test_claims_a_reshape_there_and_back_a_resize_and_an_audit(agent: Agent) -> None:
-    host = agent.agent
+    host, operations = agent.agent, agent.operations
     assert host.condition.state is HostState.READY, host.condition.fault
     asked = request(VCPU=2, MEMORY_MB=64, PGPU=1)
-    host.claim(asked)
+    operations.claim(asked)
     agent.driver.change(flat_devices=False)
-    host.look("the card has a provider of its own")
+    host.reconcile("the card has a provider of its own")
     assert len(claim_of(agent, asked.consumer).allocations) == 2
     (receipt,) = agent.journal.reshapes(done=True)
-    host.reshape(receipt)
+    operations.reshape(receipt)
     assert len(claim_of(agent, asked.consumer).allocations) == 1
     small = request(VCPU=1)
-    host.claim(small)
-    for end in (host.revert_move, host.confirm_move):
+    operations.claim(small)
+    for end in (operations.revert_move, operations.confirm_move):
         migration = str(uuid4())
-        host.begin_move(MoveKind.RESIZE, migration, replace(small, groups=request(VCPU=2).groups))
+        operations.begin_move(MoveKind.RESIZE, migration, replace(small, groups=request(VCPU=2).groups))
         end(migration, None)
-    assert host.audit(heal=True).findings == ()
+    assert operations.audit(heal=True).findings == ()
     host.verify()
-    assert host.condition.state is HostState.READY and host.next_plan().empty
-    assert host.release(asked.consumer) and host.release(small.consumer)
-    assert not any(amount for used in host.tree()[1].values() for amount in used.values())
+    assert host.condition.state is HostState.READY and operations.next_plan().empty
+    assert operations.release(asked.consumer) and operations.release(small.consumer)
+    assert not any(amount for used in operations.tree()[1].values() for amount in used.values())
 
 
 def claim_of(agent: Agent, consumer: str) -> Claim:
-    (claim,) = [claim for _, claim in agent.agent.instances() if claim and claim.consumer == consumer]
+    (claim,) = [claim for _, claim in agent.operations.instances() if claim and claim.consumer == consumer]
     assert claim.state is ClaimState.CLAIMED
     return claim
 
@@ -106,18 +106,18 @@ def test_a_provider_that_needs_another_parent_is_told_below_1_37_and_the_way_bac
     openstack.empty()
     with openstack.aged("1.36"), closing(opened(told(tmp_path, openstack))) as world:
         world.driver.change(nics=(), gpus=(replace(CARD, numa=0),))
-        world.agent.look("the start")
+        world.agent.reconcile("the start")
         asked = request(VCPU=1, PGPU=1)
-        claim = world.agent.claim(asked)
+        claim = world.operations.claim(asked)
         world.driver.change(report_numa=True)
-        world.agent.look("the card goes under its cell")
-        (reason,) = world.agent.status()["reasons"]
+        world.agent.reconcile("the card goes under its cell")
+        (reason,) = world.operations.status()["reasons"]
         assert "under node1_numa0" in reason and "needs microversion 1.37" in reason
         world.driver.change(report_numa=False)
         world.retry()
         assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
         assert claim_of(world, asked.consumer).allocations == claim.allocations
-        assert world.agent.next_plan().empty
+        assert world.operations.next_plan().empty
 
 
 def test_one_that_is_too_old_is_told_what_is_missing_and_nothing_is_written(
@@ -125,14 +125,14 @@ def test_one_that_is_too_old_is_told_what_is_missing_and_nothing_is_written(
 ) -> None:
     openstack.empty()
     with openstack.aged(TOO_OLD), closing(opened(told(tmp_path, openstack))) as world:
-        world.agent.look("the start")
-        status = world.agent.status()
+        world.agent.reconcile("the start")
+        status = world.operations.status()
         assert status["state"] == "degraded"
         (reason,) = status["reasons"]
         assert f"speaks microversions 1.0 to {TOO_OLD}, and the agent needs 1.30" in reason
         assert "moved in one request" in reason
         with pytest.raises(ClaimsClosed, match=r"needs 1\.30"):
-            world.agent.claim(request(VCPU=1))
+            world.operations.claim(request(VCPU=1))
 
 
 def test_a_service_that_is_put_back_to_an_older_release_is_spoken_to_in_its_own(
@@ -140,9 +140,9 @@ def test_a_service_that_is_put_back_to_an_older_release_is_spoken_to_in_its_own(
 ) -> None:
     openstack.empty()
     with closing(opened(told(tmp_path, openstack))) as world:
-        world.agent.look("the start")
+        world.agent.reconcile("the start")
         asked = request(VCPU=1)
         with openstack.aged(OLD[0]):
-            world.agent.claim(asked)
-            assert world.agent.release(asked.consumer)
+            world.operations.claim(asked)
+            assert world.operations.release(asked.consumer)
             assert world.agent.condition.state is HostState.READY

@@ -229,30 +229,30 @@ def test_an_agent_on_it_is_up_and_writes_nothing_and_goes_on_once_it_works(
 
     with closing(opened(told(tmp_path, placement), wired)) as world:
         (wire,) = failing
-        world.agent.look("the start")
+        world.agent.reconcile("the start")
         assert world.agent.condition.state is HostState.DEGRADED
         with pytest.raises(ClaimsClosed):
-            world.agent.claim(request(VCPU=1))
+            world.operations.claim(request(VCPU=1))
         with pytest.raises(UnknownConsumer):
-            world.agent.release(NOBODY)
+            world.operations.release(NOBODY)
         wire.broken = False
         world.retry()
         assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
         asked = request(VCPU=1)
-        world.agent.claim(asked)
+        world.operations.claim(asked)
         wire.broken = True
         with suppress(PlacementError):
-            world.agent.release(asked.consumer)
+            world.operations.release(asked.consumer)
         with suppress(PlacementError, ClaimsClosed):
-            world.agent.claim(request(VCPU=1))
+            world.operations.claim(request(VCPU=1))
         world.agent.verify()
         assert world.agent.condition.state is HostState.DEGRADED
-        assert world.agent.status()["reasons"]
+        assert world.operations.status()["reasons"]
         wire.broken = False
         world.retry()
         assert world.agent.condition.state is HostState.READY
         world.agent.deliver()
-        claims = [claim for _, claim in world.agent.instances() if claim]
+        claims = [claim for _, claim in world.operations.instances() if claim]
         assert all(claim.state is ClaimState.CLAIMED for claim in claims)
-        usages = world.agent.tree()[1]
+        usages = world.operations.tree()[1]
         assert all(not any(each.values()) for each in usages.values())

@@ -79,14 +79,14 @@ class Site:
         self.world.driver.change(disk_gb=disk_gb)
         for uuid in guests:
             self.world.driver.add_guest(Guest(uuid, "guest", GuestState.RUNNING, {"VCPU": 1}))
-        self.world.agent.look("the start")
+        self.world.agent.reconcile("the start")
         assert self.world.agent.condition.state is HostState.READY, self.world.agent.condition.fault
 
     def findings(self, *, heal: bool = False) -> set[tuple[str, str]]:
-        return {(each.kind, each.subject) for each in self.world.agent.audit(heal=heal).findings}
+        return {(each.kind, each.subject) for each in self.world.operations.audit(heal=heal).findings}
 
     def disk_gb(self) -> int:
-        (root,) = self.world.agent.tree()[0].roots
+        (root,) = self.world.operations.tree()[0].roots
         return self.client.provider_inventories(root.uuid)[1]["DISK_GB"].total
 
     def close(self) -> None:
@@ -101,11 +101,11 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     with closing(Site(tmp_path, request.param)) as site:
         site.runs(KEPT.consumer, disk_gb=100)
         for each in (KEPT, GONE):
-            site.world.agent.claim(each)
+            site.world.operations.claim(each)
         site.save()
         site.runs(KEPT.consumer, disk_gb=100)
-        site.world.agent.claim(NEW)
-        assert site.world.agent.release(GONE.consumer)
+        site.world.operations.claim(NEW)
+        assert site.world.operations.release(GONE.consumer)
         site.runs(KEPT.consumer, NEW.consumer)
         site.world.agent.verify()
         assert site.disk_gb() == DISK_GB and site.findings() == set()
@@ -119,7 +119,7 @@ def test_one_pass_writes_the_tree_again_and_an_audit_the_claims(site: Site) -> N
     lost, left = ("amounts differ", NEW.consumer), ("orphaned allocation", GONE.consumer)
     assert lost in site.findings()
     site.findings(heal=True)
-    (root,) = site.world.agent.tree()[0].roots
+    (root,) = site.world.operations.tree()[0].roots
     assert site.client.allocations_of(NEW.consumer).allocations == {root.uuid: dict(NEW.resources)}
     assert site.findings() == {left}, "it looks like one that is still to be started: it is the operator's"
     site.findings(heal=True)
@@ -130,7 +130,7 @@ def test_one_pass_writes_the_tree_again_and_an_audit_the_claims(site: Site) -> N
 def test_generations_that_meet_by_chance_deceive_nobody_once_what_was_seen_is_forgotten(
     site: Site,
 ) -> None:
-    (root,) = site.world.agent.tree()[0].roots
+    (root,) = site.world.operations.tree()[0].roots
     seen = site.client.generations(root.uuid)[root.uuid]
     site.put_back()
     while site.client.generations(root.uuid)[root.uuid] < seen:

@@ -29,6 +29,7 @@ class Counted:
     def __init__(self, placement: Placement, directory: Path) -> None:
         self.world: World = opened(told(directory, placement), self._wired)
         self.agent = self.world.agent
+        self.operations = self.world.operations
         self.calls = self._tap.calls
         self.raw = PlacementClient(self._transport)
 
@@ -54,7 +55,7 @@ class Counted:
 
     def look(self, why: str = "an event") -> list[str]:
         self.taken()
-        self.agent.look(why)
+        self.agent.reconcile(why)
         assert self.agent.condition.state is HostState.READY, self.agent.condition.fault
         return self.taken()
 
@@ -93,18 +94,18 @@ def test_the_first_report_is_at_most_three_requests_a_provider_and_two(
         made = [call for call in calls if call.startswith(tuple(f"PUT /{name}" for name in NAMES))]
         assert len(made) == (4 if first else 0)
         once = len(made) + 1 if made else 0  # and the request that placement refused without them
-        assert len(calls) - once <= 3 * len(counted.agent.tree()[0]) + 2
+        assert len(calls) - once <= 3 * len(counted.operations.tree()[0]) + 2
         assert calls.count("POST /reshaper") == 1
 
 
 def test_a_pass_with_nothing_new_is_none(host: Counted) -> None:
     """Scenario 19: with claims, and after them, too."""
-    host.agent.claim(request(VCPU=1))
+    host.operations.claim(request(VCPU=1))
     assert [host.look("its interval") for _ in range(5)] == [[]] * 5
 
 
 def test_a_verification_with_nothing_new_is_one(host: Counted) -> None:
-    host.agent.claim(request(VCPU=1))
+    host.operations.claim(request(VCPU=1))
     host.agent.verify()
     host.taken()
     for _ in range(3):
@@ -115,13 +116,13 @@ def test_a_verification_with_nothing_new_is_one(host: Counted) -> None:
 def test_an_audit_on_its_schedule_reads_who_is_on_each_provider_and_four_consumers(host: Counted) -> None:
     """Placement raises no generation for an allocation that is deleted: who is there has to be read."""
     for _ in range(6):
-        host.agent.claim(request(VCPU=1))
+        host.operations.claim(request(VCPU=1))
     host.agent.verify()
-    providers = {each.uuid for each in host.agent.tree()[0]}
+    providers = {each.uuid for each in host.operations.tree()[0]}
     seen = []
     for _ in range(3):
         host.taken()
-        host.agent.audit_job()
+        host.agent.run_audit()
         first, *calls = host.taken()
         assert first == "GET /resource_providers"
         on = {f"GET /resource_providers/{uuid}/allocations" for uuid in providers}
@@ -140,8 +141,8 @@ def test_one_inventory_changed_is_one(host: Counted) -> None:
 
 def test_a_claim_in_between_costs_a_retry_on_that_provider_only(host: Counted) -> None:
     """Scenario 28: one refused write, three reads of that provider and who is on it, one write."""
-    (root,) = host.agent.tree()[0].roots
-    host.agent.claim(request(VCPU=1))
+    (root,) = host.operations.tree()[0].roots
+    host.operations.claim(request(VCPU=1))
     host.world.driver.change(disk_gb=4321)
     calls = host.look()
     here = f"/resource_providers/{root.uuid}"
@@ -156,29 +157,31 @@ def test_a_claim_in_between_costs_a_retry_on_that_provider_only(host: Counted) -
 def test_a_claim_is_one_write(host: Counted) -> None:
     asked = request(VCPU=2, MEMORY_MB=64, PGPU=1)
     host.taken()
-    host.agent.claim(asked)
+    host.operations.claim(asked)
     assert host.taken() == [f"PUT /allocations/{asked.consumer}"]
-    host.agent.claim(asked)
+    host.operations.claim(asked)
     assert host.taken() == [], "asked again it is known"
 
 
 def test_a_claim_that_a_scheduler_wrote_is_one_refused_write_and_one_read(host: Counted) -> None:
     asked = request(VCPU=2)
-    host.raw.write_allocations(ConsumerAllocations(asked.consumer, host.agent.explain(asked).allocations))
+    host.raw.write_allocations(
+        ConsumerAllocations(asked.consumer, host.operations.explain(asked).allocations)
+    )
     host.taken()
-    assert host.agent.claim(asked).adopted
+    assert host.operations.claim(asked).adopted
     path = f"/allocations/{asked.consumer}"
     assert host.taken() == [f"PUT {path}", f"GET {path}"]
 
 
 def test_a_claim_that_somebody_was_faster_than_is_one_refused_write_and_one_read(host: Counted) -> None:
-    (root,) = host.agent.tree()[0].roots
+    (root,) = host.operations.tree()[0].roots
     total = root.inventories["DISK_GB"].capacity
     other, asked = request(DISK_GB=total), request(DISK_GB=1)
     host.raw.write_allocations(ConsumerAllocations(other.consumer, {root.uuid: {"DISK_GB": total}}))
     host.taken()
     with pytest.raises(DoesNotFit):
-        host.agent.claim(asked)
+        host.operations.claim(asked)
     assert host.taken() == [
         f"PUT /allocations/{asked.consumer}",
         f"GET /resource_providers/{root.uuid}/allocations",
@@ -186,14 +189,14 @@ def test_a_claim_that_somebody_was_faster_than_is_one_refused_write_and_one_read
 
 
 def test_only_the_provider_that_placement_calls_full_is_read_of_all_that_a_claim_is_on(host: Counted) -> None:
-    (root,) = host.agent.tree()[0].roots
+    (root,) = host.operations.tree()[0].roots
     other, asked = request(PGPU=1), request(VCPU=1, DISK_GB=1, PGPU=1)
-    foreseen = host.agent.explain(asked).allocations
+    foreseen = host.operations.explain(asked).allocations
     (card,) = foreseen.keys() - {root.uuid}
     host.raw.write_allocations(ConsumerAllocations(other.consumer, {card: {"PGPU": 1}}))
     host.taken()
     with pytest.raises(DoesNotFit, match="1 PGPU asked, 0 free"):
-        host.agent.claim(asked)
+        host.operations.claim(asked)
     assert host.taken() == [
         f"PUT /allocations/{asked.consumer}",
         f"GET /resource_providers/{card}/allocations",
@@ -205,28 +208,28 @@ def test_a_claim_whose_answer_is_lost_is_one_write_and_one_read(host: Counted) -
     path = f"/allocations/{asked.consumer}"
     host.lose(f"PUT {path}")
     host.taken()
-    assert host.agent.claim(asked).state is ClaimState.CLAIMED
+    assert host.operations.claim(asked).state is ClaimState.CLAIMED
     assert host.taken() == [f"PUT {path}", f"GET {path}"]
 
 
 def test_a_release_is_one_read_and_one_write(host: Counted) -> None:
     asked = request(VCPU=2)
-    host.agent.claim(asked)
+    host.operations.claim(asked)
     host.taken()
-    host.agent.release(asked.consumer)
+    host.operations.release(asked.consumer)
     assert host.taken() == [f"GET /allocations/{asked.consumer}", f"PUT /allocations/{asked.consumer}"]
 
 
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 def test_the_swap_of_a_move_is_one_write_and_so_is_its_end(host: Counted, end: str) -> None:
     asked = request(VCPU=2, MEMORY_MB=64)
-    host.agent.claim(asked)
+    host.operations.claim(asked)
     host.taken()
     grown = replace(request(VCPU=3, MEMORY_MB=64), consumer=asked.consumer)
-    assert host.agent.begin_move(MoveKind.RESIZE, MIGRATION, grown).state is MoveState.BEGUN
+    assert host.operations.begin_move(MoveKind.RESIZE, MIGRATION, grown).state is MoveState.BEGUN
     calls = host.taken()
     assert writes(calls) == ["POST /allocations"] and len(calls) <= 3
-    getattr(host.agent, f"{end}_move")(MIGRATION, None)
+    getattr(host.operations, f"{end}_move")(MIGRATION, None)
     calls = host.taken()
     assert len(writes(calls)) == 1 and len(calls) <= 3
 
@@ -241,7 +244,7 @@ def test_a_reshape_costs_the_same_for_any_number_of_its_own_consumers(placement:
                 counted.world.driver.change(flat_devices=True, gpus=(Gpu("0000:83:00.0", "VGPU", 16),))
                 counted.look("the start")
                 for _ in range(number):
-                    counted.agent.claim(request(VGPU=1, VCPU=1))
+                    counted.operations.claim(request(VGPU=1, VCPU=1))
                 counted.world.driver.change(flat_devices=False)
                 calls = counted.look()
                 counted.world.driver.change(flat_devices=True)
@@ -258,7 +261,7 @@ def test_a_reshape_reads_a_consumer_that_somebody_else_wrote_to_since(host: Coun
     host.world.driver.change(flat_devices=True, gpus=(Gpu("0000:83:00.0", "VGPU", 16),))
     host.look()
     asked = request(VGPU=2, VCPU=1)
-    host.agent.claim(asked)
+    host.operations.claim(asked)
     held = host.raw.allocations_of(asked.consumer)
     (root,) = held.allocations
     host.raw.write_allocations(replace(held, project_id="other"))

@@ -23,8 +23,8 @@ def site(placement: Placement, tmp_path: Path) -> Settings:
     """A host that was reported, claimed on and verified once; its agent does not run."""
     settings = told(tmp_path, placement)
     with closing(opened(settings)) as world:
-        world.agent.look("the start")
-        world.agent.claim(ASKED)
+        world.agent.reconcile("the start")
+        world.operations.claim(ASKED)
         world.agent.verify()
         assert world.agent.condition.state is HostState.READY
     return settings
@@ -33,7 +33,7 @@ def site(placement: Placement, tmp_path: Path) -> Settings:
 def restarted(settings: Settings) -> tuple[World, int]:
     """The agent after its first pass, and how many requests that took."""
     world = opened(settings)
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     return world, world.wire.requests
 
 
@@ -43,8 +43,8 @@ def test_a_restart_with_nothing_new_is_two_requests(site: Settings) -> None:
     with closing(world):
         assert world.agent.condition.state is HostState.READY
         assert requests == 2
-        assert len(world.agent.tree()[0]) == 9
-        assert world.agent.claim(request(VCPU=1)).allocations
+        assert len(world.operations.tree()[0]) == 9
+        assert world.operations.claim(request(VCPU=1)).allocations
         world.agent.verify()
 
 
@@ -80,21 +80,21 @@ def test_what_somebody_else_changed_meanwhile_is_read_and_nothing_else(
     site: Settings, change: Callable[[PlacementClient, Provider], None]
 ) -> None:
     with closing(opened(site)) as world:
-        (root,) = world.agent.tree()[0].roots
+        (root,) = world.operations.tree()[0].roots
         change(PlacementClient(world.wire.inner), root)
     world, requests = restarted(site)
     mends = 1 if change in (change_inventory, change_aggregates) else 0  # or sees who shares by them
     with closing(world):
         assert world.agent.condition.state is HostState.READY
         assert requests == 2 + 4 + mends
-        as_told = world.agent.tree()[0]
-        suspects = world.agent.explain(request(VCPU=1)).fits
+        as_told = world.operations.tree()[0]
+        suspects = world.operations.explain(request(VCPU=1)).fits
     (site.state_path / SEEN_FILE).unlink()
     world, requests = restarted(site)
     with closing(world):
         assert requests > 2 + 4
-        assert world.agent.tree()[0] == as_told
-        assert world.agent.explain(request(VCPU=1)).fits is suspects
+        assert world.operations.tree()[0] == as_told
+        assert world.operations.explain(request(VCPU=1)).fits is suspects
 
 
 @pytest.mark.first_variant
@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_written_is_told_once(site: Settings, caplog: pyte
     world, _ = restarted(site)
     with closing(world):
         for asked in (request(VCPU=1), request(VCPU=1)):
-            world.agent.claim(asked)
+            world.operations.claim(asked)
             world.agent.verify()
         assert world.agent.condition.state is HostState.READY
     assert [each.levelname for each in caplog.records].count("WARNING") == 2  # not read, not written

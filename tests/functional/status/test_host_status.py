@@ -49,7 +49,7 @@ def fresh() -> Iterator[Sight]:
 
 @pytest.fixture(scope="module")
 def url(full: Sight) -> Iterator[str]:
-    with listening(full.seeing) as where:
+    with listening(full.host_status) as where:
         yield where
 
 
@@ -161,12 +161,12 @@ def test_it_can_be_read_on_a_phone_and_by_a_screen_reader(url: str) -> None:
 
 
 def test_names_that_are_hostile_are_text(fresh: Sight) -> None:
-    agent, driver = fresh.world.agent, fresh.world.driver
+    agent, operations, driver = fresh.world.agent, fresh.world.operations, fresh.world.driver
     driver.add_guest(guest(HOSTILE, VCPU=1))
-    agent.claim(asks(HOSTILE + "2", VCPU=1))
-    agent.look("an event")
-    agent.audit(heal=False)
-    with listening(fresh.seeing) as url:
+    operations.claim(asks(HOSTILE + "2", VCPU=1))
+    agent.reconcile("an event")
+    operations.audit(heal=False)
+    with listening(fresh.host_status) as url:
         _, _, body = fetch(url + "/")
     found = Page(body)
     assert b"<script" not in body and b"<img" not in body
@@ -189,8 +189,8 @@ def test_it_draws_itself_anew_only_when_asked(url: str) -> None:
 def test_a_host_that_was_never_seen_has_a_page(fresh: Sight) -> None:
     """The embedded placement and the driver fail: what is not in order stands on top."""
     fresh.world.driver.fail(5, DriverUnavailable("libvirtd does not answer <at all>."))
-    fresh.world.agent.look("an event")
-    with listening(fresh.seeing) as url:
+    fresh.world.agent.reconcile("an event")
+    with listening(fresh.host_status) as url:
         text = page(url).text
         assert "What is not in order" in text and "libvirtd does not answer <at all>." in text
         assert text.count("libvirtd does not answer") <= 4
@@ -250,7 +250,7 @@ def test_by_every_name_of_loopback(url: str, host: str) -> None:
 
 def test_off_loopback_there_is_no_page(full: Sight) -> None:
     """The guests' names are not for the network; what Prometheus scrapes names none."""
-    with listening(full.seeing, "0.0.0.0:0") as url:
+    with listening(full.host_status, "0.0.0.0:0") as url:
         where = f"http://127.0.0.1:{urlsplit(url).port}"
         status, _, body = fetch(where + "/")
         assert status == 403 and b"loopback" in body
@@ -283,7 +283,7 @@ def test_an_address_that_is_taken_keeps_nobody_from_claiming(
     from agent.status.listener import HttpListener
 
     taken = Address.parse(urlsplit(url).netloc)
-    listener = HttpListener(full.seeing, [taken, Address.parse("127.0.0.1:0")])
+    listener = HttpListener(full.host_status, [taken, Address.parse("127.0.0.1:0")])
     listener.start()
     try:
         assert len(listener.addresses) == 1
@@ -353,13 +353,13 @@ def test_the_metrics_say_what_is_so(full: Sight, url: str) -> None:
 
 
 def test_refusals_and_outages_are_counted(fresh: Sight) -> None:
-    agent = fresh.world.agent
+    agent, operations = fresh.world.agent, fresh.world.operations
     for _ in range(3):
         with pytest.raises(DoesNotFit):
-            agent.claim(asks("giant", VCPU=100_000))
+            operations.claim(asks("giant", VCPU=100_000))
     fresh.world.driver.fail(1)
-    agent.look("an event")
-    found = samples(fresh.seeing.metrics())
+    agent.reconcile("an event")
+    found = samples(fresh.host_status.metrics())
     assert found["plimsoll_claim_requests_total", (("outcome", "plimsoll.claim.does_not_fit"),)] == 3
     assert found["plimsoll_passes_total", (("outcome", "failed"),)] == 1
     assert found["plimsoll_fault", (("concern", "driver"),)] == 1
@@ -371,7 +371,7 @@ def test_no_label_holds_what_a_guest_or_a_caller_makes_up(full: Sight, url: str)
     for name in (*GUESTS, FORGOTTEN, MIGRATION):
         assert name not in text.replace("train", "") or name == "train"
         assert uuid_of(name) not in text
-    allowed = {full.world.agent.status()["uuid"]}  # of the host itself
+    allowed = {full.world.operations.status()["uuid"]}  # of the host itself
     uuids = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", text)
     assert set(uuids) <= allowed
 
@@ -391,8 +391,8 @@ def test_a_scrape_asks_nobody(full: Sight, url: str) -> None:
     before = full.world.wire.requests
     for path in ("/", "/metrics", "/readyz", "/livez"):
         fetch(url + path)
-    full.seeing.overview()
-    full.seeing.explain("web1")
+    full.host_status.overview()
+    full.host_status.explain("web1")
     assert full.world.wire.requests == before
 
 
@@ -400,7 +400,7 @@ def test_a_scrape_while_the_hypervisor_hangs(fresh: Sight) -> None:
     """What is in memory is told at once."""
     fresh.world.driver.delay(0.0)
     fresh.world.driver.fail(3, DriverError("it hangs"))
-    with listening(fresh.seeing) as url:
+    with listening(fresh.host_status) as url:
         assert fetch(url + "/metrics")[0] == fetch(url + "/livez")[0] == 200
 
 
@@ -408,7 +408,7 @@ def test_what_is_stuck_keeps_nobody_who_looks_waiting(fresh: Sight, monkeypatch:
     """The tracker's lock is never free again: the health checks answer, and tell; the others give up."""
     monkeypatch.setattr("agent.tracker.register.PICTURE_WAIT_S", 0.2)
     monkeypatch.setattr("agent.status.health.LOOP_LATE_S", 0.1)
-    with listening(fresh.seeing) as url, fresh.world.agent._tracker.register.lock:
+    with listening(fresh.host_status) as url, fresh.world.agent._tracker.register.lock:
         for _ in range(6):  # more than there are threads
             assert fetch(url + "/metrics")[0] == 500
         assert fetch(url + "/")[0] == 500
@@ -417,5 +417,5 @@ def test_what_is_stuck_keeps_nobody_who_looks_waiting(fresh: Sight, monkeypatch:
 
 
 def test_guests_states_are_all_told(full: Sight) -> None:
-    found = samples(full.seeing.metrics())
+    found = samples(full.host_status.metrics())
     assert {dict(labels)["state"] for name, labels in found if name == "plimsoll_guests"} == set(GuestState)

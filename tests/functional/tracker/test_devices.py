@@ -58,8 +58,8 @@ def started(directory: Path, *aliases: str, **host: Any) -> World:
     pf_traits = frozenset({"CUSTOM_PCI_TYPE_PF", "CUSTOM_PCI_VENDOR_8086", "CUSTOM_PCI_PRODUCT_1572"})
     usual = {"gpus": (CARD, *GPUS), "nics": (replace(NIC, traits=pf_traits),), "guests": ()}
     found.driver.change(**{"cells": CELLS, "disk_gb": 100, **usual, **host})
-    found.agent.look("start")
-    assert found.agent.status()["claims"]["open"], found.agent.status()
+    found.agent.reconcile("start")
+    assert found.operations.status()["claims"]["open"], found.operations.status()
     return found
 
 
@@ -74,7 +74,7 @@ def by_alias(alias: str, consumer: str = "", **specs: str) -> ClaimRequest:
 
 
 def provider(world: World, name: str) -> Provider:
-    tree, _ = world.agent.tree()
+    tree, _ = world.operations.tree()
     found = tree.by_name(name)
     assert found is not None
     return found
@@ -82,7 +82,7 @@ def provider(world: World, name: str) -> Provider:
 
 def offered(world: World, name: str) -> dict[str, int]:
     """What placement would still give, by class."""
-    tree, usages = world.agent.tree()
+    tree, usages = world.operations.tree()
     there = tree.by_name(name)
     assert there is not None
     return {
@@ -95,7 +95,7 @@ def offered(world: World, name: str) -> dict[str, int]:
 def followed(world: World) -> None:
     """The pass that a claim or a release asked for."""
     assert world.retries and world.retries[-1] < 1, "it was asked for at once"
-    world.agent.look("a claim")
+    world.agent.reconcile("a claim")
 
 
 def units(claim: Claim) -> dict[str, tuple[str, ...]]:
@@ -108,7 +108,7 @@ def units(claim: Claim) -> dict[str, tuple[str, ...]]:
 def test_devices_by_alias_are_exact_units_and_stay_when_the_configuration_changes(tmp_path: Path) -> None:
     world = started(tmp_path)
     asked = by_alias("nic:1,near:2")
-    claim = world.agent.claim(asked)
+    claim = world.operations.claim(asked)
     assert units(claim)[WHOLE] == (PF,)
     held = {unit for classes in claim.units.values() for unit in classes.get("PGPU", ())}
     assert held == {"0000:80:00.0", "0000:81:00.0"}, "each on a provider of its own"
@@ -117,24 +117,24 @@ def test_devices_by_alias_are_exact_units_and_stay_when_the_configuration_change
         tmp_path, '{"name": "nic", "resource_class": "OTHER"}', '{"name": "near", "resource_class": "X"}'
     )
     try:
-        assert world.agent.claim(asked) == claim, "what was claimed is what it was"
+        assert world.operations.claim(asked) == claim, "what was claimed is what it was"
         with pytest.raises(UsageError, match="no alias 'gpu' is configured on this host"):
-            world.agent.claim(by_alias("gpu:1"))
+            world.operations.claim(by_alias("gpu:1"))
     finally:
         world.close()
 
 
 def test_two_devices_asked_and_one_left_starts_no_guest(world: World) -> None:
     """Scenario 34: by alias, refused as a whole; nothing of any kind stays."""
-    world.agent.claim(by_alias("near:1"))
-    before = world.agent.tree()[1]
+    world.operations.claim(by_alias("near:1"))
+    before = world.operations.tree()[1]
     with pytest.raises(DoesNotFit, match="2 PGPU asked, 1 free on node1_pci"):
-        world.agent.claim(by_alias("near:2"))
-    assert world.agent.tree()[1] == before
+        world.operations.claim(by_alias("near:2"))
+    assert world.operations.tree()[1] == before
 
 
 def test_an_explanation_says_which_device_it_would_be(world: World) -> None:
-    found = world.agent.explain(by_alias("nic:1"))
+    found = world.operations.explain(by_alias("nic:1"))
     assert found.fits
     assert [exact for classes in found.units.values() for exact in classes.values()] == [(PF,)]
 
@@ -145,20 +145,20 @@ def test_an_explanation_says_which_device_it_would_be(world: World) -> None:
 def test_a_required_device_is_on_the_guests_cell_or_the_claim_is_refused(world: World) -> None:
     """Scenario 107: the right node, or refused."""
     pinned = {"numa_nodes": "1"}
-    first = world.agent.claim(by_alias("gpu:1", **pinned))
-    second = world.agent.claim(by_alias("gpu:1", **pinned))
+    first = world.operations.claim(by_alias("gpu:1", **pinned))
+    second = world.operations.claim(by_alias("gpu:1", **pinned))
     for claim in (first, second):
         (unit,) = units(claim)["PGPU"]
         (placed,) = claim.cells
         assert unit == f"0000:8{placed.host_cell}:00.0"
     with pytest.raises(DoesNotFit):
-        world.agent.claim(by_alias("gpu:1", **pinned))
-    world.agent.release(first.consumer)
+        world.operations.claim(by_alias("gpu:1", **pinned))
+    world.operations.release(first.consumer)
     (freed,) = first.cells
-    world.agent.claim(filling(freed.host_cell, world))
+    world.operations.claim(filling(freed.host_cell, world))
     with pytest.raises(DoesNotFit, match=r"policy required"):
-        world.agent.claim(by_alias("gpu:1", **pinned))
-    assert world.agent.claim(by_alias("near:1", **pinned)), "as near as it can be, but anywhere"
+        world.operations.claim(by_alias("gpu:1", **pinned))
+    assert world.operations.claim(by_alias("near:1", **pinned)), "as near as it can be, but anywhere"
 
 
 @pytest.mark.parametrize("sockets", [(0, 0), (0, 1)])
@@ -168,16 +168,16 @@ def test_a_device_of_the_same_socket_is_near_enough_for_the_policy_socket(
     cells = tuple(replace(each, socket=socket) for each, socket in zip(CELLS, sockets, strict=True))
     world = started(tmp_path, cells=cells, gpus=GPUS[1:])
     try:
-        first = world.agent.claim(filling(0, world))
-        world.agent.claim(filling(1, world))
-        world.agent.release(first.consumer)
+        first = world.operations.claim(filling(0, world))
+        world.operations.claim(filling(1, world))
+        world.operations.release(first.consumer)
         asked = by_alias("near:1", numa_nodes="1", pci_numa_affinity_policy="socket")
         if sockets == (0, 0):
-            claim = world.agent.claim(asked)
+            claim = world.operations.claim(asked)
             assert claim.cells[0].host_cell == 0 and units(claim)["PGPU"] == ("0000:81:00.0",)
         else:
             with pytest.raises(DoesNotFit, match="policy socket"):
-                world.agent.claim(asked)
+                world.operations.claim(asked)
     finally:
         world.close()
 
@@ -187,7 +187,7 @@ def filling(host_cell: int, world: World) -> ClaimRequest:
     for memory_mb in range(16384, 8192, -256):
         flavor = {"vcpus": 1, "memory_mb": memory_mb, "extra_specs": {"hw:numa_nodes": "1"}}
         asked = parse_claim({"consumer": str(uuid4()), "flavor": flavor})
-        found = world.agent.explain(asked)
+        found = world.operations.explain(asked)
         if found.fits and found.cells[0].host_cell == host_cell:
             return asked
     raise AssertionError("no guest fills it")
@@ -200,62 +200,62 @@ def test_a_card_is_claimed_whole_or_by_its_functions(world: World) -> None:
     """Scenario 101: PF claimed, its VFs are not claimable, and the reverse; freed: back. In placement too."""
     name = "node1_net_eth0"
     assert offered(world, name) == {WHOLE: 1, "SRIOV_NET_VF": 4}
-    whole = world.agent.claim(by_class(**{WHOLE: 1}))
+    whole = world.operations.claim(by_class(**{WHOLE: 1}))
     with pytest.raises(DoesNotFit, match=f"while its {WHOLE} is in use"):
-        world.agent.claim(by_class(SRIOV_NET_VF=1))
+        world.operations.claim(by_class(SRIOV_NET_VF=1))
     followed(world)
     assert offered(world, name) == {WHOLE: 0, "SRIOV_NET_VF": 0}
-    world.agent.release(whole.consumer)
+    world.operations.release(whole.consumer)
     followed(world)
     assert offered(world, name) == {WHOLE: 1, "SRIOV_NET_VF": 4}
-    part = world.agent.claim(by_class(SRIOV_NET_VF=1))
+    part = world.operations.claim(by_class(SRIOV_NET_VF=1))
     with pytest.raises(DoesNotFit, match="while its SRIOV_NET_VF is in use"):
-        world.agent.claim(by_alias("nic:1"))
+        world.operations.claim(by_alias("nic:1"))
     followed(world)
     assert offered(world, name) == {WHOLE: 0, "SRIOV_NET_VF": 3}
-    world.agent.release(part.consumer)
+    world.operations.release(part.consumer)
     followed(world)
-    assert world.agent.claim(by_alias("nic:1"))
+    assert world.operations.claim(by_alias("nic:1"))
 
 
 def test_what_a_scheduler_wrote_in_between_is_not_given_devices_twice(world: World) -> None:
     """The agent gives one of both, though placement was not told yet that they exclude each other."""
     asked = by_class(SRIOV_NET_VF=1)
-    world.agent.claim(by_class(**{WHOLE: 1}))
+    world.operations.claim(by_class(**{WHOLE: 1}))
     client = PlacementClient(world.wire.inner)
     nic = provider(world, "node1_net_eth0")
     client.write_allocations(ConsumerAllocations(asked.consumer, {nic.uuid: {"SRIOV_NET_VF": 1}}))
     with pytest.raises(DoesNotFit, match=f"while its {WHOLE} is in use|exact units"):
-        world.agent.claim(asked)
+        world.operations.claim(asked)
 
 
 def test_types_of_one_gpu_share_it_or_exclude_each_other(world: World) -> None:
     name = "node1_pci_0000:42:00.0"
-    small = world.agent.claim(by_class(CUSTOM_SMALL=3))
+    small = world.operations.claim(by_class(CUSTOM_SMALL=3))
     with pytest.raises(DoesNotFit, match="while its CUSTOM_SMALL is in use"):
-        world.agent.claim(by_class(CUSTOM_BIG=1))
+        world.operations.claim(by_class(CUSTOM_BIG=1))
     with pytest.raises(DoesNotFit):
-        world.agent.claim(by_class(CUSTOM_DESK=6))
-    desk = world.agent.claim(by_class(CUSTOM_DESK=5))
+        world.operations.claim(by_class(CUSTOM_DESK=6))
+    desk = world.operations.claim(by_class(CUSTOM_DESK=5))
     assert not set(units(small)["CUSTOM_SMALL"]) & set(units(desk)["CUSTOM_DESK"])
     followed(world)
     assert offered(world, name) == {"CUSTOM_SMALL": 0, "CUSTOM_DESK": 0, "CUSTOM_BIG": 0}
     for claim in (small, desk):
-        world.agent.release(claim.consumer)
+        world.operations.release(claim.consumer)
     followed(world)
     assert offered(world, name) == {"CUSTOM_SMALL": 8, "CUSTOM_DESK": 8, "CUSTOM_BIG": 2}
-    assert world.agent.claim(by_class(CUSTOM_BIG=2))
+    assert world.operations.claim(by_class(CUSTOM_BIG=2))
 
 
 def test_exclusion_survives_a_restart(tmp_path: Path) -> None:
     world = started(tmp_path)
-    world.agent.claim(by_class(**{WHOLE: 1}))
+    world.operations.claim(by_class(**{WHOLE: 1}))
     world.close()
     world = started(tmp_path)
     try:
         with pytest.raises(DoesNotFit):
-            world.agent.claim(by_class(SRIOV_NET_VF=1))
-        world.agent.look("the next pass")
+            world.operations.claim(by_class(SRIOV_NET_VF=1))
+        world.agent.reconcile("the next pass")
         assert offered(world, "node1_net_eth0") == {WHOLE: 0, "SRIOV_NET_VF": 0}
     finally:
         world.close()
@@ -265,7 +265,7 @@ def test_a_function_and_bandwidth_of_its_own_card(world: World) -> None:
     """A port: one virtual function of a physical network, and bandwidth of the very card it is on."""
     other = Nic("eth1", "0000:51:00.0", ("0000:51:02.0",), "physnet1", 1000, 1000)
     world.driver.change(nics=(*world.driver.host.nics, other))
-    world.agent.look("another card")
+    world.agent.reconcile("another card")
 
     def port(network: str, kbps: int) -> ClaimRequest:
         resources = {
@@ -276,15 +276,15 @@ def test_a_function_and_bandwidth_of_its_own_card(world: World) -> None:
         group = {"suffix": "_port", "resources": resources, "required": [f"CUSTOM_PHYSNET_{network}"]}
         return parse_claim({"consumer": str(uuid4()), "groups": [{"resources": {"VCPU": 1}}, group]})
 
-    claim = world.agent.claim(port("PHYSNET1", 600))
+    claim = world.operations.claim(port("PHYSNET1", 600))
     assert units(claim)["SRIOV_NET_VF"] == ("0000:51:02.0",)
     uuid = provider(world, "node1_net_eth1").uuid
     assert claim.allocations[uuid]["NET_BW_EGR_KILOBIT_PER_SEC"] == 600
     with pytest.raises(DoesNotFit):
-        world.agent.claim(port("PHYSNET1", 100))
-    world.agent.claim(port("PHYSNET0", 600))
+        world.operations.claim(port("PHYSNET1", 100))
+    world.operations.claim(port("PHYSNET0", 600))
     with pytest.raises(DoesNotFit, match="500 NET_BW_EGR_KILOBIT_PER_SEC asked, 400 free on node1_net_eth0"):
-        world.agent.claim(port("PHYSNET0", 500))
+        world.operations.claim(port("PHYSNET0", 500))
 
 
 # What changes while it is in use
@@ -295,46 +295,46 @@ def test_a_card_is_reconfigured_when_it_is_free(world: World) -> None:
     name = "node1_net_eth0"
     parts = replace(world.driver.host.nics[0], whole=None)
     only_whole = replace(world.driver.host.nics[0], vfs=())
-    claim = world.agent.claim(by_class(**{WHOLE: 1}))
+    claim = world.operations.claim(by_class(**{WHOLE: 1}))
     world.driver.change(nics=(parts,))
-    world.agent.look("it is to be given by its functions")
-    assert any(claim.consumer in reason for reason in world.agent.status()["reasons"])
+    world.agent.reconcile("it is to be given by its functions")
+    assert any(claim.consumer in reason for reason in world.operations.status()["reasons"])
     assert offered(world, name) == {WHOLE: 0, "SRIOV_NET_VF": 0}
     with pytest.raises(DoesNotFit):
-        world.agent.claim(by_class(SRIOV_NET_VF=1))
-    world.agent.release(claim.consumer)
-    world.agent.look("it is free")
+        world.operations.claim(by_class(SRIOV_NET_VF=1))
+    world.operations.release(claim.consumer)
+    world.agent.reconcile("it is free")
     assert offered(world, name) == {"SRIOV_NET_VF": 4}
-    claim = world.agent.claim(by_class(SRIOV_NET_VF=2))
+    claim = world.operations.claim(by_class(SRIOV_NET_VF=2))
     world.driver.change(nics=(only_whole,))
-    world.agent.look("and whole again")
-    assert any(claim.consumer in reason for reason in world.agent.status()["reasons"])
+    world.agent.reconcile("and whole again")
+    assert any(claim.consumer in reason for reason in world.operations.status()["reasons"])
     assert offered(world, name) == {WHOLE: 0, "SRIOV_NET_VF": 0}
     with pytest.raises(DoesNotFit):
-        world.agent.claim(by_class(**{WHOLE: 1}))
-    world.agent.release(claim.consumer)
-    world.agent.look("it is free")
+        world.operations.claim(by_class(**{WHOLE: 1}))
+    world.operations.release(claim.consumer)
+    world.agent.reconcile("it is free")
     assert offered(world, name) == {WHOLE: 1}
-    assert world.agent.claim(by_class(**{WHOLE: 1}))
+    assert world.operations.claim(by_class(**{WHOLE: 1}))
 
 
 def test_functions_that_a_boot_took_are_kept_for_who_has_them(tmp_path: Path) -> None:
     """Scenario 98: not enabled yet after a boot: the inventory stays, reserved, under the claims."""
     world = started(tmp_path)
-    claim = world.agent.claim(by_class(SRIOV_NET_VF=2))
+    claim = world.operations.claim(by_class(SRIOV_NET_VF=2))
     nics = world.driver.host.nics
     world.close()
     world = started(tmp_path, nics=(replace(nics[0], vfs=(), whole=None),))
     try:
         there = provider(world, "node1_net_eth0").inventories["SRIOV_NET_VF"]
         assert (there.total, there.reserved) == (4, 2)
-        assert world.agent.instances()[0][1] == claim
+        assert world.operations.instances()[0][1] == claim
         with pytest.raises(DoesNotFit):
-            world.agent.claim(by_class(SRIOV_NET_VF=1))
+            world.operations.claim(by_class(SRIOV_NET_VF=1))
         world.driver.change(nics=nics)
-        world.agent.look("they are made again")
+        world.agent.reconcile("they are made again")
         assert offered(world, "node1_net_eth0") == {WHOLE: 0, "SRIOV_NET_VF": 2}
-        assert units(world.agent.claim(by_class(SRIOV_NET_VF=1)))["SRIOV_NET_VF"] == (VFS[2],)
+        assert units(world.operations.claim(by_class(SRIOV_NET_VF=1)))["SRIOV_NET_VF"] == (VFS[2],)
     finally:
         world.close()
 
@@ -342,17 +342,17 @@ def test_functions_that_a_boot_took_are_kept_for_who_has_them(tmp_path: Path) ->
 def test_a_configured_device_that_is_gone_is_named_and_hides_no_other(tmp_path: Path) -> None:
     """Scenario 13: assigned, and gone at the next start."""
     world = started(tmp_path)
-    claim = world.agent.claim(by_class(PGPU=1))
+    claim = world.operations.claim(by_class(PGPU=1))
     (unit,) = units(claim)["PGPU"]
     world.close()
     world = started(tmp_path, gpus=tuple(each for each in (CARD, *GPUS) if each.address != unit))
     try:
-        reasons = world.agent.status()["reasons"]
+        reasons = world.operations.status()["reasons"]
         assert any(unit in reason and claim.consumer in reason for reason in reasons), reasons
-        assert world.agent.claim(by_class(VCPU=1, CUSTOM_SMALL=1)), "others are manageable"
-        assert world.agent.release(claim.consumer)
-        world.agent.look("it is free")
-        assert not world.agent.status()["reasons"]
+        assert world.operations.claim(by_class(VCPU=1, CUSTOM_SMALL=1)), "others are manageable"
+        assert world.operations.release(claim.consumer)
+        world.agent.reconcile("it is free")
+        assert not world.operations.status()["reasons"]
     finally:
         world.close()
 
@@ -362,14 +362,14 @@ def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp
     once = tuple(replace(each, traits=each.traits | {"HW_PCI_ONE_TIME_USE"}) for each in GPUS[:1])
     world = started(tmp_path, gpus=once)
     name = "node1_pci_0000:80:00.0"
-    claim = world.agent.claim(by_class(PGPU=1))
-    world.agent.release(claim.consumer)
+    claim = world.operations.claim(by_class(PGPU=1))
+    world.operations.release(claim.consumer)
     assert offered(world, name) == {"PGPU": 0}, "before anybody could have it again"
     for asked in ("at once", "in the next pass"):
         with pytest.raises(DoesNotFit):
-            world.agent.claim(by_class(PGPU=1))
-        world.agent.look(asked)
-    assert any(f"PGPU of {name} is for one-time use" in each for each in world.agent.status()["reasons"])
+            world.operations.claim(by_class(PGPU=1))
+        world.agent.reconcile(asked)
+    assert any(f"PGPU of {name} is for one-time use" in each for each in world.operations.status()["reasons"])
     world.close()
     world = started(tmp_path, gpus=once)
     try:
@@ -379,8 +379,8 @@ def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp
         free = {"PGPU": replace(there.inventories["PGPU"], reserved=0)}
         client.put_inventories(there.uuid, there.generation or 0, free)
         world.agent.verify()
-        assert offered(world, name) == {"PGPU": 1} and not world.agent.status()["reasons"]
-        assert world.agent.claim(by_class(PGPU=1))
+        assert offered(world, name) == {"PGPU": 1} and not world.operations.status()["reasons"]
+        assert world.operations.claim(by_class(PGPU=1))
     finally:
         world.close()
 
@@ -389,7 +389,7 @@ def test_two_guests_of_four_each_over_two_cards(world: World) -> None:
     """Scenario 41: 2 x 4 of a type over two cards with 4 free each: both fit, in groups of one each."""
     cards = tuple(Gpu(f"0000:4{n}:00.0", types={"CUSTOM_Q": 4, "CUSTOM_B": 2}) for n in range(2))
     world.driver.change(gpus=cards)
-    world.agent.look("two cards")
+    world.agent.reconcile("two cards")
     groups = [{"suffix": str(n), "resources": {"CUSTOM_Q": 1}} for n in range(4)]
     asked = [
         parse_claim({"consumer": str(uuid4()), "groups": groups, "group_policy": "none"}) for _ in range(2)
@@ -397,12 +397,12 @@ def test_two_guests_of_four_each_over_two_cards(world: World) -> None:
     taken = [
         (uuid, unit)
         for each in asked
-        for uuid, classes in world.agent.claim(each).units.items()
+        for uuid, classes in world.operations.claim(each).units.items()
         for unit in classes["CUSTOM_Q"]
     ]
     assert len(set(taken)) == 8
     with pytest.raises(DoesNotFit):
-        world.agent.claim(by_class(CUSTOM_B=1))
+        world.operations.claim(by_class(CUSTOM_B=1))
 
 
 MAKING = {"parent": "0000:42:00.0", "type": "nvidia-11"}
@@ -422,7 +422,7 @@ def divided(world: World, there: tuple[str, ...], to_make: tuple[str, ...]) -> N
         described, providers=tuple(changed if each is card else each for each in described.providers)
     )
     world.driver.describe = lambda: told  # type: ignore[method-assign]
-    world.agent.look("a card to be divided")
+    world.agent.reconcile("a card to be divided")
 
 
 def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None:
@@ -431,13 +431,13 @@ def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None
     world.driver.__dict__["describe"] = world.driver.describe
     divided(world, ("there",), tuple(f"new{n}" for n in range(7)))
     asked = by_class(CUSTOM_SMALL=2)
-    assert world.agent.explain(asked).makings == {"new0": MAKING}
-    claim = world.agent.claim(asked)
+    assert world.operations.explain(asked).makings == {"new0": MAKING}
+    claim = world.operations.claim(asked)
     assert claim.makings == {"new0": MAKING}, "the other one is there"
     world.close()
     world = started(tmp_path)
     try:
-        assert world.agent.instances()[0][1] == claim
+        assert world.operations.instances()[0][1] == claim
         shown = claim_view(claim)
         assert shown["to_make"] == {"new0": MAKING}
         assert any("nvidia-11" in line for line in holdings_lines(shown, {}))
@@ -450,18 +450,18 @@ def test_a_claim_follows_its_guest_whose_device_has_another_uuid(world: World) -
     world.driver.__dict__["describe"] = world.driver.describe
     new = tuple(f"new{n}" for n in range(8))
     divided(world, (), new)
-    claim = world.agent.claim(by_class(CUSTOM_SMALL=2))
+    claim = world.operations.claim(by_class(CUSTOM_SMALL=2))
     used = (UsedUnit("CUSTOM_SMALL", "his", "pci:0000:42:00.0"),)
     world.driver.change(guests=(Guest(claim.consumer, "web", GuestState.RUNNING, {}, used),))
     with world.agent._tracker.alone(claim.consumer):
         divided(world, ("his",), new[:7])
         assert world.journal.claims()[claim.consumer] == claim, "an operation on it is under way"
     world.agent.verify()
-    (found,) = (each for _, each in world.agent.instances() if each is not None)
+    (found,) = (each for _, each in world.operations.instances() if each is not None)
     assert units(found)["CUSTOM_SMALL"] == ("his", "new1")
     assert found.makings == {"new1": MAKING}
     assert world.journal.claims()[claim.consumer] == found
-    rest = world.agent.claim(by_class(CUSTOM_SMALL=6))
+    rest = world.operations.claim(by_class(CUSTOM_SMALL=6))
     assert set(units(rest)["CUSTOM_SMALL"]) == {*new[:7]} - {"new1"}
 
 
@@ -481,22 +481,22 @@ def test_a_device_that_is_not_live_migratable_stays_where_it_is(world: World) ->
     asked = by_alias("nic:1")
     came_from_elsewhere(world, asked.consumer)
     with pytest.raises(Refused, match="the alias 'nic' is not said to be live_migratable"):
-        world.agent.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), asked)
+        world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), asked)
     by_its_class = replace(by_class(**{WHOLE: 1}), consumer=asked.consumer)
     with pytest.raises(Refused, match=f"{WHOLE} on node1_net_eth0 is not said to be live_migratable"):
-        world.agent.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), by_its_class)
-    assert not world.agent.moves()
-    move = world.agent.begin_move(MoveKind.COLD_MIGRATE, str(uuid4()), asked)
+        world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), by_its_class)
+    assert not world.operations.moves()
+    move = world.operations.begin_move(MoveKind.COLD_MIGRATE, str(uuid4()), asked)
     assert move.new is not None and units(move.new)[WHOLE] == (PF,)
 
 
 def test_one_that_is_and_a_port_of_the_network_go_along(world: World) -> None:
     able = tuple(replace(each, traits=each.traits | {"HW_PCI_LIVE_MIGRATABLE"}) for each in GPUS[1:])
     world.driver.change(gpus=(CARD, GPUS[0], *able))
-    world.agent.look("one can be migrated")
+    world.agent.reconcile("one can be migrated")
     asked = by_alias("moving:1")
     came_from_elsewhere(world, asked.consumer)
     port = RequestGroup("_port", {"SRIOV_NET_VF": 1})
     asked = replace(asked, groups=(*asked.groups, port))
-    move = world.agent.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), asked)
+    move = world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), asked)
     assert move.new is not None and units(move.new)["PGPU"] == ("0000:81:00.0",)

@@ -19,7 +19,7 @@ def node(directory: Path, name: str, placement: OpenStack) -> World:
     file = place / "plimsoll.conf"
     file.write_text(file.read_text().replace("host = node1", f"host = {name}"))
     world = opened(load([file]))
-    world.agent.look("the start")
+    world.agent.reconcile("the start")
     assert world.agent.condition.fault is None
     return world
 
@@ -30,22 +30,22 @@ def test_the_source_learns_in_its_verification(openstack: OpenStack, tmp_path: P
     openstack.empty()
     one, two = (node(tmp_path, name, openstack) for name in ("one", "two"))
     asked, migration = request(VCPU=2, MEMORY_MB=512), str(uuid4())
-    before = one.agent.claim(asked)
-    assert two.agent.begin_move(MoveKind.COLD_MIGRATE, migration, asked).state is MoveState.BEGUN
-    assert one.agent.moves() == ()
+    before = one.operations.claim(asked)
+    assert two.operations.begin_move(MoveKind.COLD_MIGRATE, migration, asked).state is MoveState.BEGUN
+    assert one.operations.moves() == ()
     one.agent.verify()
-    (seen,) = one.agent.moves()
+    (seen,) = one.operations.moves()
     assert (seen.migration, seen.role, seen.old) == (migration, MoveRole.SOURCE, before)
-    assert [claim.consumer for _, claim in one.agent.instances() if claim] == [migration]
-    assert two.agent.confirm_move(migration, None).state is MoveState.CONFIRMED
+    assert [claim.consumer for _, claim in one.operations.instances() if claim] == [migration]
+    assert two.operations.confirm_move(migration, None).state is MoveState.CONFIRMED
     for world in (one, two):
         world.agent.verify()
         assert world.agent.condition.fault is None
-    assert [each.state for each in one.agent.moves()] == [MoveState.CONFIRMED]
-    assert [claim for _, claim in one.agent.instances() if claim] == []
+    assert [each.state for each in one.operations.moves()] == [MoveState.CONFIRMED]
+    assert [claim for _, claim in one.operations.instances() if claim] == []
     requests = one.wire.requests, two.wire.requests
     for world in (one, two):
-        world.agent.look("nothing")
+        world.agent.reconcile("nothing")
     assert (one.wire.requests, two.wire.requests) == requests
     for world in (one, two):
         world.close()

@@ -1,0 +1,212 @@
+"""The operations of the local API, carried out by the running agent."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from agent.audit.auditor import Auditor, AuditReport
+from agent.claims.claim import Claim, Fit
+from agent.claims.parse_request import ClaimRequest
+from agent.config.settings import Settings, describe
+from agent.driver import Guest
+from agent.errors import PlacementUnavailable, PlimsollError, Refused, StateError, UsageError
+from agent.gate.gate import Asked, Gate, GateVerdict, Outcome
+from agent.moves.states import Move, MoveKind
+from agent.placement.client import PlacementClient
+from agent.providers.plan import Plan
+from agent.reconcile.pass_report import PassReport
+from agent.reconcile.reconciler import Reconciler
+from agent.reconcile.reshape_request import Preview, ask
+from agent.reshape.receipt import Receipt
+from agent.shapes import Usages
+from agent.state.identity import Identity
+from agent.status.condition import STARTING, Condition, HostState
+from agent.status.host_status import AgentStatus, HostStatus
+from agent.status.recorder import Recorder
+from agent.tracker.register import entered
+from agent.tracker.tracker import ResourceTracker
+from agent.tree import ProviderTree
+
+
+class Supervisor(Protocol):
+    """The part of the agent that runs the passes and handles the faults; the operations report to it."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+
+    def report_fault(self, error: PlimsollError) -> None:
+        """Degrade the agent's state by this error, and schedule the next pass."""
+
+    def request_pass(self, *, after_backoff: bool = False) -> None:
+        """Schedule a pass at once, or at the end of the back-off, if one is under way."""
+
+    def is_placement_paused(self) -> bool:
+        """True while requests to Placement are held back."""
+
+    def end_pass(self, report: PassReport) -> None:
+        """Draw the consequences of a pass."""
+
+    def end_audit(self, report: AuditReport) -> None:
+        """Draw the consequences of an audit."""
+
+
+class LocalOperations:
+    """Implements `agent.api.operations.Operations`; any thread may call."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        identity: Identity,
+        tracker: ResourceTracker,
+        reconciler: Reconciler,
+        client: PlacementClient,
+        auditor: Auditor,
+        gate: Gate,
+        recorder: Recorder,
+        condition: Condition,
+        host_status: AgentStatus,
+    ) -> None:
+        self._supervisor = supervisor
+        self._identity = identity
+        self._tracker = tracker
+        self._reconciler = reconciler
+        self._client = client
+        self._auditor = auditor
+        self._gate = gate
+        self._recorder = recorder
+        self._condition = condition
+        self._host_status = host_status
+
+    @property
+    def host_status(self) -> HostStatus:
+        """See `Operations`, as for every method here."""
+        return self._host_status
+
+    def status(self) -> dict[str, Any]:
+        """The agent's state."""
+        return self._host_status.status()
+
+    def configuration(self) -> dict[str, Any]:
+        """The settings in force."""
+        return describe(self._supervisor.settings)
+
+    def tree(self) -> tuple[ProviderTree, Usages]:
+        """The host's providers in Placement."""
+        tree = self._client.read_tree(self._identity.uuid, self._reconciler.tree)
+        usages = {
+            provider.uuid: dict(self._client.provider_usages(provider.uuid))
+            for provider in tree
+            if provider.inventories
+        }
+        return tree, usages
+
+    def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
+        """Guests and their claims."""
+        guests = {guest.uuid: guest for guest in self._reconciler.guests or ()}
+        claims = self._tracker.claims()
+        return tuple((guests.get(uuid), claims.get(uuid)) for uuid in sorted({*guests, *claims}))
+
+    # Claims
+
+    def claim(self, request: ClaimRequest) -> Claim:
+        """Claim for a guest."""
+        with self._writing(), self._recorder.claiming(request):
+            return self._tracker.claim(self._complete(request)).claim
+
+    def explain(self, request: ClaimRequest) -> Fit:
+        """Try a claim without making it."""
+        return self._tracker.explain(self._complete(request))
+
+    def release(self, consumer: str) -> bool:
+        """Release a claim."""
+        if self._reconciler.needs_pass:  # else a device for one-time use would be offered again
+            self._reconciler.reconcile("a device came into use")
+        with self._writing():
+            released = self._tracker.release(consumer, now=not self._supervisor.is_placement_paused())
+        if not released:
+            self._reconciler.invalidate()
+            self._supervisor.request_pass(after_backoff=True)
+        return released
+
+    def gate(self, asked: Asked) -> GateVerdict:
+        """Decide whether a guest may start or go on."""
+        with self._writing(), self._recorder.gating() as record_outcome:
+            verdict = self._gate.decide(asked)
+            record_outcome(verdict.outcome)
+        if verdict.outcome is Outcome.NOTED:
+            self._reconciler.invalidate()
+            self._supervisor.request_pass()
+        return verdict
+
+    def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
+        """Claim for the running guests that have no claim."""
+        return self._gate.claim_running(self._reconciler.read_guests())
+
+    def _complete(self, request: ClaimRequest) -> ClaimRequest:
+        return entered(request, self._supervisor.settings.pci_aliases, self._tracker.register)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Around a write of allocations: report its faults, and request the pass that follows from it."""
+        try:
+            yield
+        except (PlacementUnavailable, StateError) as error:
+            self._supervisor.report_fault(error)
+            raise
+        finally:
+            if self._reconciler.needs_pass:
+                self._supervisor.request_pass()
+
+    # Moves
+
+    def moves(self) -> tuple[Move, ...]:
+        """The host's moves."""
+        return tuple(sorted(self._tracker.moves().values(), key=lambda move: (move.since, move.migration)))
+
+    def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
+        """Begin a move to this host."""
+        with self._writing(), self._recorder.moving(kind, request):
+            return self._tracker.move(self._complete(request), kind, migration).move
+
+    def confirm_move(self, migration: str, instance: str | None) -> Move:
+        """Confirm a move."""
+        with self._writing():
+            now = not self._supervisor.is_placement_paused()
+            return self._tracker.mover.confirm(migration, instance=instance, now=now)
+
+    def revert_move(self, migration: str, instance: str | None) -> Move:
+        """Revert a move."""
+        with self._writing():
+            now = not self._supervisor.is_placement_paused()
+            return self._tracker.mover.revert(migration, instance=instance, now=now)
+
+    # Audit, plan and reshape
+
+    def audit(self, *, heal: bool) -> AuditReport:
+        """Audit the host."""
+        if self._condition.state is HostState.STARTING:
+            raise UsageError(f"There is nothing to audit: {STARTING}.")
+        report = self._auditor.audit(heal_own=heal, heal_all=heal)
+        self._supervisor.end_audit(report)
+        return report
+
+    def next_plan(self) -> Plan:
+        """Plan the next pass."""
+        return self._reconciler.next_plan()
+
+    def preview_reshape(self, undo: str | None) -> Preview:
+        """Plan a reshape."""
+        return self._reconciler.preview_reshape(undo)
+
+    def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
+        """Do or undo a reshape."""
+        runner = self._reconciler.reshape_runner
+        if runner is None:
+            raise UsageError("This agent was put together without the means to reshape.")
+        return ask(runner.undone, self._verify, undo)
+
+    def _verify(self, why: str) -> PassReport:
+        report = self._reconciler.verify(why)
+        self._supervisor.end_pass(report)
+        return report
