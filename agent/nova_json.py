@@ -1,6 +1,7 @@
-"""The JSON objects of nova's [pci] options, read key by key: what an operator wrote, or why not. Pure.
+"""Reads the JSON objects of nova's [pci] options, such as `device_spec` and `alias`, key by key. Pure.
 
-Each raises ValueError with the key and what is wrong with its value; None is a key that is not there.
+Each function raises ValueError with the key and the problem of its value, and returns None for a missing key.
+Source: https://docs.openstack.org/nova/latest/configuration/config.html#pci
 """
 
 from collections.abc import Collection, Mapping
@@ -16,7 +17,7 @@ _WORDS = {
 
 
 def known_object(data: object, keys: Collection[str]) -> Mapping[str, Any]:
-    """An object that has no other keys than these."""
+    """The object, which may have only these keys."""
     if not isinstance(data, dict):
         raise ValueError("an object was expected")
     unknown = sorted(data.keys() - set(keys))
@@ -26,7 +27,7 @@ def known_object(data: object, keys: Collection[str]) -> Mapping[str, Any]:
 
 
 def text_of(data: Mapping[str, Any], key: str) -> str | None:
-    """Text without blanks around it; there must be some."""
+    """The text without surrounding blanks; empty text is an error."""
     value = data.get(key)
     if value is None:
         return None
@@ -36,7 +37,7 @@ def text_of(data: Mapping[str, Any], key: str) -> str | None:
 
 
 def id_of(data: Mapping[str, Any], key: str) -> str | None:
-    """A vendor's or product's id as four lower-case hexadecimal digits."""
+    """A vendor or product id as four lower-case hexadecimal digits."""
     text = text_of(data, key)
     try:
         return None if text is None else hexadecimal_id(text)
@@ -45,11 +46,11 @@ def id_of(data: Mapping[str, Any], key: str) -> str | None:
 
 
 def flag_of(data: Mapping[str, Any], key: str) -> bool | None:
-    """JSON's true or false, or one of nova's words for them."""
+    """A JSON boolean, or one of nova's words for it (yes, true, on, 1, no, false, off, 0)."""
     value = data.get(key)
     if value is None or isinstance(value, bool):
         return value
-    found = _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
-    if found is None:
+    flag = _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
+    if flag is None:
         raise ValueError(f"{key} must be true or false, not {value!r}")
-    return found
+    return flag

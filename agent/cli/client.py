@@ -2,8 +2,6 @@
 
 import http.client
 import json
-import socket
-import time
 from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote
@@ -11,9 +9,9 @@ from urllib.parse import quote
 from agent import errors
 from agent.cli.waiting import waiting
 from agent.errors import DaemonUnreachable, PlimsollError
+from agent.http.unix_connection import UnixConnection
 
 REPLY_BYTES_MAX = 256 * 1024 * 1024
-CONNECT_PAUSE_S = 0.02
 
 
 class Client:
@@ -40,7 +38,7 @@ class Client:
             return self._request(method, path, body)
 
     def _request(self, method: str, path: str, body: Any) -> Any:
-        connection = _UnixConnection(self._path, self._timeout_s)
+        connection = UnixConnection(self._path, self._timeout_s)
         headers = {"Connection": "close"}
         payload = None
         if body is not None:
@@ -50,13 +48,13 @@ class Client:
             try:
                 connection.request(method, path, payload, headers)
             except (BrokenPipeError, ConnectionResetError):
-                if not connection.reached:
+                if not connection.connected:
                     raise
                 # The agent may have refused before it read everything; what it said is there to be read.
             reply = connection.getresponse()
             text = reply.read(REPLY_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error, asked=connection.reached) from error
+            raise self._unreachable(error, asked=connection.connected) from error
         finally:
             connection.close()
         return self._parsed(reply.status, text)
@@ -123,55 +121,6 @@ _KNOWN = {
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, PlimsollError)
 }
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("localhost")
-        self._path = path
-        self._ends = time.monotonic() + timeout_s
-        self.reached = False
-
-    def connect(self) -> None:
-        sock = _DeadlineSocket(self._ends)
-        try:
-            sock.connect_by_deadline(self._path)
-        except OSError:
-            sock.close()
-            raise
-        self.sock = sock
-        self.reached = True
-
-
-class _DeadlineSocket(socket.socket):
-    """A socket whose timeout is what is left, so that a trickle of bytes cannot stretch it."""
-
-    def __init__(self, ends: float) -> None:
-        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._ends = ends
-
-    def _left(self) -> float:
-        left = self._ends - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        return left
-
-    def connect_by_deadline(self, path: str) -> None:
-        while True:
-            self.settimeout(self._left())
-            try:
-                return self.connect(path)
-            except BlockingIOError:
-                # The agent's queue of connections is full; the kernel says so at once instead of waiting.
-                time.sleep(min(CONNECT_PAUSE_S, self._left()))
-
-    def sendall(self, *args: Any) -> None:
-        self.settimeout(self._left())
-        super().sendall(*args)
-
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        self.settimeout(self._left())
-        return super().recv_into(*args, **kwargs)
 
 
 SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"

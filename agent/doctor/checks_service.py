@@ -53,7 +53,7 @@ def placement(settings: Settings) -> Iterator[DoctorCheck]:
     try:
         transport = open_transport("remote", options=asdict(settings.placement))
         try:
-            found = ping(transport, "the remote placement")
+            report = ping(transport, "the remote placement")
         finally:
             transport.close()
     except PlimsollError as error:
@@ -61,7 +61,7 @@ def placement(settings: Settings) -> Iterator[DoctorCheck]:
         return
     yield good(
         "placement",
-        f"{found.where} answers {found.who} in {found.median_ms:g} ms, microversion {found.spoken}.",
+        f"{report.address} answers {report.identity} in {report.median_ms:g} ms, microversion {report.used}.",
     )
-    for lack in found.lacking:
+    for lack in report.lacking:
         yield warning("placement", f"{lack}.", "See the documentation of the remote placement.")

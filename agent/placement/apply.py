@@ -1,13 +1,13 @@
-"""The applier: writes a plan to placement, one operation after the other."""
+"""Writes a plan to Placement, one operation after the other."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from random import SystemRandom
 from typing import TypeVar
 
+from agent.backoff import pause
 from agent.errors import (
     ApplyError,
     IdentityError,
@@ -37,15 +37,13 @@ from agent.providers.plan import (
 from agent.tree import Inventory, Provider, ProviderTree
 
 ATTEMPTS_MAX = 4
-PAUSE_MAX_S = 0.2
-OFFER_RAISES = 2
-"""By how much a reshape raises the generation of a provider that had no inventory. Where a service did it
-otherwise, the next write or read of the provider would notice and read it again."""
+RESHAPE_GENERATION_STEPS = 2
+"""By how much POST /reshaper raises the generation of a provider that had no inventory. If a service raises
+it otherwise, the next write or read of the provider conflicts and reads the provider again."""
 
 NAMES = (CreateResourceClass, CreateTrait)
 _BAD_REQUEST = 400
 
-_JITTER = SystemRandom()
 _Value = TypeVar("_Value")
 
 
@@ -57,37 +55,38 @@ def apply(
     sleep: Callable[[float], None] = time.sleep,
     read_again: Callable[[str], None] = lambda _: None,
 ) -> ProviderTree:
-    """Write the plan, made from `current`, and return the tree as placement now has it.
+    """Write the plan, which was made from `current`, and return the tree as Placement then has it.
 
-    One request an operation, and one for all the inventories together that are offered for the first time;
-    traits and resource classes are made where placement turns out not to know them, which a fleet's does. A
-    provider whose generation was raised in between (a claim does that) is read again, it alone, `read_again`
-    is told its uuid, and the operation is written once more if what it changes is still as it was when the
-    plan was made; others' changes beside it are kept. Raises PlacementConflict where it is not, or after
-    ATTEMPTS_MAX writes: read the tree and plan again; IdentityError where a name or uuid of ours belongs to
-    a provider outside our tree; ApplyError, caused by the PlacementError, for all else.
+    One request an operation, and one for the inventories of all providers that had none. Custom traits and
+    resource classes are created only once Placement rejects a write for want of them: in a fleet it usually
+    has them. If another client raised a provider's generation in between (a claim does that), the provider
+    alone is read again, `read_again` is called with its uuid, and the operation is repeated if what it
+    changes is still as it was when the plan was made. Other changes to the provider are kept.
+
+    Raises PlacementConflict where it is not, or after ATTEMPTS_MAX attempts: read the tree and plan again;
+    IdentityError where a provider outside this tree has the name or uuid of one in it; ApplyError, caused by
+    the PlacementError, for all else.
     """
-    names = [each for each in plan.operations if isinstance(each, NAMES)]
+    names = [operation for operation in plan.operations if isinstance(operation, NAMES)]
     writer = _Writer(client, current, sleep, read_again, names)
-    for batch in _batches(each for each in plan.operations if not isinstance(each, NAMES)):
-        with _told(plan, batch[0], writer.done):
-            offered = writer.offer(batch)
-        if offered:
+    for batch in _batches(operation for operation in plan.operations if not isinstance(operation, NAMES)):
+        with _apply_errors(plan, batch[0], writer.done):
+            reshaped = writer.reshape(batch)
+        if reshaped:
             writer.done.extend(operation.line() for operation in batch)
             continue
         for operation in batch:
-            with _told(plan, operation, writer.done):
+            with _apply_errors(plan, operation, writer.done):
                 writer.write(operation)
             writer.done.append(operation.line())
-    for operation in writer.unused_names():
-        with _told(plan, operation, writer.done):
-            writer.make(operation)
+    for name in writer.unverified_names():
+        with _apply_errors(plan, name, writer.done):
+            writer.create_name(name)
     return writer.tree
 
 
 def _batches(operations: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]:
-    """Each operation by itself, but inventories together that are offered one after the other on providers
-    that had none."""
+    """Each operation alone, but successive first inventories of providers together."""
     batch: list[Operation] = []
     for operation in operations:
         if isinstance(operation, PutInventories) and not operation.before:
@@ -102,8 +101,8 @@ def _batches(operations: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]
 
 
 @contextmanager
-def _told(plan: Plan, operation: Operation, done: list[str]) -> Iterator[None]:
-    """Raises ApplyError for a PlacementError, except for a PlacementConflict, which asks for another plan."""
+def _apply_errors(plan: Plan, operation: Operation, done: list[str]) -> Iterator[None]:
+    """Raise ApplyError for a PlacementError, but let a PlacementConflict pass: it needs another plan."""
     try:
         yield
     except PlacementConflict:
@@ -112,8 +111,8 @@ def _told(plan: Plan, operation: Operation, done: list[str]) -> Iterator[None]:
         raise ApplyError(
             f"Placement stopped the plan at operation {plan.operations.index(operation) + 1} of "
             f"{len(plan.operations)} "
-            f"({operation.line().rstrip('.')}): {error.message} What was done before stays and the next "
-            "pass goes on from there.",
+            f"({operation.line().rstrip('.')}): {error.message} The operations before it are done; the next "
+            "pass does the rest.",
             operation=operation.to_json(),
             done=done,
             cause=error.code,
@@ -121,9 +120,10 @@ def _told(plan: Plan, operation: Operation, done: list[str]) -> Iterator[None]:
 
 
 class _Writer:
-    """Writes operations with the generations that it knows, and keeps track of them.
+    """Writes operations with the generations that it knows, and updates its copy of the providers.
 
-    `names` are made together, at the first request that placement refuses as long as they are not.
+    `names` are the plan's custom traits and classes, created together at the first request that Placement
+    rejects without them. `done` collects a sentence for each completed operation.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class _Writer:
     ) -> None:
         self._client = client
         self._names = list(names)
-        self._known: set[CreateResourceClass | CreateTrait] = set()
+        self._verified: set[CreateResourceClass | CreateTrait] = set()
         self.done: list[str] = []
         self._providers = {provider.uuid: provider for provider in current}
         self._sleep = sleep
@@ -146,11 +146,11 @@ class _Writer:
     def tree(self) -> ProviderTree:
         return ProviderTree(self._providers.values())
 
-    def unused_names(self) -> Sequence[CreateResourceClass | CreateTrait]:
-        """Those of which no request told that placement has them: a reshape needs them next."""
-        return [each for each in self._names if each not in self._known]
+    def unverified_names(self) -> Sequence[CreateResourceClass | CreateTrait]:
+        """The names that no accepted request contained: a reshape may need them next."""
+        return [name for name in self._names if name not in self._verified]
 
-    def make(self, name: CreateResourceClass | CreateTrait) -> None:
+    def create_name(self, name: CreateResourceClass | CreateTrait) -> None:
         if isinstance(name, CreateTrait):
             self._client.ensure_trait(name.name)
         else:
@@ -158,40 +158,39 @@ class _Writer:
         self._names.remove(name)
         self.done.append(name.line())
 
-    def offer(self, batch: Sequence[Operation]) -> bool:
-        """Offer the inventories of several providers that had none in one request, all of them or none.
+    def reshape(self, batch: Sequence[Operation]) -> bool:
+        """Write the first inventories of several providers in one request, all or none.
 
-        False: that is not what the batch is, or placement refuses, and each is to be written by itself.
+        Returns False, without a change, if the batch is something else or Placement rejects it.
         """
-        offers = [each for each in batch if isinstance(each, PutInventories)]
-        now = [self._providers[each.provider] for each in offers]
-        if len(offers) < 2 or any(provider.inventories for provider in now):
+        puts = [operation for operation in batch if isinstance(operation, PutInventories)]
+        providers = [self._providers[put.provider] for put in puts]
+        if len(puts) < 2 or any(provider.inventories for provider in providers):
             return False
-        wanted = {
-            each.provider: (of.generation or 0, each.after) for each, of in zip(offers, now, strict=True)
-        }
+        pairs = list(zip(puts, providers, strict=True))
+        wanted = {put.provider: (provider.generation or 0, put.after) for put, provider in pairs}
         try:
-            self._named(lambda: self._client.reshape(wanted))
+            self._with_names(lambda: self._client.reshape(wanted))
         except PlacementUnavailable:
             raise
         except PlacementError:
-            return False  # written one by one, it shows which of them is refused and why
-        for each, of in zip(offers, now, strict=True):
-            generation = (of.generation or 0) + OFFER_RAISES
-            self._providers[of.uuid] = replace(of, inventories=each.after, generation=generation)
-            self._known.update(map(CreateResourceClass, each.after))
+            return False  # written one by one, the operations show which one is rejected and why
+        for put, provider in pairs:
+            generation = (provider.generation or 0) + RESHAPE_GENERATION_STEPS
+            self._providers[provider.uuid] = replace(provider, inventories=put.after, generation=generation)
+            self._verified.update(map(CreateResourceClass, put.after))
         return True
 
-    def _named(self, ask: Callable[[], _Value]) -> _Value:
-        """Asked once more with the plan's names made, where placement may have missed one."""
+    def _with_names(self, send: Callable[[], _Value]) -> _Value:
+        """Send a request. If Placement may reject it for a missing name, create the names and repeat."""
         try:
-            return ask()
+            return send()
         except PlacementError as error:
             if error.status != _BAD_REQUEST or not self._names:
                 raise
         for name in list(self._names):
-            self.make(name)
-        return ask()
+            self.create_name(name)
+        return send()
 
     def write(self, operation: Operation) -> None:
         match operation:
@@ -219,9 +218,9 @@ class _Writer:
                 raise self._name_taken(operation.name) from error
             if (twin.name, twin.parent) != (wanted.name, wanted.parent):
                 raise IdentityError(
-                    f"Placement has a provider with the uuid {twin.uuid} already, named {twin.name!r}, where "
-                    f"{wanted.name!r} was to be created: run `plimsoll adopt {twin.uuid}` if it is this one, "
-                    "or delete it.",
+                    f"Placement already has a provider with the uuid {twin.uuid}, named {twin.name!r}, "
+                    f"where the agent creates {wanted.name!r}: run `plimsoll adopt {twin.uuid}` if it "
+                    "is this host, or delete it.",
                     uuid=twin.uuid,
                     name=twin.name,
                 ) from error
@@ -244,93 +243,98 @@ class _Writer:
     def _name_taken(self, name: str) -> PlacementError | IdentityError:
         holder = self._client.find_provider(name=name)
         if holder is None:
-            return PlacementConflict(f"Provider {name!r} was taken a moment ago and is not now: plan again.")
+            return PlacementConflict(
+                f"The name {name!r} belonged to another provider a moment ago and is free now: plan again."
+            )
         return IdentityError(
-            f"Another provider in placement is named {name!r} already: {holder.uuid}, outside this host's "
+            f"Another provider in Placement is already named {name!r}: {holder.uuid}, outside this host's "
             f"tree. Run `plimsoll adopt {holder.uuid}` if it is this host's, or rename or delete it.",
             uuid=holder.uuid,
             name=name,
         )
 
     def _change(self, operation: ContentsOperation) -> Provider:
-        """Write an operation on what is on a provider, again from a fresh read after each conflict."""
-        attempt = 1
+        """Write an operation on a provider's contents; after each conflict, again from a fresh read.
+
+        Raises PlacementConflict after ATTEMPTS_MAX attempts.
+        """
+        attempt = 0
         while True:
-            now = self._providers[operation.provider]
-            wanted = with_contents(now, _merged(operation, now))
-            if _alike(now, wanted):
-                return now
+            current = self._providers[operation.provider]
+            wanted = with_contents(current, _merged(operation, current))
+            if _same_contents(current, wanted):
+                return current
             try:
-                return replace(wanted, generation=self._named(partial(self._put, operation, wanted)))
+                return replace(wanted, generation=self._with_names(partial(self._put, operation, wanted)))
             except PlacementConflict:
-                if attempt == ATTEMPTS_MAX:
+                if attempt + 1 == ATTEMPTS_MAX:
                     raise
-            if attempt > 1:
-                self._sleep(_JITTER.uniform(0, PAUSE_MAX_S))
-            self._read_again(now.uuid)
-            self._providers[operation.provider] = self._client.read_provider(now)
+            pause(attempt, self._sleep)
+            self._read_again(current.uuid)
+            self._providers[operation.provider] = self._client.read_provider(current)
             attempt += 1
 
     def _put(self, operation: ContentsOperation, wanted: Provider) -> int:
+        """Write the part of the provider that the operation changes; returns the new generation."""
         generation = wanted.generation or 0
         match operation:
             case PutTraits():
                 generation = self._client.put_traits(wanted.uuid, generation, wanted.traits)
-                self._known.update(map(CreateTrait, wanted.traits))
+                self._verified.update(map(CreateTrait, wanted.traits))
             case PutAggregates():
                 generation = self._client.put_aggregates(wanted.uuid, generation, wanted.aggregates)
             case PutInventories() | DeleteInventories():
                 generation = self._client.put_inventories(wanted.uuid, generation, wanted.inventories)
-                self._known.update(map(CreateResourceClass, wanted.inventories))
+                self._verified.update(map(CreateResourceClass, wanted.inventories))
         return generation
 
 
-def _alike(one: Provider, other: Provider) -> bool:
+def _same_contents(one: Provider, other: Provider) -> bool:
     return (one.traits, one.aggregates) == (other.traits, other.aggregates) and same_inventories(
         one.inventories, other.inventories
     )
 
 
-def _merged(operation: ContentsOperation, now: Provider) -> ContentsOperation:
-    """The operation as it is to be written on the provider as it is now.
+def _merged(operation: ContentsOperation, current: Provider) -> ContentsOperation:
+    """The operation, changed so that it keeps what other clients changed on the provider meanwhile.
 
-    Raises PlacementConflict where an inventory that it changes is neither as planned nor as wanted.
+    Raises PlacementConflict where they changed an inventory that the operation changes.
     """
     match operation:
         case PutTraits():
-            return replace(operation, after=_merged_names(operation, now.traits))
+            return replace(operation, after=_merged_names(operation, current.traits))
         case PutAggregates():
-            return replace(operation, after=_merged_names(operation, now.aggregates))
+            return replace(operation, after=_merged_names(operation, current.aggregates))
         case PutInventories():
-            return replace(operation, after=_merged_inventories(operation, now, operation.after))
+            return replace(operation, after=_merged_inventories(operation, current, operation.after))
         case DeleteInventories():
-            left = _merged_inventories(operation, now, {})
+            left = _merged_inventories(operation, current, {})
             return PutInventories(operation.provider, operation.name, operation.before, left)
 
 
-def _merged_names(operation: PutTraits | PutAggregates, now: frozenset[str]) -> frozenset[str]:
-    return (now - (operation.before - operation.after)) | (operation.after - operation.before)
+def _merged_names(operation: PutTraits | PutAggregates, current: frozenset[str]) -> frozenset[str]:
+    return (current - (operation.before - operation.after)) | (operation.after - operation.before)
 
 
 def _merged_inventories(
-    operation: PutInventories | DeleteInventories, now: Provider, after: Mapping[str, Inventory]
+    operation: PutInventories | DeleteInventories, current: Provider, after: Mapping[str, Inventory]
 ) -> dict[str, Inventory]:
-    merged = dict(now.inventories)
+    merged = dict(current.inventories)
     for name in {**operation.before, **after}:
-        planned, wanted = _only(operation.before, name), _only(after, name)
+        planned, wanted = _entry(operation.before, name), _entry(after, name)
         if same_inventories(planned, wanted):
             continue
-        found = _only(now.inventories, name)
-        if not same_inventories(found, planned) and not same_inventories(found, wanted):
+        present = _entry(current.inventories, name)
+        if not same_inventories(present, planned) and not same_inventories(present, wanted):
             raise PlacementConflict(
-                f"Somebody else changed the inventory of {name} on provider {operation.name} "
-                f"({operation.provider}) while it was being written: read the tree and plan again."
+                f"Another client changed the inventory of {name} on provider {operation.name} "
+                f"({operation.provider}) while the agent wrote it: read the tree and plan again."
             )
         merged.pop(name, None)
         merged.update(wanted)
     return merged
 
 
-def _only(values: Mapping[str, _Value], name: str) -> dict[str, _Value]:
-    """The one entry, or none."""
+def _entry(values: Mapping[str, _Value], name: str) -> dict[str, _Value]:
+    """The mapping with the one entry `name`, or empty."""
     return {name: values[name]} if name in values else {}

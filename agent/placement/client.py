@@ -1,13 +1,13 @@
-"""The placement client: every call of it is a Placement API call, typed, over whichever transport.
+"""The Placement client: each method is one operation of the Placement API, with typed arguments and results.
 
-Source: https://docs.openstack.org/api-ref/placement/. Errors, for every method:
+Source: https://docs.openstack.org/api-ref/placement/. Each method that sends a request raises:
 
-    PlacementUnavailable  no answer came, or a 5xx, or too many requests: a state, worth trying again later;
-                          `details["retry_after"]` has the seconds, if it said how many; `details["busy"]`
-                          is true where somebody is there
-    PlacementConflict     409 placement.concurrent_update: somebody wrote in between, read again
-    PlacementFull         409 to a write of allocations: the resources are not there
-    PlacementError        anything else; `status` and `placement_code` are placement's own
+    PlacementUnavailable  no answer, a 5xx or a 429: the request can be repeated later;
+                          `details["retry_after"]` has the seconds, if Placement sent a Retry-After;
+                          `details["busy"]` is true if a service answered, or did not answer in time
+    PlacementConflict     409 placement.concurrent_update: another client wrote in between, read again
+    PlacementFull         409 to a write of allocations: the resources are not free
+    PlacementError        all else; `status` and `placement_code` are Placement's own
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 from agent.errors import PlacementConflict, PlacementError, UsageError
 from agent.placement.replies import body_member, error_of_reply, generation_of, inventory_from_json
 from agent.placement.transport import Reply, Transport
-from agent.shapes import Allocations, Holders
+from agent.shapes import Allocations, Amounts, Holders
 from agent.tree import Inventory, Provider, ProviderTree
 
 DEFAULT_MICROVERSION = "1.39"
@@ -27,15 +27,16 @@ SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
 AGGREGATES_MAX = 100
 _CONSUMER_TYPES = "1.38"
 _REPARENTING = "1.37"
-_UNTYPED = "unknown"  # how placement shows a consumer that was written before 1.38
+_UNTYPED = "unknown"
+"""The type that Placement shows for a consumer that was last written before microversion 1.38."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAllocations:
-    """What one consumer holds, {provider uuid: {class: amount}}, or shall hold.
+    """The allocations of one consumer, as read or as to be written.
 
-    `generation` is placement's, None for a consumer that it does not have; empty `allocations` delete the
-    consumer. Below microversion 1.38 the type is neither sent nor seen.
+    `generation` is Placement's, None for a consumer that does not exist. Writing empty `allocations` deletes
+    the consumer. Below microversion 1.38 the type is neither sent nor read.
     """
 
     consumer: str
@@ -47,17 +48,17 @@ class ConsumerAllocations:
 
 
 class ProviderAllocations(NamedTuple):
-    """The allocations on one provider: its generation, and {consumer: {class: amount}}."""
+    """The allocations on one provider, by consumer, and the provider's generation."""
 
     generation: int
     consumers: Holders
 
 
 class PlacementClient:
-    """Placement's API for one agent. `microversion` is asked for with every call.
+    """Sends the agent's requests to Placement, each with `microversion`.
 
-    A service that does not speak it is asked for its range, and spoken to in the highest that both know;
-    below LEAST_MICROVERSION that is a PlacementError.
+    If the service does not support that one, the client reads the service's range and changes `microversion`
+    to the highest that both support. Below LEAST_MICROVERSION it raises PlacementError.
     """
 
     def __init__(self, transport: Transport, *, microversion: str = DEFAULT_MICROVERSION) -> None:
@@ -65,271 +66,289 @@ class PlacementClient:
         self.microversion = microversion
 
     def close(self) -> None:
+        """Close the transport."""
         self._transport.close()
 
     def versions(self) -> tuple[str, str]:
-        """The lowest and the highest microversion that the service speaks."""
-        asked = "say which versions it speaks"
+        """The lowest and the highest microversion of the service."""
+        action = "list its versions"
         reply = self._transport.request("GET", "/", microversion="1.0")
         if reply.status != 200:
-            raise error_of_reply(reply, asked, full=False)
-        for version in body_member(reply, asked, "versions", kind=list):
+            raise error_of_reply(reply, action, full=False)
+        for version in body_member(reply, action, "versions", kind=list):
             if "max_version" in version:
                 return str(version["min_version"]), str(version["max_version"])
-        raise PlacementError("Placement shows no microversions: check that the address is placement's.")
+        raise PlacementError("Placement shows no microversions: check that the address is Placement's.")
 
     # Providers
 
     def read_tree(self, root: str, known: ProviderTree | None = None) -> ProviderTree:
-        """The tree that `root` is in, empty if placement does not know it.
+        """The tree that contains the provider with uuid `root`; empty if Placement does not have it.
 
-        One request, and three more for each provider whose generation differs from the one in `known`.
+        One request, and three for each provider whose generation differs from that in `known`.
         """
         old = known or ProviderTree()
         return ProviderTree(
-            self._filled(provider, old.get(provider.uuid)) for provider in self._in_tree(root)
+            self._with_contents(provider, old.get(provider.uuid)) for provider in self._list_tree(root)
         )
 
     def generations(self, root: str) -> Mapping[str, int]:
-        """{provider uuid: generation} of the tree that `root` is in, in one request."""
-        return {provider.uuid: provider.generation or 0 for provider in self._in_tree(root)}
+        """{provider uuid: generation} of the tree that contains `root`, in one request."""
+        return {provider.uuid: provider.generation or 0 for provider in self._list_tree(root)}
 
     def sharing_providers(
         self, aggregates: Iterable[str], known: Iterable[Provider] = ()
     ) -> tuple[Provider, ...]:
-        """The providers in these aggregates, of whichever tree, that share by them; by name.
+        """The sharing providers in these aggregates, of all trees, ordered by name.
 
-        One request for every AGGREGATES_MAX of them, and three more for each provider whose generation
-        differs from that in `known`.
+        One request for each AGGREGATES_MAX aggregates, and three for each provider whose generation differs
+        from that in `known`.
         """
         names, old = sorted(aggregates), {provider.uuid: provider for provider in known}
-        found: dict[str, Provider] = {}
+        sharing: dict[str, Provider] = {}
         for first in range(0, len(names), AGGREGATES_MAX):
-            some = ",".join(names[first : first + AGGREGATES_MAX])
-            query = {"member_of": f"in:{some}", "required": SHARING_TRAIT}
-            shown = self._providers(query, "show what is shared with this host")
-            found |= {each.uuid: each for each in shown}
-        listed = sorted(found.values(), key=lambda provider: provider.name)
-        return tuple(self._filled(provider, old.get(provider.uuid)) for provider in listed)
+            query = {
+                "member_of": f"in:{','.join(names[first : first + AGGREGATES_MAX])}",
+                "required": SHARING_TRAIT,
+            }
+            listed = self._list_providers(query, "list the providers that share with this host")
+            sharing |= {provider.uuid: provider for provider in listed}
+        ordered = sorted(sharing.values(), key=lambda provider: provider.name)
+        return tuple(self._with_contents(provider, old.get(provider.uuid)) for provider in ordered)
 
     def find_provider(self, *, name: str | None = None, uuid: str | None = None) -> Provider | None:
-        """The provider with that name, or that uuid, without its contents (`read_provider` reads them)."""
-        wanted = {key: value for key, value in (("name", name), ("uuid", uuid)) if value is not None}
-        found = self._providers(wanted, f"find the provider {name or uuid}")
-        return found[0] if found else None
+        """The provider with that name or uuid, without its contents (see `read_provider`), or None."""
+        query = {key: value for key, value in (("name", name), ("uuid", uuid)) if value is not None}
+        providers = self._list_providers(query, f"find the provider {name or uuid}")
+        return providers[0] if providers else None
 
     def read_provider(self, provider: Provider) -> Provider:
-        """The provider with its inventories, traits, aggregates and generation as they are now.
+        """The provider with its current inventories, traits, aggregates and generation.
 
-        Three requests. The generation is the lowest that was seen, so that a change in between is noticed at
-        the next write. Raises PlacementConflict if the provider has gone.
+        Three requests. The generation is the lowest of the three replies, so that the next write notices a
+        change in between. Raises PlacementConflict if the provider no longer exists.
         """
         base = _path("resource_providers", provider.uuid)
-        asked = f"show what is on {_called(provider)}"
-        bodies = []
-        for what in ("inventories", "traits", "aggregates"):
-            reply = self._call("GET", f"{base}/{what}", asked, also=(404,))
+        action = f"show the contents of {_name_and_uuid(provider)}"
+        replies = []
+        for part in ("inventories", "traits", "aggregates"):
+            reply = self._call("GET", f"{base}/{part}", action, accept=(404,))
             if reply.status == 404:
                 raise PlacementConflict(
-                    f"Provider {_called(provider)} was deleted while it was being read: read the tree again.",
+                    f"Provider {_name_and_uuid(provider)} was deleted while it was being read: "
+                    "read the tree again.",
                     status=404,
                 )
-            bodies.append(reply)
-        inventories, traits, aggregates = bodies
+            replies.append(reply)
+        inventories, traits, aggregates = replies
         return replace(
             provider,
-            inventories={
-                name: inventory_from_json(each)
-                for name, each in body_member(inventories, asked, "inventories", kind=dict).items()
-            },
-            traits=frozenset(body_member(traits, asked, "traits", kind=list)),
-            aggregates=frozenset(body_member(aggregates, asked, "aggregates", kind=list)),
-            generation=min(generation_of(reply, asked) for reply in bodies),
+            inventories=_inventories(inventories, action),
+            traits=frozenset(body_member(traits, action, "traits", kind=list)),
+            aggregates=frozenset(body_member(aggregates, action, "aggregates", kind=list)),
+            generation=min(generation_of(reply, action) for reply in replies),
         )
 
     def create_provider(self, provider: Provider) -> int:
-        """Create it, empty; its generation. PlacementError with DUPLICATE_NAME: name or uuid are taken."""
+        """Create the provider without contents; returns its generation.
+
+        Raises PlacementError with DUPLICATE_NAME where a provider has the name or the uuid.
+        """
         body: dict[str, Any] = {"uuid": provider.uuid, "name": provider.name}
         if provider.parent is not None:
             body["parent_provider_uuid"] = provider.parent
-        asked = f"create the provider {_called(provider)}"
-        return int(
-            body_member(self._call("POST", "/resource_providers", asked, body), asked, "generation", kind=int)
-        )
+        action = f"create the provider {_name_and_uuid(provider)}"
+        reply = self._call("POST", "/resource_providers", action, body)
+        return int(body_member(reply, action, "generation", kind=int))
 
     def rename_provider(self, uuid: str, name: str) -> int:
-        """Give it another name; its generation. PlacementError with DUPLICATE_NAME: that is taken."""
+        """Rename the provider; returns its generation.
+
+        Raises PlacementError with DUPLICATE_NAME where another provider has the name.
+        """
         return self._put_provider(uuid, {"name": name}, f"rename the provider {uuid} to {name}")
 
     def reparent_provider(self, uuid: str, name: str, parent: str | None) -> int:
-        """Hang it under another parent, None for none; its generation. From microversion 1.37."""
-        asked = f"move the provider {name} ({uuid}) under {parent or 'no parent'}"
+        """Move the provider under another parent, None to make it a root; returns its generation.
+
+        Raises PlacementError below microversion 1.37.
+        """
+        action = f"move the provider {name} ({uuid}) under {parent or 'no parent'}"
         if not self.speaks(_REPARENTING):
             raise PlacementError(
-                f"Placement cannot {asked}: that needs microversion {_REPARENTING}, "
-                f"and it is spoken to in {self.microversion}."
+                f"Placement cannot {action}: that needs microversion {_REPARENTING}, "
+                f"and the agent uses {self.microversion} there."
             )
-        return self._put_provider(uuid, {"name": name, "parent_provider_uuid": parent}, asked)
+        return self._put_provider(uuid, {"name": name, "parent_provider_uuid": parent}, action)
 
     def delete_provider(self, uuid: str) -> bool:
-        """Delete it with all that is on it; False if it had gone already."""
+        """Delete the provider with its contents; False if it did not exist."""
         path = _path("resource_providers", uuid)
-        return self._call("DELETE", path, f"delete the provider {uuid}", also=(404,)).status != 404
+        return self._call("DELETE", path, f"delete the provider {uuid}", accept=(404,)).status != 404
 
-    # What is on a provider: each write is guarded by the provider's generation and returns the new one.
+    # Contents of a provider: its generation guards each write, and each write returns the new generation.
 
     def provider_inventories(self, uuid: str) -> tuple[int, Mapping[str, Inventory]]:
-        """(generation, {class: inventory})"""
-        asked = f"show the inventories of provider {uuid}"
-        reply = self._call("GET", f"{_path('resource_providers', uuid)}/inventories", asked)
-        found = body_member(reply, asked, "inventories", kind=dict)
-        return generation_of(reply, asked), {name: inventory_from_json(each) for name, each in found.items()}
+        """(generation, {class: inventory}) of the provider."""
+        action = f"show the inventories of provider {uuid}"
+        reply = self._call("GET", f"{_path('resource_providers', uuid)}/inventories", action)
+        return generation_of(reply, action), _inventories(reply, action)
 
     def put_inventories(self, uuid: str, generation: int, inventories: Mapping[str, Inventory]) -> int:
-        """Replace them. PlacementError with placement.inventory.inuse: somebody holds a class that goes."""
+        """Replace all inventories of the provider; returns its new generation.
+
+        Raises PlacementError with placement.inventory.inuse where a class to be removed has allocations.
+        """
         body = {"inventories": {name: inventory.to_json() for name, inventory in inventories.items()}}
         return self._put_contents(uuid, generation, "inventories", body)
 
     def delete_inventories(self, uuid: str, generation: int) -> int:
-        """Take them all away. (A PUT of none: DELETE would not be guarded by the generation.)"""
+        """Remove all inventories of the provider; returns its new generation.
+
+        It sends a PUT without inventories, because the generation does not guard a DELETE.
+        """
         return self.put_inventories(uuid, generation, {})
 
     def put_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int:
+        """Replace all traits of the provider; returns its new generation."""
         return self._put_contents(uuid, generation, "traits", {"traits": sorted(traits)})
 
     def put_aggregates(self, uuid: str, generation: int, aggregates: Iterable[str]) -> int:
+        """Replace all aggregates (uuids) of the provider; returns its new generation."""
         return self._put_contents(uuid, generation, "aggregates", {"aggregates": sorted(aggregates)})
 
     def ensure_trait(self, name: str) -> None:
+        """Create the custom trait if it does not exist."""
         self._call("PUT", _path("traits", name), f"create the trait {name}")
 
     def ensure_resource_class(self, name: str) -> None:
+        """Create the custom resource class if it does not exist."""
         self._call("PUT", _path("resource_classes", name), f"create the resource class {name}")
 
     # Consumers
 
     def allocations_of(self, consumer: str) -> ConsumerAllocations:
-        """What it holds; no allocations and generation None if placement has no such consumer.
+        """The consumer's allocations; none, with generation None, if Placement does not have the consumer.
 
-        Where consumers have no types (below 1.38) its type is "unknown".
+        Below microversion 1.38 the type is "unknown".
         """
-        asked = f"show what consumer {consumer} holds"
-        reply = self._call("GET", _path("allocations", consumer), asked)
-        held = {
-            provider: dict(each["resources"])
-            for provider, each in body_member(reply, asked, "allocations", kind=dict).items()
+        action = f"show the allocations of consumer {consumer}"
+        reply = self._call("GET", _path("allocations", consumer), action)
+        allocations = {
+            provider: dict(allocation["resources"])
+            for provider, allocation in body_member(reply, action, "allocations", kind=dict).items()
         }
-        said = {
+        owner = {
             key: reply.body[key] for key in ("project_id", "user_id", "consumer_type") if key in reply.body
         }
         if not self.speaks(_CONSUMER_TYPES):
-            said["consumer_type"] = _UNTYPED
-        return ConsumerAllocations(consumer, held, reply.body.get("consumer_generation"), **said)
+            owner["consumer_type"] = _UNTYPED
+        return ConsumerAllocations(consumer, allocations, reply.body.get("consumer_generation"), **owner)
 
     def write_allocations(self, *writes: ConsumerAllocations) -> None:
-        """Write what these consumers shall hold, all or none, each guarded by its generation.
+        """Replace the allocations of these consumers, all or none; each one's generation guards its write.
 
-        Raises UsageError for an empty write of a consumer that does not exist: placement would keep a record
-        that nobody can see and that bars the consumer's first claim.
+        Raises UsageError for an empty write to a consumer that does not exist: Placement would keep a record
+        that no request shows and that blocks the consumer's first claim.
         """
         for write in writes:
             if not write.allocations and write.generation is None:
                 raise UsageError(
-                    f"Consumer {write.consumer} holds nothing, so there is nothing to take away."
+                    f"Consumer {write.consumer} has no allocations, so there are none to remove."
                 )
-        asked = "write the allocations of " + ", ".join(f"consumer {write.consumer}" for write in writes)
+        action = "write the allocations of " + ", ".join(f"consumer {write.consumer}" for write in writes)
         if len(writes) == 1:
             path = _path("allocations", writes[0].consumer)
-            self._call("PUT", path, asked, lambda: self._allocation_body(writes[0]), full=True)
+            self._call("PUT", path, action, lambda: self._allocation_body(writes[0]), full=True)
         elif writes:
-            self._call(
-                "POST",
-                "/allocations",
-                asked,
-                lambda: {write.consumer: self._allocation_body(write) for write in writes},
-                full=True,
-            )
+            self._call("POST", "/allocations", action, lambda: self._allocation_bodies(writes), full=True)
 
     def delete_allocations(self, consumer: str) -> bool:
-        """Take all away from it, whatever its generation; False if it held nothing."""
+        """Delete the consumer with its allocations, regardless of its generation; False if it had none."""
         path = _path("allocations", consumer)
-        reply = self._call("DELETE", path, f"delete the allocations of consumer {consumer}", also=(404,))
+        reply = self._call("DELETE", path, f"delete the allocations of consumer {consumer}", accept=(404,))
         return reply.status != 404
 
     def provider_allocations(self, provider: str) -> ProviderAllocations:
         """The allocations on the provider with that uuid.
 
-        The generation is no newer than the rest, so that a change in between is noticed at the next write.
+        The generation is not newer than the allocations, so that the next write notices a change in between.
         """
-        asked = f"show who holds what on provider {provider}"
-        reply = self._call("GET", f"{_path('resource_providers', provider)}/allocations", asked)
-        held = body_member(reply, asked, "allocations", kind=dict)
-        generation = generation_of(reply, asked)
+        action = f"show the allocations on provider {provider}"
+        reply = self._call("GET", f"{_path('resource_providers', provider)}/allocations", action)
+        allocations = body_member(reply, action, "allocations", kind=dict)
         return ProviderAllocations(
-            generation, {consumer: dict(each["resources"]) for consumer, each in held.items()}
+            generation_of(reply, action),
+            {consumer: dict(allocation["resources"]) for consumer, allocation in allocations.items()},
         )
 
-    def provider_usages(self, provider: str) -> Mapping[str, int]:
-        """{class: amount in use} on the provider with that uuid; classes nobody uses stand at 0."""
-        asked = f"show the usages of provider {provider}"
-        reply = self._call("GET", f"{_path('resource_providers', provider)}/usages", asked)
-        return dict(body_member(reply, asked, "usages", kind=dict))
+    def provider_usages(self, provider: str) -> Amounts:
+        """{class: amount in use} on the provider with that uuid; 0 for a class without allocations."""
+        action = f"show the usages of provider {provider}"
+        reply = self._call("GET", f"{_path('resource_providers', provider)}/usages", action)
+        return dict(body_member(reply, action, "usages", kind=dict))
 
     def reshape(
-        self, offers: Mapping[str, tuple[int, Mapping[str, Inventory]]], *writes: ConsumerAllocations
+        self, inventories: Mapping[str, tuple[int, Mapping[str, Inventory]]], *writes: ConsumerAllocations
     ) -> None:
-        """Replace the inventories of several providers, {uuid: (generation, inventories)}, and what consumers
-        hold, in one transaction.
+        """Replace inventories and allocations in one transaction, as POST /reshaper does.
 
-        What the body does not name stays. A conflict or a refusal changes nothing of it; where the service
-        does not let the agent reshape (role `service`), that is a PlacementError with status 403.
+        `inventories` is {provider uuid: (generation, {class: inventory})}. Providers and consumers that are
+        not named stay unchanged; a conflict or a rejection changes nothing. Raises PlacementError with status
+        403 where the agent lacks the role `service`.
         """
-        inventories = {
+        provider_bodies = {
             uuid: {
                 "resource_provider_generation": generation,
                 "inventories": {name: inventory.to_json() for name, inventory in wanted.items()},
             }
-            for uuid, (generation, wanted) in offers.items()
+            for uuid, (generation, wanted) in inventories.items()
         }
         self._call(
             "POST",
             "/reshaper",
             "reshape the tree",
-            lambda: {
-                "inventories": inventories,
-                "allocations": {write.consumer: self._allocation_body(write) for write in writes},
-            },
+            lambda: {"inventories": provider_bodies, "allocations": self._allocation_bodies(writes)},
             full=True,
         )
 
     # One request
 
-    def _in_tree(self, root: str) -> list[Provider]:
-        return self._providers({"in_tree": root}, f"show the tree of provider {root}")
+    def _list_tree(self, root: str) -> list[Provider]:
+        return self._list_providers({"in_tree": root}, f"show the tree of provider {root}")
 
-    def _providers(self, query: Mapping[str, str], asked: str) -> list[Provider]:
-        reply = self._call("GET", f"/resource_providers?{urlencode(query)}", asked)
+    def _list_providers(self, query: Mapping[str, str], action: str) -> list[Provider]:
+        reply = self._call("GET", f"/resource_providers?{urlencode(query)}", action)
         return [
-            Provider(each["uuid"], each["name"], each["parent_provider_uuid"], generation=each["generation"])
-            for each in body_member(reply, asked, "resource_providers", kind=list)
+            Provider(
+                record["uuid"],
+                record["name"],
+                record["parent_provider_uuid"],
+                generation=record["generation"],
+            )
+            for record in body_member(reply, action, "resource_providers", kind=list)
         ]
 
-    def _filled(self, listed: Provider, known: Provider | None) -> Provider:
+    def _with_contents(self, listed: Provider, known: Provider | None) -> Provider:
+        """The listed provider with its contents, from `known` if that has the same generation."""
         if known is None or known.generation != listed.generation:
             return self.read_provider(listed)
         if (known.name, known.parent) == (listed.name, listed.parent):
             return known
         return replace(known, name=listed.name, parent=listed.parent)
 
-    def _put_provider(self, uuid: str, body: Mapping[str, Any], asked: str) -> int:
-        reply = self._call("PUT", _path("resource_providers", uuid), asked, body)
-        return int(body_member(reply, asked, "generation", kind=int))
+    def _put_provider(self, uuid: str, body: Mapping[str, Any], action: str) -> int:
+        reply = self._call("PUT", _path("resource_providers", uuid), action, body)
+        return int(body_member(reply, action, "generation", kind=int))
 
-    def _put_contents(self, uuid: str, generation: int, what: str, body: dict[str, Any]) -> int:
-        asked = f"put the {what} of provider {uuid}"
+    def _put_contents(self, uuid: str, generation: int, part: str, body: dict[str, Any]) -> int:
+        action = f"put the {part} of provider {uuid}"
         guarded = {**body, "resource_provider_generation": generation}
-        path = f"{_path('resource_providers', uuid)}/{what}"
-        return generation_of(self._call("PUT", path, asked, guarded), asked)
+        path = f"{_path('resource_providers', uuid)}/{part}"
+        return generation_of(self._call("PUT", path, action, guarded), action)
+
+    def _allocation_bodies(self, writes: Iterable[ConsumerAllocations]) -> dict[str, Any]:
+        return {write.consumer: self._allocation_body(write) for write in writes}
 
     def _allocation_body(self, write: ConsumerAllocations) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -345,36 +364,37 @@ class PlacementClient:
         return body
 
     def speaks(self, microversion: str) -> bool:
-        """Whether the service is spoken to in that microversion or a later one."""
+        """Whether the client uses this microversion or a later one."""
         return _numbers(self.microversion) >= _numbers(microversion)
 
     def _call(
         self,
         method: str,
         path: str,
-        asked: str,
+        action: str,
         body: Any = None,
         *,
-        also: tuple[int, ...] = (),
+        accept: tuple[int, ...] = (),
         full: bool = False,
     ) -> Reply:
-        """Send one request; `also` are statuses that are answers too, `full`: a 409 means it does not fit.
+        """Send one request, and negotiate the microversion if the service rejects it.
 
-        A `body` that depends on the microversion is a function.
+        Statuses in `accept` are no errors; `full` as in `error_of_reply`. A `body` that depends on the
+        microversion is a function without arguments.
         """
         reply = self._send(method, path, body)
-        if reply.status == 406 and self._negotiated():
+        if reply.status == 406 and self._negotiate():
             reply = self._send(method, path, body)
-        if 200 <= reply.status < 300 or reply.status in also:
+        if 200 <= reply.status < 300 or reply.status in accept:
             return reply
-        raise error_of_reply(reply, asked, full)
+        raise error_of_reply(reply, action, full)
 
     def _send(self, method: str, path: str, body: Any) -> Reply:
-        said = body() if callable(body) else body
-        return self._transport.request(method, path, said, microversion=self.microversion)
+        content = body() if callable(body) else body
+        return self._transport.request(method, path, content, microversion=self.microversion)
 
-    def _negotiated(self) -> bool:
-        """Whether a microversion was found that the service speaks and that was not asked for yet."""
+    def _negotiate(self) -> bool:
+        """Choose the highest microversion that both support; whether it is another one than before."""
         lowest, highest = self.versions()
         if not _numbers(lowest) <= _numbers(LEAST_MICROVERSION) <= _numbers(highest):
             raise PlacementError(
@@ -387,7 +407,12 @@ class PlacementClient:
         return self.microversion != refused
 
 
-def _called(provider: Provider) -> str:
+def _inventories(reply: Reply, action: str) -> dict[str, Inventory]:
+    records = body_member(reply, action, "inventories", kind=dict)
+    return {name: inventory_from_json(record) for name, record in records.items()}
+
+
+def _name_and_uuid(provider: Provider) -> str:
     return f"{provider.name} ({provider.uuid})"
 
 

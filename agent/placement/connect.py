@@ -1,4 +1,7 @@
-"""The one place that knows where placement is: in this process, or at the other end of a wire."""
+"""Opens the transport to the configured Placement: the embedded core, or an OpenStack Placement over HTTP.
+
+Each transport's libraries are imported only when it is opened.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,24 +14,24 @@ from agent.placement.transport import Transport
 def open_transport(
     kind: str, *, state_dir: Path | None = None, options: Mapping[str, Any] | None = None
 ) -> Transport:
-    """The transport for `kind`: "embedded", over the database in `state_dir`, or "remote"; `options` are
-    those of the settings' [placement] group. Each loads its libraries only when it is chosen.
+    """The transport for `kind`: "embedded", over the database in `state_dir`, or "remote".
 
-    The embedded core is served at the addresses in `serve` until the transport is closed; the remote does not
-    connect yet. Raises SettingsError for another kind or options that make no sense, StateError where the
-    embedded core's database cannot be used.
+    `options` are those of the [placement] group. The embedded core is served at the addresses in the option
+    `serve` until the transport is closed. A remote transport connects with its first request.
+    Raises SettingsError for another kind and for unusable options, StateError where the database of the
+    embedded core cannot be used.
     """
     match kind:
         case "embedded":
             if state_dir is None:
-                raise SettingsError("The embedded placement needs a state directory: set state_path.")
+                raise SettingsError("The embedded Placement needs a state directory: set state_path.")
             return _embedded(state_dir, options or {})
         case "remote":
             from agent.placement.transport_http import HttpTransport
 
             return HttpTransport.from_options(options or {})
         case _:
-            raise SettingsError(f"Placement is 'embedded' or 'remote', not {kind!r}.")
+            raise SettingsError(f"[placement] kind must be 'embedded' or 'remote', not {kind!r}.")
 
 
 def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
@@ -43,13 +46,13 @@ def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
     if not options.get("serve"):
         return EmbeddedTransport(core)
     try:
-        return EmbeddedTransport(core, _served(core, options))
+        return EmbeddedTransport(core, _start_server(core, options))
     except BaseException:
         core.close()
         raise
 
 
-def _served(core: Any, options: Mapping[str, Any]) -> Any:
+def _start_server(core: Any, options: Mapping[str, Any]) -> Any:
     from agent.placement.embedded.http.auth import ServeError
     from agent.placement.embedded.http.serve import Server
 

@@ -1,4 +1,4 @@
-"""Whether a placement is there and will do: where, as whom, which versions, how fast, and what is missing."""
+"""Checks whether a Placement service is usable: address, identity, microversions, latency, what it lacks."""
 
 import statistics
 import time
@@ -10,10 +10,10 @@ from agent.errors import PlacementError
 from agent.placement.client import LEAST_MICROVERSION, PlacementClient
 from agent.placement.transport import Transport
 
-TIMES = 5
+ROUND_TRIPS = 5
 FORBIDDEN = 403
 INTERNAL_ERROR = 500
-_NICE_TO_HAVE = {
+_OPTIONAL_MICROVERSIONS = {
     "1.37": "providers cannot be moved under another parent",
     "1.38": "an instance and a migration cannot be told apart by the consumer's type",
 }
@@ -21,94 +21,110 @@ _RIGHTS = {
     "/allocations": "claim (POST /allocations): the agent needs the role service or admin there",
     "/reshaper": "reshape (POST /reshaper): the agent needs the role service there",
 }
-USAGES = (
-    "GET /usages of a project breaks there, as OpenStack Placement does on PostgreSQL from microversion 1.38 "
-    "on: the agent never asks that, and what counts quotas should ask in 1.37"
+USAGES_DEFECT = (
+    "GET /usages of a project fails there, as OpenStack Placement does on PostgreSQL from microversion 1.38 "
+    "on: the agent never sends it; a program that counts quotas should send it in 1.37"
 )
 
 
 @runtime_checkable
 class LocatedTransport(Protocol):
-    """A transport that can say where it leads, and as whom it asks."""
+    """A transport that knows the address that it sends to, and the identity that it sends as."""
 
-    def where(self) -> str: ...
+    def address(self) -> str:
+        """The address of Placement."""
+        ...
 
-    def who(self) -> str: ...
+    def identity(self) -> str:
+        """The identity of the agent at that address, in words."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class PingReport:
-    """`spoken` is the microversion that the agent would use; `lacking`: what it can do without, in sentences.
+    """The outcome of a ping.
 
-    Times are milliseconds, of TIMES requests of the versions.
+    `used` is the microversion that the agent uses there; `lacking` are the optional features that the service
+    or the agent's role there lacks, in sentences. Times are milliseconds, over ROUND_TRIPS requests.
     """
 
-    where: str
-    who: str
+    address: str
+    identity: str
     lowest: str
     highest: str
-    spoken: str
+    used: str
     best_ms: float
     median_ms: float
     lacking: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """The report as `plimsoll placement ping -o json` prints it."""
         return {
-            "where": self.where,
-            "who": self.who,
-            "microversions": {"lowest": self.lowest, "highest": self.highest, "spoken": self.spoken},
+            "where": self.address,
+            "who": self.identity,
+            "microversions": {"lowest": self.lowest, "highest": self.highest, "spoken": self.used},
             "round_trip_ms": {"best": self.best_ms, "median": self.median_ms},
             "lacking": list(self.lacking),
         }
 
 
-def ping(transport: Transport, place: str, *, timer: Callable[[], float] = time.perf_counter) -> PingReport:
-    """Ask the placement that the transport leads to; `place` names one that has no address. Writes nothing.
+def ping(
+    transport: Transport, fallback_address: str, *, timer: Callable[[], float] = time.perf_counter
+) -> PingReport:
+    """Query the Placement service of the transport without changing it.
 
-    Raises PlacementUnavailable where nobody answers, PlacementError where the agent is not let in, or the
-    service is older than LEAST_MICROVERSION.
+    The report shows `fallback_address` where the transport has no address. `timer` is in seconds.
+    Raises PlacementUnavailable where the service does not answer, PlacementError where it rejects the agent's
+    credentials or is older than LEAST_MICROVERSION.
     """
     client = PlacementClient(transport)
-    where, who = (
-        (transport.where(), transport.who()) if isinstance(transport, LocatedTransport) else (place, "itself")
-    )
-    took = []
-    for _ in range(TIMES):
+    address, identity = fallback_address, "itself"
+    if isinstance(transport, LocatedTransport):
+        address, identity = transport.address(), transport.identity()
+    times_ms = []
+    for _ in range(ROUND_TRIPS):
         started = timer()
         lowest, highest = client.versions()
-        took.append((timer() - started) * 1000)
-    client.find_provider(name="")  # any question settles the microversion, and whether the agent is let in
-    lacking = [
-        f"microversion {version}: {loss}"
-        for version, loss in _NICE_TO_HAVE.items()
-        if not client.speaks(version)
-    ]
-    if _usages_break(transport, client.microversion):
-        lacking.append(USAGES)
-    lacking += [right for path, right in _RIGHTS.items() if not _may(transport, path)]
+        times_ms.append((timer() - started) * 1000)
+    client.find_provider(name="")  # any authenticated request negotiates the microversion
     return PingReport(
-        where,
-        who,
+        address,
+        identity,
         lowest,
         highest,
         client.microversion,
-        round(min(took), 3),
-        round(statistics.median(took), 3),
-        tuple(lacking),
+        round(min(times_ms), 3),
+        round(statistics.median(times_ms), 3),
+        tuple(_lacking(transport, client)),
     )
 
 
-def _usages_break(transport: Transport, microversion: str) -> bool:
+def _lacking(transport: Transport, client: PlacementClient) -> list[str]:
+    lacking = [
+        f"microversion {version}: {loss}"
+        for version, loss in _OPTIONAL_MICROVERSIONS.items()
+        if not client.speaks(version)
+    ]
+    if _has_usages_defect(transport, client.microversion):
+        lacking.append(USAGES_DEFECT)
+    return lacking + [right for path, right in _RIGHTS.items() if not _may_post(transport, path)]
+
+
+def _has_usages_defect(transport: Transport, microversion: str) -> bool:
     reply = transport.request("GET", "/usages?project_id=plimsoll", microversion=microversion)
     return reply.status == INTERNAL_ERROR
 
 
-def _may(transport: Transport, path: str) -> bool:
-    """An empty body is refused as well, but only after the right to send one was checked."""
+def _may_post(transport: Transport, path: str) -> bool:
+    """Whether the agent's role may POST to `path`.
+
+    The service rejects an empty body in any case, but it checks the role first.
+    """
     reply = transport.request("POST", path, {}, microversion=LEAST_MICROVERSION)
     if 200 <= reply.status < 300:
         raise PlacementError(
-            f"Placement took an empty body for POST {path}, which none should: check what answers there.",
+            f"Placement accepted an empty body for POST {path}, which no Placement does: check what service "
+            "answers at its address.",
             status=reply.status,
         )
     return reply.status != FORBIDDEN

@@ -1,4 +1,7 @@
-"""What placement's answers say: parts of their bodies, and the error that a refusal becomes. Pure."""
+"""Reads replies of the Placement API: members of their bodies, and the error that a rejection becomes. Pure.
+
+Source: https://docs.openstack.org/api-ref/placement/ (errors: "Error Codes").
+"""
 
 import re
 from collections.abc import Mapping
@@ -13,19 +16,20 @@ CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
 TOO_MANY_REQUESTS = 429
 _EXPECTED = re.compile(r"consumer generation conflict - expected (null|\d{1,18}) but got", re.ASCII)
-"""What OpenStack Placement says of a consumer; of a lost race at a provider it says nothing like it."""
+"""OpenStack Placement names the current generation of a consumer, but not that of a provider."""
 
 
-def error_of_reply(reply: Reply, asked: str, full: bool) -> PlacementError:
-    """The typed error of a refusal, to be raised; `asked` is what was wanted, after "Placement did not".
+def error_of_reply(reply: Reply, action: str, full: bool) -> PlacementError:
+    """The error for a reply that rejects the request; the caller raises it.
 
-    `full`: a 409 without a code of its own means that what was asked for is not free.
+    `action` completes the sentence "Placement did not ...". `full` tells that a 409 without a code of its own
+    means that the resources are not free.
     """
-    said = _said(reply.body)
-    code = str(said.get("code", "")) if "message" not in said else ""
-    detail = said.get("detail") or said.get("message") or said.get("title") or "it gave no reason"
+    error = _error_member(reply.body)
+    code = str(error.get("code", "")) if "message" not in error else ""
+    detail = error.get("detail") or error.get("message") or error.get("title") or "it gave no reason"
     sentence = " ".join(str(detail).split()).rstrip(".")
-    details = {key: said[key] for key in ("reasons", "request_id") if key in said}
+    details = {key: error[key] for key in ("reasons", "request_id") if key in error}
     kind: type[PlacementError] = PlacementError
     if reply.status >= 500 or reply.status == TOO_MANY_REQUESTS:
         kind = PlacementUnavailable
@@ -35,18 +39,19 @@ def error_of_reply(reply: Reply, asked: str, full: bool) -> PlacementError:
             details["retry_after"] = seconds
     elif reply.status == 409 and code == CONCURRENT_UPDATE:
         kind = PlacementConflict
-        told = _EXPECTED.search(sentence)
-        if told:
-            details["expected_generation"] = None if told[1] == "null" else int(told[1])
+        expected = _EXPECTED.search(sentence)
+        if expected:
+            details["expected_generation"] = None if expected[1] == "null" else int(expected[1])
     elif reply.status == 409 and full and code in {"", "placement.undefined_code"}:
         kind = PlacementFull
-    message = f"Placement did not {asked}: {sentence} (status {reply.status}{', ' if code else ''}{code})."
+    message = f"Placement did not {action}: {sentence} (status {reply.status}{', ' if code else ''}{code})."
     return kind(message, status=reply.status, placement_code=code, **details)
 
 
-def _said(body: Any) -> Mapping[str, Any]:
-    """The error in an answer: {detail, code, ...} from placement, {message, ...} from what vouches for
-    callers, which Keystone's middleware puts under "error" and `noauth2` at the top.
+def _error_member(body: Any) -> Mapping[str, Any]:
+    """The error in a body: {detail, code, ...} from Placement, {message, ...} from its authentication.
+
+    Keystone's middleware puts its error under "error", `noauth2` at the top level.
     """
     if not isinstance(body, dict):
         return {}
@@ -58,40 +63,44 @@ def _said(body: Any) -> Mapping[str, Any]:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """For how many seconds not to ask again; a date is taken by the answering side's own clock (RFC 9110)."""
-    told = headers.get("retry-after", "").strip()
-    if told.isdecimal():
-        return float(told)
+    """The seconds of the header Retry-After (RFC 9110, section 10.2.3); None without a usable one.
+
+    A date is compared with the reply's own Date, so that the two hosts' clocks may differ.
+    """
+    value = headers.get("retry-after", "").strip()
+    if value.isdecimal():
+        return float(value)
     try:
-        until, now = (parsedate_to_datetime(each) for each in (told, headers.get("date", "")))
+        until, now = (parsedate_to_datetime(date) for date in (value, headers.get("date", "")))
         return max(0.0, (until - now).total_seconds())
     except (ValueError, TypeError):
         return None
 
 
-def body_member(reply: Reply, asked: str, key: str, *, kind: type) -> Any:
-    """One member of the answer's body. Raises PlacementError where it is not of that kind."""
+def body_member(reply: Reply, action: str, key: str, *, kind: type) -> Any:
+    """The member `key` of the reply's body. Raises PlacementError where it is missing or not a `kind`."""
     member = reply.body.get(key) if isinstance(reply.body, dict) else None
     if not isinstance(member, kind):
         raise PlacementError(
-            f"Placement was asked to {asked} and its answer has no {key!r}: "
-            "check that the address is placement's and not that of a proxy.",
+            f"Placement was asked to {action} and its answer has no {key!r}: "
+            "check that the address is Placement's and not that of a proxy.",
             status=reply.status,
         )
     return member
 
 
-def generation_of(reply: Reply, asked: str) -> int:
-    return int(body_member(reply, asked, "resource_provider_generation", kind=int))
+def generation_of(reply: Reply, action: str) -> int:
+    """The provider's generation in the reply. Raises PlacementError where it is missing."""
+    return int(body_member(reply, action, "resource_provider_generation", kind=int))
 
 
-def inventory_from_json(said: Mapping[str, Any]) -> Inventory:
-    """From the six fields of an inventory in an answer. Raises KeyError for one that lacks any."""
+def inventory_from_json(record: Mapping[str, Any]) -> Inventory:
+    """An inventory from the six fields of the API. Raises KeyError where one is missing."""
     return Inventory(
-        said["total"],
-        said["reserved"],
-        said["min_unit"],
-        said["max_unit"],
-        said["step_size"],
-        float(said["allocation_ratio"]),
+        record["total"],
+        record["reserved"],
+        record["min_unit"],
+        record["max_unit"],
+        record["step_size"],
+        float(record["allocation_ratio"]),
     )

@@ -1,6 +1,7 @@
-"""What carries a Placement API call: HTTP to an OpenStack Placement, or a call into the embedded core.
+"""The interface of the transports, which carry Placement API requests.
 
-Only the transports know which it is.
+`transport_http` sends them to an OpenStack Placement, `transport_socket` to a Unix socket, and
+`transport_embedded` calls the embedded core. Only the transports know which of these it is.
 """
 
 from collections.abc import Mapping
@@ -18,10 +19,13 @@ class Reply:
 
 
 class Transport(Protocol):
-    """One method, so that a test can pass a function's worth of code instead of patching."""
+    """Sends Placement API requests. The interface is small, so that a test can implement it."""
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        """Send one request. Raises PlacementUnavailable if no answer came; every answer is a Reply."""
+        """Send one request; `body` is the Python object to send as JSON.
+
+        An answer with an error status is a Reply too. Raises PlacementUnavailable if no answer arrived.
+        """
 
     def close(self) -> None:
-        """Let go of connections or files; idempotent."""
+        """Close connections and files; idempotent."""

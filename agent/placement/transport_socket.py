@@ -2,12 +2,12 @@
 
 import http.client
 import json
-import socket
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from agent.errors import PlacementUnavailable
+from agent.http.unix_connection import UnixConnection
 from agent.placement.transport import Reply
 
 TIMEOUT_S = 60.0
@@ -15,9 +15,10 @@ NOAUTH_ADMIN = "admin"
 
 
 class SocketTransport:
-    """A transport to the socket at `path`, with one connection a request; any thread may send.
+    """A transport to the socket at `path`, one connection a request; any thread may send.
 
-    `token` is what the server's noauth reads: USER or USER:PROJECT, where the user admin may do most things.
+    `token` is USER or USER:PROJECT, as the server's `noauth2` reads it; the user `admin` may send everything
+    but POST /reshaper. Each request ends within `timeout_s` seconds.
     """
 
     def __init__(self, path: Path, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
@@ -30,51 +31,39 @@ class SocketTransport:
         }
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        """Send one request. Raises PlacementUnavailable where the socket or the answer cannot be had."""
+        """Send one request. Raises PlacementUnavailable where no complete answer arrives in time."""
         headers = {**self._headers, "OpenStack-API-Version": f"placement {microversion}"}
         payload = None
         if body is not None:
             payload = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
         try:
-            with closing(_UnixConnection(self._path, self._timeout_s)) as connection:
+            with closing(UnixConnection(str(self._path), self._timeout_s)) as connection:
                 connection.request(method, path, payload, headers)
                 answer = connection.getresponse()
                 text = answer.read()
         except (OSError, http.client.HTTPException) as error:
+            reason = str(error) or type(error).__name__
             raise PlacementUnavailable(
-                f"Placement did not answer {method} {path} at {self._path} ({_reason(error)}); "
-                "is it served there, and may this user open the socket?"
+                f"Placement did not answer {method} {path} at {self._path} ({reason}). "
+                "Check that it is served there and that this user may open the socket."
             ) from error
-        return Reply(answer.status, _parsed(text), {n.lower(): value for n, value in answer.getheaders()})
+        return Reply(answer.status, _parse_body(text), {n.lower(): value for n, value in answer.getheaders()})
 
-    def where(self) -> str:
+    def address(self) -> str:
+        """The socket, as `unix:PATH`."""
         return f"unix:{self._path}"
 
-    def who(self) -> str:
+    def identity(self) -> str:
+        """The user that the requests name, USER or USER:PROJECT."""
         return str(self._headers["X-Auth-Token"])
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection outlives its request."""
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def _parsed(text: bytes) -> Any:
-    """The body's JSON; None where there is none."""
+def _parse_body(text: bytes) -> Any:
+    """The body's JSON; None for an empty body and for one that is not JSON."""
     try:
         return json.loads(text) if text else None
     except ValueError:

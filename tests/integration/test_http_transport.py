@@ -269,8 +269,8 @@ def test_a_token_that_ran_out_is_fetched_again(wire: responses.RequestsMock, rem
     ("status", "kind", "words"),
     [
         (401, PlacementError, "does not accept the agent"),
-        (429, PlacementUnavailable, "Keystone could not vouch"),
-        (503, PlacementUnavailable, "Keystone could not vouch"),
+        (429, PlacementUnavailable, "Keystone did not authenticate"),
+        (503, PlacementUnavailable, "Keystone did not authenticate"),
     ],
 )
 def test_keystone_says_no(
@@ -387,7 +387,7 @@ def test_a_proxys_page_is_not_placements_answer(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"auth_type": "smile"}, "auth_type = smile is not known; there are .*password"),
+        ({"auth_type": "smile"}, "auth_type = smile is unknown; the known ones are .*password"),
         ({"auth_type": "password"}, "auth_type = password needs auth_url"),
     ],
 )

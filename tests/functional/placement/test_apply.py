@@ -267,7 +267,7 @@ def test_a_foreign_provider_with_our_name_is_an_identity_error(
     client: PlacementClient, other: PlacementClient
 ) -> None:
     other.create_provider(Provider(OTHER, "host"))
-    with pytest.raises(IdentityError, match=rf"'host' already: {OTHER}, .*`plimsoll adopt {OTHER}`"):
+    with pytest.raises(IdentityError, match=rf"already named 'host': {OTHER}, .*`plimsoll adopt {OTHER}`"):
         reach(client, EMPTY, TREE)
     assert client.read_tree(ROOT) == EMPTY
 

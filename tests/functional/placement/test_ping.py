@@ -11,7 +11,7 @@ from kits.placements import DATABASE, OpenStack, Placement
 
 from agent.cli.main import main
 from agent.errors import ExitCode, PlacementError
-from agent.placement.ping import USAGES, ping
+from agent.placement.ping import USAGES_DEFECT, ping
 from agent.placement.transport import Reply
 
 
@@ -29,7 +29,7 @@ def test_a_placement_that_will_do(
     assert answer["microversions"] == {"lowest": "1.0", "highest": "1.39", "spoken": "1.39"}
     assert 0 < answer["round_trip_ms"]["best"] <= answer["round_trip_ms"]["median"] < 5000
     on_postgresql = os.environ.get(DATABASE, "").startswith("postgresql") and placement.kind == "remote"
-    assert answer["lacking"] == ([USAGES] if on_postgresql else [])
+    assert answer["lacking"] == ([USAGES_DEFECT] if on_postgresql else [])
     assert code == (ExitCode.DRIFT_FOUND if on_postgresql else ExitCode.DONE)
     assert answer["where"] == placement.options.get("endpoint_override", "embedded in the state directory")
 
@@ -78,7 +78,7 @@ class Old:
 
 def test_an_older_service_lacks_what_the_agent_can_do_without() -> None:
     found = ping(Old("1.36"), "a test")
-    assert (found.spoken, found.where) == ("1.36", "a test")
+    assert (found.used, found.address) == ("1.36", "a test")
     assert [each.split(":")[0] for each in found.lacking] == ["microversion 1.37", "microversion 1.38"]
 
 
@@ -98,7 +98,7 @@ def test_rights_that_are_missing_are_named() -> None:
 
 
 def test_a_service_that_cannot_add_up_a_project_is_shown() -> None:
-    assert ping(Old("1.39", usages=500), "a test").lacking == (USAGES,)
+    assert ping(Old("1.39", usages=500), "a test").lacking == (USAGES_DEFECT,)
     assert ping(Old("1.39", usages=403), "a test").lacking == ()
 
 

@@ -199,7 +199,7 @@ def test_a_409_that_says_no_more_means_full_for_claims_alone(ask: Ask) -> None:
         return
     with pytest.raises(PlacementError) as raised:
         ask.does(PlacementClient(Failing(error(409))))
-    assert isinstance(raised.value, PlacementFull) is (ask.claims and ask.method != "reshape")
+    assert isinstance(raised.value, PlacementFull) is (ask.claims and not ask.reads)
 
 
 @pytest.mark.parametrize("body", [None, [], {}, "<html>", {"errors": []}], ids=repr)
@@ -207,7 +207,7 @@ def test_a_409_that_says_no_more_means_full_for_claims_alone(ask: Ask) -> None:
 def test_nonsense_is_not_taken_for_an_answer(ask: Ask, body: Any) -> None:
     client = PlacementClient(Failing(Reply(200, body)))
     if ask.reads:
-        with pytest.raises(PlacementError, match="check that the address is placement's"):
+        with pytest.raises(PlacementError, match="check that the address is Placement's"):
             ask.does(client)
     else:
         ask.does(client)

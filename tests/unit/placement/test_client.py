@@ -180,7 +180,7 @@ def test_a_consumer_without_a_type_gets_one_when_it_is_written() -> None:
 
 def test_nothing_is_taken_from_a_consumer_that_does_not_exist() -> None:
     wire = Wire(Reply(204))
-    with pytest.raises(UsageError, match="holds nothing"):
+    with pytest.raises(UsageError, match="has no allocations"):
         PlacementClient(wire).write_allocations(
             ConsumerAllocations(MIGRATION, {"host": {"VCPU": 1}}), ConsumerAllocations(CONSUMER, {})
         )
@@ -190,7 +190,7 @@ def test_nothing_is_taken_from_a_consumer_that_does_not_exist() -> None:
 
 def test_a_parent_is_not_changed_below_1_37() -> None:
     wire = Wire(Reply(200, {"generation": 1}))
-    with pytest.raises(PlacementError, match=r"needs microversion 1\.37, and it is spoken to in 1\.36"):
+    with pytest.raises(PlacementError, match=r"needs microversion 1\.37, and the agent uses 1\.36 there"):
         PlacementClient(wire, microversion="1.36").reparent_provider("gpu", "gpu", "host")
     assert wire.asked == []
 

@@ -431,7 +431,7 @@ def test_check_prints_each_finding_with_its_remedy(
         (["check", "--state-dir", "a", "--url", "unix:/b"], "Say which placement"),
         (["check", "file", "--url", "unix:/b"], "not both"),
         (["export", "--url", "ftp://x"], "--url takes"),
-        (["export", "--url", "unix:/no/such"], "is it served there"),
+        (["export", "--url", "unix:/no/such"], "Check that it is served there"),
         (["import", "/no/such", "--url", "unix:/b"], "No such file"),
         (["import", "/dev/null", "--url", "unix:/b"], "no export document"),
         (["check", "/bin/sh"], "not UTF-8"),
