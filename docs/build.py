@@ -5,19 +5,18 @@ python docs/build.py --pages    write what is generated in the checkout: see `ge
 """
 
 import argparse
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from agent.audit.findings import FINDING_KINDS, KIND_NAMES
+from agent.api import openapi
+from agent.audit.findings import FINDING_KINDS
 from agent.cli.parser import build as build_parser
 from agent.config.options import all_options, allowed, driver_classes, is_pattern
 
 DOCS = Path(__file__).parent
-OPENAPI = DOCS.parent / "agent" / "api" / "openapi.json"
 SHELLS = {"bash": "plimsoll", "zsh": "_plimsoll", "tcsh": "plimsoll.csh"}
 
 HEAD = """# Configuration
@@ -81,20 +80,13 @@ def audit_page(page: str) -> str:
     return f"{before}{FINDINGS_BEGIN}{table}\n{FINDINGS_END}{after}"
 
 
-def openapi_document(text: str) -> str:
-    """The local API's document with the kinds of `agent.audit.findings`."""
-    document = json.loads(text)
-    document["components"]["schemas"]["Finding"]["properties"]["kind"]["enum"] = list(KIND_NAMES)
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
 def generated_files() -> dict[Path, str]:
     """{file: content} of every file in the checkout that is generated, in whole or in part."""
     audit = DOCS / "audit.md"
     return {
         DOCS / "configuration.md": configuration_page(),
         audit: audit_page(audit.read_text("utf-8")),
-        OPENAPI: openapi_document(OPENAPI.read_text("utf-8")),
+        openapi.FILE: openapi.document_text(),
     }
 
 

@@ -10,8 +10,9 @@ from werkzeug.routing import Map, Rule
 from werkzeug.wrappers import Request, Response
 
 from agent import log
-from agent.api.handlers import ROUTES, ApiResponse, ApiRoute, Call
+from agent.api.handlers import ApiResponse, Call
 from agent.api.operations import Operations
+from agent.api.routes import ROUTES, ApiRoute
 from agent.caller import asked_by
 from agent.config.access import Access, ApiRole
 from agent.errors import Forbidden, PlimsollError, UsageError

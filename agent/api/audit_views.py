@@ -1,15 +1,12 @@
-"""What an audit looks like in the API."""
+"""The report of an audit in the shapes of the local API."""
 
-from typing import Any
-
+from agent.api.shapes.audit import AuditShape, FindingShape
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 
-Json = dict[str, Any]
 
-
-def audit_view(report: AuditReport) -> Json:
-    """`failed` says why a repair was not done."""
+def audit_view(report: AuditReport) -> AuditShape:
+    """The findings, each with the outcome of its repair."""
     failed = report.failed or {}
     return {
         "findings": [
@@ -19,8 +16,8 @@ def audit_view(report: AuditReport) -> Json:
     }
 
 
-def finding_view(finding: Finding, *, healed: bool = False, failed: str | None = None) -> Json:
-    """`repair` in lines for people."""
+def finding_view(finding: Finding, *, healed: bool = False, failed: str | None = None) -> FindingShape:
+    """A finding; `failed` is the reason why its repair was not done."""
     return {
         "kind": finding.kind,
         "subject": finding.subject,

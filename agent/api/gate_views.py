@@ -1,13 +1,10 @@
-"""The routes of the gate: what libvirt's hook asks and tells."""
+"""Questions of libvirt's hook, and the gate's verdicts in the shapes of the local API."""
 
-from typing import Any
-
+from agent.api.shapes.gate import ClaimedRunningShape, GuestVerdictShape, VerdictShape
 from agent.driver import Guest
 from agent.errors import Refused, UsageError
 from agent.gate.gate import Asked, GateVerdict
 from agent.json_checks import read_object, read_text
-
-Json = dict[str, Any]
 
 WORD_MAX = 64
 XML_MAX = 2**20
@@ -15,7 +12,7 @@ KEYS = ("operation", "sub_operation", "extra", "xml")
 
 
 def parse_asked(body: object) -> Asked:
-    """The hook's words as libvirt gave them. Raises UsageError."""
+    """The question of the hook, in libvirt's words. Raises UsageError where a key is missing or wrong."""
     given = read_object(body, "", KEYS)
     for key in ("operation", "sub_operation", "xml"):
         if key not in given:
@@ -28,7 +25,8 @@ def parse_asked(body: object) -> Asked:
     )
 
 
-def verdict_view(verdict: GateVerdict) -> Json:
+def verdict_view(verdict: GateVerdict) -> VerdictShape:
+    """The verdict on the guest that the hook asked about."""
     return {
         "outcome": verdict.outcome.value,
         "consumer": verdict.consumer,
@@ -36,14 +34,13 @@ def verdict_view(verdict: GateVerdict) -> Json:
     }
 
 
-def running_view(found: tuple[tuple[Guest, GateVerdict | Refused], ...]) -> Json:
-    """`claimed` and `refused`, each guest with its uuid and name, and why."""
-    claimed: list[Json] = []
-    refused: list[Json] = []
-    for guest, result in found:
-        who = {"consumer": guest.uuid, "name": guest.name}
-        if isinstance(result, GateVerdict):
-            claimed.append({**who, "sentence": result.sentence})
+def running_view(verdicts: tuple[tuple[Guest, GateVerdict | Refused], ...]) -> ClaimedRunningShape:
+    """The verdicts on the guests that run without a claim."""
+    claimed: list[GuestVerdictShape] = []
+    refused: list[GuestVerdictShape] = []
+    for guest, verdict in verdicts:
+        if isinstance(verdict, GateVerdict):
+            claimed.append({"consumer": guest.uuid, "name": guest.name, "sentence": verdict.sentence})
         else:
-            refused.append({**who, "sentence": result.message})
+            refused.append({"consumer": guest.uuid, "name": guest.name, "sentence": verdict.message})
     return {"claimed": claimed, "refused": refused}

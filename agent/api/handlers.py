@@ -22,14 +22,13 @@ from agent.api.views import (
 )
 from agent.claims.claim import Claim
 from agent.claims.parse_request import parse_claim
-from agent.config.access import ApiRole
 from agent.errors import UnknownConsumer, UsageError
 from agent.gate.gate import GateVerdict
 from agent.http.peer import PeerCredentials
 from agent.json_checks import read_object, read_text
 from agent.moves.states import Move
 from agent.status.host_status import HostStatus
-from agent.status.web import PATHS, Shown
+from agent.status.web import Shown
 
 LOG = log.get("agent.api")
 
@@ -53,18 +52,6 @@ class ApiResponse:
     body: Any
     headers: Mapping[str, str] = field(default_factory=dict)
     kind: str = "application/json"
-
-
-@dataclass(frozen=True, slots=True)
-class ApiRoute:
-    """`rule` as werkzeug and (with braces) OpenAPI write it; `query` are the parameters it knows."""
-
-    method: str
-    rule: str
-    role: ApiRole
-    handle: Callable[[Call], ApiResponse]
-    query: frozenset[str] = frozenset()
-    has_body: bool = False
 
 
 def status(call: Call) -> ApiResponse:
@@ -160,7 +147,7 @@ def moves(call: Call) -> ApiResponse:
 
 
 def show_move(call: Call) -> ApiResponse:
-    found = move_views.find(call.operations.moves(), _uuid(call.path["migration"]))
+    found = move_views.find_move(call.operations.moves(), _uuid(call.path["migration"]))
     return ApiResponse(200, move_views.move_view(found))
 
 
@@ -223,9 +210,11 @@ def document() -> dict[str, Any]:
     return parsed
 
 
-def _shown(show: Callable[[HostStatus], Shown]) -> Callable[[Call], ApiResponse]:
+def show(page: Callable[[HostStatus], Shown]) -> Callable[[Call], ApiResponse]:
+    """A handler that shows a page of the status listener, such as the metrics."""
+
     def handle(call: Call) -> ApiResponse:
-        shown = show(call.operations.host_status)
+        shown = page(call.operations.host_status)
         return ApiResponse(shown.status, shown.text, kind=shown.kind)
 
     return handle
@@ -270,31 +259,3 @@ def _record(what: str, consumer: str, caller: PeerCredentials, outcome: str, eve
         caller.pid,
         fields={**told, "uid": caller.uid, "pid": caller.pid},
     )
-
-
-ROUTES = (
-    *(ApiRoute("GET", path, ApiRole.READER, _shown(show)) for path, show in PATHS.items()),
-    ApiRoute("GET", "/v1/overview", ApiRole.READER, overview),
-    ApiRoute("GET", "/v1/history", ApiRole.READER, history, frozenset({"consumer", "since", "limit"})),
-    ApiRoute("GET", "/v1/explain", ApiRole.READER, explain, frozenset({"what"})),
-    ApiRoute("GET", "/v1/status", ApiRole.READER, status),
-    ApiRoute("GET", "/v1/tree", ApiRole.READER, tree),
-    ApiRoute("GET", "/v1/instances", ApiRole.READER, instances),
-    ApiRoute("GET", "/v1/plan", ApiRole.READER, plan),
-    ApiRoute("GET", "/v1/reshape", ApiRole.READER, preview_reshape, frozenset({"undo"})),
-    ApiRoute("POST", "/v1/reshape", ApiRole.ADMIN, reshape, has_body=True),
-    ApiRoute("GET", "/v1/audit", ApiRole.READER, audit),
-    ApiRoute("POST", "/v1/audit", ApiRole.ADMIN, heal, frozenset({"heal", "dry_run"})),
-    ApiRoute("GET", "/v1/config", ApiRole.READER, config),
-    ApiRoute("GET", "/v1/openapi.json", ApiRole.READER, openapi),
-    ApiRoute("POST", "/v1/claims", ApiRole.CLAIMER, make_claim, frozenset({"dry_run"}), has_body=True),
-    ApiRoute("GET", "/v1/claims/<consumer>", ApiRole.READER, show_claim),
-    ApiRoute("DELETE", "/v1/claims/<consumer>", ApiRole.CLAIMER, release),
-    ApiRoute("POST", "/v1/gate", ApiRole.CLAIMER, ask_gate, has_body=True),
-    ApiRoute("POST", "/v1/gate/running", ApiRole.CLAIMER, claim_running, has_body=True),
-    ApiRoute("GET", "/v1/moves", ApiRole.READER, moves),
-    ApiRoute("POST", "/v1/moves", ApiRole.CLAIMER, begin_move, has_body=True),
-    ApiRoute("GET", "/v1/moves/<migration>", ApiRole.READER, show_move),
-    ApiRoute("POST", "/v1/moves/<migration>/confirm", ApiRole.CLAIMER, confirm_move, frozenset({"instance"})),
-    ApiRoute("POST", "/v1/moves/<migration>/revert", ApiRole.CLAIMER, revert_move, frozenset({"instance"})),
-)

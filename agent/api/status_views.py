@@ -1,11 +1,14 @@
-"""The routes that show what the agent knows without asking anybody: overview, history, explanations."""
+"""Overview, history and explanations in the shapes of the local API. They come from the agent's memory."""
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import cast
 
 from agent.api.audit_views import finding_view
 from agent.api.move_views import move_view
+from agent.api.shapes.history import EventShape, ExplainedShape, FoundShape, HistoryShape
+from agent.api.shapes.overview import OverviewShape
+from agent.api.shapes.status import HealthShape, StatusShape
 from agent.api.views import instances_view, moment, tree_view
 from agent.errors import UsageError
 from agent.state.journal import Event
@@ -13,55 +16,53 @@ from agent.status.host_status import Explained
 from agent.status.overview import Overview
 from agent.status.web import health_view
 
-Json = dict[str, Any]
-
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 10_000
 
 
-def overview_view(seen: Overview) -> Json:
-    """`moves` are those under way; `findings` those of the last audit that were not healed."""
+def overview_view(overview: Overview) -> OverviewShape:
+    """The whole host, with the moves under way and the findings of the last audit that were not healed."""
+    health = overview.health
+    usages = {uuid: dict(amounts) for uuid, amounts in overview.used.items()}
     return {
-        "at": moment(seen.at),
-        "status": dict(seen.status),
-        "health": health_view(seen.health, (*seen.health.live, *seen.health.ready)),
-        **tree_view(seen.tree, {uuid: dict(amounts) for uuid, amounts in seen.used.items()}),
-        **instances_view(seen.instances),
-        "moves": [move_view(move) for move in seen.under_way],
-        "findings": [finding_view(finding) for finding in seen.findings],
-        "pending": seen.pending,
-        "reshape_pending": seen.reshape_pending,
+        "at": moment(overview.at),
+        "status": cast(StatusShape, dict(overview.status)),
+        "health": cast(HealthShape, health_view(health, (*health.live, *health.ready))),
+        "resource_providers": tree_view(overview.tree, usages)["resource_providers"],
+        "instances": instances_view(overview.instances)["instances"],
+        "moves": [move_view(move) for move in overview.under_way],
+        "findings": [finding_view(finding) for finding in overview.findings],
+        "pending": overview.pending,
+        "reshape_pending": overview.reshape_pending,
     }
 
 
 def parse_history(query: Mapping[str, str]) -> tuple[float, int]:
-    """(since, seconds since the epoch; limit). Raises UsageError."""
+    """(seconds since 1970, limit) of a query. Raises UsageError where one of them is malformed."""
     return _since(query.get("since")), _limit(query.get("limit"))
 
 
-def history_view(events: tuple[Event, ...], seen: Overview) -> Json:
-    """The newest first; `consumer` is null for what concerns the host, `name` is what is known by now."""
-    return {"events": [_event(event, seen.name_of(event.consumer)) for event in events]}
+def history_view(events: tuple[Event, ...], overview: Overview) -> HistoryShape:
+    """Events with the names that the agent knows now; `consumer` is null for an event of the host."""
+    return {"events": [_event(event, overview.name_of(event.consumer)) for event in events]}
 
 
-def explained_view(told: Explained) -> Json:
-    """What was asked about, and each thing that the words may mean with its lines and its events."""
-    return {
-        "asked": told.asked,
-        "found": [
-            {
-                "kind": found.kind,
-                "id": found.id,
-                "name": found.name,
-                "lines": list(found.lines),
-                "events": [_event(event, found.name) for event in told.events.get(found.id, ())],
-            }
-            for found in told.found
-        ],
-    }
+def explained_view(explained: Explained) -> ExplainedShape:
+    """Everything that the question names, each with its lines and its events."""
+    subjects: list[FoundShape] = [
+        {
+            "kind": subject.kind,
+            "id": subject.id,
+            "name": subject.name,
+            "lines": list(subject.lines),
+            "events": [_event(event, subject.name) for event in explained.events.get(subject.id, ())],
+        }
+        for subject in explained.found
+    ]
+    return {"asked": explained.asked, "found": subjects}
 
 
-def _event(event: Event, name: str) -> Json:
+def _event(event: Event, name: str) -> EventShape:
     return {
         "at": moment(event.at),
         "consumer": event.consumer or None,
@@ -77,10 +78,10 @@ def _since(word: str | None) -> float:
     if word is None:
         return 0.0
     try:
-        found = datetime.fromisoformat(word)
-        if found.tzinfo is None:
+        since = datetime.fromisoformat(word)
+        if since.tzinfo is None:
             raise ValueError("no offset")
-        return found.timestamp()
+        return since.timestamp()
     except (ValueError, OverflowError):
         raise UsageError(
             f"The query parameter since is a moment with its offset, such as "

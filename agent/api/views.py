@@ -1,68 +1,90 @@
-"""The agent's values as the JSON of the local API, in Placement's terms. Pure."""
+"""The agent's values in the shapes of the local API, in Placement's terms. Pure."""
 
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import cast
 
+from agent.api.shapes.claims import (
+    ClaimShape,
+    ExplanationShape,
+    GuestCellShape,
+    MakingShape,
+    ProviderAllocationShape,
+    ShortfallShape,
+)
+from agent.api.shapes.instances import GuestShape, InstanceShape, InstancesShape
+from agent.api.shapes.plan import PlanShape
+from agent.api.shapes.requests import ClaimByGroupsShape
+from agent.api.shapes.reshape import PreviewShape, ReceiptShape, RelocationShape, ReshapedShape
+from agent.api.shapes.tree import InventoryShape, ResourceProviderShape, TreeShape
 from agent.claims.claim import Claim, Fit, Shortfall
 from agent.claims.claim_json import cells_to_json
+from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest, request_to_json
 from agent.driver import Guest
 from agent.providers.plan import Plan
 from agent.reconcile.reshape_request import Preview
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Relocation, name_of
-from agent.shapes import Allocations, Amounts, Units, Usages
+from agent.shapes import Allocations, Amounts, Makings, Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
-Json = dict[str, Any]
+
+def moment(seconds: float) -> str:
+    """Seconds since 1970 as RFC 3339, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def tree_view(tree: ProviderTree, usages: Usages) -> Json:
-    """Depth first, each parent before its children, siblings by name."""
+def tree_view(tree: ProviderTree, usages: Usages) -> TreeShape:
+    """The providers depth first: each parent before its children, siblings by name."""
     roots: dict[str, str] = {}
-    shown = []
+    providers = []
     for provider in tree:
         root = provider.uuid if provider.parent is None else roots[provider.parent]
         roots[provider.uuid] = root
-        shown.append(_provider(provider, root, usages.get(provider.uuid, {})))
-    return {"resource_providers": shown}
+        providers.append(_provider(provider, root, usages.get(provider.uuid, {})))
+    return {"resource_providers": providers}
 
 
-def _provider(provider: Provider, root: str, used: Amounts) -> Json:
+def _provider(provider: Provider, root: str, used: Amounts) -> ResourceProviderShape:
     return {
         "uuid": provider.uuid,
         "name": provider.name,
         "parent_provider_uuid": provider.parent,
         "root_provider_uuid": root,
         "generation": provider.generation,
-        "inventories": {name: _inventory(each) for name, each in sorted(provider.inventories.items())},
-        "usages": {name: used.get(name, 0) for name in sorted({*provider.inventories, *used})},
+        "inventories": {
+            resource_class: _inventory(inventory)
+            for resource_class, inventory in sorted(provider.inventories.items())
+        },
+        "usages": {
+            resource_class: used.get(resource_class, 0)
+            for resource_class in sorted({*provider.inventories, *used})
+        },
         "traits": sorted(provider.traits),
         "aggregates": sorted(provider.aggregates),
     }
 
 
-def _inventory(inventory: Inventory) -> Json:
-    return {**inventory.to_json(), "capacity": inventory.capacity}
+def _inventory(inventory: Inventory) -> InventoryShape:
+    return cast(InventoryShape, {**inventory.to_json(), "capacity": inventory.capacity})
 
 
-def instances_view(pairs: Iterable[tuple[Guest | None, Claim | None]]) -> Json:
+def instances_view(pairs: Iterable[tuple[Guest | None, Claim | None]]) -> InstancesShape:
+    """Guests and claims side by side; one of a pair may be None."""
     return {"instances": [_instance(guest, claim) for guest, claim in pairs]}
 
 
-def _instance(guest: Guest | None, claim: Claim | None) -> Json:
-    uuid = guest.uuid if guest else claim.consumer if claim else ""
-    name = guest.name if guest else claim.request.name if claim else ""
+def _instance(guest: Guest | None, claim: Claim | None) -> InstanceShape:
     return {
-        "uuid": uuid,
-        "name": name,
+        "uuid": guest.uuid if guest else claim.consumer if claim else "",
+        "name": guest.name if guest else claim.request.name if claim else "",
         "guest": _guest(guest) if guest else None,
         "claim": claim_view(claim) if claim else None,
     }
 
 
-def _guest(guest: Guest) -> Json:
+def _guest(guest: Guest) -> GuestShape:
     return {
         "state": guest.state.value,
         "resources": dict(sorted(guest.resources.items())),
@@ -73,87 +95,115 @@ def _guest(guest: Guest) -> Json:
     }
 
 
-def claim_view(claim: Claim) -> Json:
-    """`since` is RFC 3339, UTC."""
+def claim_view(claim: Claim) -> ClaimShape:
+    """A claim with its request in the form by groups."""
     return {
         "consumer": claim.consumer,
         "name": claim.request.name,
         "state": claim.state.value,
         "adopted": claim.adopted,
         "since": moment(claim.since),
-        "allocations": _allocations(claim.allocations),
+        "allocations": allocations_view(claim.allocations),
         "units": _units(claim.units),
-        "cells": cells_to_json(claim.cells),
-        "to_make": {unit: dict(making) for unit, making in sorted(claim.makings.items())},
-        "request": request_to_json(claim.request),
+        "cells": _cells(claim.cells),
+        "to_make": _makings(claim.makings),
+        "request": cast(ClaimByGroupsShape, request_to_json(claim.request)),
     }
 
 
-def moment(seconds: float) -> str:
-    """RFC 3339, UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def explanation_view(request: ClaimRequest, explanation: Fit) -> Json:
-    """`asked` sums the groups up."""
+def explanation_view(request: ClaimRequest, fit: Fit) -> ExplanationShape:
+    """Whether the claim would fit; `asked` sums up the groups."""
     return {
         "consumer": request.consumer,
         "asked": dict(sorted(request.resources.items())),
-        "fits": explanation.fits,
-        "allocations": _allocations(explanation.allocations),
-        "units": _units(explanation.units),
-        "cells": cells_to_json(explanation.cells),
-        "to_make": {unit: dict(making) for unit, making in sorted(explanation.makings.items())},
-        "shortfalls": [_shortfall(shortfall) for shortfall in explanation.shortfalls],
+        "fits": fit.fits,
+        "allocations": allocations_view(fit.allocations),
+        "units": _units(fit.units),
+        "cells": _cells(fit.cells),
+        "to_make": _makings(fit.makings),
+        "shortfalls": [_shortfall(shortfall) for shortfall in fit.shortfalls],
     }
 
 
-def plan_view(plan: Plan) -> Json:
-    """`lines` is for people; there are as many as operations."""
+def allocations_view(allocations: Allocations) -> dict[str, ProviderAllocationShape]:
+    """As Placement writes allocations, by provider uuid."""
+    return {
+        provider: {"resources": dict(sorted(resources.items()))}
+        for provider, resources in sorted(allocations.items())
+    }
+
+
+def _units(units: Units) -> dict[str, dict[str, list[str]]]:
+    return {
+        provider: {resource_class: list(exact) for resource_class, exact in sorted(classes.items())}
+        for provider, classes in sorted(units.items())
+    }
+
+
+def _cells(cells: Iterable[PlacedCell]) -> list[GuestCellShape]:
+    return cast(list[GuestCellShape], cells_to_json(cells))
+
+
+def _makings(makings: Makings) -> dict[str, MakingShape]:
+    return {unit: cast(MakingShape, dict(making)) for unit, making in sorted(makings.items())}
+
+
+def _shortfall(shortfall: Shortfall) -> ShortfallShape:
+    return {
+        "resource_class": shortfall.resource_class,
+        "asked": shortfall.asked,
+        "free": shortfall.free,
+        "provider": shortfall.provider,
+        "provider_uuid": shortfall.provider_uuid,
+        "reason": shortfall.reason,
+    }
+
+
+def plan_view(plan: Plan) -> PlanShape:
+    """The operations of a plan, each with a line for people."""
     return {"operations": plan.to_json(), "lines": list(plan.lines())}
 
 
-def preview_view(preview: Preview) -> Json:
-    """`moves` are in the order of their consumers; `receipts` the newest first."""
+def preview_view(preview: Preview) -> PreviewShape:
+    """What a reshape would do: `moves` by consumer, `receipts` the newest first."""
     trees = (preview.before, preview.after)
     return {
         "due": bool(preview.moves),
         "refused": preview.refused,
-        "before": tree_view(preview.before, _plain(preview.used_before)),
-        "after": tree_view(preview.after, _plain(preview.used_after)),
-        "moves": [_relocation(each, *trees) for each in sorted(preview.relocations)],
+        "before": tree_view(preview.before, _usages(preview.used_before)),
+        "after": tree_view(preview.after, _usages(preview.used_after)),
+        "moves": [_relocation(relocation, *trees) for relocation in sorted(preview.relocations)],
         "parked": list(preview.parked),
-        "receipts": [_receipt(each, preview.undone) for each in reversed(preview.receipts)],
+        "receipts": [_receipt(receipt, preview.undone) for receipt in reversed(preview.receipts)],
     }
 
 
-def reshaped_view(receipts: Iterable[Receipt]) -> Json:
-    """What was done, the receipts of it."""
-    return {"receipts": [_receipt(each, ()) for each in receipts]}
+def reshaped_view(receipts: Iterable[Receipt]) -> ReshapedShape:
+    """What a reshape did: its receipts."""
+    return {"receipts": [_receipt(receipt, ()) for receipt in receipts]}
 
 
-def _plain(used: Usages) -> Usages:
+def _usages(used: Usages) -> Usages:
     return {uuid: dict(amounts) for uuid, amounts in used.items()}
 
 
-def _relocation(each: Relocation, *trees: ProviderTree) -> Json:
+def _relocation(relocation: Relocation, *trees: ProviderTree) -> RelocationShape:
     return {
-        "consumer": each.consumer,
-        "resource_class": each.resource_class,
-        "amount": each.amount,
-        "from": name_of(each.source, *trees),
-        "from_uuid": each.source,
-        "to": name_of(each.target, *trees),
-        "to_uuid": each.target,
-        "becomes": each.target_class,
+        "consumer": relocation.consumer,
+        "resource_class": relocation.resource_class,
+        "amount": relocation.amount,
+        "from": name_of(relocation.source, *trees),
+        "from_uuid": relocation.source,
+        "to": name_of(relocation.target, *trees),
+        "to_uuid": relocation.target,
+        "becomes": relocation.target_class,
     }
 
 
-def _receipt(receipt: Receipt, undone: Collection[str]) -> Json:
-    """`moves` as the driver gave them; `allocations` is how many were moved."""
+def _receipt(receipt: Receipt, undone: Collection[str]) -> ReceiptShape:
     return {
         "id": receipt.id,
-        "at": datetime.fromtimestamp(receipt.at, UTC).isoformat(timespec="seconds"),
+        "at": moment(receipt.at),
         "undone": receipt.id in undone,
         "undoes": receipt.undoes,
         "allocations": len(receipt.relocations),
@@ -165,29 +215,4 @@ def _receipt(receipt: Receipt, undone: Collection[str]) -> Json:
             }
             for move in receipt.moves
         ],
-    }
-
-
-def _allocations(allocations: Allocations) -> Json:
-    return {
-        provider: {"resources": dict(sorted(resources.items()))}
-        for provider, resources in sorted(allocations.items())
-    }
-
-
-def _units(units: Units) -> Json:
-    return {
-        provider: {name: list(exact) for name, exact in sorted(classes.items())}
-        for provider, classes in sorted(units.items())
-    }
-
-
-def _shortfall(shortfall: Shortfall) -> Json:
-    return {
-        "resource_class": shortfall.resource_class,
-        "asked": shortfall.asked,
-        "free": shortfall.free,
-        "provider": shortfall.provider,
-        "provider_uuid": shortfall.provider_uuid,
-        "reason": shortfall.reason,
     }

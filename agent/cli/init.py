@@ -1,11 +1,13 @@
 """`plimsoll init`: look at the host, propose a configuration and its tree, write it after asking."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.cli.output import Output
 from agent.cli.terminal import Style, plain
@@ -13,7 +15,9 @@ from agent.cli.tree import tree_lines
 from agent.cli.waiting import waiting
 from agent.errors import DriverError, ExitCode, SettingsError, StateError, UsageError
 
-Json = dict[str, Any]
+if TYPE_CHECKING:
+    from agent.api.shapes.tree import ResourceProviderShape, TreeShape
+
 FILE_DEFAULT = "/etc/plimsoll/plimsoll.conf"
 AGENT_GROUP = "plimsoll"
 NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -59,7 +63,7 @@ def init(args: Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-def _proposed(args: Namespace) -> tuple[str, Json]:
+def _proposed(args: Namespace) -> tuple[str, TreeShape]:
     """The file's text, and the tree that the agent would report with it. Raises SettingsError."""
     from dataclasses import replace
 
@@ -94,7 +98,7 @@ def _settings(text: str) -> Any:
         return load((Path(file.name),))
 
 
-def _tree(settings: Any, host: str) -> Json:
+def _tree(settings: Any, host: str) -> TreeShape:
     from dataclasses import replace
 
     from agent.api.views import tree_view
@@ -110,7 +114,7 @@ def _tree(settings: Any, host: str) -> Json:
         driver.close()
 
 
-def _lines(path: Path, text: str, providers: Sequence[Json], style: Style) -> list[str]:
+def _lines(path: Path, text: str, providers: Sequence[ResourceProviderShape], style: Style) -> list[str]:
     return [
         f"== {path} would be",
         *map(plain, text.splitlines()),

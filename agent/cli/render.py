@@ -1,9 +1,14 @@
 """Turns what the agent said into lines: tables for people. Pure."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.cli.terminal import Style, plain
+
+if TYPE_CHECKING:
+    from agent.api.shapes.columns import Column, Row
 
 Json = dict[str, Any]
 
@@ -23,6 +28,12 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator
             for cell, width, right in zip(row, widths, numeric, strict=True)
         )
         yield "  ".join(aligned).rstrip()
+
+
+def table_lines(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> Iterator[str]:
+    """A table with a line for each row, as the columns show it."""
+    titles = [column.title for column in columns]
+    return table(titles, [[column.show(row) for column in columns] for row in rows])
 
 
 def status_lines(status: Json, style: Style) -> Iterator[str]:

@@ -1,10 +1,12 @@
 """`plimsoll reshape`: its grammar, and what it does: online through the agent, offline in its stead."""
 
+from __future__ import annotations
+
 import argparse
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from agent.cli import render
@@ -15,7 +17,8 @@ from agent.cli.tree import tree_lines
 from agent.cli.waiting import waiting
 from agent.errors import ExitCode
 
-Json = dict[str, Any]
+if TYPE_CHECKING:
+    from agent.api.shapes.reshape import PreviewShape, ReceiptShape, RelocationShape, ReshapedShape
 
 
 def add_reshape_command(
@@ -45,17 +48,17 @@ def add_reshape_command(
 
 def reshape(args: Namespace) -> ExitCode:
     if args.dry_run:
-        answer = _previewed(args)
-        Output(args.output).show(answer, lambda style: preview_lines(answer, style))
-        if answer["refused"]:
+        preview = _previewed(args)
+        Output(args.output).show(preview, lambda style: preview_lines(preview, style))
+        if preview["refused"]:
             return ExitCode.REFUSED
-        return ExitCode.DRIFT_FOUND if answer["due"] else ExitCode.DONE
+        return ExitCode.DRIFT_FOUND if preview["due"] else ExitCode.DONE
     answer = _done(args)
     Output(args.output).show(answer, lambda _: _done_lines(answer["receipts"]))
     return ExitCode.DONE
 
 
-def _previewed(args: Namespace) -> Json:
+def _previewed(args: Namespace) -> PreviewShape:
     if args.offline:
         from agent.api.views import preview_view
         from agent.daemon import offline_reshape
@@ -63,11 +66,11 @@ def _previewed(args: Namespace) -> Json:
         with waiting("looking at the host and at placement"):
             return preview_view(offline_reshape.preview_reshape(_settings(args), args.undo))
     query = f"?{urlencode({'undo': args.undo})}" if args.undo is not None else ""
-    answer: Json = Client(args.socket, args.timeout).get(f"/v1/reshape{query}")
+    answer: PreviewShape = Client(args.socket, args.timeout).get(f"/v1/reshape{query}")
     return answer
 
 
-def _done(args: Namespace) -> Json:
+def _done(args: Namespace) -> ReshapedShape:
     if args.offline:
         from agent.api.views import reshaped_view
         from agent.daemon import offline_reshape
@@ -75,7 +78,7 @@ def _done(args: Namespace) -> Json:
         with waiting("looking at the host, and reshaping"):
             return reshaped_view(offline_reshape.reshape(_settings(args), args.undo))
     body = {} if args.undo is None else {"undo": args.undo}
-    answer: Json = Client(args.socket, args.timeout).request("POST", "/v1/reshape", body)
+    answer: ReshapedShape = Client(args.socket, args.timeout).request("POST", "/v1/reshape", body)
     return answer
 
 
@@ -88,15 +91,15 @@ def _settings(args: Namespace) -> Any:
     )
 
 
-def preview_lines(answer: Json, style: Style) -> Iterator[str]:
+def preview_lines(answer: PreviewShape, style: Style) -> Iterator[str]:
     if answer["refused"]:
         yield f"refused: {plain(answer['refused'])}"
     elif not answer["due"]:
         yield "nothing to move"
     if answer["due"] or answer["refused"]:
-        for title in ("before", "after"):
+        for title, tree in (("before", answer["before"]), ("after", answer["after"])):
             yield style.paint("bold", f"{title}:")
-            yield from tree_lines(answer[title]["resource_providers"], style)
+            yield from tree_lines(tree["resource_providers"], style)
         yield style.paint("bold", "moves:")
         yield from _move_lines(answer["moves"])
     if answer["parked"]:
@@ -107,56 +110,24 @@ def preview_lines(answer: Json, style: Style) -> Iterator[str]:
         yield from _receipt_lines(answer["receipts"])
 
 
-def _move_lines(moves: Sequence[Json]) -> Iterator[str]:
-    if not moves:
+def _move_lines(relocations: Sequence[RelocationShape]) -> Iterator[str]:
+    if relocations:
+        from agent.api.shapes.reshape import RELOCATION_COLUMNS
+
+        yield from render.table_lines(RELOCATION_COLUMNS, relocations)
+    else:
         yield "inventory only; no allocation is touched"
-        return
-    headings = ("class", "amount", "consumer", "from", "to")
-    rows = [(_class_of(each), each["amount"], each["consumer"], each["from"], each["to"]) for each in moves]
-    yield from render.table(headings, rows)
 
 
-def _class_of(move: Json) -> str:
-    before, after = move["resource_class"], move["becomes"]
-    return str(before) if before == after else f"{before} -> {after}"
-
-
-def _receipt_lines(receipts: Sequence[Json]) -> Iterator[str]:
-    rows = [
-        (
-            each["id"],
-            each["at"],
-            each["allocations"],
-            "; ".join(_moved(each["moves"])),
-            "undone" if each["undone"] else f"undid {each['undoes']}" if each["undoes"] else "",
-        )
-        for each in receipts
-    ]
-    yield from render.table(("receipt", "at", "allocations", "moved", ""), rows)
-
-
-def _moved(moves: Sequence[Json]) -> Iterator[str]:
-    """What went from where to where, a clause for all that moved in the same way."""
-    ways: dict[str, tuple[set[str], set[str]]] = {}
-    for move in moves:
-        becomes = move.get("becomes", {})
-        names = [
-            f"{name} as {becomes[name]}" if name in becomes else name for name in move["moved_resources"]
-        ]
-        sources, targets = ways.setdefault(", ".join(names), (set(), set()))
-        sources.add(move["from_resource_provider"])
-        targets.add(move["to_resource_provider"])
-    for classes, (sources, targets) in ways.items():
-        yield f"{classes}: {_one_or_many(sources)} -> {_one_or_many(targets)}"
-
-
-def _one_or_many(names: set[str]) -> str:
-    return next(iter(names)) if len(names) == 1 else f"{len(names)} providers"
-
-
-def _done_lines(receipts: Sequence[Json]) -> Iterator[str]:
+def _done_lines(receipts: Sequence[ReceiptShape]) -> Iterator[str]:
     if not receipts:
         yield "nothing to move"
         return
     yield "done"
     yield from _receipt_lines(receipts)
+
+
+def _receipt_lines(receipts: Sequence[ReceiptShape]) -> Iterator[str]:
+    from agent.api.shapes.reshape import RECEIPT_COLUMNS
+
+    return render.table_lines(RECEIPT_COLUMNS, receipts)

@@ -1,14 +1,17 @@
 """Draws the provider tree: one bar a resource class, children under their parent. Pure."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.cli.terminal import Style, plain
 
+if TYPE_CHECKING:
+    from agent.api.shapes.tree import InventoryShape, ResourceProviderShape
+
 BAR_CELLS = 20
 NEARLY_FULL = 0.75
-
-JsonProvider = dict[str, Any]
 
 
 class _Marks(NamedTuple):
@@ -27,7 +30,7 @@ GAP = "   "
 class _Row(NamedTuple):
     """A provider in its place: what stands before its name, and before all that is inside of it."""
 
-    provider: JsonProvider
+    provider: ResourceProviderShape
     before: str
     inner: str
 
@@ -40,7 +43,9 @@ class _Columns(NamedTuple):
     capacity: int
 
 
-def tree_lines(providers: Sequence[JsonProvider], style: Style, *, traits: bool = False) -> Iterator[str]:
+def tree_lines(
+    providers: Sequence[ResourceProviderShape], style: Style, *, traits: bool = False
+) -> Iterator[str]:
     """`providers` as GET /v1/tree gives them; one whose parent is not among them is drawn as a root."""
     marks = BOXES if style.unicode else ASCII
     rows = _rows(providers, marks)
@@ -52,9 +57,9 @@ def tree_lines(providers: Sequence[JsonProvider], style: Style, *, traits: bool 
             yield row.inner + line
 
 
-def _rows(providers: Sequence[JsonProvider], marks: _Marks) -> list[_Row]:
+def _rows(providers: Sequence[ResourceProviderShape], marks: _Marks) -> list[_Row]:
     known = {provider["uuid"] for provider in providers}
-    children: dict[str | None, list[JsonProvider]] = {}
+    children: dict[str | None, list[ResourceProviderShape]] = {}
     for provider in providers:
         parent = provider["parent_provider_uuid"]
         children.setdefault(parent if parent in known else None, []).append(provider)
@@ -79,11 +84,11 @@ def _columns(rows: Sequence[_Row]) -> _Columns:
     return _Columns(*(max((width[column] for width in widths), default=0) for column in range(3)))
 
 
-def _classes(provider: JsonProvider) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
+def _classes(provider: ResourceProviderShape) -> Iterator[tuple[str, int, int, InventoryShape | None]]:
     """Resource class, used, capacity, inventory; a class in use that is not there any more has capacity 0."""
     for name, used in provider["usages"].items():
-        inventory = provider["inventories"].get(name, {})
-        yield name, used, inventory.get("capacity", 0), inventory
+        inventory = provider["inventories"].get(name)
+        yield name, used, inventory["capacity"] if inventory else 0, inventory
 
 
 def _inside(row: _Row, columns: _Columns, marks: _Marks, style: Style, traits: bool) -> Iterator[str]:
@@ -114,7 +119,7 @@ def _colour(used: int, capacity: int) -> str:
     return "yellow" if used > NEARLY_FULL * capacity else "green"
 
 
-def _note(used: int, capacity: int, inventory: dict[str, Any]) -> str:
+def _note(used: int, capacity: int, inventory: InventoryShape | None) -> str:
     """Why the capacity is not simply the total, and what is wrong with the use."""
     parts = []
     if not inventory:

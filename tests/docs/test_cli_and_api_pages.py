@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from kits.paths import CHECKOUT
 
 from agent.api import app
-from agent.api.handlers import ROUTES
+from agent.api.routes import ROUTES
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.parser import EXIT_CODES, INTERRUPTED, READER_GONE, build
 from agent.config.options import all_options

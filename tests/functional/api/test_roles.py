@@ -13,7 +13,7 @@ from kits.api_client import NOBODY, ROOT_NEEDED, ask, is_root, public_directory,
 from kits.api_host import SmallHost
 
 from agent.api.app import Api
-from agent.api.handlers import ROUTES
+from agent.api.routes import ROUTES
 from agent.config.access import Access, Principals
 
 NOBODY_UID = Principals(frozenset({NOBODY}))

@@ -1,0 +1,395 @@
+"""The routes of the local API: who may call each, its parameters, its body and its results."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+from agent.api import handlers
+from agent.api.handlers import ApiResponse, Call
+from agent.api.shapes.audit import AuditShape
+from agent.api.shapes.claims import ClaimShape, ExplanationShape, ReleasedShape
+from agent.api.shapes.gate import ClaimedRunningShape, VerdictShape
+from agent.api.shapes.history import ExplainedShape, HistoryShape
+from agent.api.shapes.instances import InstancesShape
+from agent.api.shapes.moves import MoveShape, MovesShape
+from agent.api.shapes.overview import OverviewShape
+from agent.api.shapes.plan import PlanShape
+from agent.api.shapes.requests import (
+    ClaimBodyShape,
+    GateBodyShape,
+    MoveBodyShape,
+    NothingShape,
+    ReshapeBodyShape,
+)
+from agent.api.shapes.reshape import PreviewShape, ReshapedShape
+from agent.api.shapes.schema import Moment, Schema, Uuid
+from agent.api.shapes.settings import ConfigurationShape
+from agent.api.shapes.status import HealthShape, StatusShape
+from agent.api.shapes.tree import TreeShape
+from agent.config.access import ApiRole
+from agent.status import web
+
+Flag = Literal["true", "false"]
+
+
+class Parameter(NamedTuple):
+    """A parameter of the query, or of the path."""
+
+    name: str
+    form: Any
+    description: str
+    required: bool = False
+    place: str = "query"
+
+
+class Result(NamedTuple):
+    """An answer that is not an error: the type of its body. `location`: with the header Location."""
+
+    description: str
+    form: Any
+    location: bool = False
+    media_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ApiRoute:
+    """`rule` is written as werkzeug writes it; `results` is {HTTP status: result}."""
+
+    method: str
+    rule: str
+    role: ApiRole
+    handle: Callable[[Call], ApiResponse]
+    operation: str
+    summary: str
+    results: Mapping[int, Result]
+    parameters: tuple[Parameter, ...] = ()
+    body: Any = None
+
+    @property
+    def path(self) -> str:
+        """The rule as OpenAPI writes it."""
+        return self.rule.replace("<", "{").replace(">", "}")
+
+    @property
+    def query(self) -> frozenset[str]:
+        """The names of the query's parameters."""
+        return frozenset(parameter.name for parameter in self.parameters if parameter.place == "query")
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a request must have a body."""
+        return self.body is not None
+
+
+CONSUMER = Parameter("consumer", Uuid, "the uuid of the instance", required=True, place="path")
+MIGRATION = Parameter("migration", Uuid, "the uuid of the migration", required=True, place="path")
+INSTANCE = Parameter(
+    "instance", Uuid, "the instance of the migration, where the source cannot tell two moves apart"
+)
+LIMIT = Annotated[int, Schema(minimum=1, maximum=10_000, default=100)]
+DRY_RUN = Annotated[bool, Schema(default=False)]
+
+AUDITED = {200: Result("The findings, each with its repair, and what was healed", AuditShape)}
+END_RESULTS = {
+    200: Result("Done; the same request again is no error", MoveShape),
+    202: Result("Journaled; done when Placement answers, or when the guest is gone", MoveShape),
+}
+RELEASE_RESULTS = {
+    200: Result("Removed from Placement", ReleasedShape),
+    202: Result("Journaled; delivered when Placement answers again", ReleasedShape),
+}
+
+HEALTH_ROUTES = (
+    ApiRoute(
+        "GET",
+        "/healthz",
+        ApiRole.READER,
+        handlers.show(web.healthz),
+        "healthz",
+        "Whether the agent answers",
+        {200: Result("It answers; `state` says how it is", HealthShape)},
+    ),
+    ApiRoute(
+        "GET",
+        "/livez",
+        ApiRole.READER,
+        handlers.show(web.livez),
+        "livez",
+        "Whether the agent's loop runs",
+        {
+            200: Result("It runs", HealthShape),
+            503: Result("It does not run: a restart would help; `failed` names the check", HealthShape),
+        },
+    ),
+    ApiRoute(
+        "GET",
+        "/readyz",
+        ApiRole.READER,
+        handlers.show(web.readyz),
+        "readyz",
+        "Whether the agent would consider a claim",
+        {
+            200: Result("It would", HealthShape),
+            503: Result("It would not; `failed` names the checks, and each has its reason", HealthShape),
+        },
+    ),
+    ApiRoute(
+        "GET",
+        "/metrics",
+        ApiRole.READER,
+        handlers.show(web.metrics),
+        "metrics",
+        "The metrics, for Prometheus",
+        {200: Result("Prometheus's text format, version 0.0.4", str, media_type="text/plain")},
+    ),
+)
+
+STATUS_ROUTES = (
+    ApiRoute(
+        "GET",
+        "/v1/overview",
+        ApiRole.READER,
+        handlers.overview,
+        "overview",
+        "The whole host, from the agent's memory",
+        {200: Result("As of the last pass, and the agent's own claims since", OverviewShape)},
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/history",
+        ApiRole.READER,
+        handlers.history,
+        "history",
+        "What the agent did, the newest first",
+        {200: Result("At most `limit` events", HistoryShape)},
+        (
+            Parameter("consumer", str, "only events of this consumer, a uuid"),
+            Parameter("since", Moment, "only events at this moment or later"),
+            Parameter("limit", LIMIT, "the number of events"),
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/explain",
+        ApiRole.READER,
+        handlers.explain,
+        "explain",
+        "Who owns a consumer, provider, device, exact unit or receipt, and why, since when",
+        {200: Result("Everything with that name", ExplainedShape)},
+        (
+            Parameter(
+                "what",
+                str,
+                "the uuid or name of a consumer or provider, a device, an exact unit, a receipt",
+                required=True,
+            ),
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/status",
+        ApiRole.READER,
+        handlers.status,
+        "status",
+        "How the agent is",
+        {200: Result("The state, and the reasons for it", StatusShape)},
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/tree",
+        ApiRole.READER,
+        handlers.tree,
+        "tree",
+        "What Placement has for this host",
+        {200: Result("The provider tree, with inventories and usages", TreeShape)},
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/instances",
+        ApiRole.READER,
+        handlers.instances,
+        "instances",
+        "Guests and claims side by side",
+        {200: Result("By uuid; either the guest or the claim may be missing", InstancesShape)},
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/plan",
+        ApiRole.READER,
+        handlers.plan,
+        "plan",
+        "What the next pass would change in Placement",
+        {200: Result("The operations, in their order", PlanShape)},
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/config",
+        ApiRole.READER,
+        handlers.config,
+        "config",
+        "The settings in force",
+        {200: Result("Each option with its origin", ConfigurationShape)},
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/openapi.json",
+        ApiRole.READER,
+        handlers.openapi,
+        "openapi",
+        "This document",
+        {200: Result("OpenAPI 3.1", dict[str, Any])},
+    ),
+)
+
+REPAIR_ROUTES = (
+    ApiRoute(
+        "GET",
+        "/v1/reshape",
+        ApiRole.READER,
+        handlers.preview_reshape,
+        "previewReshape",
+        "What a reshape would do; nothing is written",
+        {200: Result("The tree before and after, and each move", PreviewShape)},
+        (Parameter("undo", str, "the receipt of a reshape: what undoing it would do"),),
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/reshape",
+        ApiRole.ADMIN,
+        handlers.reshape,
+        "reshape",
+        "Do the reshape that is due, also one that was undone, or undo one",
+        {200: Result("The receipts of what was done; none if there was nothing to do", ReshapedShape)},
+        body=ReshapeBodyShape,
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/audit",
+        ApiRole.READER,
+        handlers.audit,
+        "audit",
+        "What differs between the host, the claims and Placement; nothing is written",
+        AUDITED,
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/audit",
+        ApiRole.ADMIN,
+        handlers.heal,
+        "healAudit",
+        "The same; with heal=true the agent does every repair",
+        AUDITED,
+        (Parameter("heal", Flag, "do the repairs"), Parameter("dry_run", Flag, "only show them")),
+    ),
+)
+
+CLAIM_ROUTES = (
+    ApiRoute(
+        "POST",
+        "/v1/claims",
+        ApiRole.CLAIMER,
+        handlers.make_claim,
+        "claim",
+        "Claim resources, or only ask whether they would fit",
+        {
+            200: Result("With dry_run: why the claim would fit or not", ExplanationShape),
+            201: Result("Claimed; the same claim again gets the same answer", ClaimShape, location=True),
+        },
+        (Parameter("dry_run", DRY_RUN, "explain, and change nothing"),),
+        ClaimBodyShape,
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/claims/<consumer>",
+        ApiRole.READER,
+        handlers.show_claim,
+        "showClaim",
+        "One claim",
+        {200: Result("The claim", ClaimShape)},
+        (CONSUMER,),
+    ),
+    ApiRoute(
+        "DELETE",
+        "/v1/claims/<consumer>",
+        ApiRole.CLAIMER,
+        handlers.release,
+        "release",
+        "Release a claim",
+        RELEASE_RESULTS,
+        (CONSUMER,),
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/gate",
+        ApiRole.CLAIMER,
+        handlers.ask_gate,
+        "askGate",
+        "What libvirt's hook asks: may this guest start or come in; and reports: it has gone",
+        {200: Result("The guest may go on", VerdictShape)},
+        body=GateBodyShape,
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/gate/running",
+        ApiRole.CLAIMER,
+        handlers.claim_running,
+        "claimRunning",
+        "Claim for the guests that run without a claim, as if each started now",
+        {200: Result("What was claimed, and what was not", ClaimedRunningShape)},
+        body=NothingShape,
+    ),
+)
+
+MOVE_ROUTES = (
+    ApiRoute(
+        "GET",
+        "/v1/moves",
+        ApiRole.READER,
+        handlers.moves,
+        "moves",
+        "The moves that this host takes part in, and the allocations of each",
+        {200: Result("Those under way, and those that ended lately", MovesShape)},
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/moves",
+        ApiRole.CLAIMER,
+        handlers.begin_move,
+        "beginMove",
+        "Begin a move to this host",
+        {201: Result("Begun; the same request again gets the same answer", MoveShape, location=True)},
+        body=MoveBodyShape,
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/moves/<migration>",
+        ApiRole.READER,
+        handlers.show_move,
+        "showMove",
+        "One move",
+        {200: Result("The move", MoveShape)},
+        (MIGRATION,),
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/moves/<migration>/confirm",
+        ApiRole.CLAIMER,
+        handlers.confirm_move,
+        "confirmMove",
+        "The instance stays at the destination, and the source is free",
+        END_RESULTS,
+        (MIGRATION, INSTANCE),
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/moves/<migration>/revert",
+        ApiRole.CLAIMER,
+        handlers.revert_move,
+        "revertMove",
+        "The instance has its old place again, and the destination is free",
+        END_RESULTS,
+        (MIGRATION, INSTANCE),
+    ),
+)
+
+ROUTES = (*HEALTH_ROUTES, *STATUS_ROUTES, *REPAIR_ROUTES, *CLAIM_ROUTES, *MOVE_ROUTES)

@@ -1,0 +1,35 @@
+"""The verdicts of the gate: `/v1/gate`."""
+
+from collections.abc import Iterable
+from typing import Annotated, TypedDict
+
+from agent.api.shapes.schema import Uuid, Values
+
+
+def _outcomes() -> Iterable[str]:
+    from agent.gate.gate import Outcome
+
+    return Outcome
+
+
+class VerdictShape(TypedDict):
+    """The gate's verdict: the guest may go on."""
+
+    outcome: Annotated[str, Values(_outcomes)]
+    consumer: Annotated[Uuid | None, "the uuid of the guest"]
+    sentence: str
+
+
+class GuestVerdictShape(TypedDict):
+    """The verdict on a running guest."""
+
+    consumer: Uuid
+    name: str
+    sentence: str
+
+
+class ClaimedRunningShape(TypedDict):
+    """The guests that ran without a claim: those that have a claim now, and those that do not fit."""
+
+    claimed: list[GuestVerdictShape]
+    refused: list[GuestVerdictShape]

@@ -1,0 +1,85 @@
+"""How the agent is: `GET /v1/status` and the health checks."""
+
+from collections.abc import Iterable
+from typing import Annotated, TypedDict
+
+from agent.api.shapes.schema import Count, Moment, Named, Values, extensible
+
+
+def _states() -> Iterable[str]:
+    from agent.status.condition import HostState
+
+    return HostState
+
+
+StateShape = Annotated[str, Values(_states), Named("State")]
+
+
+class HealthCheckShape(TypedDict):
+    """The result of one health check."""
+
+    ok: bool
+    reason: Annotated[str | None, "why the check failed"]
+
+
+class HealthShape(TypedDict):
+    """The results of the health checks."""
+
+    ok: bool
+    state: StateShape
+    failed: Annotated[list[str], "the names of the checks that failed"]
+    checks: Annotated[dict[str, HealthCheckShape], "{name of the check: its result}"]
+
+
+@extensible
+class DriverStatusShape(TypedDict):
+    """Whether the virt driver answers."""
+
+    name: str
+    ok: bool
+    error: Annotated[str | None, "why the driver does not answer"]
+
+
+@extensible
+class PlacementStatusShape(TypedDict):
+    """Whether Placement answers."""
+
+    kind: Annotated[str, "embedded or remote"]
+    ok: bool
+    error: Annotated[str | None, "why Placement does not answer"]
+
+
+@extensible
+class ClaimsStatusShape(TypedDict):
+    """Whether the agent takes claims."""
+
+    open: bool
+    reason: Annotated[str | None, "why claims are closed"]
+    count: Annotated[Count, "the claims on this host"]
+
+
+@extensible
+class LastPassShape(TypedDict):
+    """The last pass: the agent compared the host with Placement and wrote the differences."""
+
+    at: Moment
+    sentence: Annotated[str, "what the pass did"]
+    duration_ms: float
+
+
+@extensible
+class StatusShape(TypedDict):
+    """The state of the agent, with the reasons."""
+
+    host: str
+    uuid: Annotated[str | None, "the host's root provider; null: the agent has not found or created it yet"]
+    version: str
+    state: StateShape
+    reasons: Annotated[list[str], "why the state is not ready, one sentence each"]
+    since: Annotated[Moment, "when the agent came into this state; RFC 3339, UTC"]
+    driver: DriverStatusShape
+    placement: PlacementStatusShape
+    claims: ClaimsStatusShape
+    last_pass: LastPassShape | None
+    findings: Annotated[Count, "the number of findings of the last audit"]
+    pid: Count
