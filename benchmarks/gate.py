@@ -34,7 +34,7 @@ def main() -> int:
         config, hook = folder / "gate.conf", folder / "hook"
         agent = Daemon(folder, {"DEFAULT": {"compute_driver": "fake"}, "placement": {"kind": "embedded"}})
         config.write_text(f"socket = {agent.socket}\n")
-        hook.write_text(install.text(config=config))
+        hook.write_text(install.hook_script(config=config))
         hook.chmod(0o755)
         agent.start()
         try:

@@ -12,7 +12,7 @@ from agent.cli.terminal import plain
 from agent.cli.waiting import waiting
 from agent.errors import ClaimsClosed, DriverUnavailable, ExitCode
 from agent.gate import install
-from agent.gate.hook import Config
+from agent.gate.hook import HookConfig
 
 Adder = Callable[..., argparse.ArgumentParser]
 Json = dict[str, Any]
@@ -63,27 +63,27 @@ def add_gate_commands(add: Adder, verbs_of: Callable[[argparse.ArgumentParser], 
 
 
 def enable(args: Namespace) -> ExitCode:
-    before = install.installed()
+    before = install.hook_state()
     install.enable()
-    told = {"hook": str(install.HOOK), "state": install.installed().value, "before": before.value}
+    told = {"hook": str(install.HOOK), "state": install.hook_state().value, "before": before.value}
     Output(args.output).show(told, lambda _: _enabled(before))
     return ExitCode.DONE
 
 
-def _enabled(before: install.Installed) -> Iterator[str]:
+def _enabled(before: install.HookState) -> Iterator[str]:
     yield f"the gate is enabled: {install.HOOK}"
-    if before is install.Installed.DISABLED:
+    if before is install.HookState.DISABLED:
         yield "libvirtd looks for hooks when it starts: systemctl restart libvirtd (guests go on running)"
 
 
 def disable(args: Namespace) -> ExitCode:
     install.disable()
-    Output(args.output).show({"state": install.installed().value}, lambda _: ["the gate is disabled"])
+    Output(args.output).show({"state": install.hook_state().value}, lambda _: ["the gate is disabled"])
     return ExitCode.DONE
 
 
 def status(args: Namespace) -> ExitCode:
-    state, config = install.installed(), Config(str(install.CONFIG))
+    state, config = install.hook_state(), HookConfig(str(install.CONFIG))
     told = {
         "hook": str(install.HOOK),
         "state": state.value,
@@ -93,7 +93,7 @@ def status(args: Namespace) -> ExitCode:
         "problems": config.problems,
     }
     Output(args.output).show(told, lambda _: [*_pairs(told), *map(plain, config.problems)])
-    good = state in (install.Installed.ENABLED, install.Installed.DISABLED) and not config.problems
+    good = state in (install.HookState.ENABLED, install.HookState.DISABLED) and not config.problems
     return ExitCode.DONE if good else ExitCode.DRIFT_FOUND
 
 

@@ -1,20 +1,22 @@
-"""libvirt's qemu hook: asks the agent whether a guest may start or come in, and tells it of one that went.
+"""libvirt's qemu hook: asks the agent whether a guest may start or come in, and reports guests that end.
 
-Standard library only, and little of that, because every start of a guest waits for it. libvirt kills a
-running guest when this fails at `reconnect`, and waits for it without a bound; so there is one deadline for
-all of it, and only `prepare` and `migrate` can ever end with anything but 0. Nothing is written to standard
-output: at `migrate` and `restore` it would take the place of the domain's XML.
+It uses the standard library only, and little of it, because each start of a guest waits for it. libvirt kills
+a running guest if its hook fails at `reconnect`, and waits for a hook without a limit. Therefore one deadline
+covers everything, and only `prepare` and `migrate` can end with another exit code than 0. The hook writes
+nothing to standard output: at `migrate` and `restore` libvirt would take that for the domain's new XML.
 Source: https://libvirt.org/hooks.html
 """
 
-# Not `socket`: what that adds is mostly enum, which takes longer to import than all else here to run.
+# Not `socket`: it imports enum, which takes longer than the rest of a call.
 import _socket
 import os
 import select
 import time
 
-DECIDES = frozenset({("prepare", "begin"), ("migrate", "begin")})
-TELLS = frozenset({("release", "end")})
+QUESTIONS = frozenset({("prepare", "begin"), ("migrate", "begin")})
+"""The operations at which the agent decides whether the guest may go on."""
+NOTICES = frozenset({("release", "end")})
+"""The operations of which the agent is only informed."""
 
 SOCKET = "/run/plimsoll/plimsoll.sock"
 DEADLINE_S = 5.0
@@ -26,20 +28,23 @@ ANSWER_MAX = 2**20
 CHUNK = 2**16
 SYSLOG = "/dev/log"
 SYSLOG_WARNING, SYSLOG_NOTICE = 3 * 8 + 4, 3 * 8 + 5
-CLOSED_STATUSES = frozenset({500, 502, 503})
-"""What says nothing about the guest: the agent is not ready, or something that it needs is away."""
+UNDECIDED_STATUSES = frozenset({500, 502, 503})
+"""The agent is not ready, or a service that it needs is away: no decision about the guest."""
 
 
-class Silent(Exception):
-    """No decision was to be had; the settings say what becomes of the guest."""
+class NoDecision(Exception):
+    """The agent did not decide; `unanswered` in gate.conf says whether the guest may go on."""
 
 
 class StartRefused(Exception):
-    """The guest may not start; the message says why."""
+    """The agent refused the guest; the message is the reason."""
 
 
-class Config:
-    """What gate.conf says, in lines of `key = value`; what it says not or wrongly is the default."""
+class HookConfig:
+    """The settings of gate.conf, lines of `key = value`. A missing or invalid setting has its default.
+
+    `problems` has a sentence for each line that is invalid, and for a file that cannot be read.
+    """
 
     def __init__(self, path: str) -> None:
         self.socket, self.deadline_s, self.unanswered = SOCKET, DEADLINE_S, ALLOW
@@ -53,12 +58,12 @@ class Config:
             self.problems.append(f"{path} cannot be read: {error}")
             return
         for number, line in enumerate(lines, start=1):
-            text = line.strip()
-            if text and not text.startswith("#") and not self._take(text):
-                self.problems.append(f"{path}, line {number}: {text[:80]!r} is not understood")
+            setting = line.strip()
+            if setting and not setting.startswith("#") and not self._set(setting):
+                self.problems.append(f"{path}, line {number}: {setting[:80]!r} is not a valid setting")
 
-    def _take(self, line: str) -> bool:
-        key, _, value = (part.strip() for part in line.partition("="))
+    def _set(self, setting: str) -> bool:
+        key, _, value = (part.strip() for part in setting.partition("="))
         if key == "socket" and value.startswith("/"):
             self.socket = value
         elif key == "unanswered" and value in (ALLOW, REFUSE):
@@ -71,80 +76,80 @@ class Config:
 
 
 def main(argv: list[str], config_path: str) -> int:
-    """The exit code: 1 only where the guest may not start, whatever else happens."""
+    """Run the hook with libvirt's arguments; returns the exit code, 1 only if the guest may not start."""
     name, operation, sub_operation = (*argv[1:4], "-", "-", "-")[:3]
-    if (operation, sub_operation) not in DECIDES | TELLS:
+    if (operation, sub_operation) not in QUESTIONS | NOTICES:
         return 0
-    decides = (operation, sub_operation) in DECIDES
-    config = Config(config_path)
+    asks = (operation, sub_operation) in QUESTIONS
+    config = HookConfig(config_path)
     for problem in config.problems:
-        say(SYSLOG_WARNING, problem)
+        log_to_syslog(SYSLOG_WARNING, problem)
     try:
-        ask(config, operation, sub_operation)
+        ask_agent(config, operation, sub_operation)
     except StartRefused as refused:
-        if decides:
-            return refuse(name, str(refused))
-        say(SYSLOG_NOTICE, f"{operation} of {name}: {refused}")
-    except (Silent, OSError, ValueError) as error:
-        return unanswered(config, name, operation, str(error) or type(error).__name__, decides=decides)
+        if asks:
+            return refuse_start(name, str(refused))
+        log_to_syslog(SYSLOG_NOTICE, f"{operation} of {name}: {refused}")
+    except (NoDecision, OSError, ValueError) as error:
+        reason = str(error) or type(error).__name__
+        if asks and config.unanswered == REFUSE:
+            return refuse_start(
+                name, f"the agent did not decide ({reason}), and gate.conf says unanswered = refuse"
+            )
+        log_to_syslog(SYSLOG_WARNING, f"{operation} of {name} goes on without the agent: {reason}")
     return 0
 
 
-def unanswered(config: Config, name: str, operation: str, why: str, *, decides: bool) -> int:
-    if decides and config.unanswered == REFUSE:
-        return refuse(name, f"the agent did not decide ({why}), and unanswered = refuse in gate.conf")
-    say(SYSLOG_WARNING, f"{operation} of {name} goes on without the agent: {why}")
-    return 0
-
-
-def refuse(name: str, why: str) -> int:
-    say(SYSLOG_NOTICE, f"{name} may not start: {why}")
-    os.write(2, f"plimsoll: {why}\n".encode("utf-8", "replace"))
+def refuse_start(name: str, reason: str) -> int:
+    """Show the reason to libvirt's caller and log it; returns the exit code."""
+    log_to_syslog(SYSLOG_NOTICE, f"{name} may not start: {reason}")
+    os.write(2, f"plimsoll: {reason}\n".encode("utf-8", "replace"))
     return 1
 
 
-def ask(config: Config, operation: str, sub_operation: str) -> None:
-    """Returns if the guest may go on. Raises Refused, Silent, OSError."""
-    ends = time.monotonic() + config.deadline_s
+def ask_agent(config: HookConfig, operation: str, sub_operation: str) -> None:
+    """Return if the guest may go on. Raises StartRefused, NoDecision, OSError, ValueError."""
+    deadline = time.monotonic() + config.deadline_s
     try:
-        body = body_of(operation, sub_operation, read_xml(ends))
-        status, answer = exchange(config.socket, body, ends)
+        body = request_body(operation, sub_operation, read_xml(deadline))
+        status, answer = post(config.socket, body, deadline)
     except TimeoutError:
-        raise Silent(f"no answer at {config.socket} within {config.deadline_s:g} s") from None
+        raise NoDecision(f"no answer at {config.socket} within {config.deadline_s:g} s") from None
     except (FileNotFoundError, ConnectionError) as error:
-        raise Silent(f"no agent at {config.socket} ({error.strerror})") from None
+        raise NoDecision(f"no agent at {config.socket} ({error.strerror})") from None
     if status == 200:
         return
-    if status in CLOSED_STATUSES or not 400 <= status < 500:
-        raise Silent(message_of(answer) or f"the agent answered with status {status}")
-    raise StartRefused(message_of(answer) or f"the agent answered with status {status}")
+    reason = error_message(answer) or f"the agent answered with status {status}"
+    if status in UNDECIDED_STATUSES or not 400 <= status < 500:
+        raise NoDecision(reason)
+    raise StartRefused(reason)
 
 
-def left(ends: float) -> float:
-    """Seconds, more than none. Raises TimeoutError."""
-    seconds = ends - time.monotonic()
+def seconds_left(deadline: float) -> float:
+    """Seconds until the deadline, a time of `time.monotonic`. Raises TimeoutError where it has passed."""
+    seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise TimeoutError
     return seconds
 
 
-def read_xml(ends: float) -> str:
-    """Standard input, whole. Raises Refused for what is too long to be a domain, TimeoutError."""
-    parts: list[bytes] = []
+def read_xml(deadline: float) -> str:
+    """The domain's XML from standard input. Raises StartRefused if it is too long, TimeoutError."""
+    chunks: list[bytes] = []
     size = 0
-    while select.select([0], [], [], left(ends))[0]:
+    while select.select([0], [], [], seconds_left(deadline))[0]:
         chunk = os.read(0, CHUNK)
         if not chunk:
-            return b"".join(parts).decode("utf-8", "replace")
-        parts.append(chunk)
+            return b"".join(chunks).decode("utf-8", "replace")
+        chunks.append(chunk)
         size += len(chunk)
         if size > XML_MAX:
-            raise StartRefused(f"its XML has more than {XML_MAX} bytes")
+            raise StartRefused(f"the domain's XML has more than {XML_MAX} bytes")
     raise TimeoutError
 
 
-def body_of(operation: str, sub_operation: str, xml: str) -> bytes:
-    """JSON written by hand: to import what writes it takes longer than the rest of a call."""
+def request_body(operation: str, sub_operation: str, xml: str) -> bytes:
+    """The JSON body, made by hand: to import json takes longer than the rest of a call."""
     escapes = {number: f"\\u{number:04x}" for number in range(32)} | {34: '\\"', 92: "\\\\"}
     return (
         f'{{"operation": "{operation}", "sub_operation": "{sub_operation}", '
@@ -152,10 +157,10 @@ def body_of(operation: str, sub_operation: str, xml: str) -> bytes:
     ).encode()
 
 
-def exchange(path: str, body: bytes, ends: float) -> tuple[int, bytes]:
-    """(status, body) of the agent's answer. Raises OSError, ValueError for what is no HTTP."""
+def post(path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
+    """(status, body) of the agent's answer. Raises OSError, ValueError where the answer is not HTTP."""
     agent = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
-    agent.settimeout(left(ends))
+    agent.settimeout(seconds_left(deadline))
     agent.connect(path)
     agent.sendall(
         b"POST /v1/gate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -163,7 +168,7 @@ def exchange(path: str, body: bytes, ends: float) -> tuple[int, bytes]:
     )
     answer = b""
     while len(answer) < ANSWER_MAX:
-        agent.settimeout(left(ends))
+        agent.settimeout(seconds_left(deadline))
         chunk = agent.recv(CHUNK)
         if not chunk:
             break
@@ -171,23 +176,23 @@ def exchange(path: str, body: bytes, ends: float) -> tuple[int, bytes]:
     head, _, rest = answer.partition(b"\r\n\r\n")
     words = head.split(None, 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/"):
-        raise ValueError("what answers at the socket does not speak HTTP")
+        raise ValueError("the answer at the agent's socket is not HTTP")
     return int(words[1]), rest
 
 
-def message_of(answer: bytes) -> str:
-    """The sentence in the agent's answer, "" if there is none; only a refusal takes the time for this."""
-    import json
+def error_message(answer: bytes) -> str:
+    """The sentence of an error answer on one line, "" if it has none."""
+    import json  # late: only an error needs it
 
     try:
-        told = json.loads(answer)["error"]["message"]
+        message = json.loads(answer)["error"]["message"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
-    return " ".join(str(told).split())
+    return " ".join(str(message).split())
 
 
-def say(priority: int, text: str) -> None:
-    """To the system's log, if it takes it at once."""
+def log_to_syslog(priority: int, text: str) -> None:
+    """Write a line to the system's log. It is lost if the log does not accept it at once: no guest waits."""
     line = f"<{priority}>plimsoll-gate[{os.getpid()}]: {' '.join(text.split())[:2000]}"
     try:
         log = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
@@ -195,4 +200,4 @@ def say(priority: int, text: str) -> None:
         log.connect(SYSLOG)
         log.send(line.encode("utf-8", "replace"))
     except OSError:
-        return  # nobody logs, or too much: no guest waits for that
+        return

@@ -1,7 +1,7 @@
-"""Where libvirt finds the hook: a few lines in its folder, which run `agent.gate.hook` from where that is.
+"""Puts the hook where libvirt finds it, and removes it: a short script that runs `agent.gate.hook`.
 
-They are a file of their own and no link, because the confinement of libvirtd lets it execute what is in its
-folder and not what a link there leads to.
+The script is a file and not a symbolic link, because the confinement of libvirtd (AppArmor) lets it execute
+files in its hook folder, but not the target of a link there.
 """
 
 import os
@@ -16,25 +16,31 @@ HOOK = Path("/etc/libvirt/hooks/qemu.d/50-plimsoll")
 CONFIG = Path("/etc/plimsoll/gate.conf")
 PYTHON = Path("/usr/bin/python3")
 CODE = Path(__file__).parents[2]
-"""What `agent` is imported from."""
+"""The folder that the script imports `agent` from."""
 
 MODE = 0o755
-OTHERS_MAY_WRITE = 0o022
+GROUP_OR_OTHERS_MAY_WRITE = 0o022
 MARK = "plimsoll gate enable"
+"""Every version of the script contains this text."""
 
 
-class Installed(StrEnum):
-    """OUTDATED: written by another version, or from another place; FOREIGN: not ours at all."""
+class HookState(StrEnum):
+    """What is at the hook's path."""
 
     ENABLED = "enabled"
     OUTDATED = "outdated"
+    """A script of another version or of another installation."""
     FOREIGN = "foreign"
+    """A file that is not Plimsoll's."""
     DISABLED = "disabled"
+    """No file."""
 
 
-def text(config: Path = CONFIG, code: Path = CODE, python: Path = PYTHON) -> str:
-    """The hook. Where the agent was taken away, or is damaged, it lets everything pass: libvirt kills a guest
-    whose hook fails at `reconnect`."""
+def hook_script(config: Path = CONFIG, code: Path = CODE, python: Path = PYTHON) -> str:
+    """The script's text. It ends with 0 if the agent's code is missing or damaged.
+
+    libvirt kills a guest whose hook fails at `reconnect`.
+    """
     return f"""#!{python} -IS
 # Written by `{MARK}`; `plimsoll gate disable` takes it away.
 import sys
@@ -48,49 +54,57 @@ sys.exit(main(sys.argv, {str(config)!r}))
 """
 
 
-def installed(hook: Path = HOOK) -> Installed:
-    """Raises StateError where it cannot be read."""
+def hook_state(hook: Path = HOOK) -> HookState:
+    """What is at the path. Raises StateError where the file cannot be read."""
     try:
-        found = hook.read_text(encoding="utf-8", errors="replace")
+        text = hook.read_text(encoding="utf-8", errors="replace")
         executable = os.access(hook, os.X_OK)
     except FileNotFoundError:
-        return Installed.DISABLED
+        return HookState.DISABLED
     except OSError as error:
         raise StateError(f"{hook} cannot be read: {error.strerror}; run this as root.") from error
-    if found == text() and executable:
-        return Installed.ENABLED
-    return Installed.OUTDATED if MARK in found else Installed.FOREIGN
+    if text == hook_script() and executable:
+        return HookState.ENABLED
+    return HookState.OUTDATED if MARK in text else HookState.FOREIGN
 
 
 def enable(hook: Path = HOOK) -> None:
-    """Write the hook, over an older one of ours. Raises UsageError, StateError."""
-    if installed(hook) is Installed.FOREIGN:
-        raise UsageError(f"{hook} is there and not Plimsoll's: move it away first.")
-    check_owned()
+    """Write the script, over an older one.
+
+    Raises UsageError where another program's file is there, or where other users than root may change the
+    agent's code; StateError where the script cannot be written.
+    """
+    if hook_state(hook) is HookState.FOREIGN:
+        raise UsageError(f"{hook} exists and is not Plimsoll's: move it away, then enable the gate again.")
+    check_only_root_may_write()
     try:
         hook.parent.mkdir(mode=MODE, parents=True, exist_ok=True)
-        files.write_atomically(hook, text())
+        files.write_atomically(hook, hook_script())
         hook.chmod(MODE)
     except OSError as error:
         raise StateError(f"{hook} cannot be written: {error.strerror}; run this as root.") from error
 
 
 def disable(hook: Path = HOOK) -> None:
-    """Take the hook away, if it is there. Raises UsageError, StateError."""
-    if installed(hook) is Installed.FOREIGN:
-        raise UsageError(f"{hook} is not Plimsoll's: it is left as it is.")
+    """Remove the script, if it is there.
+
+    Raises UsageError where another program's file is there, StateError where it cannot be removed.
+    """
+    if hook_state(hook) is HookState.FOREIGN:
+        raise UsageError(f"{hook} is not Plimsoll's. It was not removed.")
     try:
         hook.unlink(missing_ok=True)
     except OSError as error:
         raise StateError(f"{hook} cannot be removed: {error.strerror}; run this as root.") from error
 
 
-def check_owned(code: Path = CODE) -> None:
-    """libvirtd runs the hook as root: nobody else may be able to change it. Raises UsageError."""
+def check_only_root_may_write(code: Path = CODE) -> None:
+    """Raises UsageError where another user than root may change the code, which libvirtd runs as root."""
     for path in (code, code / "agent", code / "agent" / "gate", code / "agent" / "gate" / "hook.py"):
-        found = path.stat()
-        if found.st_uid != 0 or (found.st_mode & OTHERS_MAY_WRITE and not found.st_mode & stat.S_ISVTX):
+        status = path.stat()
+        others_may_write = status.st_mode & GROUP_OR_OTHERS_MAY_WRITE and not status.st_mode & stat.S_ISVTX
+        if status.st_uid != 0 or others_may_write:
             raise UsageError(
-                f"libvirtd would run {path} as root, and others than root may change it: install Plimsoll "
-                "where only root writes."
+                f"libvirtd would run {path} as root, but other users than root may change it: install "
+                "Plimsoll where only root may write."
             )

@@ -42,7 +42,7 @@ class Node:
         )
         config.write_text(f"socket = {self.agent.socket}\nunanswered = refuse\n")
         real = folder / "hook"
-        real.write_text(install.text(config=config))
+        real.write_text(install.hook_script(config=config))
         real.chmod(0o755)
         hook = self.hypervisor.hooks / "50-plimsoll"
         hook.write_text(f'#!/bin/sh\n{real} "$@"\nend=$?\necho "$2 $3 $4 $end" >>{self.calls}\nexit $end\n')

@@ -42,7 +42,7 @@ class GatedHost:
         self.config = folder / "gate.conf"
         self.hook = folder / "hook"
         self.configure()
-        self.hook.write_text(install.text(config=self.config))
+        self.hook.write_text(install.hook_script(config=self.config))
         self.hook.chmod(0o755)
 
     @property

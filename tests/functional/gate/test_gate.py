@@ -21,8 +21,8 @@ from agent.claims.claim import ClaimState
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.config.access import Access
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import PlacementUnavailable, UsageError
-from agent.gate import install, settle
+from agent.errors import PlacementUnavailable
+from agent.gate import settle
 from agent.gate.domain_request import GATE_USER
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations
@@ -633,40 +633,3 @@ def test_the_route_answers_as_it_is_described(host: GatedHost) -> None:
         assert (reply.status, reply.body["error"]["code"]) == (400, "plimsoll.usage")
     claim = host.world.agent._tracker.get(uuid)
     assert claim is not None and claim.request.user_id == GATE_USER
-
-
-def test_the_hook_is_written_told_and_taken_away(tmp_path: Path) -> None:
-    hook = tmp_path / "hooks" / "qemu.d" / "50-plimsoll"
-    assert install.installed(hook) is install.Installed.DISABLED
-    if os.geteuid() != 0:
-        with pytest.raises(UsageError, match="others than root"):
-            install.enable(hook)
-        return
-    install.enable(hook)
-    assert install.installed(hook) is install.Installed.ENABLED
-    assert (hook.stat().st_mode & 0o777) == 0o755
-    hook.write_text("#!/bin/sh\n# plimsoll gate enable, long ago\n")
-    assert install.installed(hook) is install.Installed.OUTDATED
-    install.enable(hook)
-    install.disable(hook)
-    install.disable(hook)
-    assert not hook.exists()
-    hook.write_text("#!/bin/sh\n")
-    for change in (install.enable, install.disable):
-        with pytest.raises(UsageError, match="Plimsoll's"):
-            change(hook)
-
-
-@pytest.mark.parametrize("code", [None, b"def (", bytes(100), b"1 / 0"])
-def test_a_hook_whose_agent_was_taken_away_or_is_damaged_lets_everything_pass(
-    tmp_path: Path, code: bytes | None
-) -> None:
-    if code is not None:
-        (tmp_path / "code" / "agent" / "gate").mkdir(parents=True)
-        (tmp_path / "code" / "agent" / "gate" / "hook.py").write_bytes(code)
-    hook = tmp_path / "hook"
-    hook.write_text(install.text(code=tmp_path / "code"))
-    hook.chmod(0o755)
-    for operation in ("prepare", "reconnect"):
-        done = subprocess.run([str(hook), "vm", operation, "begin", "-"], input=b"", check=False, timeout=30)
-        assert done.returncode == 0
