@@ -16,7 +16,7 @@ from agent.placement.client import PlacementClient
 from agent.providers.plan import Plan
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.reshape_request import Preview, ask
+from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.identity import Identity
@@ -201,12 +201,4 @@ class LocalOperations:
 
     def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
         """Do or undo a reshape."""
-        runner = self._reconciler.reshape_runner
-        if runner is None:
-            raise UsageError("This agent was put together without the means to reshape.")
-        return ask(runner.undone, self._verify, undo)
-
-    def _verify(self, why: str) -> PassReport:
-        report = self._reconciler.verify(why)
-        self._supervisor.end_pass(report)
-        return report
+        return self._reconciler.reshape(undo, self._supervisor.end_pass)

@@ -10,7 +10,7 @@ from agent.errors import Refused
 from agent.gate.gate import Asked, GateVerdict
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan
-from agent.reconcile.reshape_request import Preview
+from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.status.host_status import HostStatus

@@ -23,7 +23,7 @@ from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest, request_to_json
 from agent.driver import Guest
 from agent.providers.plan import Plan
-from agent.reconcile.reshape_request import Preview
+from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Relocation, name_of
 from agent.shapes import Allocations, Amounts, Makings, Units, Usages

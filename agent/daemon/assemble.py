@@ -14,7 +14,6 @@ from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
 from agent.reconcile.placement_home import arrive, place
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reconcile.tree_cache import TreeCache
 from agent.state.identity import Identity
 from agent.state.journal import Journal
@@ -60,9 +59,8 @@ def assemble(
         tracker,
         journal,
         identity.uuid,
-        reshape_runner=ReshapeRunner(client, tracker, journal, identity.uuid),
-        arrive=lambda: arrive(settings.state_path, client, here, tracker.claims().values()),
-        seen=TreeCache(settings.state_path, here),
+        check_home=lambda: arrive(settings.state_path, client, here, tracker.claims().values()),
+        tree_cache=TreeCache(settings.state_path, here),
         provider_config=settings.provider_config,
     )
     auditor = Auditor(

@@ -10,8 +10,7 @@ from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.reconcile.placement_home import arrive, place
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.reshape_request import Preview, ask
-from agent.reconcile.reshape_runner import ReshapeRunner
+from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.state.identity import establish
 from agent.state.journal import Journal
@@ -20,18 +19,18 @@ from agent.tracker.tracker import ResourceTracker
 
 def preview_reshape(told: Settings, undo: str | None) -> Preview:
     """See `Reconciler.preview_reshape`. Raises StateError while the agent is running."""
-    with _reconciler(told) as (reconciler, _):
+    with _reconciler(told) as reconciler:
         return reconciler.preview_reshape(undo)
 
 
 def reshape(told: Settings, undo: str | None) -> tuple[Receipt, ...]:
-    """See `agent.reconcile.reshape_request.ask`. Raises StateError while the agent is running."""
-    with _reconciler(told) as (reconciler, reshape_runner):
-        return ask(reshape_runner.undone, reconciler.verify, undo)
+    """See `Reconciler.reshape`. Raises StateError while the agent is running."""
+    with _reconciler(told) as reconciler:
+        return reconciler.reshape(undo)
 
 
 @contextmanager
-def _reconciler(told: Settings) -> Iterator[tuple[Reconciler, ReshapeRunner]]:
+def _reconciler(told: Settings) -> Iterator[Reconciler]:
     """The daemon's parts without its threads and sockets. The journal's lock keeps the daemon out."""
     with ExitStack() as stack:
         journal = stack.enter_context(closing(Journal.open(told.state_path)))
@@ -44,19 +43,14 @@ def _reconciler(told: Settings) -> Iterator[tuple[Reconciler, ReshapeRunner]]:
         transport = open_transport(told.placement.kind, state_dir=told.state_path, options=unserved)
         client = stack.enter_context(closing(PlacementClient(transport)))
         tracker = ResourceTracker(journal, client)
-        reshape_runner = ReshapeRunner(client, tracker, journal, identity.uuid)
-        yield (
-            Reconciler(
-                driver,
-                client,
-                tracker,
-                journal,
-                identity.uuid,
-                reshape_runner=reshape_runner,
-                provider_config=told.provider_config,
-                arrive=lambda: arrive(
-                    told.state_path, client, place(told.placement), tracker.claims().values()
-                ),
+        yield Reconciler(
+            driver,
+            client,
+            tracker,
+            journal,
+            identity.uuid,
+            provider_config=told.provider_config,
+            check_home=lambda: arrive(
+                told.state_path, client, place(told.placement), tracker.claims().values()
             ),
-            reshape_runner,
         )

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from agent import __version__
 from agent.audit.auditor import Auditor
 from agent.config.settings import Settings
-from agent.driver import Guest
 from agent.reconcile.pass_report import PassReport
+from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
 from agent.state.identity import Identity
 from agent.state.journal import Event
@@ -57,14 +57,6 @@ class HostStatus(Protocol):
         """Who or what that is, and why it is so. Raises UnknownConsumer with near matches, StateError."""
 
 
-class PassSource(Protocol):
-    """The part of `agent.reconcile.reconciler.Reconciler` that the status shows."""
-
-    guests: tuple[Guest, ...] | None
-
-    def running_s(self) -> float: ...
-
-
 class AgentStatus:
     """Implements `HostStatus`. `clock` gives seconds since 1970, `timer` seconds of a steady clock."""
 
@@ -73,7 +65,7 @@ class AgentStatus:
         settings: Settings,
         identity: Identity,
         tracker: ResourceTracker,
-        reconciler: PassSource,
+        reconciler: Reconciler,
         condition: Condition,
         auditor: Auditor,
         meters: Meters,

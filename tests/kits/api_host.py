@@ -14,7 +14,7 @@ from agent.errors import ClaimsClosed, Refused, UnknownConsumer, UsageError
 from agent.gate.gate import Asked, GateVerdict, Outcome
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan, PutTraits
-from agent.reconcile.reshape_request import Preview
+from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.journal import Event

@@ -16,7 +16,6 @@ from agent.driver import DriverSettings, HostSettings
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver, FakeHost, cell
 from drivers.fake.host import Nic
@@ -98,10 +97,7 @@ class NumaHost:
         client = PlacementClient(self.tap)
         self.tracker = ResourceTracker(journal, client, turn_wait_s=10.0)
         root = uuid_of(self.name)
-        reshape_runner = ReshapeRunner(client, self.tracker, journal, root)
-        self.reconciler = Reconciler(
-            self.driver, client, self.tracker, journal, root, reshape_runner=reshape_runner
-        )
+        self.reconciler = Reconciler(self.driver, client, self.tracker, journal, root)
         self.look()
         self.tracker.recover(self.driver.guests())
         self.tracker.open()

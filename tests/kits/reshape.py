@@ -21,8 +21,6 @@ from agent.driver import (
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.reshape_request import ask
-from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reshape.receipt import Receipt
 from agent.state.journal import Journal, Written
 from agent.tracker.tracker import ResourceTracker
@@ -117,10 +115,7 @@ class World:
         assert isinstance(journal, TappedBook)
         self.journal = journal
         self.tracker = ResourceTracker(journal, client, turn_wait_s=5.0)
-        self.reshape_runner = ReshapeRunner(client, self.tracker, journal, ROOT, sleep=lambda _: None)
-        self.reconciler = Reconciler(
-            self.driver, client, self.tracker, journal, ROOT, reshape_runner=self.reshape_runner
-        )
+        self.reconciler = Reconciler(self.driver, client, self.tracker, journal, ROOT, sleep=lambda _: None)
 
     def close(self) -> None:
         self.journal.close()
@@ -142,7 +137,7 @@ class World:
 
     def ask(self, undo: str | None = None) -> tuple[Receipt, ...]:
         """What `plimsoll reshape [--undo RECEIPT]` does."""
-        return ask(self.reshape_runner.undone, self.reconciler.verify, undo)
+        return self.reconciler.reshape(undo)
 
     # What others do, and what is
 

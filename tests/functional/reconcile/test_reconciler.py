@@ -1,23 +1,24 @@
 """The pass over each real placement and a described host."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from kits.placements import Placement
 
-from agent.claims.ledger import DepartedConsumers
-from agent.claims.numa.host_cells import HostLayout
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import DriverUnavailable, IdentityError, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
 from agent.providers.resolve import OwnedProviders
 from agent.reconcile.reconciler import Reconciler
-from agent.shapes import Held, Units, Usages
+from agent.shapes import Held
+from agent.state.journal import Journal
+from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, Provider, ProviderTree
 from drivers.fake import FakeDriver
 from drivers.fake.host import FakeHost, Gpu, cell
@@ -45,47 +46,16 @@ class Wire:
         self.inner.close()
 
 
-@dataclass
-class Notebook:
-    """What a journal and a tracker are told."""
+class WatchedTracker(ResourceTracker):
+    """A tracker that keeps each tree and its allocations as the passes hand them over."""
 
-    kept: OwnedProviders = field(default_factory=OwnedProviders)
-    known: Mapping[str, str] = field(default_factory=dict)
-    guests: Collection[Guest] = ()
-    layout: HostLayout | None = None
-    seen: list[tuple[ProviderTree, Held, Units]] = field(default_factory=list)
+    def __init__(self, journal: Journal, client: PlacementClient) -> None:
+        super().__init__(journal, client)
+        self.refreshed: list[tuple[ProviderTree, Held]] = []
 
-    def owned(self) -> OwnedProviders:
-        return self.kept
-
-    def remember_owned(self, owned: OwnedProviders) -> None:
-        self.kept = owned
-
-    def devices(self) -> Mapping[str, str]:
-        return self.known
-
-    def remember_devices(self, devices: Mapping[str, str]) -> None:
-        self.known = devices
-
-    def saw(self, guests: Collection[Guest]) -> None:
-        self.guests = guests
-
-    def refresh(
-        self,
-        tree: ProviderTree,
-        held: Held,
-        units: Units,
-        layout: HostLayout | None = None,
-        departed: DepartedConsumers | None = None,
-    ) -> None:
-        self.layout = layout
-        self.seen.append((tree, held, units))
-
-    def departed(self) -> DepartedConsumers:
-        return {}
-
-    def in_use(self) -> Usages:
-        return {}
+    def refresh(self, tree: ProviderTree, held: Held, *rest: Any) -> None:
+        self.refreshed.append((tree, held))
+        super().refresh(tree, held, *rest)
 
 
 @dataclass
@@ -93,7 +63,8 @@ class World:
     wire: Wire
     client: PlacementClient
     driver: FakeDriver
-    notebook: Notebook
+    tracker: WatchedTracker
+    journal: Journal
     reconciler: Reconciler
 
     def holds(self) -> ProviderTree:
@@ -121,12 +92,14 @@ def host(gpus: int = 2, guests: int = 0) -> FakeHost:
 
 
 @pytest.fixture
-def world(placement: Placement) -> Iterator[World]:
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
     wire = Wire(placement.transport())
     client = PlacementClient(wire)
     driver = FakeDriver(host(), DriverSettings("node1", HostSettings()))
-    notebook = Notebook()
-    yield World(wire, client, driver, notebook, Reconciler(driver, client, notebook, notebook, ROOT))
+    journal = Journal.open(tmp_path)
+    tracker = WatchedTracker(journal, client)
+    yield World(wire, client, driver, tracker, journal, Reconciler(driver, client, tracker, journal, ROOT))
+    journal.close()
     driver.close()
     client.close()
 
@@ -135,14 +108,14 @@ def test_the_first_pass_writes_the_host_and_tells_the_tracker(world: World) -> N
     report = world.reconciler.reconcile("the start")
     assert report.error is None
     tree = world.holds()
-    assert tree == world.notebook.seen[-1][0]
+    assert tree == world.tracker.refreshed[-1][0]
     assert tree[ROOT].name == "node1"
     assert {"VCPU", "MEMORY_MB", "DISK_GB"} <= set(tree[ROOT].inventories)
     assert sum(each.inventories["VGPU"].total for each in tree if "VGPU" in each.inventories) == 8
     assert (report.providers, report.changed) == (len(tree), len(tree))
     assert report.operations >= len(tree)
     assert report.sentence.startswith("After the start: ") and report.sentence.endswith(" more operations.")
-    assert all(each.uuid in world.notebook.kept for each in tree)
+    assert all(each.uuid in world.journal.owned() for each in tree)
 
 
 def test_nothing_new_is_no_request_and_quick(world: World, placement: Placement) -> None:
@@ -151,14 +124,14 @@ def test_nothing_new_is_no_request_and_quick(world: World, placement: Placement)
     assert world.reconciler.reconcile("the start").error is None
     assert len(world.holds()) == gpus + 1
     world.asked()
-    told = len(world.notebook.seen)
+    told = len(world.tracker.refreshed)
     durations = []
     for _ in range(20):
         started = time.perf_counter()
         report = world.reconciler.reconcile("its interval")
         durations.append(time.perf_counter() - started)
     assert world.asked() == []
-    assert len(world.notebook.seen) == told
+    assert len(world.tracker.refreshed) == told
     assert report.sentence == "After its interval: nothing changed."
     assert min(durations) < 0.005
 
@@ -180,7 +153,7 @@ def test_a_change_of_the_host_follows(world: World) -> None:
     assert report.error is None and report.changed == 2
     assert world.holds()[ROOT].inventories["DISK_GB"].total == 200
     assert len(world.holds()) == 2
-    assert world.holds() == world.notebook.seen[-1][0]
+    assert world.holds() == world.tracker.refreshed[-1][0]
 
 
 def test_the_first_report_costs_few_requests(world: World) -> None:
@@ -206,7 +179,7 @@ def test_who_holds_what_is_known_without_asking_for_what_we_wrote_ourselves(worl
     world.asked()
     world.reconciler.reconcile("an event")
     assert len(world.asked()) == 1
-    assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
+    assert world.tracker.refreshed[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
 
 
 def test_a_claim_in_between_is_met_and_learnt(world: World) -> None:
@@ -214,8 +187,8 @@ def test_a_claim_in_between_is_met_and_learnt(world: World) -> None:
     consumer = world.hold(world.holds()[ROOT], VCPU=2)
     world.driver.change(disk_gb=200)
     assert world.reconciler.reconcile("an event").error is None
-    assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
-    assert world.notebook.seen[-1][0] == world.holds()
+    assert world.tracker.refreshed[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
+    assert world.tracker.refreshed[-1][0] == world.holds()
 
 
 def test_verification_sees_what_others_did_and_mends_what_is_ours(world: World) -> None:
@@ -231,7 +204,7 @@ def test_verification_sees_what_others_did_and_mends_what_is_ours(world: World) 
     assert report.error is None and report.changed == 1
     now = world.holds()[gpu.uuid]
     assert now.inventories["VGPU"].total == 4 and "CUSTOM_ADMINS" in now.traits
-    assert world.notebook.seen[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
+    assert world.tracker.refreshed[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
     world.asked()
     assert world.reconciler.verify("verification").operations == 0
     assert len(world.asked()) == 1
@@ -266,7 +239,7 @@ def test_cut_off_after_any_request_the_next_pass_reaches_the_end(world: World) -
     for number in range(total):
         for provider in world.holds().bottom_up():
             world.client.delete_provider(provider.uuid)
-        reconciler = Reconciler(world.driver, world.client, world.notebook, world.notebook, ROOT)
+        reconciler = Reconciler(world.driver, world.client, world.tracker, world.journal, ROOT)
         world.wire.cut_after = number
         assert isinstance(reconciler.reconcile("the start").error, PlacementUnavailable)
         world.wire.cut_after = None
@@ -315,7 +288,7 @@ def test_a_foreign_provider_with_our_name_is_named(world: World) -> None:
 def test_a_foreign_provider_with_our_name_is_taken_over_by_its_uuid(world: World) -> None:
     foreign = str(uuid4())
     world.client.create_provider(Provider(foreign, "node1"))
-    reconciler = Reconciler(world.driver, world.client, world.notebook, world.notebook, foreign)
+    reconciler = Reconciler(world.driver, world.client, world.tracker, world.journal, foreign)
     assert reconciler.reconcile("the start").error is None
     assert world.client.read_tree(foreign)[foreign].inventories
 
@@ -339,7 +312,8 @@ def test_a_lost_record_of_what_is_ours_does_not_keep_what_is_gone(world: World) 
     foreign = Provider(str(uuid4()), "a network agent's", ROOT)
     world.client.create_provider(foreign)
     world.driver.change(gpus=host(gpus=1).gpus)
-    reconciler = Reconciler(world.driver, world.client, world.notebook, Notebook(), ROOT)
+    world.journal.remember_owned(OwnedProviders())
+    reconciler = Reconciler(world.driver, world.client, world.tracker, world.journal, ROOT)
     assert reconciler.reconcile("the start").error is None
     assert {each.name for each in world.holds()} == {"node1", foreign.name, "node1_pci_0000:00:00.0"}
 

@@ -1,0 +1,283 @@
+"""One pass, as a value that each of its steps returns anew.
+
+    resolve -> settle -> find_desired -> reshape -> apply -> inform_tracker
+
+`resolve` works out the tree that Placement is to hold, `settle` ends a reshape that an earlier pass left in
+doubt, `find_desired` adds the moves that take a reshape, `reshape` carries those out, `apply` plans and
+writes the rest, and `inform_tracker` hands the tree and its allocations on.
+"""
+
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from agent.claims.numa.host_cells import HostLayout
+from agent.driver import Description, Guest, Topology
+from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused
+from agent.placement.apply import apply
+from agent.placement.client import PlacementClient
+from agent.providers.overuse import find_overuse
+from agent.providers.plan import Operation, Plan, plan
+from agent.providers.reserved import reserve_used
+from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
+from agent.providers.retained import RetainedTree, removed_classes, retain_held
+from agent.reconcile.active_provider_config import ActiveProviderConfig
+from agent.reconcile.allocation_cache import AllocationCache, SharingProviders
+from agent.reconcile.desired import Desired, desired_state
+from agent.reconcile.reshape_preview import Preview, usages_after
+from agent.reconcile.reshape_runner import ReshapeRunner
+from agent.reconcile.undone_reshapes import UndoneReshapes
+from agent.reshape.numa_shares import located
+from agent.reshape.relocate import ExactUnits
+from agent.reshape.stage import staged
+from agent.reshape.types import Relocation
+from agent.shapes import Held, Usages
+from agent.state.journal import Journal
+from agent.tracker.tracker import ResourceTracker
+from agent.tree import ProviderTree
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """What is known of the host when a pass begins.
+
+    The driver reports `description`, `guests` and `topology`; the tracker knows what is `used`. `doubted` are
+    providers whose allocations may have changed although their generations have not.
+    """
+
+    description: Description
+    used: Usages
+    guests: tuple[Guest, ...] = ()
+    topology: Topology | None = None
+    doubted: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass between two of its steps.
+
+    `current` is Placement's tree after the steps so far. `description` is the driver's with the provider
+    config files, `resolved` the tree that follows from it, `desired` that tree with the reshapes. `pending`
+    says why a reshape that is due is not done. `retained` has a sentence for each inventory that stays
+    because consumers hold some of it, `overused` the sentences on each provider that is over capacity.
+    """
+
+    seen: HostView
+    current: ProviderTree
+    description: Description
+    resolved: ResolvedDescription
+    desired: Desired
+    pending: ReshapeRefused | None = None
+    written: tuple[Operation, ...] = ()
+    retained: tuple[str, ...] = ()
+    overused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def exact_units(self) -> ExactUnits:
+        """The exact units that the driver offers, and the guests that use some of them."""
+        return ExactUnits(self.resolved.units, self.seen.guests)
+
+    @property
+    def complete(self) -> bool:
+        """Whether Placement holds all that the driver describes, so that the next pass may have no work."""
+        return self.pending is None and not self.retained
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A sentence for each thing that the operator has to know or to mend."""
+        return (
+            *self.resolved.problems,
+            *self.desired.undone_notices,
+            *self.desired.parked_notices,
+            *self.retained,
+            *chain.from_iterable(self.overused.values()),
+        )
+
+
+class PassSteps:
+    """The steps of every pass, and the caches that spare them requests. One thread at a time may call."""
+
+    def __init__(
+        self,
+        client: PlacementClient,
+        tracker: ResourceTracker,
+        journal: Journal,
+        root_uuid: str,
+        reshape_runner: ReshapeRunner,
+        undone_reshapes: UndoneReshapes,
+        provider_config: ActiveProviderConfig,
+        allocations: AllocationCache,
+    ) -> None:
+        self._client = client
+        self._tracker = tracker
+        self._journal = journal
+        self._root_uuid = root_uuid
+        self._reshape_runner = reshape_runner
+        self._undone_reshapes = undone_reshapes
+        self._provider_config = provider_config
+        self._allocations = allocations
+        self._sharing = SharingProviders(client)
+
+    def resolve(self, seen: HostView, current: ProviderTree) -> Pass:
+        """Work out the tree that Placement is to hold; no request is made and nothing is written.
+
+        Raises DriverDataError where the description is wrong, StateError.
+        """
+        overlaid = self._provider_config.overlay(seen.description, current)
+        description = overlaid.description
+        resolved = resolve(description, current, self._owned(current), self._root_uuid)
+        resolved = reserve_used(resolved, current, seen.used, description.moves)
+        resolved = replace(resolved, problems=(*resolved.problems, *overlaid.conflicts))
+        return Pass(seen, current, description, resolved, Desired(resolved.tree, resolved.owned))
+
+    def settle(self, this: Pass) -> Pass:
+        """End a reshape whose outcome is unknown; resolve again if Placement turns out to have executed it.
+
+        Raises PlacementError, StateError where the outcome is still unknown.
+        """
+        if not self._reshape_runner.settle(this.exact_units):
+            return this
+        return self.resolve(this.seen, self._client.read_tree(self._root_uuid, this.current))
+
+    def find_desired(self, this: Pass, undone: tuple[str, ...] | None = None) -> Pass:
+        """Find the moves that are due, with the receipts `undone` left undone; None: those in the journal.
+
+        Raises ReshapeRefused for an instruction that names an unknown provider, PlacementError, StateError.
+        """
+        description = located(this.description, self._tracker.claims(), self._tracker.moves())
+        receipts = self._undone_reshapes.with_ids(self._undone_reshapes.ids() if undone is None else undone)
+        desired = desired_state(self._client, description, this.current, this.resolved, receipts)
+        return replace(this, desired=desired)
+
+    def reshape(self, this: Pass) -> Pass:
+        """Carry out the moves that are due, in one request; `pending` says why where that is not possible.
+
+        Raises PlacementConflict where another writer changed the inventories to move, PlacementError,
+        StateError.
+        """
+        desired = this.desired
+        if not desired.due:
+            return this
+        reached = this
+        try:
+            proved = self._reshape_runner.prepare(this.current, desired)
+            stage = staged(this.current, desired.tree, desired.due, reserve=False)
+            reached = self._write(this, stage)
+            reserving = staged(reached.current, desired.tree, desired.due, reserve=True)
+            self._refresh_tracker(reached, reserving, reread=False)
+            tree = self._reshape_runner.perform(
+                this.current, reached.current, desired, proved, this.exact_units
+            )
+        except ReshapeRefused as refusal:
+            return replace(reached, pending=refusal)
+        return replace(reached, current=tree)
+
+    def apply(self, this: Pass) -> Pass:
+        """Bring Placement's tree to the desired one; while a reshape is pending, what it moves is reserved.
+
+        Raises PlacementError, ApplyError, StateError.
+        """
+        if this.pending is None:
+            return self._write(this, this.desired.tree)
+        return self._write(this, self._reshape_runner.reserved(this.current, this.desired))
+
+    def inform_tracker(self, this: Pass, *, reread: bool) -> tuple[Pass, Held]:
+        """Hand Placement's tree and its allocations to the tracker; the host's allocations are returned, too.
+
+        `reread`: read the sharing providers again. Raises PlacementError.
+        """
+        held = self._refresh_tracker(this, this.current, reread=reread)
+        return replace(this, overused=find_overuse(this.current, held)), held
+
+    def plan(self, this: Pass, wanted: ProviderTree) -> tuple[RetainedTree, Plan]:
+        """The operations that lead to `wanted`, without those that would take allocated inventory away.
+
+        Raises ApplyError where allocated inventory seems to have moved without an instruction,
+        PlacementError.
+        """
+        operations = plan(this.current, wanted)
+        removed = removed_classes(operations)
+        held = {provider: self._client.provider_allocations(provider).consumers for provider in removed}
+        retained = retain_held(this.current, wanted, removed, held)
+        return retained, plan(this.current, retained.tree) if retained.sentences else operations
+
+    def preview_reshape(self, this: Pass, undo: str | None) -> Preview:
+        """What the reshapes that are due, or undoing the receipt `undo`, would do; nothing is written.
+
+        Raises UsageError for a receipt that cannot be undone, PlacementError, StateError.
+        """
+        undone = self._undone_reshapes.ids_after(undo)
+        refused: str | None = None
+        relocations: tuple[Relocation, ...] = ()
+        try:
+            this = self.find_desired(this, undone)
+            if this.desired.due:
+                relocations = self._reshape_runner.prepare(this.current, this.desired).reshape.relocations
+        except ReshapeRefused as refusal:
+            refused = refusal.message
+        used = {
+            provider.uuid: self._client.provider_usages(provider.uuid)
+            for provider in this.current
+            if provider.inventories
+        }
+        return Preview(
+            this.current,
+            this.desired.tree,
+            used,
+            usages_after(used, relocations, this.desired.tree),
+            this.desired.due,
+            relocations,
+            refused,
+            self._undone_reshapes.receipts(),
+            self._undone_reshapes.ids(),
+            this.desired.parked_notices,
+        )
+
+    def _write(self, this: Pass, wanted: ProviderTree) -> Pass:
+        retained, operations = self.plan(this, wanted)
+        owned = self._owned(this.current)
+        owned_meanwhile = owned | this.desired.owned
+        tree = this.current
+        if not operations.empty:
+            if owned_meanwhile != owned:
+                self._journal.remember_owned(owned_meanwhile)
+            tree = self._apply(this.current, operations)
+        owned_now = (
+            this.desired.owned
+            if retained.tree is this.desired.tree
+            else owned_meanwhile.within(retained.tree)
+        )
+        if self._journal.owned() != owned_now:
+            self._journal.remember_owned(owned_now)
+        if self._journal.devices() != this.resolved.devices:
+            self._journal.remember_devices(this.resolved.devices)
+        written = (*this.written, *operations.operations)
+        return replace(this, current=tree, written=written, retained=retained.sentences)
+
+    def _apply(self, current: ProviderTree, operations: Plan) -> ProviderTree:
+        foreign: set[str] = set()
+        try:
+            tree = apply(operations, self._client, current, read_again=foreign.add)
+        except ApplyError as error:
+            if isinstance(error.__cause__, PlacementUnavailable):
+                raise error.__cause__ from error  # an outage is reported as such, whichever write met it
+            raise
+        self._allocations.keep(current, tree, foreign)
+        return tree
+
+    def _owned(self, current: ProviderTree) -> OwnedProviders:
+        owned = self._journal.owned()
+        return owned if owned.providers else recognize_owned(current, self._root_uuid)
+
+    def _refresh_tracker(self, this: Pass, tree: ProviderTree, *, reread: bool) -> Held:
+        """Returns the allocations on the host's own providers."""
+        whole = self._sharing.beside(tree, reread=reread)
+        departed = self._tracker.departed()
+        held = self._allocations.on(whole, this.seen.doubted.union(departed))
+        self._tracker.refresh(whole, held, this.resolved.units, _layout(this), departed)
+        return {uuid: holders for uuid, holders in held.items() if uuid in tree}
+
+
+def _layout(this: Pass) -> HostLayout | None:
+    if this.seen.topology is None:
+        return None
+    return HostLayout(this.seen.topology, this.resolved.cells, this.resolved.ways, this.resolved.to_make)
