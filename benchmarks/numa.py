@@ -19,7 +19,8 @@ from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver, FakeHost
-from drivers.fake.host import Nic, cell
+from drivers.fake.devices import Nic
+from drivers.fake.host import cell
 
 CELLS, CPUS_A_CELL, VFS = 8, 64, 16
 FITS, CLAIMS = 200, 400

@@ -20,7 +20,8 @@ from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver
-from drivers.fake.host import FakeHost, Gpu, cell
+from drivers.fake.devices import Gpu
+from drivers.fake.host import FakeHost, cell
 
 PROVIDERS = 256
 GUESTS = 500

@@ -15,6 +15,7 @@ import yaml
 
 from agent.driver import DescribedInventory
 from agent.errors import SettingsError
+from agent.strict_yaml import UniqueKeyLoader
 from agent.tree import MAX_UNIT
 
 BYTES_MAX = 256 * 1024
@@ -115,8 +116,8 @@ class ProviderConfig:
     entries: tuple[ProviderEntry, ...] = ()
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML without what refers back, without keys given twice, and of a depth that has a bound."""
+class _Loader(UniqueKeyLoader):
+    """YAML without aliases and repeated keys, and with a bound on its depth."""
 
     depth = 0
 
@@ -132,16 +133,6 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if str(key.value) in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {str(key.value)[:80]!r} is there twice", problem_mark=key.start_mark
-                )
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
 
 
 def parse_provider_file(text: bytes, file: str) -> tuple[ProviderEntry, ...]:

@@ -1,4 +1,4 @@
-"""The fake driver: the contract over a described host, with faults and delays on demand."""
+"""The fake driver: `Driver` over a described host, with faults and delays that a test can set."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ from agent.driver import Description, Driver, DriverSettings, Guest, Topology
 from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
 from drivers.fake.host import FakeHost
-from drivers.fake.hostfile import load_host
+from drivers.fake.host_file import load_host
 from drivers.host.domain_xml import parse_domain, starting_guest
 from drivers.host.inventory import check_cpu_sets
 from drivers.host.unit_locations import described_locations
@@ -27,16 +27,15 @@ _Stamp = tuple[int, int, int]
 
 @cache
 def default_host() -> FakeHost:
-    """A plausible server: 2 cells of 32 CPUs, 2 GPUs, 2 network cards with 8 virtual functions each."""
+    """The built-in host: 2 cells of 32 CPUs, 2 GPUs, 2 network cards of 8 virtual functions each."""
     return load_host(DEFAULT_HOST_FILE)
 
 
 class FakeDriver(Driver):
     """A driver without a hypervisor.
 
-    The host is given as a value, or as a file that is read again whenever it changes, so that a script
-    outside can change the host of a running agent. A host that did not change is described by the very
-    object that described it before.
+    The host is a value, or a file that the driver reads again whenever it changes, so a script can change the
+    host of a running agent. `describe` returns the same object while the host stays the same.
     """
 
     OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -69,6 +68,7 @@ class FakeDriver(Driver):
 
     @classmethod
     def create(cls, settings: DriverSettings) -> Self:
+        """See `Driver`. Reads the host file, and raises SettingsError where it is wrong."""
         check_cpu_sets(settings.host_settings)
         name = settings.options.get("fake", {}).get("host_file")
         driver = cls(settings=settings, host_file=Path(name) if name else None)
@@ -78,9 +78,10 @@ class FakeDriver(Driver):
             raise SettingsError(f"[fake] host_file: {error}", host_file=name) from error
         return driver
 
-    # The contract
+    # Driver
 
     def describe(self) -> Description:
+        """See `Driver`."""
         host = self._answer()
         with self._lock:
             if self._description is None or self._description[0] is not host:
@@ -90,6 +91,7 @@ class FakeDriver(Driver):
             return self._description[1]
 
     def guests(self) -> tuple[Guest, ...]:
+        """See `Driver`."""
         return self._answer().guests
 
     def guest_of(self, xml: str) -> Guest:
@@ -104,70 +106,73 @@ class FakeDriver(Driver):
         )
 
     def topology(self) -> Topology:
+        """See `Driver`."""
         return describe_topology(self._answer(), self._settings.host_settings)
 
     def watch(self, changed: Callable[[str], None]) -> None:
+        """See `Driver`."""
         with self._lock:
             self._watchers.append(changed)
             if self._host_file is not None and self._poller is None:
                 self._poller = threading.Thread(
                     target=self._poll,
-                    args=(self._host_file, self._look(self._host_file)),
+                    args=(self._host_file, self._current_stamp(self._host_file)),
                     name="plimsoll-fake-watch",
                     daemon=True,
                 )
                 self._poller.start()
 
     def close(self) -> None:
+        """See `Driver`."""
         self._closed.set()
         if self._poller is not None and self._poller is not threading.current_thread():
             self._poller.join(timeout=10 * POLL_INTERVAL_S)
 
-    # What tests script
+    # What a test changes
 
     @property
     def host(self) -> FakeHost:
-        """The host as it is now."""
+        """The current host."""
         return self._host
 
     def change(self, **fields: Any) -> None:
-        """Replace fields of the host, and tell the watchers."""
+        """Replace fields of the host, and call the watchers."""
         with self._lock:
             self._set(replace(self._host, **fields))
         self.fire(f"the fake host's {', '.join(sorted(fields))} changed")
 
     def add_guest(self, guest: Guest) -> None:
-        """Add the guest, or replace the one of its uuid."""
-        others = (each for each in self._host.guests if each.uuid != guest.uuid)
+        """Add a guest, or replace the one with its uuid."""
+        others = (other for other in self._host.guests if other.uuid != guest.uuid)
         self.change(guests=(*others, guest))
 
     def remove_guest(self, uuid: str) -> None:
-        """Raises KeyError where there is no such guest."""
+        """Remove a guest. Raises KeyError where the host has none with this uuid."""
         if uuid not in {guest.uuid for guest in self._host.guests}:
             raise KeyError(uuid)
         self.change(guests=tuple(guest for guest in self._host.guests if guest.uuid != uuid))
 
     def fail(self, times: int = 1, error: DriverError | None = None) -> None:
-        """Let the next `times` calls fail, with DriverUnavailable unless told otherwise."""
+        """Make the next `times` calls raise `error`, by default DriverUnavailable."""
         with self._lock:
-            told = DriverUnavailable("the fake hypervisor does not answer, as it was told")
-            self._faults += [error or told] * times
+            fault = error or DriverUnavailable("the fake hypervisor does not answer, as a test asked for")
+            self._faults += [fault] * times
 
     def delay(self, seconds: float) -> None:
-        """Let each call take that long from now on; `close` ends the wait."""
+        """Make each call take that long from now on; `close` ends the wait."""
         self._delay_s = seconds
 
     def fire(self, why: str) -> None:
-        """Tell the watchers that something may have changed."""
+        """Call the watchers: something may have changed."""
         with self._lock:
             watchers = tuple(self._watchers)
         for changed in watchers:
             changed(why)
 
-    # The rest
+    # Internals
 
     def _answer(self) -> FakeHost:
-        """The host after what was scripted. Raises DriverUnavailable, DriverDataError."""
+        """The host, after the delay and the fault that a test set. Raises DriverError."""
         if self._closed.is_set():
             raise DriverUnavailable("the fake driver was closed")
         with self._lock:
@@ -184,7 +189,7 @@ class FakeDriver(Driver):
         return host
 
     def _reread(self) -> bool:
-        """Read the host file if it changed; True if it did. Raises DriverUnavailable, DriverDataError."""
+        """Read the host file if it changed; True if it did. Raises DriverUnavailable or DriverDataError."""
         if self._host_file is None:
             return False
         with self._lock:
@@ -206,7 +211,7 @@ class FakeDriver(Driver):
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _set(self, host: FakeHost) -> None:
-        """Keep what did not change as the very same object, by which the agent sees that nothing is new."""
+        """Keep the old object where the value is equal: the agent compares by identity."""
         guests = tuple(sorted(host.guests, key=lambda guest: guest.uuid))
         guests = self._host.guests if guests == self._host.guests else guests
         host = replace(host, guests=guests)
@@ -214,16 +219,16 @@ class FakeDriver(Driver):
             self._host = host
 
     def _poll(self, path: Path, last: _Stamp | None) -> None:
-        """Tell the watchers when the file's stamp moves, whatever the file then says."""
+        """Call the watchers when the file's stamp changes, even if its content is the same."""
         while not self._closed.wait(POLL_INTERVAL_S):
-            now = self._look(path)
+            now = self._current_stamp(path)
             if now != last:
                 last = now
                 self.fire(f"{path} changed")
 
     @classmethod
-    def _look(cls, path: Path) -> _Stamp | None:
+    def _current_stamp(cls, path: Path) -> _Stamp | None:
         try:
             return cls._file_stamp(path)
         except OSError:
-            return None  # a missing file is a state too: its coming and going are changes
+            return None  # so that creating and removing the file are changes

@@ -1,66 +1,76 @@
-"""A described host: what the fake driver pretends to run on. Frozen values; pure."""
+"""The host that the fake driver pretends to run on. Frozen values; pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from agent.driver import Cell, Guest, MoveInstruction
+from drivers.fake.devices import Device, Gpu, Nic
+from drivers.fake.schema import (
+    AMOUNT,
+    CELL,
+    FLAG,
+    GUEST,
+    MOVE,
+    SECONDS,
+    TEXT,
+    TRAITS,
+    dataclass_schema,
+    file_key,
+    list_of,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A graphics card at `address`, offering `total` of `resource_class` (VGPU, PGPU or a CUSTOM_ class).
-
-    `units` are its exact units where they exist (for VGPU the uuids of the mediated devices made so far).
-    `types` {class: how many} are ways to divide it, instead of all that: those of one number share the card,
-    others exclude each other.
-    """
-
-    address: str
-    resource_class: str = "VGPU"
-    total: int = 1
-    units: tuple[str, ...] = ()
-    traits: frozenset[str] = frozenset()
-    numa: int | None = None
-    types: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Nic:
-    """A network card's physical function; `vfs` are its virtual functions' addresses, bandwidth in kbit/s.
-
-    `whole` is its class where it may be given away whole as well.
-    """
-
-    ifname: str
-    address: str
-    vfs: tuple[str, ...] = ()
-    physical_network: str | None = None
-    egress_kbps: int = 0
-    ingress_kbps: int = 0
-    traits: frozenset[str] = frozenset()
-    numa: int | None = None
-    whole: str | None = None
+def _device_key(kind: type[Device], description: str) -> Mapping[str, Any]:
+    """The metadata of a field that lists the devices of a kind."""
+    return {**file_key(list_of(dataclass_schema(kind)), description), "kind": kind}
 
 
 @dataclass(frozen=True, slots=True)
 class FakeHost:
-    """A host. `report_numa` puts CPUs, memory and devices under one provider a cell.
+    """A host; each field is a key of the host file, and its description there says what it means."""
 
-    `flat_devices` counts the cards' inventory on the root, as hosts did before they were nested.
-    `unavailable` is what every call fails with while it is set, `delay_s` how long every call takes.
-    """
+    cells: tuple[Cell, ...] = field(
+        metadata=file_key({**list_of(CELL), "minItems": 1}, "the NUMA cells of the host")
+    )
+    disk_gb: int = field(default=0, metadata=file_key(AMOUNT, "the size of its disk in GiB"))
+    traits: frozenset[str] = field(
+        default=frozenset(), metadata=file_key(TRAITS, "the traits of the host, besides `COMPUTE_NODE`")
+    )
+    gpus: tuple[Gpu, ...] = field(default=(), metadata=_device_key(Gpu, "graphics cards"))
+    nics: tuple[Nic, ...] = field(default=(), metadata=_device_key(Nic, "network cards with SR-IOV"))
+    guests: tuple[Guest, ...] = field(
+        default=(), metadata=file_key(list_of(GUEST), "the guests, running or only defined")
+    )
+    moves: tuple[MoveInstruction, ...] = field(
+        default=(),
+        metadata=file_key(
+            list_of(MOVE), "move instructions; if there are none, the driver derives them from the host"
+        ),
+    )
+    report_numa: bool = field(
+        default=False,
+        metadata=file_key(FLAG, "`true`: report CPUs, memory and devices below a provider for each cell"),
+    )
+    flat_devices: bool = field(
+        default=False,
+        metadata=file_key(FLAG, "`true`: count the inventory of all devices on the host's own provider"),
+    )
+    unavailable: str | None = field(
+        default=None, metadata=file_key(TEXT, "a sentence; while it is set, every call fails with it")
+    )
+    delay_s: float = field(default=0.0, metadata=file_key(SECONDS, "how long every call takes, in seconds"))
 
-    cells: tuple[Cell, ...]
-    disk_gb: int = 0
-    traits: frozenset[str] = frozenset()
-    gpus: tuple[Gpu, ...] = ()
-    nics: tuple[Nic, ...] = ()
-    guests: tuple[Guest, ...] = ()
-    moves: tuple[MoveInstruction, ...] = ()
-    report_numa: bool = False
-    flat_devices: bool = False
-    unavailable: str | None = None
-    delay_s: float = 0.0
+    @property
+    def devices(self) -> Mapping[str, tuple[Device, ...]]:
+        """{key of the host file: devices of that kind}"""
+        return {key: getattr(self, key) for key in DEVICE_KINDS}
+
+
+DEVICE_KINDS: Mapping[str, type[Device]] = {
+    key.name: key.metadata["kind"] for key in fields(FakeHost) if "kind" in key.metadata
+}
+"""{key of the host file: kind of device}, in the order in which devices are described."""
 
 
 def cell(
@@ -70,10 +80,10 @@ def cell(
     threads: int = 1,
     pages: Mapping[int, int] | None = None,
 ) -> Cell:
-    """A cell whose cores have `threads` hardware threads each, numbered as Linux does on x86.
+    """A cell whose cores have `threads` hardware threads each, numbered as Linux numbers them on x86.
 
-    The ids in order are split into `threads` equal runs; the n-th of each run make a core. Raises ValueError
-    where they do not divide evenly.
+    The sorted ids are split into `threads` equal runs; the n-th ids of all runs are one core. Raises
+    ValueError where the ids do not divide evenly.
     """
     ids = sorted(cpus)
     cores, rest = divmod(len(ids), threads)

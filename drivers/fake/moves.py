@@ -1,6 +1,6 @@
-"""The fake host's move instructions: whence its inventory would have moved, had it been elsewhere. Pure.
+"""The move instructions of a fake host: from each provider that may have had an inventory before. Pure.
 
-They stand for ever: one whose source placement does not have, or not any more, is no work.
+The driver repeats them in every description. The agent ignores an instruction whose source has no inventory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,15 @@ def derived_moves(
     host: FakeHost,
     name: str,
     cpus: tuple[frozenset[int], frozenset[int]],
-    cards: Sequence[DescribedProvider],
+    devices: Sequence[DescribedProvider],
 ) -> Iterator[MoveInstruction]:
-    """`cpus` are the shared and the dedicated ones; `cards` the devices' providers, nested."""
-    for card in cards:
-        yield _card_move(host, name, card)
+    """The moves of a host called `name`.
+
+    `cpus` are the shared and the dedicated CPUs; `devices` are the providers of the devices, also where the
+    host counts them on its root.
+    """
+    for device in devices:
+        yield _device_move(host, name, device)
     for cell in host.cells:
         yield from _cell_moves(host, name, cpus, cell)
     if host.report_numa:
@@ -34,26 +38,29 @@ def derived_moves(
         yield from _cpu_moves(sources, name, cpus, host.guests)
 
 
-def _card_move(host: FakeHost, name: str, card: DescribedProvider) -> MoveInstruction:
-    amounts = {resource_class: each.total for resource_class, each in card.inventories.items()}
+def _device_move(host: FakeHost, name: str, device: DescribedProvider) -> MoveInstruction:
+    totals = {resource_class: inventory.total for resource_class, inventory in device.inventories.items()}
     if host.flat_devices:
-        return MoveInstruction(card.name, amounts, name)
-    owners = {guest.uuid: share for guest in host.guests if (share := _on_card(guest, card))}
-    return MoveInstruction(name, amounts, card.name, owners)
+        return MoveInstruction(device.name, totals, name)
+    consumers = {guest.uuid: usage for guest in host.guests if (usage := _usage(guest, device))}
+    return MoveInstruction(name, totals, device.name, consumers)
 
 
-def _on_card(guest: Guest, card: DescribedProvider) -> dict[str, int]:
-    """What the guest uses of the card; of amounts without exact units all, if it has units of no other."""
-    mine: dict[str, int] = {}
-    for used in guest.units:
-        if used.device == card.device and used.resource_class in card.inventories:
-            mine[used.resource_class] = mine.get(used.resource_class, 0) + 1
-    if mine and all(guest.resources.get(resource_class) == amount for resource_class, amount in mine.items()):
-        exact = {used.resource_class for used in guest.units}
-        for resource_class in card.inventories.keys() - exact:
+def _usage(guest: Guest, device: DescribedProvider) -> dict[str, int]:
+    """{resource class: amount} that the guest uses of the device.
+
+    If all exact units of the guest are on this device, so are its amounts of classes without exact units.
+    """
+    usage: dict[str, int] = {}
+    for unit in guest.units:
+        if unit.device == device.device and unit.resource_class in device.inventories:
+            usage[unit.resource_class] = usage.get(unit.resource_class, 0) + 1
+    if usage and all(guest.resources.get(name) == amount for name, amount in usage.items()):
+        with_units = {unit.resource_class for unit in guest.units}
+        for resource_class in device.inventories.keys() - with_units:
             if resource_class in guest.resources:
-                mine[resource_class] = guest.resources[resource_class]
-    return mine
+                usage[resource_class] = guest.resources[resource_class]
+    return usage
 
 
 def _cell_moves(
@@ -69,8 +76,12 @@ def _cell_moves(
     if not host.report_numa:
         yield MoveInstruction(cell_provider_name(name, cell.id), amounts, name)
         return
-    owners = {
-        guest.uuid: {c: guest.resources[c] for c in CPU_AND_MEMORY if guest.resources.get(c) and c in amounts}
+    consumers = {
+        guest.uuid: {
+            resource_class: guest.resources[resource_class]
+            for resource_class in CPU_AND_MEMORY
+            if guest.resources.get(resource_class) and resource_class in amounts
+        }
         for guest in host.guests
         if _cells_of(host, guest) == {cell.id}
     }
@@ -78,20 +89,20 @@ def _cell_moves(
         name,
         amounts,
         cell_provider_name(name, cell.id),
-        {who: share for who, share in owners.items() if share},
+        {uuid: usage for uuid, usage in consumers.items() if usage},
     )
 
 
 def _cells_of(host: FakeHost, guest: Guest) -> set[int]:
-    """The cells that the guest's CPUs are pinned to."""
-    found = set()
-    for used in guest.units:
+    """The ids of the cells to which the guest's CPUs are pinned."""
+    cells = set()
+    for unit in guest.units:
         for cell in host.cells:
-            if used.device == f"numa:{cell.id}" or (
-                used.resource_class == "PCPU" and used.unit.isdecimal() and int(used.unit) in cell.cpus
+            if unit.device == f"numa:{cell.id}" or (
+                unit.resource_class == "PCPU" and unit.unit.isdecimal() and int(unit.unit) in cell.cpus
             ):
-                found.add(cell.id)
-    return found
+                cells.add(cell.id)
+    return cells
 
 
 def _cpu_moves(
@@ -100,7 +111,10 @@ def _cpu_moves(
     cpus: tuple[frozenset[int], frozenset[int]],
     guests: Sequence[Guest],
 ) -> Iterator[MoveInstruction]:
-    """Pinned guests held VCPU before CPUs were dedicated, and will again if none are."""
+    """VCPU becomes PCPU where CPUs are dedicated now, and PCPU becomes VCPU where none is.
+
+    Guests whose CPUs are pinned had VCPU before.
+    """
     shared, dedicated = cpus
     pinned = {
         guest.uuid: {"VCPU": guest.resources["PCPU"]} for guest in guests if guest.resources.get("PCPU")

@@ -26,7 +26,7 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
 from agent.status.condition import HostState
 from agent.tracker import late_answers
-from drivers.fake.host import Gpu
+from drivers.fake.devices import Gpu
 
 REQUESTS_MAX = 40
 ASKED = request(VCPU=2, MEMORY_MB=64, PGPU=1)

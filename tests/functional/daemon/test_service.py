@@ -28,7 +28,7 @@ from agent.state.journal import Written
 from agent.status.condition import HostState
 from agent.tracker.late_answers import LATE_S
 from drivers.fake import FakeDriver
-from drivers.fake.host import Gpu
+from drivers.fake.devices import Gpu
 
 
 @pytest.fixture

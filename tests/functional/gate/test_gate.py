@@ -28,7 +28,8 @@ from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply
 from agent.status.condition import HostState
-from drivers.fake.host import FakeHost, Gpu, Nic, cell
+from drivers.fake.devices import Gpu, Nic
+from drivers.fake.host import FakeHost, cell
 
 VGPU = "11111111-1111-4111-8111-111111111111"
 FAR, NEAR = "0000:41:00.0", "0000:81:00.0"

@@ -10,6 +10,7 @@ from kits.paths import CHECKOUT
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
 from drivers.fake import FakeHost, Gpu, default_host, load_host, parse_host
+from drivers.fake.host_file import key_table
 
 CELL = "cells: [{id: 0, cpus: 0-3, memory_mb: 4096}]\n"
 
@@ -79,9 +80,10 @@ guests:
         ),
         (CELL + "guests: [{uuid: one, name: x}]", r"guests\[0\].uuid: "),
         ("cells: [{id: 0, cpus: 0, memory_mb: 1}, {id: 1, cpus: 0, memory_mb: 1}]", "CPU 0 is there twice"),
-        ("cells: [", "this is no YAML"),
-        ("? [1]\n: 2", "this is no YAML"),
-        ("!!python/object/apply:os.getcwd []", "this is no YAML"),
+        (CELL + "gpus: []\ngpus: []", "this is not YAML: the key 'gpus' is there twice"),
+        ("cells: [", "this is not YAML"),
+        ("? [1]\n: 2", "this is not YAML"),
+        ("!!python/object/apply:os.getcwd []", "this is not YAML"),
     ],
 )
 def test_bad_input_names_file_and_key(text: str, message: str, tmp_path: Path) -> None:
@@ -121,3 +123,8 @@ def test_the_example_in_the_documentation_is_a_host() -> None:
     host = parse_host(text.split("```yaml")[1].split("```")[0])
     assert host.report_numa
     assert host.guests[0].resources == {"SRIOV_NET_VF": 1, "VCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 20}
+
+
+def test_the_table_in_the_documentation_has_each_key_with_its_description() -> None:
+    text = (CHECKOUT / "docs" / "drivers.md").read_text()
+    assert key_table() in text, "replace the table in docs/drivers.md by what `python -m drivers.fake` prints"
