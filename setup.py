@@ -43,7 +43,6 @@ setup(
         "PyYAML>=6.0",
         "requests>=2.28",
         "rich>=13.3",
-        "tenacity>=8.2",
         "werkzeug>=2.2",
     ],
     extras_require={"libvirt": LIBVIRT, "test": TEST, "docs": DOCS, "dev": TEST + DOCS + DEV},
