@@ -1,8 +1,8 @@
-"""When to try again: full jitter under a bound that doubles with each failure, and a cap.
+"""Delays between attempts: full jitter under a bound that doubles with each failure, up to a cap.
 
-All hosts lose placement at the same moment; without jitter they would all come back at the same moment, too.
-And a service that is there but cannot keep up must see fewer requests with each one that it leaves
-unanswered: there the cap is higher, or thousands of hosts would keep it down (benchmarks/comeback.py).
+All hosts lose Placement at the same moment; without jitter they would also return at the same moment. The cap
+is higher for a service that runs but cannot keep up: it must get fewer requests with each one that it does
+not answer, or thousands of hosts keep it down (benchmarks/comeback.py).
 Source: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
 """
 
@@ -13,8 +13,8 @@ from random import SystemRandom
 BASE_S = 1.0
 MAX_S = 60.0
 BUSY_MAX_S = 600.0
-LEAST_S = 0.25
-TOLD_MAX_S = 600.0
+DELAY_MIN_S = 0.25
+RETRY_AFTER_MAX_S = 600.0
 DOUBLINGS_MAX = 10
 PAUSE_BASE_S = 0.02
 PAUSE_MAX_S = 0.5
@@ -23,13 +23,19 @@ _JITTER = SystemRandom()
 
 
 def pause(attempt: int, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Let whoever overtook a write go ahead: no time after the first try (0), longer after each later one."""
+    """Wait after a write conflict, so that the other writer can finish.
+
+    There is no wait after the first attempt (0), and a longer one after each later attempt.
+    """
     if attempt > 0:
         sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, PAUSE_BASE_S * 2 ** min(attempt, DOUBLINGS_MAX))))
 
 
 class Backoff:
-    """Counts failures in a row. `clock` is in seconds, `uniform(low, high)` draws a number."""
+    """The delay until the next attempt, which grows with each failure in a row.
+
+    `clock` gives seconds of a steady clock, `uniform(low, high)` a random number.
+    """
 
     def __init__(
         self,
@@ -42,32 +48,35 @@ class Backoff:
         self._failures = 0
         self._due = 0.0
 
-    def failed(self, told_s: float = 0.0, *, busy: bool = False) -> float:
-        """Seconds until the next try. `busy`: somebody is there, and did not get round to an answer.
+    def failed(self, retry_after_s: float = 0.0, *, busy: bool = False) -> float:
+        """Count a failure; returns the seconds until the next attempt.
 
-        `told_s`: the other side asked not to be asked sooner (Retry-After). That is kept to up to TOLD_MAX_S,
-        with the jitter on top: everybody was told the same.
+        `busy`: the service runs, but did not answer in time. `retry_after_s` is the service's Retry-After,
+        which is honoured up to RETRY_AFTER_MAX_S; the jitter comes on top, because all clients get the same.
         """
         self._failures += 1
-        delay = self._delay(told_s, BUSY_MAX_S if busy else MAX_S)
-        self._due = self._clock() + delay
-        return delay
+        delay_s = self._delay_s(retry_after_s, BUSY_MAX_S if busy else MAX_S)
+        self._due = self._clock() + delay_s
+        return delay_s
 
-    def failed_too(self, told_s: float = 0.0) -> float:
-        """Seconds until the next try, after one more request of a failure that was counted: one that was in
-        flight with it. Only what the other side asks for puts the next try off."""
-        if told_s > self.left_s():
-            self._due = self._clock() + self._delay(told_s, MAX_S)
+    def failed_in_flight(self, retry_after_s: float = 0.0) -> float:
+        """As `failed`, for a request that was under way when the failure was counted, and failed as well.
+
+        Only a longer Retry-After postpones the next attempt.
+        """
+        if retry_after_s > self.left_s():
+            self._due = self._clock() + self._delay_s(retry_after_s, MAX_S)
         return self.left_s()
 
-    def _delay(self, told_s: float, max_s: float) -> float:
+    def _delay_s(self, retry_after_s: float, max_s: float) -> float:
         bound = min(max_s, BASE_S * 2 ** min(self._failures, DOUBLINGS_MAX))
-        return min(max(told_s, 0.0), TOLD_MAX_S) + max(LEAST_S, self._uniform(0, bound))
+        return min(max(retry_after_s, 0.0), RETRY_AFTER_MAX_S) + max(DELAY_MIN_S, self._uniform(0, bound))
 
     def succeeded(self) -> None:
+        """Forget the failures; the next attempt is due now."""
         self._failures = 0
         self._due = 0.0
 
     def left_s(self) -> float:
-        """Seconds until the next try is due, 0 if it is."""
+        """Seconds until the next attempt is due, 0 if it is due now."""
         return max(0.0, self._due - self._clock())

@@ -1,6 +1,6 @@
-"""For whom a thread works just now: a caller of the local API, or nobody but the agent itself.
+"""The caller of the local API for which the current thread works, if any.
 
-The history tells it with each step, without every call in between handing it on.
+The journal's history records it with each event, so that the calls in between need not pass it on.
 """
 
 from collections.abc import Iterator
@@ -11,23 +11,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """As the kernel knows it."""
+    """The caller's user id and process id, as the kernel gives them."""
 
     uid: int
     pid: int
 
 
-_ASKER: ContextVar[Caller | None] = ContextVar("asker", default=None)
+_CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
-def asker() -> Caller | None:
-    return _ASKER.get()
+def current_caller() -> Caller | None:
+    """The caller, or None where the agent acts on its own."""
+    return _CALLER.get()
 
 
 @contextmanager
-def asked_by(uid: int, pid: int) -> Iterator[None]:
-    token = _ASKER.set(Caller(uid, pid))
+def acting_for(uid: int, pid: int) -> Iterator[None]:
+    """Work for this caller within the context."""
+    token = _CALLER.set(Caller(uid, pid))
     try:
         yield
     finally:
-        _ASKER.reset(token)
+        _CALLER.reset(token)

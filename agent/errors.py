@@ -1,31 +1,31 @@
-"""Every error the agent can answer with, as a tree.
+"""The errors of the agent, as a tree.
 
     PlimsollError
-    ├── UsageError               the caller asked for something malformed
+    ├── UsageError               a request is malformed
     ├── SettingsError            the configuration cannot be used; the running one stays in force
-    ├── IdentityError            this host's uuid is missing, doubled or somebody else's
+    ├── IdentityError            the host's uuid is missing, ambiguous or another host's
     ├── StateError               the agent's own database cannot be used
     ├── ApplyError               a plan stopped at one operation
-    ├── TreeError                providers that cannot stand together in one tree (a ValueError too)
+    ├── TreeError                the providers do not form a tree (a ValueError too)
     ├── DriverError
-    │   ├── DriverUnavailable    the hypervisor did not answer; nothing is changed because of that
-    │   └── DriverDataError      it answered with something that makes no sense
-    ├── PlacementError           placement said no, and retrying will not help
-    │   ├── PlacementUnavailable placement did not answer: a state, not the end
-    │   ├── PlacementConflict    somebody wrote in between (placement.concurrent_update)
-    │   └── PlacementFull        the resources are not there
+    │   ├── DriverUnavailable    the hypervisor did not answer; that alone changes nothing
+    │   └── DriverDataError      the hypervisor's answer makes no sense
+    ├── PlacementError           Placement refused the request, and a retry does not help
+    │   ├── PlacementUnavailable Placement did not answer; a retry may help
+    │   ├── PlacementConflict    another client wrote in between (placement.concurrent_update)
+    │   └── PlacementFull        the providers do not have the resources
     ├── Refused                  a claim was not granted
-    │   ├── DoesNotFit           asked, free and provider stand in `shortfalls`
-    │   ├── ClaimsClosed         the agent cannot vouch for its inventory just now
-    │   └── ClaimConflict        the consumer already holds, or is getting, something else
-    ├── ReshapeRefused           moved inventory cannot take its allocations along; `reasons`
-    ├── ImportRefused            a placement does not take an export as it stands; `conflicts`
-    ├── UnknownConsumer          nothing is known of that consumer
-    ├── Forbidden                the caller's role does not allow it
-    └── DaemonUnreachable        the command line found no agent at the socket
+    │   ├── DoesNotFit           `shortfalls` names what was requested, what is free, and where
+    │   ├── ClaimsClosed         the agent's inventory may be wrong at the moment
+    │   └── ClaimConflict        the consumer already has, or is getting, another claim
+    ├── ReshapeRefused           inventory cannot move together with its allocations; `reasons`
+    ├── ImportRefused            the target Placement contradicts the export; `conflicts`
+    ├── UnknownConsumer          the host knows no such consumer
+    ├── Forbidden                the caller's role does not allow the request
+    └── DaemonUnreachable        no agent answers at the socket
 
-Each class carries a stable `code` (what a program matches), the `http_status` of the local API and the
-`exit_code` of the command line; each message is a sentence an operator can act on.
+Each class has a stable `code` for programs, the `http_status` of the local API and the `exit_code` of the
+command line. Each message is a sentence that an operator can act on.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 
 
 class ExitCode(IntEnum):
-    """The one table of exit codes, for every command."""
+    """The exit codes of every command."""
 
     DONE = 0
     FAILED = 1
@@ -46,7 +46,7 @@ class ExitCode(IntEnum):
 
 
 class PlimsollError(Exception):
-    """Base of all errors; `details` is JSON-ready and goes into the API's answer."""
+    """Base of all errors; `details` is JSON-ready and part of the API's response."""
 
     code: ClassVar[str] = "plimsoll.failed"
     http_status: ClassVar[int] = 500
@@ -59,50 +59,68 @@ class PlimsollError(Exception):
 
 
 class UsageError(PlimsollError):
+    """A request is malformed."""
+
     code = "plimsoll.usage"
     http_status = 400
     exit_code = ExitCode.USAGE
 
 
 class SettingsError(PlimsollError):
+    """The configuration cannot be used."""
+
     code = "plimsoll.settings"
     http_status = 400
     exit_code = ExitCode.USAGE
 
 
 class IdentityError(PlimsollError):
+    """The host's uuid is missing, ambiguous or another host's."""
+
     code = "plimsoll.identity"
 
 
 class StateError(PlimsollError):
+    """The agent's own database or files cannot be used."""
+
     code = "plimsoll.state"
 
 
 class ApplyError(PlimsollError):
+    """A plan stopped at one operation; the next pass continues."""
+
     code = "plimsoll.apply"
     http_status = 502
 
 
 class TreeError(PlimsollError, ValueError):
+    """The providers do not form a tree."""
+
     code = "plimsoll.tree"
 
 
 class DriverError(PlimsollError):
+    """The driver failed."""
+
     code = "plimsoll.driver"
     http_status = 502
 
 
 class DriverUnavailable(DriverError):
+    """The hypervisor did not answer."""
+
     code = "plimsoll.driver.unavailable"
     http_status = 503
 
 
 class DriverDataError(DriverError):
+    """The hypervisor's answer makes no sense."""
+
     code = "plimsoll.driver.data"
 
 
 class PlacementError(PlimsollError):
-    """`status` and `placement_code` are placement's own (`placement.undefined_code`, ...)."""
+    """Placement refused a request; `status` and `placement_code` (`placement.undefined_code`) are its own."""
 
     code = "plimsoll.placement"
     http_status = 502
@@ -114,64 +132,87 @@ class PlacementError(PlimsollError):
 
 
 class PlacementUnavailable(PlacementError):
+    """Placement did not answer, so the outcome of a write is unknown."""
+
     code = "plimsoll.placement.unavailable"
     http_status = 503
 
 
 class PlacementConflict(PlacementError):
+    """Another client wrote in between."""
+
     code = "plimsoll.placement.conflict"
     http_status = 409
 
 
 class PlacementFull(PlacementError):
+    """The providers do not have the resources."""
+
     code = "plimsoll.placement.full"
     http_status = 409
 
 
 class Refused(PlimsollError):
+    """A claim was not granted."""
+
     code = "plimsoll.claim.refused"
     http_status = 409
     exit_code = ExitCode.REFUSED
 
 
 class DoesNotFit(Refused):
-    """`shortfalls`: [{resource_class, asked, free, provider, provider_uuid, reason}, ...]."""
+    """The resources are not free. `shortfalls` is [{resource_class, asked, free, provider, provider_uuid,
+    reason}, ...]."""
 
     code = "plimsoll.claim.does_not_fit"
 
 
 class ClaimsClosed(Refused):
+    """The agent takes no claims at the moment."""
+
     code = "plimsoll.claim.closed"
     http_status = 503
 
 
 class ClaimConflict(Refused):
+    """The consumer already has, or is getting, another claim."""
+
     code = "plimsoll.claim.conflict"
 
 
 class ReshapeRefused(PlimsollError):
+    """Inventory cannot move together with its allocations; `reasons` has sentences."""
+
     code = "plimsoll.reshape.refused"
     http_status = 409
     exit_code = ExitCode.REFUSED
 
 
 class ImportRefused(PlimsollError):
+    """The target Placement contradicts the export; `conflicts` has sentences."""
+
     code = "plimsoll.import.refused"
     http_status = 409
     exit_code = ExitCode.REFUSED
 
 
 class UnknownConsumer(PlimsollError):
+    """The host knows no such consumer, provider, migration or unit."""
+
     code = "plimsoll.consumer.unknown"
     http_status = 404
 
 
 class Forbidden(PlimsollError):
+    """The caller's role does not allow the request."""
+
     code = "plimsoll.forbidden"
     http_status = 403
 
 
 class DaemonUnreachable(PlimsollError):
+    """No agent answers at the socket."""
+
     code = "plimsoll.daemon.unreachable"
     http_status = 503
     exit_code = ExitCode.UNREACHABLE

@@ -1,7 +1,7 @@
-"""Strict reading of parsed JSON: each function returns what it was promised or says where it is not. Pure.
+"""Strict checks of parsed JSON: each function returns a value of its type, or raises UsageError. Pure.
 
-`path` is where the value stands, such as `groups[0].resources.VCPU`. Every error is a UsageError whose
-sentence begins with the path and says what is allowed there; its details carry the path.
+`path` is the value's position, such as `groups[0].resources.VCPU`. The error's sentence begins with the path
+and says what is allowed there; its details contain the path.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,7 +15,7 @@ _SHOWN_MAX = 60
 
 
 def fault(path: str, wanted: str, value: object) -> UsageError:
-    """The error for a value that is not what was wanted."""
+    """The error for a value that is not what `wanted` describes."""
     shown = repr(value)
     if len(shown) > _SHOWN_MAX:
         shown = f"{shown[:_SHOWN_MAX]}…"
@@ -23,7 +23,7 @@ def fault(path: str, wanted: str, value: object) -> UsageError:
 
 
 def read_object(value: object, path: str, allowed: Collection[str] | None = None) -> Mapping[str, Any]:
-    """An object, whose keys are all among `allowed` (None: any)."""
+    """An object whose keys are all in `allowed` (None: any keys)."""
     if not isinstance(value, dict):
         raise fault(path, "an object", value)
     if allowed is not None:
@@ -37,6 +37,7 @@ def read_object(value: object, path: str, allowed: Collection[str] | None = None
 
 
 def read_list(value: object, path: str) -> list[Any]:
+    """A list, whose items are not checked."""
     if not isinstance(value, list):
         raise fault(path, "a list", value)
     return value
@@ -45,27 +46,28 @@ def read_list(value: object, path: str) -> list[Any]:
 def read_text(
     value: object, path: str, pattern: Pattern[str] | None = None, wanted: str = "a text", longest: int = 255
 ) -> str:
-    """A text of at most `longest` characters that matches the pattern as a whole; `wanted` is for people."""
+    """A text of at most `longest` characters that matches the whole pattern; `wanted` describes it."""
     if not isinstance(value, str) or len(value) > longest or (pattern and not pattern.fullmatch(value)):
         raise fault(path, wanted, value)
     return value
 
 
 def read_choice(value: object, path: str, choices: Collection[str]) -> str:
+    """One of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise fault(path, f"one of {', '.join(choices)}", value)
     return value
 
 
 def read_whole(value: object, path: str, least: int, most: int) -> int:
-    """A whole number between both, inclusive."""
+    """A whole number from `least` to `most`, both included."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise fault(path, f"a whole number between {least} and {most}", value)
     return value
 
 
 def read_uuid(value: object, path: str) -> str:
-    """A uuid in its dashed lower-case form, however it was written."""
+    """A uuid, in its dashed lower-case form."""
     if isinstance(value, str):
         try:
             return str(UUID(value))
@@ -75,4 +77,5 @@ def read_uuid(value: object, path: str) -> str:
 
 
 def below(path: str, key: str) -> str:
+    """The path of an object's key."""
     return f"{path}.{key}" if path else key

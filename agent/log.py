@@ -1,4 +1,4 @@
-"""Logging: the standard library's, one record a line, a sentence with fields beside it.
+"""Logging by the standard library: each record is one line, a sentence and its fields.
 
 LOG = log.get(__name__)
 LOG.info("The pass changed 3 providers.", fields={"operations": 7, "duration_ms": 41.2})
@@ -13,25 +13,27 @@ from typing import Any
 
 MASK = "***"
 PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
-"""{level: syslog priority}, with which a line for the journal may begin as <N> (sd-daemon(3))."""
+"""{level: syslog priority}; a line for the journal begins with it as <N> (sd-daemon(3))."""
 _BARE = re.compile(r'[^\s"=\x00-\x1f\x7f]+')
 
 
 class Logger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose calls take `fields`, and that carries fields of its own."""
+    """A logger whose calls accept `fields`, and which adds its own to each record."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Put the fields into the record (logging.LoggerAdapter)."""
         fields = {**(self.extra or {}), **kwargs.pop("fields", {})}
         kwargs["extra"] = {**kwargs.get("extra", {}), "fields": fields}
         return msg, kwargs
 
 
 def get(name: str, **fields: Any) -> Logger:
+    """The logger of this name, with these fields in each record."""
     return Logger(logging.getLogger(name), fields)
 
 
 class Formatter(logging.Formatter):
-    """`style` is journal, logfmt or json; what is in `secrets` never gets through."""
+    """Renders records as `style`: journal, logfmt or json. Each of `secrets` is masked."""
 
     def __init__(self, style: str, secrets: Iterable[str] = ()) -> None:
         super().__init__()
@@ -39,14 +41,15 @@ class Formatter(logging.Formatter):
         self._secrets = sorted((secret for secret in secrets if secret), key=len, reverse=True)
 
     def format(self, record: logging.LogRecord) -> str:
+        """The record as one line."""
         return self._render(record, *self.masked(record))
 
     def masked(self, record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-        """The record's message and fields."""
+        """The record's message and fields, without secrets."""
         fields: dict[str, Any] = dict(getattr(record, "fields", {}))
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return self._mask(record.getMessage()), {name: self._mask(each) for name, each in fields.items()}
+        return self._mask(record.getMessage()), {name: self._mask(value) for name, value in fields.items()}
 
     def _mask(self, value: Any) -> Any:
         if isinstance(value, bool | int | float) or value is None:

@@ -13,7 +13,7 @@ from agent import log
 from agent.api.handlers import ApiResponse, Call
 from agent.api.operations import Operations
 from agent.api.routes import ROUTES, ApiRoute
-from agent.caller import asked_by
+from agent.caller import acting_for
 from agent.config.access import Access, ApiRole
 from agent.errors import Forbidden, PlimsollError, UsageError
 from agent.http.errors import BodyTooLarge, LengthRequired, TooSlow, error_body
@@ -100,7 +100,7 @@ class Api:
         if not route.has_body:
             _refuse_body(request)
         body = _json(request) if route.has_body else None
-        with asked_by(caller.uid, caller.pid):
+        with acting_for(caller.uid, caller.pid):
             return _handled(route, Call(self._operations, caller, path, query, body), request)
 
     def _route(self, request: Request) -> tuple[ApiRoute, Mapping[str, str]]:

@@ -205,7 +205,7 @@ class HostAgent:
         retry_after_s, busy = error.details.get("retry_after", 0.0), bool(error.details.get("busy"))
         with self._fault_lock:
             if fault.concern == PLACEMENT and self.is_placement_paused():  # the request was already under way
-                delay_s = self._backoff.failed_too(retry_after_s)
+                delay_s = self._backoff.failed_in_flight(retry_after_s)
             else:
                 delay_s = self._backoff.failed(retry_after_s, busy=busy)
             self.condition.degraded(fault)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.caller import asker
+from agent.caller import current_caller
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.claim_json import cells_to_json, read_allocations, read_cells, read_makings, read_units
 from agent.claims.parse_request import parse_claim, request_to_json
@@ -294,7 +294,7 @@ class Journal:
         *,
         releases: bool = False,
     ) -> Written:
-        now, who = self._clock(), asker()
+        now, who = self._clock(), current_caller()
         by = (who.uid, who.pid) if who else (None, None)
 
         def job(transaction: Transaction) -> None:

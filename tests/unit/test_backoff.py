@@ -2,7 +2,16 @@
 
 import random
 
-from agent.backoff import BASE_S, BUSY_MAX_S, LEAST_S, MAX_S, PAUSE_MAX_S, TOLD_MAX_S, Backoff, pause
+from agent.backoff import (
+    BASE_S,
+    BUSY_MAX_S,
+    DELAY_MIN_S,
+    MAX_S,
+    PAUSE_MAX_S,
+    RETRY_AFTER_MAX_S,
+    Backoff,
+    pause,
+)
 
 
 def test_the_bound_doubles_up_to_a_cap_and_starts_over_after_a_success() -> None:
@@ -24,26 +33,26 @@ def test_the_jitter_is_full_but_never_nothing() -> None:
     dice = random.Random(7)
     backoff = Backoff(clock=lambda: 0.0, uniform=dice.uniform)
     delays = [backoff.failed() for _ in range(500)][20:]
-    assert min(delays) >= LEAST_S and max(delays) <= MAX_S
+    assert min(delays) >= DELAY_MIN_S and max(delays) <= MAX_S
     thirds = [sum(low <= each < low + MAX_S / 3 for each in delays) for low in (0, MAX_S / 3, 2 * MAX_S / 3)]
     assert min(thirds) > len(delays) / 4
 
 
 def test_what_the_other_side_asks_for_is_kept_within_reason() -> None:
     backoff = Backoff(clock=lambda: 0.0, uniform=lambda low, _: low)
-    assert backoff.failed(30.0) == 30.0 + LEAST_S
-    assert backoff.failed(1e9) == TOLD_MAX_S + LEAST_S
-    assert backoff.failed(-5.0) == LEAST_S
+    assert backoff.failed(30.0) == 30.0 + DELAY_MIN_S
+    assert backoff.failed(1e9) == RETRY_AFTER_MAX_S + DELAY_MIN_S
+    assert backoff.failed(-5.0) == DELAY_MIN_S
 
 
 def test_more_requests_of_one_failure_do_not_count_and_what_they_are_told_is_kept() -> None:
     now = [100.0]
     backoff = Backoff(clock=lambda: now[0], uniform=lambda _, high: high)
     delay = backoff.failed()
-    assert [backoff.failed_too() for _ in range(10)] == [delay] * 10
+    assert [backoff.failed_in_flight() for _ in range(10)] == [delay] * 10
     now[0] += 1
-    assert backoff.failed_too() == delay - 1
-    assert backoff.failed_too(30.0) == backoff.failed_too(29.0) == 30.0 + 2 * BASE_S
+    assert backoff.failed_in_flight() == delay - 1
+    assert backoff.failed_in_flight(30.0) == backoff.failed_in_flight(29.0) == 30.0 + 2 * BASE_S
     now[0] += delay + 30.0
     assert backoff.failed() == 4 * BASE_S
 

@@ -14,7 +14,7 @@ import pytest
 from kits.paths import TESTS
 from kits.tracker import uuid_of
 
-from agent.caller import asked_by
+from agent.caller import acting_for
 from agent.claims.claim import ClaimState
 from agent.errors import StateError
 from agent.moves.states import MoveRole, MoveState
@@ -90,7 +90,7 @@ def test_the_earlier_code_refuses_the_present_file_and_takes_the_backup(
 
 def test_who_asked_is_kept(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path)
-    with asked_by(1000, 4242):
+    with acting_for(1000, 4242):
         journal.note("", "asked for").wait()
     journal.note("", "by itself").wait()
     told = [(event.event, event.uid, event.pid) for event in journal.history()]
