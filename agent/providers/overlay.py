@@ -1,8 +1,8 @@
-"""Laying what an operator configured over what the driver describes. Pure.
+"""Add what an operator configured in provider config files to what the driver describes. Pure.
 
-An entry of a provider's own, by name or uuid, beats the one for the host in general ($COMPUTE_NODE), all of
-it. What the driver reports itself stays the driver's: such a class is left out of the entry, and named.
-Providers of others under our root are theirs, whatever an entry says.
+An entry for one provider, by name or uuid, replaces the general entry ($COMPUTE_NODE) for that provider
+entirely. The driver has precedence: a class that it reports itself is left out of the entry, and a sentence
+says so. An entry for a provider that the driver does not describe has no effect.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,11 @@ from agent.providers.provider_config import COMPUTE_NODE, ProviderConfig, Provid
 
 @dataclass(frozen=True, slots=True)
 class OverlayResult:
-    """`conflicts` are sentences on what was left out; `unmatched` the entries of providers not described."""
+    """The description with the configured inventories and traits.
+
+    `conflicts` are sentences on what was left out; `unmatched` are the entries whose provider is not
+    described.
+    """
 
     description: Description
     conflicts: tuple[str, ...] = ()
@@ -22,7 +26,10 @@ class OverlayResult:
 
 
 def overlay(config: ProviderConfig, description: Description, uuids: Mapping[str, str]) -> OverlayResult:
-    """The description with what is configured added; `uuids` {provider name: uuid} of all described."""
+    """Add the configured entries to the description.
+
+    `uuids` is {provider name: uuid} of all described providers.
+    """
     if not config.entries:
         return OverlayResult(description)
     names = {uuid: name for name, uuid in uuids.items()}
@@ -38,22 +45,22 @@ def overlay(config: ProviderConfig, description: Description, uuids: Mapping[str
             unmatched.append(entry)
         elif name in chosen:
             conflicts.append(
-                f"{entry.where}.identification: {entry.provider} is {name}, which is configured in "
-                f"{chosen[name].where} already; this entry is left out. Put both into one."
+                f"{entry.where}.identification: {entry.provider} is {name}, which "
+                f"{chosen[name].where} already configures; this entry is ignored. Merge the two entries."
             )
         else:
             chosen[name] = entry
     providers = tuple(
-        _laid(each, chosen[each.name], _moved_from(each.name, description), conflicts)
-        if each.name in chosen
-        else each
-        for each in description.providers
+        _with_entry(provider, chosen[provider.name], _moved_from(provider.name, description), conflicts)
+        if provider.name in chosen
+        else provider
+        for provider in description.providers
     )
     return OverlayResult(replace(description, providers=providers), tuple(conflicts), tuple(unmatched))
 
 
 def _moved_from(name: str, description: Description) -> frozenset[str]:
-    """The classes that by the driver's word went away from the provider: they are the driver's there, too."""
+    """The classes that the driver moves away from the provider: it reports them there, too."""
     return frozenset(
         moved
         for move in description.moves
@@ -62,16 +69,16 @@ def _moved_from(name: str, description: Description) -> frozenset[str]:
     )
 
 
-def _laid(
+def _with_entry(
     described: DescribedProvider, entry: ProviderEntry, moved: Iterable[str], conflicts: list[str]
 ) -> DescribedProvider:
     reported = {*described.inventories, *moved}
     for name in sorted(reported & entry.inventories.keys()):
         conflicts.append(
             f"{entry.where}.inventories.additional: the driver itself reports {name} on {described.name}; "
-            "what the file says of it is left out. Take it out of the file, or choose another class."
+            "this inventory is ignored. Remove it from the file, or choose another class."
         )
-    added = {name: each for name, each in entry.inventories.items() if name not in reported}
+    added = {name: inventory for name, inventory in entry.inventories.items() if name not in reported}
     return replace(
         described,
         inventories={**described.inventories, **added},

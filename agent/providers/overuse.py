@@ -1,7 +1,8 @@
-"""Providers of which more is in use than there is. Pure.
+"""Find providers whose usage exceeds their capacity. Pure.
 
-OpenStack Placement grants claims that race with each other beyond what there is, and both placements let an
-inventory shrink below its use. Neither is this agent's to mend, but both must be seen.
+Usage can exceed capacity in two ways: OpenStack Placement may grant concurrent requests that together exceed
+the capacity, and both OpenStack Placement and the embedded one accept an inventory that is smaller than its
+usage. The agent cannot correct either, but it reports both.
 """
 
 from collections.abc import Iterator
@@ -13,13 +14,17 @@ NAMED_MAX = 5
 
 
 def find_overuse(tree: ProviderTree, held: Held) -> dict[str, tuple[str, ...]]:
-    """{provider uuid: (sentence, ...)}, one sentence for each class of which too much is in use."""
-    found = {provider.uuid: tuple(_sentences(provider, held.get(provider.uuid, {}))) for provider in tree}
-    return {uuid: sentences for uuid, sentences in found.items() if sentences}
+    """{provider uuid: (sentence, ...)}, one sentence for each class whose usage exceeds its capacity."""
+    overuse = {provider.uuid: tuple(_sentences(provider, held.get(provider.uuid, {}))) for provider in tree}
+    return {uuid: sentences for uuid, sentences in overuse.items() if sentences}
 
 
 def _limit(inventory: Inventory) -> int:
-    """What is reserved whole is kept from newcomers, as before a reshape: it says nothing of who has it."""
+    """The amount that may be in use without a report.
+
+    A completely reserved inventory, as during a reshape, only keeps new consumers out; its reservation does
+    not count against the consumers that it has.
+    """
     withheld = inventory.reserved >= inventory.total
     return int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
 

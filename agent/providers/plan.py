@@ -1,18 +1,19 @@
-"""The planner: what has to be written so that placement holds the tree that is wanted. Pure.
+"""The planner: the writes that turn Placement's current provider tree into the desired one. Pure.
 
-`plan(current, desired)` compares two trees and answers ordered, typed operations, each of them one write to
-placement. The order keeps every provider right before a scheduler can see it:
+`plan(current, desired)` compares two trees and returns ordered, typed operations. Each operation is one write
+to Placement. The order ensures that a scheduler never sees a provider with inventory and without its traits,
+nor the same units offered twice:
 
-1. names: resource classes and traits that may not be known yet (creating one again does no harm);
-2. take back: inventories of providers that go away, children first, and of providers that will have less.
-   The same units may be offered elsewhere by this very plan, so they are taken back before they are offered;
-3. build: from the root down, each provider is created, renamed or moved, then gets its traits and aggregates;
-4. offer: inventories that are new or grew;
-5. delete: providers that go away, children first. They offer nothing any more, so this may wait until their
-   children were moved out; where their name is wanted before, they step aside to another one.
+1. names: create resource classes and traits that Placement may not know yet (twice does no harm);
+2. take back: remove the inventories of providers that go away, children first, and lower those that shrink.
+   The same plan may offer these units elsewhere, so it takes them back first;
+3. build: from the root down, create, rename or move each provider, then put its traits and aggregates;
+4. offer: put inventories that are new or grow;
+5. delete: delete providers that go away, children first. They offer nothing any more, so this can wait until
+   their children were moved out. A provider whose name is needed earlier is renamed first.
 
-A plan may be cut off after any operation: planning again from there reaches the same end.
-Moving inventory together with the allocations on it is not a plan but a reshape.
+A plan may be interrupted after any operation: a new plan from there reaches the same end.
+To move inventory together with its allocations is not a plan but a reshape (`agent.reshape`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,48 +23,52 @@ from typing import Any, ClassVar
 
 from agent.tree import Inventories, Inventory, Provider, ProviderTree
 
-Names = frozenset[str]
-
 CUSTOM = "CUSTOM_"
 _NAME_MAX = 200
 _RATIO_TOLERANCE = 1e-5  # some databases keep a ratio in single precision
 
 
-class _Record:
-    """What every operation can do; `kind` is its stable name for programs."""
+class _Operation:
+    """Base of all operations; `kind` is the stable name of an operation for programs."""
 
     __slots__ = ()
     kind: ClassVar[str] = ""
 
     def to_json(self) -> dict[str, Any]:
         """{"operation": kind, field: value, ...}, JSON-ready."""
-        found: dict[str, Any] = {"operation": self.kind}
-        for each in fields(self):  # type: ignore[arg-type]
-            found[each.name] = _json_ready(getattr(self, each.name))
-        return found
+        record: dict[str, Any] = {"operation": self.kind}
+        for field in fields(self):  # type: ignore[arg-type]
+            record[field.name] = _json_ready(getattr(self, field.name))
+        return record
 
 
 @dataclass(frozen=True, slots=True)
-class CreateResourceClass(_Record):
+class CreateResourceClass(_Operation):
+    """Create a custom resource class (PUT /resource_classes/{name})."""
+
     kind: ClassVar[str] = "create_resource_class"
     name: str
 
     def line(self) -> str:
+        """One sentence for an operator."""
         return f"Create the resource class {self.name}."
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTrait(_Record):
+class CreateTrait(_Operation):
+    """Create a custom trait (PUT /traits/{name})."""
+
     kind: ClassVar[str] = "create_trait"
     name: str
 
     def line(self) -> str:
+        """One sentence for an operator."""
         return f"Create the trait {self.name}."
 
 
 @dataclass(frozen=True, slots=True)
-class CreateProvider(_Record):
-    """`parent` is a uuid, `parent_name` is for people; both None for a root."""
+class CreateProvider(_Operation):
+    """Create a provider. `parent` is a uuid, `parent_name` its name for `line`; both are None for a root."""
 
     kind: ClassVar[str] = "create_provider"
     provider: str
@@ -72,23 +77,27 @@ class CreateProvider(_Record):
     parent_name: str | None = None
 
     def line(self) -> str:
+        """One sentence for an operator."""
         return f"Create the provider {self.name} {_below(self.parent_name)}."
 
 
 @dataclass(frozen=True, slots=True)
-class RenameProvider(_Record):
+class RenameProvider(_Operation):
+    """Change the name of a provider from `before` to `after`."""
+
     kind: ClassVar[str] = "rename_provider"
     provider: str
     before: str
     after: str
 
     def line(self) -> str:
+        """One sentence for an operator."""
         return f"Rename the provider {self.before} -> {self.after}."
 
 
 @dataclass(frozen=True, slots=True)
-class MoveProvider(_Record):
-    """Give a provider another parent (microversion 1.37); parents are uuids, their names are for people."""
+class MoveProvider(_Operation):
+    """Give a provider another parent (microversion 1.37); parents are uuids, their names are for `line`."""
 
     kind: ClassVar[str] = "move_provider"
     provider: str
@@ -99,37 +108,45 @@ class MoveProvider(_Record):
     after_name: str | None = None
 
     def line(self) -> str:
+        """One sentence for an operator."""
         return f"Move the provider {self.name} from {_below(self.before_name)} to {_below(self.after_name)}."
 
 
 @dataclass(frozen=True, slots=True)
-class _PutNames(_Record):
+class _PutNames(_Operation):
     what: ClassVar[str] = ""
     provider: str
     name: str
-    before: Names
-    after: Names
+    before: frozenset[str]
+    after: frozenset[str]
 
     def line(self) -> str:
+        """One sentence for an operator."""
         changes = (("add", self.after - self.before), ("remove", self.before - self.after))
         words = "; ".join(f"{verb} {', '.join(sorted(names))}" for verb, names in changes if names)
         return f"Put the {self.what} of {self.name}: {words}."
 
 
 class PutTraits(_PutNames):
+    """Replace the traits of a provider."""
+
     __slots__ = ()
     kind = "put_traits"
     what = "traits"
 
 
 class PutAggregates(_PutNames):
+    """Replace the aggregates of a provider; aggregates are uuids."""
+
     __slots__ = ()
     kind = "put_aggregates"
     what = "aggregates"
 
 
 @dataclass(frozen=True, slots=True)
-class PutInventories(_Record):
+class PutInventories(_Operation):
+    """Replace all inventories of a provider, {class: inventory}."""
+
     kind: ClassVar[str] = "put_inventories"
     provider: str
     name: str
@@ -137,32 +154,39 @@ class PutInventories(_Record):
     after: Inventories
 
     def line(self) -> str:
+        """One sentence for an operator."""
         return f"Put the inventories of {self.name}: {_inventory_change(self.before, self.after)}."
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteInventories(_Record):
+class DeleteInventories(_Operation):
+    """Delete all inventories of a provider."""
+
     kind: ClassVar[str] = "delete_inventories"
     provider: str
     name: str
     before: Inventories
 
     def line(self) -> str:
+        """One sentence for an operator."""
         return f"Delete the inventories of {self.name}: {_inventory_change(self.before, {})}."
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteProvider(_Record):
+class DeleteProvider(_Operation):
+    """Delete a provider that has no inventories and no children any more."""
+
     kind: ClassVar[str] = "delete_provider"
     provider: str
     name: str
 
     def line(self) -> str:
+        """One sentence for an operator."""
         return f"Delete the provider {self.name}."
 
 
 ContentsOperation = PutTraits | PutAggregates | PutInventories | DeleteInventories
-"""Operations that change what is on a provider, guarded by its generation."""
+"""Operations that change the contents of a provider; Placement guards them by the provider's generation."""
 
 Operation = (
     CreateResourceClass
@@ -173,6 +197,7 @@ Operation = (
     | ContentsOperation
     | DeleteProvider
 )
+"""One write to Placement; providers are named by uuid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +208,7 @@ class Plan:
 
     @property
     def empty(self) -> bool:
+        """Whether there is nothing to write."""
         return not self.operations
 
     def lines(self) -> tuple[str, ...]:
@@ -195,7 +221,7 @@ class Plan:
 
 
 def plan(current: ProviderTree, desired: ProviderTree) -> Plan:
-    """What to write so that `current`, placement's tree, becomes `desired`; providers are told by uuid."""
+    """The operations that turn `current`, Placement's tree, into `desired`; providers are matched by uuid."""
     taken_back, settled = _take_back(current, desired)
     operations = [*taken_back, *_build(current, desired, settled), *_offer(current, desired)]
     names = _new_names(current, operations)
@@ -203,7 +229,7 @@ def plan(current: ProviderTree, desired: ProviderTree) -> Plan:
 
 
 def apply_operation(tree: ProviderTree, operation: Operation) -> ProviderTree:
-    """The tree as it is after one operation. Raises KeyError or TreeError where it makes no sense."""
+    """The tree after one operation. Raises KeyError or TreeError where it does not fit the tree."""
     match operation:
         case CreateResourceClass() | CreateTrait():
             return tree
@@ -220,7 +246,7 @@ def apply_operation(tree: ProviderTree, operation: Operation) -> ProviderTree:
 
 
 def with_contents(provider: Provider, operation: ContentsOperation) -> Provider:
-    """The provider as it is after an operation on its contents."""
+    """The provider after an operation on its contents."""
     match operation:
         case PutTraits():
             return replace(provider, traits=operation.after)
@@ -233,7 +259,7 @@ def with_contents(provider: Provider, operation: ContentsOperation) -> Provider:
 
 
 def same_inventories(one: Inventories, other: Inventories) -> bool:
-    """Whether placement would answer the same for both."""
+    """Whether Placement would return the same for both; its database may round a ratio."""
     if one == other:
         return True
     return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
@@ -245,8 +271,8 @@ def _same(one: Inventory, other: Inventory) -> bool:
 
 
 def _take_back(current: ProviderTree, desired: ProviderTree) -> tuple[list[Operation], set[str]]:
-    """The writes that offer less, and the uuids of the kept providers whose contents they settle."""
-    found: list[Operation] = []
+    """The operations that lower what is offered, and the uuids of remaining providers that they complete."""
+    operations: list[Operation] = []
     settled = set()
     for before in current.bottom_up():
         after = desired.get(before.uuid)
@@ -254,16 +280,16 @@ def _take_back(current: ProviderTree, desired: ProviderTree) -> tuple[list[Opera
             continue
         if after is None:
             if before.inventories:
-                found.append(DeleteInventories(before.uuid, before.name, before.inventories))
+                operations.append(DeleteInventories(before.uuid, before.name, before.inventories))
         elif _shrinks(before.inventories, after.inventories):
             settled.add(before.uuid)
-            found.extend(_describe(before, after, before.name))
-            found.append(
+            operations.extend(_put_traits_and_aggregates(before, after, before.name))
+            operations.append(
                 PutInventories(after.uuid, before.name, before.inventories, after.inventories)
                 if after.inventories
                 else DeleteInventories(after.uuid, before.name, before.inventories)
             )
-    return found, settled
+    return operations, settled
 
 
 def _build(current: ProviderTree, desired: ProviderTree, settled: set[str]) -> Iterator[Operation]:
@@ -288,7 +314,7 @@ def _build(current: ProviderTree, desired: ProviderTree, settled: set[str]) -> I
             yield CreateProvider(after.uuid, after.name, after.parent, _name_in(desired, after.parent))
             before = Provider(after.uuid, after.name, after.parent)
         elif before.parent != after.parent:
-            # The new parent stands in its place already, so it cannot be below this provider.
+            # The new parent has reached its place already, so it cannot be below this provider.
             yield MoveProvider(
                 after.uuid,
                 after.name,
@@ -298,7 +324,7 @@ def _build(current: ProviderTree, desired: ProviderTree, settled: set[str]) -> I
                 _name_in(desired, after.parent),
             )
         if after.uuid not in settled:
-            yield from _describe(before, after, after.name)
+            yield from _put_traits_and_aggregates(before, after, after.name)
 
 
 def _offer(current: ProviderTree, desired: ProviderTree) -> Iterator[Operation]:
@@ -314,13 +340,17 @@ def _offer(current: ProviderTree, desired: ProviderTree) -> Iterator[Operation]:
 def _delete(
     current: ProviderTree, desired: ProviderTree, operations: Iterable[Operation]
 ) -> Iterator[Operation]:
-    names = {each.provider: each.after for each in operations if isinstance(each, RenameProvider)}
+    names = {
+        operation.provider: operation.after
+        for operation in operations
+        if isinstance(operation, RenameProvider)
+    }
     for before in current.bottom_up():
         if before.uuid not in desired:
             yield DeleteProvider(before.uuid, names.get(before.uuid, before.name))
 
 
-def _describe(before: Provider, after: Provider, name: str) -> Iterator[Operation]:
+def _put_traits_and_aggregates(before: Provider, after: Provider, name: str) -> Iterator[Operation]:
     if before.traits != after.traits:
         yield PutTraits(after.uuid, name, before.traits, after.traits)
     if before.aggregates != after.aggregates:
@@ -336,7 +366,7 @@ def _shrinks(before: Inventories, after: Inventories) -> bool:
 
 
 def _free_name(wanted: str, holder: str, holders: Mapping[str, str], desired: ProviderTree) -> str:
-    """A name nobody has or will have, for a provider that holds a name wanted by another."""
+    """An unused name, in both trees, for the provider `holder` that must give up the name `wanted`."""
     name = f"{wanted[: _NAME_MAX - len(holder) - 10]}~{holder}"
     while name in holders or desired.by_name(name) is not None:
         name += "~"
@@ -368,24 +398,24 @@ def _below(name: str | None) -> str:
 
 
 def _inventory_change(before: Inventories, after: Inventories) -> str:
-    found = []
+    changes = []
     for name in sorted({**before, **after}):
         if name not in after:
-            found.append(f"{name} {before[name].total} -> none")
+            changes.append(f"{name} {before[name].total} -> none")
         elif name not in before:
             plain = Inventory(after[name].total, max_unit=after[name].max_unit)
-            found.append(f"{name} none -> {after[name].total}{_details(plain, after[name])}")
+            changes.append(f"{name} none -> {after[name].total}{_details(plain, after[name])}")
         elif not _same(before[name], after[name]):
             totals = f"{before[name].total} -> {after[name].total}"
-            found.append(f"{name} {totals}{_details(before[name], after[name])}")
-    return "; ".join(found)
+            changes.append(f"{name} {totals}{_details(before[name], after[name])}")
+    return "; ".join(changes)
 
 
 def _details(before: Inventory, after: Inventory) -> str:
     changes = [
-        f"{each.name} {getattr(before, each.name)} -> {getattr(after, each.name)}"
-        for each in fields(Inventory)
-        if each.name != "total" and getattr(before, each.name) != getattr(after, each.name)
+        f"{field.name} {getattr(before, field.name)} -> {getattr(after, field.name)}"
+        for field in fields(Inventory)
+        if field.name != "total" and getattr(before, field.name) != getattr(after, field.name)
     ]
     return f" ({', '.join(changes)})" if changes else ""
 

@@ -1,8 +1,8 @@
-"""Provider config files as nova has them (provider.yaml, schema 1.0): from text to checked entries. Pure.
+"""Parse provider config files in nova's format (provider.yaml, schema 1.0) into checked entries. Pure.
 
-Stricter than nova in three things, which there go wrong in silence: a key that nobody knows is refused, one
-that is there twice too, and so is what YAML can refer back to (a few lines of it may stand for gigabytes).
-Source: https://docs.openstack.org/nova/latest/admin/managing-resource-providers.html
+The parser is stricter than nova's in three cases that nova accepts silently: it refuses unknown keys, keys
+that are given twice, and YAML aliases (a few lines with aliases can expand to gigabytes). Source:
+https://docs.openstack.org/nova/latest/admin/managing-resource-providers.html
 """
 
 import re
@@ -23,7 +23,7 @@ DEPTH_MAX = 16
 ENTRIES_MAX = 1024
 SCHEMA_VERSION = "1.0"
 COMPUTE_NODE = "$COMPUTE_NODE"
-"""Instead of a uuid: the host itself, where no entry of its own says more."""
+"""In place of a uuid: the host itself, unless another entry names it."""
 
 _AMOUNT = {"type": "integer", "minimum": 0, "maximum": MAX_UNIT}
 _UNIT = {"type": "integer", "minimum": 1, "maximum": MAX_UNIT}
@@ -87,9 +87,9 @@ _FILE = _object(
 
 @dataclass(frozen=True, slots=True)
 class ProviderEntry:
-    """What an operator adds to one provider, known by `name`, or by `uuid`, which may be COMPUTE_NODE.
+    """What an operator adds to one provider, given by `name`, or by `uuid`, which may be COMPUTE_NODE.
 
-    `file` and `key` ("providers[0]") say where it stands.
+    `file` and `key` ("providers[0]") are the entry's place in the configuration.
     """
 
     file: str
@@ -101,11 +101,12 @@ class ProviderEntry:
 
     @property
     def where(self) -> str:
+        """The entry's place, for sentences: "file: key"."""
         return f"{self.file}: {self.key}"
 
     @property
     def provider(self) -> str:
-        """Which one is meant, in words."""
+        """The provider's name or uuid, for sentences."""
         return str(self.name or self.uuid)
 
 
@@ -117,7 +118,7 @@ class ProviderConfig:
 
 
 class _Loader(UniqueKeyLoader):
-    """YAML without aliases and repeated keys, and with a bound on its depth."""
+    """A loader that refuses aliases, repeated keys, and more than DEPTH_MAX levels."""
 
     depth = 0
 
@@ -136,35 +137,41 @@ class _Loader(UniqueKeyLoader):
 
 
 def parse_provider_file(text: bytes, file: str) -> tuple[ProviderEntry, ...]:
-    """The entries of one file that add something. Raises SettingsError with `file` and the key."""
+    """The entries of one file that add something.
+
+    Raises SettingsError, naming `file` and the key, where the file is invalid.
+    """
     if len(text) > BYTES_MAX:
         raise SettingsError(f"{file}: a provider config file has at most {BYTES_MAX} bytes.", file=file)
     try:
         data = yaml.load(text.decode(), Loader=_Loader)  # noqa: S506 - a SafeLoader, see above
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{file}: this is no UTF-8 text.", file=file) from error
+        raise SettingsError(f"{file}: the file is not UTF-8 text.", file=file) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SettingsError(f"{file}: this is no YAML: {' '.join(str(error).split())}.", file=file) from error
+        raise SettingsError(
+            f"{file}: the file is not valid YAML: {' '.join(str(error).split())}.", file=file
+        ) from error
     _check_schema(data, file)
-    found = [
-        _entry(each, file, f"providers[{number}]") for number, each in enumerate(data.get("providers", ()))
+    entries = [
+        _entry(provider, file, f"providers[{number}]")
+        for number, provider in enumerate(data.get("providers", ()))
     ]
-    return tuple(entry for entry in found if entry.inventories or entry.traits)
+    return tuple(entry for entry in entries if entry.inventories or entry.traits)
 
 
 def merge_entries(entries: Iterable[ProviderEntry]) -> ProviderConfig:
-    """Raises SettingsError where two entries are of the same provider."""
-    found = tuple(entries)
+    """Combine the entries of all files. Raises SettingsError where two of them are for the same provider."""
+    all_entries = tuple(entries)
     seen: dict[tuple[str | None, str | None], ProviderEntry] = {}
-    for entry in found:
+    for entry in all_entries:
         known = seen.setdefault((entry.name, entry.uuid), entry)
         if known is not entry:
             _refuse(
                 entry.file,
                 f"{entry.key}.identification",
-                f"provider {entry.provider} is configured in {known.where} already; put both into one entry",
+                f"{known.where} already configures provider {entry.provider}; merge the two entries",
             )
-    return ProviderConfig(found)
+    return ProviderConfig(all_entries)
 
 
 def _check_schema(data: object, file: str) -> None:
@@ -174,9 +181,7 @@ def _check_schema(data: object, file: str) -> None:
     version = data.get("meta") if isinstance(data, dict) else None
     version = version.get("schema_version") if isinstance(version, dict) else None
     if isinstance(version, str) and version != SCHEMA_VERSION:
-        _refuse(
-            file, "meta.schema_version", f"{version[:40]!r} is not known here, only {SCHEMA_VERSION!r} is"
-        )
+        _refuse(file, "meta.schema_version", f"{version[:40]!r} is not supported, only {SCHEMA_VERSION!r} is")
     error = best_match(Draft202012Validator(_FILE).iter_errors(data))
     if error is not None:
         _refuse(file, _key(error.absolute_path) or "the top level", error.message[:300])
@@ -189,22 +194,22 @@ def _key(path: Sequence[str | int]) -> str:
 
 def _entry(data: Mapping[str, Any], file: str, key: str) -> ProviderEntry:
     inventories: dict[str, DescribedInventory] = {}
-    for number, each in enumerate(data.get("inventories", {}).get("additional", ())):
-        for name, amounts in each.items():
+    for number, inventory_item in enumerate(data.get("inventories", {}).get("additional", ())):
+        for name, amounts in inventory_item.items():
             where = f"{key}.inventories.additional[{number}].{name}"
             _check_custom(name, "resource class", file, where)
             if name in inventories:
-                _refuse(file, where, "this resource class is there twice")
+                _refuse(file, where, "this resource class is given twice")
             inventories[name] = _inventory(amounts, file, where)
     traits = data.get("traits", {}).get("additional", ())
     for number, name in enumerate(traits):
         _check_custom(name, "trait", file, f"{key}.traits.additional[{number}]")
-    told = data["identification"]
-    uuid = told.get("uuid")
+    identification = data["identification"]
+    uuid = identification.get("uuid")
     return ProviderEntry(
         file,
         key,
-        told.get("name"),
+        identification.get("name"),
         uuid if uuid in (None, COMPUTE_NODE) else uuid.lower(),
         inventories,
         frozenset(traits),
@@ -212,11 +217,11 @@ def _entry(data: Mapping[str, Any], file: str, key: str) -> ProviderEntry:
 
 
 def _inventory(amounts: Mapping[str, Any], file: str, where: str) -> DescribedInventory:
-    """What is not said is as placement would have it."""
+    """The inventory; keys that are not given have Placement's defaults."""
     if amounts.get("reserved", 0) > amounts["total"]:
         _refuse(file, f"{where}.reserved", f"{amounts['reserved']} cannot be reserved of {amounts['total']}")
     if not isfinite(amounts.get("allocation_ratio", 1.0)):
-        _refuse(file, f"{where}.allocation_ratio", "this is no number")
+        _refuse(file, f"{where}.allocation_ratio", "the value is not a finite number")
     return DescribedInventory(**{"max_unit": MAX_UNIT, "allocation_ratio": 1.0, **amounts})
 
 
@@ -225,7 +230,7 @@ def _check_custom(name: str, kind: str, file: str, where: str) -> None:
         _refuse(
             file,
             where,
-            f"{name[:80]!r} is no {kind} of an operator's; such a name is CUSTOM_ and then A-Z, 0-9 or _",
+            f"{name[:80]!r} is not a custom {kind}; its name must be CUSTOM_ followed by A-Z, 0-9 or _",
         )
 
 

@@ -1,8 +1,9 @@
-"""What placement must not offer because of what is in use: it is reserved, pass by pass. Pure.
+"""Reserve what Placement must not offer because of what is in use; each pass does it anew. Pure.
 
-Classes that exclude each other take room from one another. A device for one-time use
-is reserved from when somebody had it, also after it was freed, until an operator sets `reserved` back in
-placement, as with nova.
+Classes of one device that exclude each other take room from one another (`agent.providers.exclusive`). A
+device for one-time use is reserved once it was allocated, also after its release, until an operator sets
+`reserved` of its inventory back to 0 in Placement, as with nova. Source:
+https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (one-time-use devices).
 """
 
 from collections.abc import Collection, Mapping
@@ -18,22 +19,26 @@ from agent.tree import Inventory, Provider, ProviderTree
 
 @dataclass(frozen=True, slots=True)
 class ReservedUsages:
-    """What was in use, of the classes in `classes`, when placement was told what is left."""
+    """The usages on which the last reservations in Placement are based.
+
+    `classes` are the classes whose usage decides what must be reserved; `amounts` is their usage, without
+    zeros.
+    """
 
     classes: Classes = field(default_factory=dict)
     amounts: Usages = field(default_factory=dict)
 
     @classmethod
     def of(cls, resolved: ResolvedDescription, used: Usages) -> "ReservedUsages":
-        """`used` {provider uuid: {class: in use, by whomever}}."""
+        """The part of the usages `used` that decides what must be reserved for `resolved`."""
         classes = dict(_one_time_classes(resolved))
         for uuid, ways in resolved.ways.items():
             classes[uuid] = classes.get(uuid, frozenset()).union(*ways)
-        return cls(classes, _of(used, classes))
+        return cls(classes, _amounts_of(used, classes))
 
     def differs(self, used: Usages) -> bool:
-        """Whether placement must be told anew what is left."""
-        return _of(used, self.classes) != self.amounts
+        """Whether the usages `used` call for other reservations."""
+        return _amounts_of(used, self.classes) != self.amounts
 
 
 def reserve_used(
@@ -42,30 +47,32 @@ def reserve_used(
     used: Usages,
     moves: Collection[MoveInstruction] = (),
 ) -> ResolvedDescription:
-    """`resolved` with what must be reserved in its tree; `current` is what placement has.
+    """`resolved` with its tree's inventories reserved as `used` requires; `current` is Placement's tree.
 
-    A device that is in use as something that the driver no longer offers it as excludes all else of it, until
-    it is free: unless `moves` say what became of that.
+    A device may be in use under a class that the driver no longer reports for it. Until that class is free,
+    it excludes all other classes of the device, unless one of the driver's `moves` says where it went.
     """
-    ways = {**resolved.ways, **_reconfigured(resolved, used, moves)}
+    ways = {**resolved.ways, **_ways_of_reconfigured(resolved, used, moves)}
     tree = reserve_excluded(resolved.tree, ways, used)
-    told = list(resolved.problems)
+    problems = list(resolved.problems)
     for uuid, classes in _one_time_classes(resolved).items():
         before = tree[uuid]
-        tree = tree.with_provider(_burnt(before, classes, used.get(uuid, {}), current.get(uuid)))
-        told += (
-            f"{name} of {before.name} is for one-time use and was used: it is reserved until somebody sets "
-            "`reserved` of its inventory back to 0 in placement."
+        tree = tree.with_provider(_reserve_one_time(before, classes, used.get(uuid, {}), current.get(uuid)))
+        problems += (
+            f"{name} of {before.name} is for one-time use and was used: it stays reserved until an operator "
+            "sets `reserved` of its inventory back to 0 in Placement."
             for name in sorted(classes & before.inventories.keys())
             if tree[uuid].inventories[name].capacity < before.inventories[name].capacity
             and not used.get(uuid, {}).get(name, 0)
         )
-    return replace(resolved, tree=tree, ways=ways, problems=tuple(told))
+    return replace(resolved, tree=tree, ways=ways, problems=tuple(problems))
 
 
-def _reconfigured(resolved: ResolvedDescription, used: Usages, moves: Collection[MoveInstruction]) -> WaysOf:
+def _ways_of_reconfigured(
+    resolved: ResolvedDescription, used: Usages, moves: Collection[MoveInstruction]
+) -> WaysOf:
     moving = {(move.from_resource_provider, name) for move in moves for name in move.moved_resources}
-    found = {}
+    ways = {}
     for uuid, units in resolved.units.items():
         provider = resolved.tree[uuid]
         if resolved.devices.get(uuid, "").startswith("pci:"):
@@ -75,8 +82,8 @@ def _reconfigured(resolved: ResolvedDescription, used: Usages, moves: Collection
                 if amount and name not in provider.inventories and (provider.name, name) not in moving
             )
             if gone:
-                found[uuid] = (gone, frozenset(units))
-    return found
+                ways[uuid] = (gone, frozenset(units))
+    return ways
 
 
 def _one_time_classes(resolved: ResolvedDescription) -> Classes:
@@ -88,24 +95,24 @@ def _one_time_classes(resolved: ResolvedDescription) -> Classes:
     }
 
 
-def _of(used: Usages, classes: Classes) -> Usages:
-    found = {
+def _amounts_of(used: Usages, classes: Classes) -> Usages:
+    amounts_of = {
         uuid: {name: amount for name, amount in used.get(uuid, {}).items() if amount and name in names}
         for uuid, names in classes.items()
     }
-    return {uuid: amounts for uuid, amounts in found.items() if amounts}
+    return {uuid: amounts for uuid, amounts in amounts_of.items() if amounts}
 
 
-def _burnt(
+def _reserve_one_time(
     provider: Provider, classes: frozenset[str], used: Mapping[str, int], now: Provider | None
 ) -> Provider:
     inventories = dict(provider.inventories)
     for name in classes & inventories.keys():
         before = now.inventories.get(name) if now is not None else None
-        inventories[name] = _reserving(inventories[name], bool(used.get(name, 0)), before)
+        inventories[name] = _with_reserved(inventories[name], bool(used.get(name, 0)), before)
     return replace(provider, inventories=inventories)
 
 
-def _reserving(inventory: Inventory, in_use: bool, before: Inventory | None) -> Inventory:
+def _with_reserved(inventory: Inventory, in_use: bool, before: Inventory | None) -> Inventory:
     amount = inventory.total if in_use else before.reserved if before is not None else 0
     return replace(inventory, reserved=min(inventory.total, max(inventory.reserved, amount)))

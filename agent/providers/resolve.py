@@ -1,9 +1,9 @@
-"""From a driver's description to the full tree that placement shall hold. Pure.
+"""Turn a driver's description into the full provider tree that Placement is to have. Pure.
 
-A driver speaks of names; placement knows uuids, and others write under our root too. `resolve` gives each
-described provider its uuid and keeps, exactly as they are, the things of others: providers that this agent
-neither wrote nor describes (bandwidth providers of a network agent, an operator's), and on the agent's own
-providers the classes, traits and aggregates that it never put.
+A driver names its providers; Placement knows them by uuid, and other services write below the same root.
+`resolve` gives each described provider its uuid and keeps what others wrote unchanged: providers that the
+agent neither wrote nor describes (bandwidth providers of a network agent, an operator's), and, on the agent's
+own providers, the classes, traits and aggregates that the agent did not write.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,10 +43,10 @@ class OwnedProvider:
 
 @dataclass(frozen=True, slots=True)
 class OwnedProviders:
-    """{provider uuid: what this agent has written there}: the line between ours and others'.
+    """{provider uuid: what the agent has written there}; all else in the tree belongs to others.
 
-    Journal the union, `owned | resolved.owned`, before a plan is applied and `resolved.owned` after it: then
-    nothing of ours is taken for somebody else's, wherever a crash falls.
+    The journal must have the union, `owned | resolved.owned`, before a plan is applied, and `resolved.owned`
+    after it. Then the agent recognizes all that it wrote, wherever a crash interrupts it.
     """
 
     providers: Mapping[str, OwnedProvider] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class OwnedProviders:
         return uuid in self.providers
 
     def get(self, uuid: str) -> OwnedProvider:
-        """What is ours on that provider; nothing, if it is not ours."""
+        """What the agent has written on that provider; empty if it is not the agent's."""
         return self.providers.get(uuid, OwnedProvider())
 
     def __or__(self, other: "OwnedProviders") -> "OwnedProviders":
@@ -63,8 +63,8 @@ class OwnedProviders:
         return OwnedProviders({uuid: self.get(uuid) | other.get(uuid) for uuid in both})
 
     def within(self, tree: ProviderTree) -> "OwnedProviders":
-        """Only what is on providers of that tree."""
-        return OwnedProviders({uuid: each for uuid, each in self.providers.items() if uuid in tree})
+        """The part that is on providers of the tree."""
+        return OwnedProviders({uuid: owned for uuid, owned in self.providers.items() if uuid in tree})
 
     def to_json(self) -> dict[str, dict[str, list[str]]]:
         """JSON-ready: {uuid: {"classes": [...], "traits": [...], "aggregates": [...]}}."""
@@ -81,10 +81,10 @@ class OwnedProviders:
     def from_json(cls, record: Any) -> "OwnedProviders":
         """The inverse of `to_json`. Raises StateError for anything else."""
         try:
-            return cls({str(uuid): OwnedProvider(**_names_of(each)) for uuid, each in record.items()})
+            return cls({str(uuid): OwnedProvider(**_names_of(names)) for uuid, names in record.items()})
         except (AttributeError, TypeError) as error:
             raise StateError(
-                f"The record of what this agent has written to placement cannot be read ({error}): "
+                f"The record of what this agent has written to Placement cannot be read ({error}): "
                 "restore the state database from its backup."
             ) from error
 
@@ -97,11 +97,13 @@ def _names_of(record: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDescription:
-    """`tree` is all of placement's tree as it shall be; `owned` holds once it is; `devices` {uuid: device};
+    """A driver's description with uuids, merged with what others have in Placement.
 
-    `units` {uuid: {class: (unit, ...)}}; `cells` {uuid: id of the NUMA cell that it is on}; `ways`
-    {uuid: classes that exclude each other}; `to_make` {uuid: units that do not exist yet}; `problems`:
-    sentences on what was left out, the rest stands.
+    `tree` is the complete tree that Placement is to have, and `owned` the agent's part of it. The other
+    mappings have provider uuids as keys: `devices` {uuid: device}, `units` {uuid: {class: (unit, ...)}},
+    `cells` {uuid: id of the NUMA cell that the provider is on}, `ways` {uuid: sets of classes that exclude
+    each other} and `to_make` {uuid: units that do not exist yet}; see `DescribedProvider`. `problems` are
+    sentences on what was left out of the description.
     """
 
     tree: ProviderTree
@@ -117,11 +119,11 @@ class ResolvedDescription:
 def resolve(
     description: Description, current: ProviderTree, owned: OwnedProviders, root_uuid: str
 ) -> ResolvedDescription:
-    """What placement's tree `current` shall become so that it holds the description.
+    """Merge a driver's description into Placement's tree `current`.
 
-    A described provider whose name stands under our root keeps its uuid; a new one gets uuid5(root, name), so
-    that it has the same one wherever it is made. Raises DriverDataError for a description that is no tree, or
-    amounts that make no sense.
+    `owned` is what the agent has written to `current` before. A described provider whose name is below the
+    root keeps its uuid. A new one gets uuid5(root, name), the same at every attempt. Raises DriverDataError
+    where the description is not a tree, or where amounts in it are invalid.
     """
     _check(description)
     uuids = uuids_of(description, current, root_uuid)
@@ -130,33 +132,37 @@ def resolve(
     ours: dict[str, OwnedProvider] = {}
     for described in description.providers:
         uuid = uuids[described.name]
-        now = current.get(uuid) or Provider(uuid, described.name)
+        current_provider = current.get(uuid) or Provider(uuid, described.name)
         known = _known_names(described, problems)
-        parent = now.parent if described.parent is None else uuids[described.parent]
-        wanted[uuid] = _merged(now, known, owned.get(uuid), parent, problems)
+        parent = current_provider.parent if described.parent is None else uuids[described.parent]
+        wanted[uuid] = _merged(current_provider, known, owned.get(uuid), parent, problems)
         classes = frozenset(name for name, inventory in known.inventories.items() if inventory.total)
         ours[uuid] = OwnedProvider(classes, known.traits, known.aggregates)
-    for kept, left in _others(current, owned, wanted):
-        wanted[kept.uuid] = kept
-        if left is not None:
-            ours[kept.uuid] = left
+    for provider, remaining in _others(current, owned, wanted):
+        wanted[provider.uuid] = provider
+        if remaining is not None:
+            ours[provider.uuid] = remaining
     return ResolvedDescription(
         ProviderTree(wanted.values()),
         OwnedProviders(ours),
         {uuids[described.name]: described.device for described in description.providers},
         {uuids[described.name]: described.units for described in description.providers if described.units},
         tuple(problems),
-        {uuids[each.name]: each.cell for each in description.providers if each.cell is not None},
-        {uuids[each.name]: each.ways for each in description.providers if each.ways},
-        {uuids[each.name]: each.to_make for each in description.providers if each.to_make},
+        {
+            uuids[provider.name]: provider.cell
+            for provider in description.providers
+            if provider.cell is not None
+        },
+        {uuids[provider.name]: provider.ways for provider in description.providers if provider.ways},
+        {uuids[provider.name]: provider.to_make for provider in description.providers if provider.to_make},
     )
 
 
 def recognize_owned(current: ProviderTree, root_uuid: str) -> OwnedProviders:
-    """What is ours on placement's tree though no record says so: the state database was lost.
+    """Find what the agent has written to Placement, after its state database was lost.
 
-    Providers with a uuid that only this agent gives are ours, with their inventories; of traits and
-    aggregates nobody knows who put them, so they stay, and so does all that is on the root.
+    Providers whose uuid is uuid5(root, name) are the agent's, with their inventories. The writer of traits
+    and aggregates cannot be recognized, so they count as another's, and so does everything on the root.
     """
     return OwnedProviders(
         {
@@ -169,7 +175,9 @@ def recognize_owned(current: ProviderTree, root_uuid: str) -> OwnedProviders:
 
 def _check(description: Description) -> None:
     if not description.providers or description.providers[0].parent is not None:
-        raise DriverDataError("The driver's description must begin with the host, which has no parent.")
+        raise DriverDataError(
+            "The driver's description must begin with the host, and the host must have no parent."
+        )
     seen: set[str] = set()
     for provider in description.providers:
         name = provider.name
@@ -178,7 +186,7 @@ def _check(description: Description) -> None:
         if not 1 <= len(name) <= _NAME_MAX:
             raise DriverDataError(
                 f"The driver describes a provider with a name of {len(name)} characters ({name[:40]!r}); "
-                f"placement takes 1 to {_NAME_MAX}."
+                f"Placement accepts 1 to {_NAME_MAX}."
             )
         if seen and provider.parent not in seen:
             raise DriverDataError(
@@ -189,7 +197,7 @@ def _check(description: Description) -> None:
 
 
 def uuids_of(description: Description, current: ProviderTree, root_uuid: str) -> dict[str, str]:
-    """{name: uuid} of the described providers, in placement's tree `current` or to be made there."""
+    """{name: uuid} of the described providers, both those in Placement's tree `current` and new ones."""
     under_root = {p.name: p.uuid for p in current.subtree(root_uuid)} if root_uuid in current else {}
     uuids = {description.providers[0].name: root_uuid}
     for described in description.providers[1:]:
@@ -205,7 +213,7 @@ def uuids_of(description: Description, current: ProviderTree, root_uuid: str) ->
 
 
 def _new_uuid(root_uuid: str, name: str, taken: set[str]) -> str:
-    """uuid5(root, name); counted on where somebody renamed the provider that has it."""
+    """uuid5(root, name), with a counter where another provider, renamed since, has that uuid."""
     uuid = str(uuid5(UUID(root_uuid), name))
     count = 1
     while uuid in taken:
@@ -231,39 +239,45 @@ def _is_uuid(name: str) -> bool:
 
 
 def _known_names(described: DescribedProvider, problems: list[str]) -> DescribedProvider:
-    """The described provider without the names that placement cannot know."""
-    bad = {
+    """The described provider without names that Placement does not accept; adds a sentence for each."""
+    unknown = {
         "resource class": [
-            n for n in described.inventories if n not in _RESOURCE_CLASSES and not _is_custom(n)
+            name for name in described.inventories if name not in _RESOURCE_CLASSES and not _is_custom(name)
         ],
-        "trait": [n for n in described.traits if n not in _standard_traits() and not _is_custom(n)],
-        "aggregate": [n for n in described.aggregates if not _is_uuid(n)],
+        "trait": [
+            name for name in described.traits if name not in _standard_traits() and not _is_custom(name)
+        ],
+        "aggregate": [name for name in described.aggregates if not _is_uuid(name)],
     }
-    if not any(bad.values()):
+    if not any(unknown.values()):
         return described
     problems.extend(
         f"The driver reports the {kind} {name!r} on provider {described.name!r}; that is "
         f"{'no uuid' if kind == 'aggregate' else 'neither a standard name nor a CUSTOM_ one'}, "
         "so it was left out."
-        for kind, names in bad.items()
+        for kind, names in unknown.items()
         for name in sorted(names)
     )
     return replace(
         described,
-        inventories={n: each for n, each in described.inventories.items() if n not in bad["resource class"]},
-        traits=described.traits.difference(bad["trait"]),
-        aggregates=described.aggregates.difference(bad["aggregate"]),
+        inventories={
+            name: inventory
+            for name, inventory in described.inventories.items()
+            if name not in unknown["resource class"]
+        },
+        traits=described.traits.difference(unknown["trait"]),
+        aggregates=described.aggregates.difference(unknown["aggregate"]),
     )
 
 
 def _merged(
-    now: Provider, known: DescribedProvider, ours: OwnedProvider, parent: str | None, problems: list[str]
+    now: Provider, known: DescribedProvider, written: OwnedProvider, parent: str | None, problems: list[str]
 ) -> Provider:
-    """The described provider with what others have put on it."""
+    """The described provider together with what others wrote on it."""
     inventories = {
         name: inventory
         for name, inventory in now.inventories.items()
-        if name not in ours.classes and name not in known.inventories
+        if name not in written.classes and name not in known.inventories
     }
     for name, inventory in known.inventories.items():
         if inventory.total:
@@ -275,8 +289,8 @@ def _merged(
         known.name,
         parent,
         inventories,
-        known.traits | (now.traits - ours.traits),
-        known.aggregates | (now.aggregates - ours.aggregates),
+        known.traits | (now.traits - written.traits),
+        known.aggregates | (now.aggregates - written.aggregates),
         now.generation,
     )
 
@@ -298,7 +312,7 @@ def _check_amounts(provider: str, resource_class: str, inventory: DescribedInven
     )
     if not fine:
         raise DriverDataError(
-            f"The driver reports an inventory of {resource_class} on {provider!r} that makes no sense: "
+            f"The driver reports an inventory of {resource_class} on {provider!r} that is invalid: "
             f"total {inventory.total}, reserved {inventory.reserved}, min_unit {inventory.min_unit}, "
             f"max_unit {max_unit}, step_size {inventory.step_size}, allocation_ratio {ratio}."
         )
@@ -318,7 +332,7 @@ def _inventory(
     if described.reserved > described.total:
         problems.append(
             f"{described.reserved} of {resource_class} are reserved on provider {provider!r}, which has only "
-            f"{described.total}: nothing of it is offered; lower what is reserved."
+            f"{described.total}: nothing of it is offered. Lower the reserved amount."
         )
     return Inventory(
         described.total,
@@ -333,21 +347,23 @@ def _inventory(
 def _others(
     current: ProviderTree, owned: OwnedProviders, wanted: Mapping[str, Provider]
 ) -> Iterator[tuple[Provider, OwnedProvider | None]]:
-    """The providers that stay though they are not described, and what of ours is left on them.
+    """The providers that stay although they are not described, each with what the agent still has on it.
 
-    One that we wrote goes away, unless others' providers hang under it or it has others' inventory: then it
-    stays without our inventory, still ours, until they are gone.
+    A provider that the agent wrote goes away, unless other services have providers below it or inventories on
+    it. Then it stays, without the agent's inventories but still the agent's, until those are gone.
     """
     needed: set[str] = set()
     for provider in current.bottom_up():
         if provider.uuid in wanted:
             continue
-        ours = owned.get(provider.uuid)
-        theirs = {name: each for name, each in provider.inventories.items() if name not in ours.classes}
+        written = owned.get(provider.uuid)
+        foreign = {
+            name: inventory for name, inventory in provider.inventories.items() if name not in written.classes
+        }
         if provider.uuid not in owned:
             yield provider, None
-        elif theirs or provider.uuid in needed:
-            yield replace(provider, inventories=theirs), replace(ours, classes=frozenset())
+        elif foreign or provider.uuid in needed:
+            yield replace(provider, inventories=foreign), replace(written, classes=frozenset())
         else:
             continue
         if provider.parent is not None:

@@ -1,9 +1,9 @@
-"""Inventory that the driver no longer has while somebody holds some of it. Pure.
+"""Keep inventory that the driver no longer reports while consumers have allocations of it. Pure.
 
-A host that has booted is without virtual functions until something makes them again, and a guest that was
-claimed may not be defined yet. So what is held stays, and all that is free of it is reserved: nobody loses
-what is his, and nobody is given what is not there. Where the class turns up above or below instead, and no
-instruction says that it moved, nothing is written: the same units would be offered twice.
+After a boot a host has no virtual functions until they are created again, and a mediated device may not exist
+yet although a guest was claimed with it. The agent therefore keeps what is allocated and reserves the rest.
+If the class appears on a provider above or below instead, and no move instruction says that it moved, the
+agent writes nothing: it would offer the same units twice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,22 +19,22 @@ NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class RetainedTree:
-    """The tree to write instead, and sentences on what stays in it, for an operator."""
+    """The tree to write instead of the desired one; `sentences` tell an operator what stays in it and why."""
 
     tree: ProviderTree
     sentences: tuple[str, ...] = ()
 
 
 def removed_classes(wanted: Plan) -> dict[str, frozenset[str]]:
-    """{provider uuid: classes} that the plan takes away."""
-    found: dict[str, frozenset[str]] = {}
-    for each in wanted.operations:
-        if isinstance(each, PutInventories | DeleteInventories):
-            after = each.after if isinstance(each, PutInventories) else {}
-            gone = frozenset(each.before).difference(after)
+    """{provider uuid: classes} whose inventories the plan removes."""
+    removed: dict[str, frozenset[str]] = {}
+    for operation in wanted.operations:
+        if isinstance(operation, PutInventories | DeleteInventories):
+            after = operation.after if isinstance(operation, PutInventories) else {}
+            gone = frozenset(operation.before).difference(after)
             if gone:
-                found[each.provider] = gone
-    return found
+                removed[operation.provider] = gone
+    return removed
 
 
 def retain_held(
@@ -43,55 +43,55 @@ def retain_held(
     gone: Mapping[str, frozenset[str]],
     held: Mapping[str, Holders],
 ) -> RetainedTree:
-    """`wanted`, with what is held of the classes that are `gone` as in `current`, and the rest reserved.
+    """The tree `wanted` plus the allocated part of the classes in `gone`, as `current` has them.
 
-    `held` {provider uuid: its holders} of the providers in `gone`. Raises ApplyError where the class seems
-    to have moved.
+    `gone` is the result of `removed_classes`, and `held` has the allocations on its providers. Raises
+    ApplyError where a class seems to have moved to another provider.
     """
-    tree, told = wanted, []
+    tree, sentences = wanted, []
     for uuid, classes in gone.items():
         holders = held.get(uuid, {})
         for resource_class in sorted(classes):
-            names = sorted(who for who, amounts in holders.items() if amounts.get(resource_class))
-            if names:
-                _check_moved(current, wanted, uuid, resource_class, names)
-                used = sum(holders[who][resource_class] for who in names)
-                tree = _with(tree, current, uuid, resource_class, used)
-                told.append(_sentence(current[uuid], resource_class, names))
-    return RetainedTree(tree, tuple(told))
+            consumers = sorted(who for who, amounts in holders.items() if amounts.get(resource_class))
+            if consumers:
+                _check_moved(current, wanted, uuid, resource_class, consumers)
+                used = sum(holders[who][resource_class] for who in consumers)
+                tree = _with_used(tree, current, uuid, resource_class, used)
+                sentences.append(_sentence(current[uuid], resource_class, consumers))
+    return RetainedTree(tree, tuple(sentences))
 
 
-def _with(
+def _with_used(
     tree: ProviderTree, current: ProviderTree, uuid: str, resource_class: str, used: int
 ) -> ProviderTree:
     for provider in reversed((current[uuid], *current.ancestors(uuid))):
         if provider.uuid not in tree:
             tree = tree.with_provider(replace(provider, inventories={}))
     now, provider = current[uuid].inventories[resource_class], tree[uuid]
-    inventories = {**provider.inventories, resource_class: _reserved(now, used)}
+    inventories = {**provider.inventories, resource_class: _keep_used(now, used)}
     return tree.with_provider(replace(provider, inventories=inventories))
 
 
-def _reserved(now: Inventory, used: int) -> Inventory:
-    """Without a ratio, so that what may be used is what is used."""
+def _keep_used(now: Inventory, used: int) -> Inventory:
+    """Reserve all but the used amount; without a ratio, the capacity is that amount."""
     total = max(now.total, used)
     return replace(now, total=total, reserved=total - used, allocation_ratio=1.0)
 
 
 def _check_moved(
-    current: ProviderTree, wanted: ProviderTree, uuid: str, resource_class: str, names: Sequence[str]
+    current: ProviderTree, wanted: ProviderTree, uuid: str, resource_class: str, consumers: Sequence[str]
 ) -> None:
-    near = {each.uuid for each in (*current.ancestors(uuid), *current.subtree(uuid)[1:])}
+    relatives = {provider.uuid for provider in (*current.ancestors(uuid), *current.subtree(uuid)[1:])}
     if uuid in wanted:
-        near |= {each.uuid for each in (*wanted.ancestors(uuid), *wanted.subtree(uuid)[1:])}
-    for other in sorted(near):
+        relatives |= {provider.uuid for provider in (*wanted.ancestors(uuid), *wanted.subtree(uuid)[1:])}
+    for other in sorted(relatives):
         if _total(wanted, other, resource_class) > _total(current, other, resource_class):
             raise ApplyError(
                 f"The host has {resource_class} on provider {wanted[other].name}, no longer on "
-                f"{current[uuid].name}, and nothing says that it moved there; {_listed(names)} "
-                f"still {'hold' if len(names) > 1 else 'holds'} some of it, so nothing was changed. Release "
-                "what is held and the next pass goes on.",
-                consumers=list(names),
+                f"{current[uuid].name}, and no move instruction says that it moved there. "
+                f"{_still_hold(consumers)}, so nothing was changed. Release these allocations, and the next "
+                "pass continues.",
+                consumers=list(consumers),
             )
 
 
@@ -101,14 +101,15 @@ def _total(tree: ProviderTree, uuid: str, resource_class: str) -> int:
     return inventory.total if inventory else 0
 
 
-def _sentence(provider: Provider, resource_class: str, names: Sequence[str]) -> str:
+def _sentence(provider: Provider, resource_class: str, consumers: Sequence[str]) -> str:
     return (
-        f"The host has no {resource_class} on provider {provider.name} any more, but {_listed(names)} still "
-        f"{'hold' if len(names) > 1 else 'holds'} some of it: that stays, the rest is reserved. Bring it "
-        "back (virtual functions must be made again after each boot), or release what is held."
+        f"The host has no {resource_class} on provider {provider.name} any more, but "
+        f"{_still_hold(consumers)}: this part stays, the rest is reserved. Bring the devices back (virtual "
+        "functions must be created again after each boot), or release these allocations."
     )
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - NAMED_MAX
-    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+def _still_hold(consumers: Sequence[str]) -> str:
+    more = len(consumers) - NAMED_MAX
+    names = ", ".join(consumers[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    return f"{names} still {'hold' if len(consumers) > 1 else 'holds'} some of it"

@@ -56,7 +56,7 @@ def test_a_reload_reads_the_files_again_and_keeps_the_old_on_any_error(
     assert daemon.claim({"CUSTOM_LICENSE": 2})["state"] == "claimed"
 
     wrong = {
-        "a.yaml: this is no YAML": "a: [",
+        "a.yaml: the file is not valid YAML": "a: [",
         "a.yaml: providers[0].inventories.additional[0].CUSTOM_LICENSE.total": GOOD % -1,
         "a.yaml: providers[0].inventories.additional[0].VCPU": (GOOD % 4).replace("CUSTOM_LICENSE", "VCPU"),
     }

@@ -71,15 +71,23 @@ def test_an_entry_that_adds_nothing_is_none_and_uuids_are_lower_case() -> None:
     [
         ("", "the top level", "is not of type 'object'"),
         ("providers: []", "the top level", "'meta' is a required property"),
-        ("meta: {schema_version: '2.0'}", "meta.schema_version", "'2.0' is not known here"),
+        ("meta: {schema_version: '2.0'}", "meta.schema_version", "'2.0' is not supported"),
         ("meta: {schema_version: 1.0}", "meta.schema_version", "is not of type 'string'"),
         (one("traits: {additional: [CUSTOM_T]}"), "providers[0]", "'identification' is a required"),
         (one("identification: {uuid: node1}"), "providers[0].identification.uuid", "does not match"),
         (one(f"identification: {{uuid: {ROOT}, name: a}}"), "providers[0].identification", "too many"),
         (one("identification: {}"), "providers[0].identification", "non-empty"),
         (one("{identification: {name: a}, trait: {}}"), "providers[0]", "'trait' was unexpected"),
-        (added("VCPU: {total: 1}"), "providers[0].inventories.additional[0].VCPU", "no resource class of"),
-        (added("CUSTOM_: {total: 1}"), "providers[0].inventories.additional[0].CUSTOM_", "CUSTOM_ and then"),
+        (
+            added("VCPU: {total: 1}"),
+            "providers[0].inventories.additional[0].VCPU",
+            "not a custom resource class",
+        ),
+        (
+            added("CUSTOM_: {total: 1}"),
+            "providers[0].inventories.additional[0].CUSTOM_",
+            "CUSTOM_ followed by",
+        ),
         (
             added("CUSTOM_A: {total: -1}"),
             "providers[0].inventories.additional[0].CUSTOM_A.total",
@@ -94,12 +102,12 @@ def test_an_entry_that_adds_nothing_is_none_and_uuids_are_lower_case() -> None:
         (
             added("CUSTOM_A: {total: 1, allocation_ratio: .nan}"),
             "providers[0].inventories.additional[0].CUSTOM_A.allocation_ratio",
-            "no number",
+            "not a finite number",
         ),
         (
             added("CUSTOM_A: {total: 1}, CUSTOM_A: {total: 2}"),
             "",
-            "is there twice",
+            "is given twice",
         ),
         (
             one(
@@ -107,12 +115,12 @@ def test_an_entry_that_adds_nothing_is_none_and_uuids_are_lower_case() -> None:
                 "{CUSTOM_A: {total: 2}}]}}"
             ),
             "providers[0].inventories.additional[1].CUSTOM_A",
-            "is there twice",
+            "is given twice",
         ),
         (
             one("{identification: {name: a}, traits: {additional: [HW_CPU_X86_AVX]}}"),
             "providers[0].traits.additional[0]",
-            "no trait of an operator's",
+            "not a custom trait",
         ),
     ],
 )
@@ -154,7 +162,7 @@ def test_anything_at_all_is_either_read_or_refused(content: bytes) -> None:
 
 def test_two_entries_of_one_provider_are_refused_across_files() -> None:
     other = entry(file="b.yaml", key="providers[3]", name="gpu")
-    with pytest.raises(SettingsError, match=r"b.yaml: providers\[3\].*gpu is configured in a.yaml"):
+    with pytest.raises(SettingsError, match=r"b.yaml: providers\[3\].*a.yaml: .* configures provider gpu"):
         merge_entries([entry(name="gpu"), other])
     assert merge_entries([entry(name="gpu"), entry(uuid=COMPUTE_NODE)]).entries[0].name == "gpu"
 
