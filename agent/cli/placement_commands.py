@@ -75,7 +75,7 @@ def import_(args: Namespace) -> ExitCode:
     with _transport(args) as transport:
         client = SnapshotClient(transport)
         again, evidence = read_counterpart(client, wanted)
-        if not client.knows_types():
+        if not client.has_consumer_types():
             wanted = wanted.without_types()
         plan = plan_import(wanted, again, evidence.names, overwrite=args.overwrite)
         if not args.dry_run:

@@ -1,7 +1,7 @@
-"""The export document: a placement's whole content as JSON, and back. Pure.
+"""The export document: a Placement snapshot as JSON, and back. Pure.
 
-docs/placement-export.md describes it. The same content always makes the same document: everything stands in
-the order of its uuid or name.
+docs/placement-export.md describes the format. The same snapshot always gives the same text: records are
+ordered by uuid or name.
 """
 
 import json
@@ -36,44 +36,45 @@ _INVENTORY = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocat
 _CONSUMER = ("uuid", "project_id", "user_id", "consumer_type", "generation", "allocations")
 
 
-def to_document(content: PlacementSnapshot) -> dict[str, Any]:
-    """The document, JSON-ready."""
+def to_document(snapshot: PlacementSnapshot) -> dict[str, Any]:
+    """The document as a JSON-ready object."""
     return {
         "format": FORMAT,
         "version": VERSION,
-        "resource_classes": sorted(content.resource_classes),
-        "traits": sorted(content.traits),
-        "resource_providers": [_provider_json(each) for each in content.providers.values()],
-        "consumers": [_consumer_json(each) for each in content.consumers.values()],
+        "resource_classes": sorted(snapshot.resource_classes),
+        "traits": sorted(snapshot.traits),
+        "resource_providers": [_provider_json(provider) for provider in snapshot.providers.values()],
+        "consumers": [_consumer_json(consumer) for consumer in snapshot.consumers.values()],
     }
 
 
-def to_text(content: PlacementSnapshot) -> str:
-    return json.dumps(to_document(content), indent=1, ensure_ascii=False) + "\n"
+def to_text(snapshot: PlacementSnapshot) -> str:
+    """The document as text."""
+    return json.dumps(to_document(snapshot), indent=1, ensure_ascii=False) + "\n"
 
 
 def from_text(text: str) -> PlacementSnapshot:
-    """Raises UsageError, which says where, for anything that is not such a document."""
+    """The snapshot in the text of a document. Raises UsageError, with the place, for an invalid one."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"This is no export document: it is no JSON ({error}).") from error
+        raise UsageError(f"This is no export document: it is not JSON ({error}).") from error
     return from_document(document)
 
 
 def from_document(document: object) -> PlacementSnapshot:
-    """Raises UsageError, which says where, for anything that is not such a document."""
+    """The snapshot in a parsed document. Raises UsageError, with the place, for an invalid one."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise UsageError(f"This is no export document: it does not say {FORMAT!r} as its format.")
+        raise UsageError(f"This is no export document: its format is not {FORMAT!r}.")
     if document.get("version") != VERSION:
         raise UsageError(
-            f"This export document has version {document.get('version')!r}; version {VERSION} is what can be "
-            "read here: use the plimsoll that wrote it, or a newer one."
+            f"This export document has version {document.get('version')!r}, and this plimsoll reads "
+            f"version {VERSION}: use the plimsoll that wrote the document, or a newer one."
         )
-    top = _whole_object(document, "", _TOP)
+    top = _complete_object(document, "", _TOP)
     return PlacementSnapshot.of(
-        _distinct([_provider(*each) for each in _items(top, "resource_providers")], "resource_providers"),
-        _distinct([_consumer(*each) for each in _items(top, "consumers")], "consumers"),
+        _distinct([_provider(*item) for item in _items(top, "resource_providers")], "resource_providers"),
+        _distinct([_consumer(*item) for item in _items(top, "consumers")], "consumers"),
         _names(top["traits"], "traits", _CUSTOM_NAME),
         _names(top["resource_classes"], "resource_classes", _CUSTOM_NAME),
     )
@@ -85,7 +86,9 @@ def _provider_json(provider: Provider) -> dict[str, Any]:
         "name": provider.name,
         "parent_provider_uuid": provider.parent,
         "generation": provider.generation,
-        "inventories": {name: each.to_json() for name, each in sorted(provider.inventories.items())},
+        "inventories": {
+            name: inventory.to_json() for name, inventory in sorted(provider.inventories.items())
+        },
         "traits": sorted(provider.traits),
         "aggregates": sorted(provider.aggregates),
     }
@@ -106,49 +109,51 @@ def _consumer_json(consumer: ConsumerAllocations) -> dict[str, Any]:
 
 
 def _provider(value: object, path: str) -> Provider:
-    said = _whole_object(value, path, _PROVIDER)
-    parent = said["parent_provider_uuid"]
+    record = _complete_object(value, path, _PROVIDER)
+    parent = record["parent_provider_uuid"]
     return Provider(
-        uuid=_uuid(said["uuid"], f"{path}.uuid"),
-        name=_filled(said["name"], f"{path}.name", _NAME_MAX),
+        uuid=_uuid(record["uuid"], f"{path}.uuid"),
+        name=_text(record["name"], f"{path}.name", _NAME_MAX),
         parent=None if parent is None else _uuid(parent, f"{path}.parent_provider_uuid"),
         inventories={
-            _class_name(name, f"{path}.inventories"): _inventory(each, f"{path}.inventories.{name}")
-            for name, each in read_object(said["inventories"], f"{path}.inventories").items()
+            _class_name(name, f"{path}.inventories"): _inventory(inventory, f"{path}.inventories.{name}")
+            for name, inventory in read_object(record["inventories"], f"{path}.inventories").items()
         },
-        traits=_names(said["traits"], f"{path}.traits", _NAME),
+        traits=_names(record["traits"], f"{path}.traits", _NAME),
         aggregates=frozenset(
-            _uuid(each, f"{path}.aggregates[{index}]")
-            for index, each in enumerate(read_list(said["aggregates"], f"{path}.aggregates"))
+            _uuid(aggregate, f"{path}.aggregates[{index}]")
+            for index, aggregate in enumerate(read_list(record["aggregates"], f"{path}.aggregates"))
         ),
-        generation=_generation(said["generation"], f"{path}.generation"),
+        generation=_generation(record["generation"], f"{path}.generation"),
     )
 
 
 def _inventory(value: object, path: str) -> Inventory:
-    said = _whole_object(value, path, _INVENTORY)
-    ratio = said["allocation_ratio"]
+    record = _complete_object(value, path, _INVENTORY)
+    ratio = record["allocation_ratio"]
     if not isinstance(ratio, int | float) or isinstance(ratio, bool) or not 0 <= ratio <= _RATIO_MAX:
         raise fault(f"{path}.allocation_ratio", "a number from 0 on", ratio)
     least = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
-    whole = {name: read_whole(said[name], f"{path}.{name}", low, MAX_UNIT) for name, low in least.items()}
+    whole = {name: read_whole(record[name], f"{path}.{name}", low, MAX_UNIT) for name, low in least.items()}
     return Inventory(**whole, allocation_ratio=float(ratio))
 
 
 def _consumer(value: object, path: str) -> ConsumerAllocations:
-    said = _whole_object(value, path, _CONSUMER)
-    kind = said["consumer_type"]
-    allocations = read_object(said["allocations"], f"{path}.allocations")
+    record = _complete_object(value, path, _CONSUMER)
+    consumer_type = record["consumer_type"]
+    allocations = read_object(record["allocations"], f"{path}.allocations")
     return ConsumerAllocations(
-        consumer=_uuid(said["uuid"], f"{path}.uuid"),
+        consumer=_uuid(record["uuid"], f"{path}.uuid"),
         allocations={
-            _uuid(provider, f"{path}.allocations"): _amounts(each, f"{path}.allocations.{provider}")
-            for provider, each in allocations.items()
+            _uuid(provider, f"{path}.allocations"): _amounts(amounts, f"{path}.allocations.{provider}")
+            for provider, amounts in allocations.items()
         },
-        generation=_generation(said["generation"], f"{path}.generation"),
-        project_id=_filled(said["project_id"], f"{path}.project_id"),
-        user_id=_filled(said["user_id"], f"{path}.user_id"),
-        consumer_type=UNTYPED if kind is None else _class_name(kind, f"{path}.consumer_type"),
+        generation=_generation(record["generation"], f"{path}.generation"),
+        project_id=_text(record["project_id"], f"{path}.project_id"),
+        user_id=_text(record["user_id"], f"{path}.user_id"),
+        consumer_type=UNTYPED
+        if consumer_type is None
+        else _class_name(consumer_type, f"{path}.consumer_type"),
     )
 
 
@@ -164,31 +169,31 @@ def _items(top: Mapping[str, Any], key: str) -> list[tuple[object, str]]:
 
 
 def _distinct(values: list[Any], path: str) -> list[Any]:
-    """Raises UsageError where two have one uuid."""
+    """The values, unchanged. Raises UsageError where two have the same uuid."""
     seen: dict[str, int] = {}
     for index, value in enumerate(values):
         uuid = value.consumer if isinstance(value, ConsumerAllocations) else value.uuid
         if uuid in seen:
             raise UsageError(
-                f"{path}[{index}].uuid: {uuid} stands at {path}[{seen[uuid]}] already.", path=path
+                f"{path}[{index}].uuid: {path}[{seen[uuid]}] has the uuid {uuid} too.", path=path
             )
         seen[uuid] = index
     return values
 
 
-def _whole_object(value: object, path: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
+def _complete_object(value: object, path: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
     """An object with exactly these keys."""
-    said = read_object(value, path, keys)
+    record = read_object(value, path, keys)
     for key in keys:
-        if key not in said:
+        if key not in record:
             raise UsageError(f"{below(path, key)}: missing.", path=below(path, key))
-    return said
+    return record
 
 
 def _names(value: object, path: str, pattern: re.Pattern[str]) -> frozenset[str]:
     return frozenset(
-        read_text(each, f"{path}[{index}]", pattern, f"a name like {pattern.pattern}")
-        for index, each in enumerate(read_list(value, path))
+        read_text(name, f"{path}[{index}]", pattern, f"a name like {pattern.pattern}")
+        for index, name in enumerate(read_list(value, path))
     )
 
 
@@ -197,12 +202,12 @@ def _class_name(value: object, path: str) -> str:
 
 
 def _uuid(value: object, path: str) -> str:
-    """A uuid as it is written: placement compares some of them by their letters."""
+    """The uuid, unchanged: Placement compares some uuids as text."""
     read_uuid(value, path)
     return str(value)
 
 
-def _filled(value: object, path: str, longest: int = 255) -> str:
+def _text(value: object, path: str, longest: int = 255) -> str:
     text = read_text(value, path, wanted=f"a text of 1 to {longest} characters", longest=longest)
     if not text:
         raise fault(path, f"a text of 1 to {longest} characters", value)

@@ -1,9 +1,12 @@
-"""Brings a content into a placement service, over its API: plan, apply, verify.
+"""Imports a snapshot into a Placement service, over its API: plan, apply, verify.
 
-A plan has three stages, each of which may be cut off anywhere and planned again: providers, which offer
-nothing yet; consumers, some at a time, each time in one request with inventories that are exactly as large as
-what is held on them then; and at last the inventories as they shall be. So nobody else can get what is held
-already, and a content in which more is in use than there is comes in like any other.
+A plan has three stages. Each may be interrupted anywhere and planned again.
+
+1. Providers, with traits and aggregates, without inventories.
+2. Consumers, some at a time. One request (POST /reshaper) writes the allocations of some consumers together
+   with the inventories that they are on, exactly as large as the allocations on them then. So another client
+   cannot take what the next consumers need, and a snapshot with over-used inventories imports like any other.
+3. The final inventories.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,132 +26,149 @@ from agent.placement.transfer.snapshot import (
     same_consumer,
 )
 from agent.providers.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan, same_inventories
-from agent.tree import InventoriesByProvider, Inventory, ProviderTree
+from agent.shapes import Amounts
+from agent.tree import Inventory, ProviderTree
 
 CONSUMERS_AT_ONCE = 50
 FORBIDDEN = 403
 UNTYPED_MICROVERSION = "1.37"
-"""The newest in which a consumer can be written without a type."""
+"""The newest microversion that writes a consumer without a type."""
 
-_CREATED = ("unknown_class", "unknown_trait")
+_CREATED_BY_IMPORT = ("unknown_class", "unknown_trait")
 _SHOWN_MAX = 5
+
+
+Inventories = Mapping[str, Mapping[str, Inventory]]
+"""{provider uuid: {class: inventory}}"""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportStep:
-    """Consumers, with the generations that are written over, and inventories that are full with them."""
+    """Some consumers, with the generations to overwrite, and the inventories that their allocations fill."""
 
-    full: InventoriesByProvider
+    full: Inventories
     consumers: tuple[ConsumerAllocations, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What to write, in the order of the stages."""
+    """The writes of an import in order: `providers`, `steps`, `inventories`; `current` is the tree before."""
 
     current: ProviderTree
-    build: Plan
+    providers: Plan
     steps: tuple[ImportStep, ...]
-    offer: Plan
+    inventories: Plan
 
     @property
     def consumers(self) -> tuple[ConsumerAllocations, ...]:
+        """All consumers to write."""
         return tuple(consumer for step in self.steps for consumer in step.consumers)
 
     @property
     def operations(self) -> int:
-        """How many writes of providers there are."""
-        return len(self.build.operations) + len(self.offer.operations)
+        """The number of writes to providers."""
+        return len(self.providers.operations) + len(self.inventories.operations)
 
     @property
     def empty(self) -> bool:
-        return self.build.empty and not self.steps and self.offer.empty
+        """Whether there is nothing to write."""
+        return self.providers.empty and not self.steps and self.inventories.empty
 
     def lines(self) -> Iterator[str]:
-        yield from self.build.lines()
+        """A sentence for each write."""
+        yield from self.providers.lines()
         for consumer in self.consumers:
-            yield f"Write the allocations of consumer {consumer.consumer}: {_held(consumer)}."
-        yield from self.offer.lines()
+            yield f"Write the allocations of consumer {consumer.consumer}: {_allocations_text(consumer)}."
+        yield from self.inventories.lines()
 
     def to_json(self) -> dict[str, Any]:
+        """The plan as `plimsoll placement import --dry-run -o json` prints it."""
         return {
-            "build": self.build.to_json(),
+            "build": self.providers.to_json(),
             "consumers": [consumer.consumer for consumer in self.consumers],
-            "offer": self.offer.to_json(),
+            "offer": self.inventories.to_json(),
         }
 
 
 def plan_import(
-    wanted: PlacementSnapshot, found: PlacementSnapshot, names: frozenset[str], *, overwrite: bool = False
+    wanted: PlacementSnapshot, present: PlacementSnapshot, names: frozenset[str], *, overwrite: bool = False
 ) -> ImportPlan:
-    """What to write so that a service that holds `found` says everything that `wanted` says. Pure.
+    """The writes after which a service that has `present` has every record of `wanted`. Pure.
 
-    `names` are all traits and resource classes that the service knows. What it holds beyond `wanted` stays.
-    Raises UsageError where `wanted` is broken in a way that no service takes, ImportRefused where the service
-    holds something else in the place of what is wanted and `overwrite` is not given, or lacks names.
+    `names` are all traits and resource classes that the service has. Records that are in `present` only stay.
+    Raises UsageError where `wanted` breaks an invariant that no service accepts; ImportRefused where the
+    service lacks standard names, has another provider with the same name, or (without `overwrite`) has a
+    record of `wanted` with other contents.
     """
     _refuse_broken(wanted)
-    _refuse_unknown(wanted, names)
-    _refuse_taken_names(wanted, found)
+    _refuse_unknown_names(wanted, names)
+    _refuse_taken_names(wanted, present)
     if not overwrite:
-        _refuse_conflicts(differences(wanted, _without_full(found)))
-    current = ProviderTree(found.providers.values())
-    desired = ProviderTree({**found.providers, **wanted.providers}.values())
-    built = _with_inventories(desired, {each.uuid: each.inventories for each in current}, {})
-    steps = tuple(_steps(wanted, found))
+        _refuse_conflicts(differences(wanted, _without_full_inventories(present)))
+    current = ProviderTree(present.providers.values())
+    desired = ProviderTree({**present.providers, **wanted.providers}.values())
+    built = _with_inventories(desired, {provider.uuid: provider.inventories for provider in current}, {})
+    steps = tuple(_steps(wanted, present))
     filled = _with_inventories(built, {uuid: full for step in steps for uuid, full in step.full.items()})
     return ImportPlan(
         current,
-        Plan((*_names_first(wanted, found), *_without_names(plan(current, built)))),
+        Plan((*_create_names(wanted, present), *_without_names(plan(current, built)))),
         steps,
         Plan(tuple(_without_names(plan(filled, desired)))),
     )
 
 
 def apply_import(client: PlacementClient, untyped: PlacementClient, wanted: ImportPlan) -> None:
-    """Write the plan. `untyped` speaks UNTYPED_MICROVERSION, for consumers that have no type.
+    """Write the plan. `untyped` uses UNTYPED_MICROVERSION, for the consumers without a type.
 
-    Raises what the client raises; what was written before that stays, and the next import goes on from there.
+    Raises what the client raises; the next import does the rest.
     """
-    tree = apply(wanted.build, client, wanted.current)
+    tree = apply(wanted.providers, client, wanted.current)
     for step in wanted.steps:
-        _write(untyped if step.consumers[0].consumer_type == UNTYPED else client, tree, step)
+        _write_step(untyped if step.consumers[0].consumer_type == UNTYPED else client, tree, step)
         roots = {tree.root_of(uuid).uuid for uuid in step.full}
-        generations = {uuid: now for root in roots for uuid, now in client.generations(root).items()}
+        generations = {
+            uuid: generation for root in roots for uuid, generation in client.generations(root).items()
+        }
         tree = ProviderTree(
-            replace(each, generation=generations.get(each.uuid, each.generation))
-            for each in _with_inventories(tree, step.full)
+            replace(provider, generation=generations.get(provider.uuid, provider.generation))
+            for provider in _with_inventories(tree, step.full)
         )
-    apply(wanted.offer, client, tree)
+    apply(wanted.inventories, client, tree)
 
 
-def _write(client: PlacementClient, tree: ProviderTree, step: ImportStep) -> None:
-    """In one request; in several where the service keeps that one from us (role `service`): then somebody
-    else could be faster in between, and the consumers would not fit any more.
+def _write_step(client: PlacementClient, tree: ProviderTree, step: ImportStep) -> None:
+    """Write a step in one request, or in several if the service does not let the agent reshape.
+
+    Between several requests another client may take what the consumers need; then they no longer fit.
     """
-    offers = {uuid: (tree[uuid].generation or 0, full) for uuid, full in step.full.items()}
+    inventories = {uuid: (tree[uuid].generation or 0, full) for uuid, full in step.full.items()}
     try:
-        client.reshape(offers, *step.consumers)
+        client.reshape(inventories, *step.consumers)
     except PlacementError as error:
         if error.status != FORBIDDEN:
             raise
-        for uuid, (generation, full) in offers.items():
+        for uuid, (generation, full) in inventories.items():
             client.put_inventories(uuid, generation, {**tree[uuid].inventories, **full})
         client.write_allocations(*step.consumers)
 
 
 def _refuse_broken(wanted: PlacementSnapshot) -> None:
-    broken = [each for each in broken_invariants(wanted) if not each.strained and each.name not in _CREATED]
+    broken = [
+        invariant
+        for invariant in broken_invariants(wanted)
+        if not invariant.accepted and invariant.name not in _CREATED_BY_IMPORT
+    ]
     if broken:
         raise UsageError(
-            f"The document is broken in {len(broken)} places, and no placement takes it: "
-            f"{_some(finding.sentence for finding in broken)} `plimsoll placement check` shows all, with "
-            "remedies.",
-            findings=[finding.to_json() for finding in broken],
+            f"The document is broken in {len(broken)} places, and no placement accepts it: "
+            f"{_first_few(invariant.sentence for invariant in broken)} `plimsoll placement check` shows all, "
+            "with remedies.",
+            findings=[invariant.to_json() for invariant in broken],
         )
 
 
-def _refuse_unknown(wanted: PlacementSnapshot, names: frozenset[str]) -> None:
+def _refuse_unknown_names(wanted: PlacementSnapshot, names: frozenset[str]) -> None:
     used = {
         name
         for provider in wanted.providers.values()
@@ -158,14 +178,14 @@ def _refuse_unknown(wanted: PlacementSnapshot, names: frozenset[str]) -> None:
     unknown = sorted(used - names)
     if unknown:
         raise ImportRefused(
-            f"The target does not know {_some(unknown)}: its os-traits or os-resource-classes are older than "
-            "the source's. Upgrade those there, or take the names out of the document.",
+            f"The target does not know {_first_few(unknown)}: its os-traits or os-resource-classes are older "
+            "than the source's. Upgrade those there, or remove the names from the document.",
             conflicts=unknown,
         )
 
 
-def _refuse_taken_names(wanted: PlacementSnapshot, found: PlacementSnapshot) -> None:
-    holders = {provider.name: provider.uuid for provider in found.providers.values()}
+def _refuse_taken_names(wanted: PlacementSnapshot, present: PlacementSnapshot) -> None:
+    holders = {provider.name: provider.uuid for provider in present.providers.values()}
     taken = [
         f"{provider.name} is {holders[provider.name]}, not {provider.uuid}"
         for provider in wanted.providers.values()
@@ -175,109 +195,127 @@ def _refuse_taken_names(wanted: PlacementSnapshot, found: PlacementSnapshot) -> 
     ]
     if taken:
         raise ImportRefused(
-            f"The target has other providers with names of the document: {_some(taken)}. Rename or delete "
-            "those there, or rename the ones here.",
+            f"The target has other providers with names of the document: {_first_few(taken)}. Rename or "
+            "delete those there, or rename the ones here.",
             conflicts=taken,
         )
 
 
 def _refuse_conflicts(between: Iterable[Difference]) -> None:
-    conflicts = [each for each in between if not each.missing and not _may_complete(each)]
+    conflicts = [
+        difference
+        for difference in between
+        if not difference.missing and not _is_interrupted_import(difference)
+    ]
     if conflicts:
         raise ImportRefused(
-            f"The target holds something else in {len(conflicts)} places: "
-            f"{_some(each.line() for each in conflicts)}. Nothing was written; --overwrite makes the "
-            "target say what the document says.",
-            conflicts=[each.to_json() for each in conflicts],
+            f"The target differs from the document in {len(conflicts)} places: "
+            f"{_first_few(conflict.line() for conflict in conflicts)}. Nothing was written; --overwrite "
+            "makes the target the same as the document there.",
+            conflicts=[conflict.to_json() for conflict in conflicts],
         )
 
 
-def _may_complete(difference: Difference) -> bool:
-    """Whether it is a provider without contents, as an import that was cut off leaves one."""
+def _is_interrupted_import(difference: Difference) -> bool:
+    """Whether the target's provider lacks contents, as an interrupted import leaves it."""
     return difference.aspect in ("traits", "aggregates", "inventories") and not difference.found
 
 
-def _pending(wanted: PlacementSnapshot, found: PlacementSnapshot) -> Iterator[ConsumerAllocations]:
+def _pending(wanted: PlacementSnapshot, present: PlacementSnapshot) -> Iterator[ConsumerAllocations]:
     for uuid, consumer in wanted.consumers.items():
-        present = found.consumers.get(uuid)
-        if present is None:
+        existing = present.consumers.get(uuid)
+        if existing is None:
             yield replace(consumer, generation=None)
-        elif not same_consumer(consumer, present):
-            yield replace(consumer, generation=present.generation)
+        elif not same_consumer(consumer, existing):
+            yield replace(consumer, generation=existing.generation)
 
 
-def _steps(wanted: PlacementSnapshot, found: PlacementSnapshot) -> Iterator[ImportStep]:
-    """All that is to be written of consumers; those with a type and those without are not mixed."""
-    pending = list(_pending(wanted, found))
-    held = dict(found.consumers)
-    for group in _groups(pending):
-        before = [found.consumers[each.consumer] for each in group if each.consumer in found.consumers]
-        held |= {each.consumer: each for each in group}
-        used = PlacementSnapshot(consumers=held).usages()
-        touched = {uuid for each in (*group, *before) for uuid in each.allocations} & wanted.providers.keys()
-        yield ImportStep({uuid: _full(used.get(uuid, {})) for uuid in sorted(touched)}, tuple(group))
+def _steps(wanted: PlacementSnapshot, present: PlacementSnapshot) -> Iterator[ImportStep]:
+    """The steps for all consumers to write; a step has either typed or untyped consumers."""
+    consumers = dict(present.consumers)
+    for group in _groups(list(_pending(wanted, present))):
+        before = [
+            present.consumers[consumer.consumer]
+            for consumer in group
+            if consumer.consumer in present.consumers
+        ]
+        consumers |= {consumer.consumer: consumer for consumer in group}
+        used = PlacementSnapshot(consumers=consumers).usages()
+        touched = {uuid for consumer in (*group, *before) for uuid in consumer.allocations}
+        yield ImportStep(
+            {
+                uuid: _full_inventories(used.get(uuid, {}))
+                for uuid in sorted(touched & wanted.providers.keys())
+            },
+            tuple(group),
+        )
 
 
-def _full(used: Mapping[str, int]) -> dict[str, Inventory]:
-    """The inventories of a provider of which just as much is in use as there is."""
+def _full_inventories(used: Amounts) -> dict[str, Inventory]:
+    """Inventories exactly as large as the amounts in use."""
     return {name: Inventory(amount) for name, amount in used.items()}
 
 
-def _without_full(found: PlacementSnapshot) -> PlacementSnapshot:
-    """The same without the inventories that an import which was cut off left behind."""
-    used = found.usages()
+def _without_full_inventories(present: PlacementSnapshot) -> PlacementSnapshot:
+    """The snapshot without the full inventories that an interrupted import left behind."""
+    used = present.usages()
     return replace(
-        found,
+        present,
         providers={
-            uuid: replace(each, inventories={})
-            if same_inventories(each.inventories, _full(used.get(uuid, {})))
-            else each
-            for uuid, each in found.providers.items()
+            uuid: replace(provider, inventories={})
+            if same_inventories(provider.inventories, _full_inventories(used.get(uuid, {})))
+            else provider
+            for uuid, provider in present.providers.items()
         },
     )
 
 
 def _with_inventories(
-    tree: ProviderTree, known: InventoriesByProvider, other: Mapping[str, Inventory] | None = None
+    tree: ProviderTree, known: Inventories, other: Mapping[str, Inventory] | None = None
 ) -> ProviderTree:
-    """The tree with the inventories in `known`, and with `other` for the rest, None: as they are."""
+    """The tree with the inventories in `known`, and `other` for all other providers (None: unchanged)."""
     return ProviderTree(
-        replace(each, inventories=known.get(each.uuid, each.inventories if other is None else other))
-        for each in tree
+        replace(
+            provider,
+            inventories=known.get(provider.uuid, provider.inventories if other is None else other),
+        )
+        for provider in tree
     )
 
 
-def _names_first(wanted: PlacementSnapshot, found: PlacementSnapshot) -> Iterator[Operation]:
-    classes = {
-        name for each in wanted.providers.values() for name in each.inventories if name.startswith(CUSTOM)
-    }
-    traits = {name for each in wanted.providers.values() for name in each.traits if name.startswith(CUSTOM)}
-    yield from (
-        CreateResourceClass(n) for n in sorted((classes | wanted.resource_classes) - found.resource_classes)
+def _create_names(wanted: PlacementSnapshot, present: PlacementSnapshot) -> Iterator[Operation]:
+    providers = wanted.providers.values()
+    classes = {name for provider in providers for name in provider.inventories if name.startswith(CUSTOM)}
+    traits = {name for provider in providers for name in provider.traits if name.startswith(CUSTOM)}
+    missing_classes = (classes | wanted.resource_classes) - present.resource_classes
+    yield from (CreateResourceClass(name) for name in sorted(missing_classes))
+    yield from (CreateTrait(name) for name in sorted((traits | wanted.traits) - present.traits))
+
+
+def _without_names(planned: Plan) -> Iterator[Operation]:
+    return (
+        operation
+        for operation in planned.operations
+        if not isinstance(operation, CreateResourceClass | CreateTrait)
     )
-    yield from (CreateTrait(name) for name in sorted((traits | wanted.traits) - found.traits))
-
-
-def _without_names(found: Plan) -> Iterator[Operation]:
-    return (each for each in found.operations if not isinstance(each, CreateResourceClass | CreateTrait))
 
 
 def _groups(consumers: list[ConsumerAllocations]) -> Iterator[list[ConsumerAllocations]]:
     for untyped in (False, True):
-        waiting = [each for each in consumers if (each.consumer_type == UNTYPED) is untyped]
-        for start in range(0, len(waiting), CONSUMERS_AT_ONCE):
-            yield waiting[start : start + CONSUMERS_AT_ONCE]
+        group = [consumer for consumer in consumers if (consumer.consumer_type == UNTYPED) is untyped]
+        for start in range(0, len(group), CONSUMERS_AT_ONCE):
+            yield group[start : start + CONSUMERS_AT_ONCE]
 
 
-def _held(consumer: ConsumerAllocations) -> str:
+def _allocations_text(consumer: ConsumerAllocations) -> str:
     return "; ".join(
         ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items())) + f" on {provider}"
         for provider, amounts in consumer.allocations.items()
     )
 
 
-def _some(things: Iterable[str]) -> str:
-    """The first few, and how many more there are."""
-    every = list(things)
-    more = len(every) - _SHOWN_MAX
-    return "; ".join(every[:_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
+def _first_few(texts: Iterable[str]) -> str:
+    """The first few texts, and the number of the others."""
+    complete = list(texts)
+    more = len(complete) - _SHOWN_MAX
+    return "; ".join(complete[:_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")

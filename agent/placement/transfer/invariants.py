@@ -1,4 +1,4 @@
-"""What must hold in a placement's content, and what to do where it does not. Pure."""
+"""The invariants of a Placement snapshot, and the remedy for each broken one. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from agent.placement.transfer.snapshot import PlacementSnapshot
 from agent.shapes import Usages
 from agent.tree import Inventory, Provider
 
-STRAINED = frozenset({"over_capacity", "outside_limits"})
-"""Findings that placement itself lets happen, where inventory was changed below what is in use."""
+ACCEPTED = frozenset({"over_capacity", "outside_limits"})
+"""The broken invariants that Placement accepts: an inventory may be changed below its use."""
 
 _LARGEST_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenInvariant:
-    """One broken invariant: its stable name, what it is about, what is wrong, and what to do."""
+    """A broken invariant: its stable name, the uuid of its subject, a description, and the remedy."""
 
     name: str
     subject: str
@@ -28,11 +28,12 @@ class BrokenInvariant:
     remedy: str
 
     @property
-    def strained(self) -> bool:
-        """Whether placement accepts such a content; else it cannot even be written over its API."""
-        return self.name in STRAINED
+    def accepted(self) -> bool:
+        """Whether Placement accepts it; otherwise it cannot be written over its API."""
+        return self.name in ACCEPTED
 
     def to_json(self) -> dict[str, str]:
+        """The invariant as `plimsoll placement check -o json` prints it."""
         return {
             "name": self.name,
             "subject": self.subject,
@@ -43,10 +44,10 @@ class BrokenInvariant:
 
 @dataclass(frozen=True, slots=True)
 class ServiceEvidence:
-    """What a service says besides its content, where it does: {provider: root} and {provider: usages}.
+    """What a service shows of its records in other requests, to be compared with the snapshot.
 
-    `held` is what providers say of their consumers, {provider: {consumer: {class: amount}}}; `names` are the
-    traits and resource classes that the service knows, standard ones of other releases among them.
+    `roots` is {provider: root}; `usages` and `held` are what providers show of their use; `names` are all
+    traits and resource classes of the service, including the standard names of other releases.
     """
 
     roots: Mapping[str, str] = field(default_factory=dict)
@@ -56,29 +57,31 @@ class ServiceEvidence:
 
 
 def broken_invariants(
-    content: PlacementSnapshot, evidence: ServiceEvidence | None = None
+    snapshot: PlacementSnapshot, evidence: ServiceEvidence | None = None
 ) -> tuple[BrokenInvariant, ...]:
-    """Everything that is broken, providers first."""
-    told = evidence or ServiceEvidence()
-    check = _Check(content, told.names)
+    """All broken invariants, those of providers first."""
+    service = evidence or ServiceEvidence()
+    checker = _Checker(snapshot, service.names)
     return (
-        *check.names(),
-        *check.ancestry(told.roots),
-        *check.providers(),
-        *check.consumers(),
-        *check.capacity(),
-        *check.usages(told.usages),
-        *check.views(told.held),
+        *checker.names(),
+        *checker.ancestry(service.roots),
+        *checker.providers(),
+        *checker.consumers(),
+        *checker.capacity(),
+        *checker.usages(service.usages),
+        *checker.views(service.held),
     )
 
 
-class _Check:
-    def __init__(self, content: PlacementSnapshot, names: frozenset[str]) -> None:
-        self._content = content
-        self._providers = content.providers
-        self._used = content.usages()
-        self._classes = content.resource_classes | names | frozenset(os_resource_classes.STANDARDS)
-        self._traits = content.traits | names | frozenset(os_traits.get_traits())
+class _Checker:
+    """Checks one snapshot; each public method yields the broken invariants of one kind."""
+
+    def __init__(self, snapshot: PlacementSnapshot, names: frozenset[str]) -> None:
+        self._snapshot = snapshot
+        self._providers = snapshot.providers
+        self._used = snapshot.usages()
+        self._classes = snapshot.resource_classes | names | frozenset(os_resource_classes.STANDARDS)
+        self._traits = snapshot.traits | names | frozenset(os_traits.get_traits())
 
     def names(self) -> Iterator[BrokenInvariant]:
         first: dict[str, str] = {}
@@ -98,8 +101,8 @@ class _Check:
                 yield BrokenInvariant(
                     "missing_parent",
                     provider.uuid,
-                    f"{_called(provider)} hangs under {provider.parent}, which is not there.",
-                    "Give it a parent that is there, or none: "
+                    f"{_name_and_uuid(provider)} has the parent {provider.parent}, which does not exist.",
+                    "Give it a parent that exists, or none: "
                     f"PUT /resource_providers/{provider.uuid} with parent_provider_uuid (1.37).",
                 )
                 continue
@@ -108,22 +111,22 @@ class _Check:
                 yield BrokenInvariant(
                     "cycle",
                     provider.uuid,
-                    f"{_called(provider)} is among its own ancestors, or below providers that are.",
-                    f"Cut the ring: PUT /resource_providers/{provider.uuid} with parent_provider_uuid null "
+                    f"{_name_and_uuid(provider)} is its own ancestor, or a descendant of one that is.",
+                    f"Break it: PUT /resource_providers/{provider.uuid} with parent_provider_uuid null "
                     "(1.37).",
                 )
             elif roots.get(provider.uuid, root) != root:
                 yield BrokenInvariant(
                     "wrong_root",
                     provider.uuid,
-                    f"{_called(provider)} is said to be in the tree of {roots[provider.uuid]}, and its "
+                    f"{_name_and_uuid(provider)} has the root {roots[provider.uuid]}, and its "
                     f"ancestors lead to {root}.",
-                    f"Give it its parent again: PUT /resource_providers/{provider.uuid} with "
+                    f"Set its parent again: PUT /resource_providers/{provider.uuid} with "
                     "parent_provider_uuid null, then with the parent (1.37).",
                 )
 
     def _root(self, provider: Provider) -> str | None:
-        """The last ancestor that is there; None where the ancestors never end."""
+        """The topmost ancestor that exists; None in a cycle."""
         seen = {provider.uuid}
         while provider.parent is not None and provider.parent in self._providers:
             provider = self._providers[provider.parent]
@@ -136,26 +139,26 @@ class _Check:
         for provider in self._providers.values():
             for name, inventory in provider.inventories.items():
                 if name not in self._classes:
-                    yield _unknown("class", name, f"{_called(provider)} offers", provider.uuid)
+                    yield _unknown("class", name, f"{_name_and_uuid(provider)} offers", provider.uuid)
                 wrong = _wrong_numbers(inventory)
                 if wrong:
                     yield BrokenInvariant(
                         "impossible_inventory",
                         provider.uuid,
-                        f"The inventory of {name} on {_called(provider)} {wrong}.",
-                        f"Put it right: PUT /resource_providers/{provider.uuid}/inventories/{name}.",
+                        f"The inventory of {name} on {_name_and_uuid(provider)} {wrong}.",
+                        f"Correct it: PUT /resource_providers/{provider.uuid}/inventories/{name}.",
                     )
             for trait in sorted(provider.traits - self._traits):
-                yield _unknown("trait", trait, f"{_called(provider)} has", provider.uuid)
+                yield _unknown("trait", trait, f"{_name_and_uuid(provider)} has", provider.uuid)
 
     def consumers(self) -> Iterator[BrokenInvariant]:
-        for consumer in self._content.consumers.values():
+        for consumer in self._snapshot.consumers.values():
             if not any(consumer.allocations.values()):
                 yield BrokenInvariant(
                     "empty_consumer",
                     consumer.consumer,
-                    f"Consumer {consumer.consumer} holds nothing, and bars its own first claim.",
-                    f"Let it hold something with consumer_generation {consumer.generation}, then "
+                    f"Consumer {consumer.consumer} has no allocations, which blocks its first claim.",
+                    f"Write any allocation with consumer_generation {consumer.generation}, then "
                     f"DELETE /allocations/{consumer.consumer}.",
                 )
             for uuid, amounts in consumer.allocations.items():
@@ -165,29 +168,29 @@ class _Check:
         self, consumer: ConsumerAllocations, uuid: str, amounts: Mapping[str, int]
     ) -> Iterator[BrokenInvariant]:
         provider = self._providers.get(uuid)
-        drop = f"Write what consumer {consumer.consumer} really holds: PUT /allocations/{consumer.consumer}."
+        remedy = f"Write the true allocations of the consumer: PUT /allocations/{consumer.consumer}."
         if provider is None:
             yield BrokenInvariant(
                 "orphan_allocation",
                 consumer.consumer,
-                f"Consumer {consumer.consumer} holds {_listed(amounts)} on {uuid}, which is no provider.",
-                drop,
+                f"Consumer {consumer.consumer} has {_listed(amounts)} on {uuid}, which does not exist.",
+                remedy,
             )
             return
         for name, amount in amounts.items():
             inventory = provider.inventories.get(name)
-            holds = f"Consumer {consumer.consumer} holds {amount} {name} on {_called(provider)}"
+            holds = f"Consumer {consumer.consumer} has {amount} {name} on {_name_and_uuid(provider)}"
             if name not in self._classes:
-                yield _unknown("class", name, f"Consumer {consumer.consumer} holds", consumer.consumer)
+                yield _unknown("class", name, f"Consumer {consumer.consumer} has", consumer.consumer)
             if inventory is None:
                 yield BrokenInvariant(
-                    "no_inventory", consumer.consumer, f"{holds}, which offers none of it.", drop
+                    "no_inventory", consumer.consumer, f"{holds}, which has no inventory of it.", remedy
                 )
             elif not _admits(inventory, amount):
                 yield BrokenInvariant(
                     "outside_limits",
                     consumer.consumer,
-                    f"{holds}, which gives {inventory.min_unit} to {inventory.max_unit} in steps of "
+                    f"{holds}, which allows {inventory.min_unit} to {inventory.max_unit} in steps of "
                     f"{inventory.step_size}.",
                     f"Change the inventory's limits, or claim again: PUT /allocations/{consumer.consumer}.",
                 )
@@ -203,45 +206,46 @@ class _Check:
                 yield BrokenInvariant(
                     "over_capacity",
                     uuid,
-                    f"{_called(provider)} can give {int(_capacity(inventory))} {name}; {amount} are in use.",
+                    f"{_name_and_uuid(provider)} has a capacity of {int(_capacity(inventory))} {name}; "
+                    f"{amount} are in use.",
                     f"Move or release consumers (the largest: {largest}), or raise the inventory.",
                 )
 
     def _largest(self, provider: str, name: str) -> Iterator[str]:
         held = [
             (consumer.allocations[provider][name], uuid)
-            for uuid, consumer in self._content.consumers.items()
+            for uuid, consumer in self._snapshot.consumers.items()
             if name in consumer.allocations.get(provider, {})
         ]
         for amount, uuid in sorted(held, reverse=True)[:_LARGEST_SHOWN]:
             yield f"{uuid} with {amount}"
 
-    def usages(self, said: Usages) -> Iterator[BrokenInvariant]:
-        for uuid, amounts in said.items():
+    def usages(self, shown: Usages) -> Iterator[BrokenInvariant]:
+        for uuid, amounts in shown.items():
             sums = self._used.get(uuid, {})
             for name in sorted({*amounts, *sums}):
                 if amounts.get(name, 0) != sums.get(name, 0):
                     yield BrokenInvariant(
                         "usage_mismatch",
                         uuid,
-                        f"Provider {uuid} says that {amounts.get(name, 0)} {name} are in use, and its "
-                        f"consumers hold {sums.get(name, 0)}.",
-                        "Check again when nobody writes; where it stays, compare GET "
+                        f"Provider {uuid} shows that {amounts.get(name, 0)} {name} are in use, and the "
+                        f"allocations of its consumers add up to {sums.get(name, 0)}.",
+                        "Check again while no client writes; if it remains, compare GET "
                         f"/resource_providers/{uuid}/allocations with each consumer's GET /allocations/UUID.",
                     )
 
     def views(self, held: Mapping[str, Usages]) -> Iterator[BrokenInvariant]:
         for uuid, consumers in held.items():
             for consumer, amounts in consumers.items():
-                own = self._content.consumers.get(consumer)
-                says = {} if own is None else own.allocations.get(uuid, {})
-                if dict(says) != dict(amounts):
+                own = self._snapshot.consumers.get(consumer)
+                shown = {} if own is None else own.allocations.get(uuid, {})
+                if dict(shown) != dict(amounts):
                     yield BrokenInvariant(
                         "views_differ",
                         consumer,
-                        f"Provider {uuid} says that consumer {consumer} holds {_listed(amounts)}, and the "
-                        f"consumer says {_listed(says)}.",
-                        f"Write what it really holds: PUT /allocations/{consumer}.",
+                        f"Provider {uuid} shows {_listed(amounts)} for consumer {consumer}, and the "
+                        f"consumer itself shows {_listed(shown)}.",
+                        f"Write its true allocations: PUT /allocations/{consumer}.",
                     )
 
 
@@ -258,7 +262,7 @@ def _admits(inventory: Inventory, amount: int) -> bool:
 
 
 def _capacity(inventory: Inventory) -> float:
-    """Not truncated: this is how placement compares."""
+    """The capacity, not truncated, as Placement compares it."""
     return (inventory.total - inventory.reserved) * inventory.allocation_ratio
 
 
@@ -267,14 +271,14 @@ def _unknown(kind: str, name: str, whose: str, subject: str) -> BrokenInvariant:
     remedy = (
         f"Create it: PUT /{path}/{name}."
         if name.startswith("CUSTOM_")
-        else f"Install an os-{path.replace('_', '-')} that knows it, or take it away."
+        else f"Install an os-{path.replace('_', '-')} that has it, or remove it."
     )
     return BrokenInvariant(
-        f"unknown_{kind}", subject, f"{whose} the {what} {name}, which is not known.", remedy
+        f"unknown_{kind}", subject, f"{whose} the {what} {name}, which is unknown.", remedy
     )
 
 
-def _called(provider: Provider) -> str:
+def _name_and_uuid(provider: Provider) -> str:
     return f"Provider {provider.name} ({provider.uuid})"
 
 

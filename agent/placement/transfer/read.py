@@ -1,6 +1,7 @@
-"""Reads what a placement service holds, all or a part: over its API, or from an embedded core's directory.
+"""Reads a snapshot of a Placement service: over its API, or from the state directory of an embedded core.
 
-What is read of a part is independent of how much else the service holds, and of who writes there.
+The cost of reading some trees does not depend on how many other trees the service has, or on who writes
+there.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,10 +17,11 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.replies import body_member
 from agent.placement.transfer.invariants import ServiceEvidence
 from agent.placement.transfer.snapshot import CUSTOM, UNTYPED, PlacementSnapshot
+from agent.shapes import Held, Usages
 from agent.tree import Inventory, Provider
 
 READERS = 8
-ROUNDS_MAX = 3
+ATTEMPTS_MAX = 3
 NOT_FOUND = 404
 _CONSUMER_TYPES = "1.38"
 
@@ -28,141 +30,162 @@ _Result = TypeVar("_Result")
 
 
 class SnapshotClient(PlacementClient):
-    """A placement client that can also list everything."""
+    """A Placement client that can also list all records."""
 
     def provider_roots(self, in_tree: str | None = None) -> tuple[list[Provider], dict[str, str]]:
-        """All providers, or those of one's tree, without their contents, and {provider: root}."""
+        """All providers, or those of the tree that contains `in_tree`, without contents, and {uuid: root}."""
         query = "" if in_tree is None else f"?{urlencode({'in_tree': in_tree})}"
-        said = self._list(f"/resource_providers{query}", "resource_providers")
+        records = self._list(f"/resource_providers{query}", "resource_providers")
         providers = [
-            Provider(each["uuid"], each["name"], each["parent_provider_uuid"], generation=each["generation"])
-            for each in said
+            Provider(
+                record["uuid"],
+                record["name"],
+                record["parent_provider_uuid"],
+                generation=record["generation"],
+            )
+            for record in records
         ]
-        return providers, {each["uuid"]: each["root_provider_uuid"] for each in said}
+        return providers, {record["uuid"]: record["root_provider_uuid"] for record in records}
 
     def trait_names(self) -> list[str]:
+        """All traits that the service has."""
         return self._list("/traits", "traits")
 
     def resource_class_names(self) -> list[str]:
-        return [each["name"] for each in self._list("/resource_classes", "resource_classes")]
+        """All resource classes that the service has."""
+        return [record["name"] for record in self._list("/resource_classes", "resource_classes")]
 
     def _list(self, path: str, key: str) -> list[Any]:
-        asked = f"list its {key.replace('_', ' ')}"
-        return list(body_member(self._call("GET", path, asked), asked, key, kind=list))
+        action = f"list its {key.replace('_', ' ')}"
+        return list(body_member(self._call("GET", path, action), action, key, kind=list))
 
-    def knows_types(self) -> bool:
-        """Whether it tells consumers' types apart, which is so from microversion 1.38 on."""
+    def has_consumer_types(self) -> bool:
+        """Whether consumers have types there, which is so from microversion 1.38 on."""
         return self.speaks(_CONSUMER_TYPES)
 
 
 def read_service(
     client: SnapshotClient, *, with_usages: bool = False
 ) -> tuple[PlacementSnapshot, ServiceEvidence]:
-    """Everything, over the API: four requests a provider (five `with_usages`) and one a consumer.
+    """All records, over the API: four requests a provider (five `with_usages`) and one a consumer.
 
-    Providers that were written to meanwhile are read again, ROUNDS_MAX times at most; then PlacementConflict.
-    Placement does not tell every release, so nobody should write while this reads.
+    Providers that other clients changed meanwhile are read again, in at most ATTEMPTS_MAX attempts; then it
+    raises PlacementConflict. Placement does not raise a generation for each release, so no client should
+    write meanwhile.
     """
     return _read(client, client.provider_roots, with_usages=with_usages)
 
 
-def read_trees(client: SnapshotClient, named: Iterable[str]) -> PlacementSnapshot:
-    """The trees of the providers with those names or uuids, and who holds something there, over the API.
+def read_trees(client: SnapshotClient, names: Iterable[str]) -> PlacementSnapshot:
+    """The trees of the providers with these names or uuids, and their consumers, over the API.
 
-    Of other providers that those hold something on, the trees come without contents. Names that are not there
-    are left out. Raises as `read_service` does.
+    If a consumer also has allocations in other trees, the providers of those come without contents. Names
+    that the service does not have are left out. Raises as `read_service` does.
     """
-    found = [client.find_provider(name=each) or _by_uuid(client, each) for each in named]
-    uuids = [each.uuid for each in found if each is not None]
-    content, _ = _read(client, lambda: _trees(client, uuids))
-    elsewhere = {uuid for each in content.consumers.values() for uuid in each.allocations}
-    return _with_bare(content, _trees(client, sorted(elsewhere - content.providers.keys()))[0])
+    providers = [client.find_provider(name=name) or _find_by_uuid(client, name) for name in names]
+    uuids = [provider.uuid for provider in providers if provider is not None]
+    snapshot, _ = _read(client, lambda: _list_trees(client, uuids))
+    used = {uuid for consumer in snapshot.consumers.values() for uuid in consumer.allocations}
+    elsewhere = sorted(used - snapshot.providers.keys())
+    return _with_bare_providers(snapshot, _list_trees(client, elsewhere)[0])
 
 
 def read_counterpart(
     client: SnapshotClient, wanted: PlacementSnapshot
 ) -> tuple[PlacementSnapshot, ServiceEvidence]:
-    """What the service holds in the place of `wanted`: the trees of its providers, whoever holds something
-    there, its consumers, and, without contents, the trees of others that have names of its providers.
+    """The records of the service that correspond to `wanted`.
 
-    Three requests for a provider that is not there, four or five for one that is, and one for a consumer.
-    Raises as `read_service` does.
+    These are the trees of its providers, their consumers, its consumers, and the trees of other providers
+    that have a name of one of its providers (these without contents). Three requests for a provider that the
+    service lacks, four or five for one that it has, and one for a consumer. Raises as `read_service` does.
     """
-    roots = [uuid for uuid, each in wanted.providers.items() if each.parent not in wanted.providers]
-    content, evidence = _read(
-        client, lambda: _trees(client, roots, wanted.providers), consumers=wanted.consumers.keys()
+    roots = [uuid for uuid, provider in wanted.providers.items() if provider.parent not in wanted.providers]
+    snapshot, evidence = _read(
+        client, lambda: _list_trees(client, roots, wanted.providers), consumers=wanted.consumers.keys()
     )
-    missing = [each.name for each in wanted.providers.values() if each.uuid not in content.providers]
-    named = [each.uuid for each in _each(lambda name: client.find_provider(name=name), missing) if each]
-    return _with_bare(content, _trees(client, named)[0]), evidence
+    missing = [
+        provider.name for provider in wanted.providers.values() if provider.uuid not in snapshot.providers
+    ]
+    holders = _map_parallel(lambda name: client.find_provider(name=name), missing)
+    uuids = [holder.uuid for holder in holders if holder]
+    return _with_bare_providers(snapshot, _list_trees(client, uuids)[0]), evidence
 
 
-def _by_uuid(client: SnapshotClient, named: str) -> Provider | None:
+def _find_by_uuid(client: SnapshotClient, text: str) -> Provider | None:
     try:
-        return client.find_provider(uuid=str(UUID(named)))
+        return client.find_provider(uuid=str(UUID(text)))
     except ValueError:
         return None
 
 
-def _trees(client: SnapshotClient, *waves: Iterable[str]) -> tuple[list[Provider], dict[str, str]]:
-    """The providers of the trees that these are in, each once, and {provider: root}.
+def _list_trees(client: SnapshotClient, *waves: Iterable[str]) -> tuple[list[Provider], dict[str, str]]:
+    """The providers of the trees that contain these uuids, each once, and {provider: root}.
 
-    Those of a wave are asked for at once, and none that an earlier wave brought along.
+    The requests of a wave run in parallel. A wave skips the providers that an earlier wave listed.
     """
     providers: dict[str, Provider] = {}
     roots: dict[str, str] = {}
     for wave in waves:
         unknown = [uuid for uuid in wave if uuid not in providers]
-        for listed, rooted in _each(lambda uuid: client.provider_roots(in_tree=uuid), unknown):
-            providers |= {each.uuid: each for each in listed}
-            roots |= rooted
+        for listed, listed_roots in _map_parallel(lambda uuid: client.provider_roots(in_tree=uuid), unknown):
+            providers |= {provider.uuid: provider for provider in listed}
+            roots |= listed_roots
     return list(providers.values()), roots
 
 
-def _with_bare(content: PlacementSnapshot, bare: Iterable[Provider]) -> PlacementSnapshot:
-    others = {each.uuid: each for each in bare}
-    return replace(content, providers={**others, **content.providers})
+def _with_bare_providers(snapshot: PlacementSnapshot, bare: Iterable[Provider]) -> PlacementSnapshot:
+    others = {provider.uuid: provider for provider in bare}
+    return replace(snapshot, providers={**others, **snapshot.providers})
 
 
 def _read(
     client: SnapshotClient,
-    listing: Callable[[], tuple[list[Provider], dict[str, str]]],
+    list_providers: Callable[[], tuple[list[Provider], dict[str, str]]],
     *,
     consumers: Iterable[str] = (),
     with_usages: bool = False,
 ) -> tuple[PlacementSnapshot, ServiceEvidence]:
-    """The providers that are listed, who holds something on them, and these consumers."""
+    """The listed providers, the consumers with allocations on them, and these `consumers`."""
     known: dict[str, Provider] = {}
-    for _ in range(ROUNDS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         try:
-            listed, roots = listing()
-            known = {each.uuid: each for each in _each(_refresher(client, known), listed)}
-            held = dict(
-                _each(lambda each: (each.uuid, client.provider_allocations(each.uuid).consumers), listed)
-            )
-            usages = dict(
-                _each(
-                    lambda each: (each.uuid, client.provider_usages(each.uuid)), listed if with_usages else []
-                )
-            )
+            listed, roots = list_providers()
+            known = {
+                provider.uuid: provider for provider in _map_parallel(_provider_reader(client, known), listed)
+            }
+            held, usages = _read_uses(client, listed, with_usages=with_usages)
         except PlacementError as error:
             if error.status != NOT_FOUND:
                 raise
-            continue  # a provider was deleted meanwhile
-        uuids = sorted({*consumers, *(consumer for some in held.values() for consumer in some)})
-        found = [each for each in _each(_consumer_reader(client), uuids) if each.allocations]
-        if _generations(listing()[0]) == _generations(known.values()):
+            continue  # another client deleted a provider meanwhile
+        uuids = sorted({*consumers, *(consumer for holders in held.values() for consumer in holders)})
+        read = [
+            consumer for consumer in _map_parallel(_consumer_reader(client), uuids) if consumer.allocations
+        ]
+        if _generations(list_providers()[0]) == _generations(known.values()):
             traits, classes = client.trait_names(), client.resource_class_names()
-            content = PlacementSnapshot.of(known.values(), found, _custom(traits), _custom(classes))
-            return content, ServiceEvidence(roots, usages, held, frozenset((*traits, *classes)))
+            snapshot = PlacementSnapshot.of(
+                known.values(), read, _custom_names(traits), _custom_names(classes)
+            )
+            return snapshot, ServiceEvidence(roots, usages, held, frozenset((*traits, *classes)))
     raise PlacementConflict(
-        f"Placement was written to while it was being read, {ROUNDS_MAX} times: stop what writes to it "
-        "(agents, schedulers), or try again at a quieter time."
+        f"Other clients wrote to Placement during each of {ATTEMPTS_MAX} attempts to read it: stop the "
+        "agents and schedulers that write to these providers, or try again at a quieter time."
     )
 
 
+def _read_uses(
+    client: SnapshotClient, providers: Iterable[Provider], *, with_usages: bool
+) -> tuple[Held, Usages]:
+    """The allocations and, if wanted, the usages of each provider."""
+    uuids = [provider.uuid for provider in providers]
+    held = _map_parallel(lambda uuid: (uuid, client.provider_allocations(uuid).consumers), uuids)
+    usages = _map_parallel(lambda uuid: (uuid, client.provider_usages(uuid)), uuids if with_usages else [])
+    return dict(held), dict(usages)
+
+
 def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]:
-    """Everything, from the database of an embedded core that does not run.
+    """All records, from the database of an embedded core that does not run.
 
     Raises UsageError where there is no such database, StateError where it cannot be used.
     """
@@ -177,89 +200,97 @@ def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]
         try:
             damage = [row[0] for row in store.file.read("PRAGMA integrity_check") if row[0] != "ok"]
             with store.reading() as model:
-                content = _from_model(model)
-                roots = {uuid: each.root_uuid for uuid, each in model.providers.items()}
+                snapshot = _snapshot_of_model(model)
+                roots = {uuid: provider.root_uuid for uuid, provider in model.providers.items()}
                 names = frozenset((*model.traits, *model.resource_classes))
         finally:
             store.close()
     except DatabaseLocked as error:
         raise StateError(
-            f"{error} A running agent can be asked at its placement socket instead: --url unix:PATH.",
+            f"{error} Read a running agent's placement at its socket instead: --url unix:PATH.",
             path=str(error.path),
         ) from error
     except DatabaseError as error:
         raise StateError(str(error), path=str(error.path)) from error
     if damage:
         raise StateError(
-            f"{state_dir / FILE_NAME} is damaged ({damage[0]}): put a backup in its place.", findings=damage
+            f"{state_dir / FILE_NAME} is damaged ({damage[0]}): replace it by a backup.", findings=damage
         )
-    return content, ServiceEvidence(roots, names=names)
+    return snapshot, ServiceEvidence(roots, names=names)
 
 
 def _generations(providers: Iterable[Provider]) -> dict[str, int | None]:
     return {provider.uuid: provider.generation for provider in providers}
 
 
-def _refresher(client: SnapshotClient, known: dict[str, Provider]) -> Callable[[Provider], Provider]:
-    def refreshed(listed: Provider) -> Provider:
+def _provider_reader(client: SnapshotClient, known: dict[str, Provider]) -> Callable[[Provider], Provider]:
+    """A function that reads a listed provider, unless `known` has it with the same generation."""
+
+    def read(listed: Provider) -> Provider:
         before = known.get(listed.uuid)
         if before is not None and before.generation == listed.generation:
             return replace(before, name=listed.name, parent=listed.parent)
         return client.read_provider(listed)
 
-    return refreshed
+    return read
 
 
 def _consumer_reader(client: SnapshotClient) -> Callable[[str], ConsumerAllocations]:
-    typed = client.knows_types()
+    typed = client.has_consumer_types()
 
-    def consumer(uuid: str) -> ConsumerAllocations:
-        found = client.allocations_of(uuid)
-        return found if typed else replace(found, consumer_type=UNTYPED)
+    def read(uuid: str) -> ConsumerAllocations:
+        consumer = client.allocations_of(uuid)
+        return consumer if typed else replace(consumer, consumer_type=UNTYPED)
 
-    return consumer
+    return read
 
 
-def _each(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+def _map_parallel(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    """[work(item) for each item], with READERS threads."""
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(work, items))
 
 
-def _from_model(model: Any) -> PlacementSnapshot:
+def _snapshot_of_model(model: Any) -> PlacementSnapshot:
     return PlacementSnapshot.of(
         [
             Provider(
-                each.uuid,
-                each.name,
-                each.parent_uuid,
-                {name: _inventory(inventory) for name, inventory in each.inventories.items()},
-                each.traits,
-                each.aggregates,
-                each.generation,
+                record.uuid,
+                record.name,
+                record.parent_uuid,
+                {name: _inventory(inventory) for name, inventory in record.inventories.items()},
+                record.traits,
+                record.aggregates,
+                record.generation,
             )
-            for each in model.providers.values()
+            for record in model.providers.values()
         ],
         [
             ConsumerAllocations(
-                each.uuid,
-                each.allocations,
-                each.generation,
-                each.project_id,
-                each.user_id,
-                each.consumer_type or UNTYPED,
+                record.uuid,
+                record.allocations,
+                record.generation,
+                record.project_id,
+                record.user_id,
+                record.consumer_type or UNTYPED,
             )
-            for each in model.consumers.values()
+            for record in model.consumers.values()
         ],
-        _custom(model.traits),
-        _custom(model.resource_classes),
+        _custom_names(model.traits),
+        _custom_names(model.resource_classes),
     )
 
 
-def _custom(names: Iterable[str]) -> list[str]:
+def _custom_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(CUSTOM)]
 
 
-def _inventory(said: Any) -> Inventory:
+def _inventory(record: Any) -> Inventory:
     return Inventory(
-        said.total, said.reserved, said.min_unit, said.max_unit, said.step_size, said.allocation_ratio
+        record.total,
+        record.reserved,
+        record.min_unit,
+        record.max_unit,
+        record.step_size,
+        record.allocation_ratio,
     )

@@ -1,8 +1,7 @@
-"""A part of what a placement holds, to be carried away, and what it takes to take that part out. Pure.
+"""Selects whole trees of a Placement service, and plans and does their removal.
 
-A part is whole trees with all that is held on them. A host that goes from one placement to another is first
-brought into the other one, verified there, and only then taken out of the first: at each moment one of them,
-or both, say who owns what.
+To move a host to another Placement, its trees are imported and verified there first, and removed here last.
+So at each moment at least one of the two services has the allocations.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,109 +14,119 @@ from agent.placement.transfer.snapshot import PlacementSnapshot, differences, fo
 from agent.tree import Provider, ProviderTree
 
 CONSUMERS_AT_ONCE = 100
-NAMED_MAX = 5
+CHANGES_SHOWN_MAX = 5
 
 _Value = TypeVar("_Value")
 
 
-def select_trees(content: PlacementSnapshot, roots: Iterable[str]) -> PlacementSnapshot:
-    """The trees whose root has that name or uuid, who holds something there, and the custom names used there.
+def select_trees(snapshot: PlacementSnapshot, roots: Iterable[str]) -> PlacementSnapshot:
+    """The trees whose roots have these names or uuids, their consumers, and the custom names in use there.
 
-    Raises UsageError where there is no such root, or somebody holds something inside and outside at once:
-    then the other tree must be named, too.
+    Raises UsageError where there is no such root, or where a consumer also has allocations in another tree:
+    then the operator must name that root too.
     """
-    tree = ProviderTree(content.providers.values())
-    found = {provider.uuid: provider for root in roots for provider in tree.subtree(_root(tree, root).uuid)}
-    consumers = [each for each in content.consumers.values() if found.keys() & each.allocations.keys()]
+    tree = ProviderTree(snapshot.providers.values())
+    providers = {
+        provider.uuid: provider for root in roots for provider in tree.subtree(_root(tree, root).uuid)
+    }
+    consumers = [
+        consumer for consumer in snapshot.consumers.values() if providers.keys() & consumer.allocations.keys()
+    ]
     outside = sorted(
-        {tree.root_of(uuid).name for each in consumers for uuid in each.allocations if uuid not in found}
+        {
+            tree.root_of(uuid).name
+            for consumer in consumers
+            for uuid in consumer.allocations
+            if uuid not in providers
+        }
     )
     if outside:
         raise UsageError(
-            f"What is held in this part is held together with something on {', '.join(outside)}: name "
-            "that root, too.",
+            f"Consumers of these trees also have allocations on {', '.join(outside)}: name that root, too.",
             roots=outside,
         )
-    traits = {name for provider in found.values() for name in provider.traits}
-    classes = {name for provider in found.values() for name in provider.inventories}
+    traits = {name for provider in providers.values() for name in provider.traits}
+    classes = {name for provider in providers.values() for name in provider.inventories}
     return PlacementSnapshot.of(
-        found.values(), consumers, content.traits & traits, content.resource_classes & classes
+        providers.values(), consumers, snapshot.traits & traits, snapshot.resource_classes & classes
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalPlan:
-    """`consumers` are to be written, empty, with the generations they have; `providers` deleted in order."""
+    """The writes of a removal: `consumers`, empty, with their generations, then `providers`, in order."""
 
     consumers: tuple[ConsumerAllocations, ...]
     providers: tuple[Provider, ...]
 
     @property
     def empty(self) -> bool:
+        """Whether there is nothing to write."""
         return not self.consumers and not self.providers
 
     def lines(self) -> Iterator[str]:
+        """A sentence for each write."""
         for consumer in self.consumers:
-            yield f"Take away what consumer {consumer.consumer} holds."
+            yield f"Delete the allocations of consumer {consumer.consumer}."
         for provider in self.providers:
             yield f"Delete the provider {provider.name} ({provider.uuid})."
 
 
-def plan_removal(unwanted: PlacementSnapshot, found: PlacementSnapshot) -> RemovalPlan:
-    """How to take out of a placement that holds `found` all that `unwanted` says, and that is still there.
+def plan_removal(unwanted: PlacementSnapshot, present: PlacementSnapshot) -> RemovalPlan:
+    """The writes that remove the records of `unwanted` that a service with the records `present` still has.
 
-    Raises ImportRefused where the placement says something else by now, so that `unwanted` is not the last
-    word on it: then it was not carried elsewhere either.
+    Raises ImportRefused where the service changed since `unwanted` was exported: then the import does not
+    have the changes, and to remove them would lose them.
     """
-    changed = [each.line() for each in differences(_there(unwanted, found), found)]
-    changed += [
-        f"consumer {uuid}: holds something on it, and is not in the document"
-        for uuid in foreign_consumers(unwanted, found)
+    changes = [difference.line() for difference in differences(_still_present(unwanted, present), present)]
+    changes += [
+        f"consumer {uuid}: has allocations there, and is not in the document"
+        for uuid in foreign_consumers(unwanted, present)
     ]
-    changed += [
-        f"provider {each.name} ({each.uuid}): hangs below, and is not in the document"
-        for each in found.providers.values()
-        if each.parent in unwanted.providers and each.uuid not in unwanted.providers
+    changes += [
+        f"provider {provider.name} ({provider.uuid}): is a child there, and is not in the document"
+        for provider in present.providers.values()
+        if provider.parent in unwanted.providers and provider.uuid not in unwanted.providers
     ]
-    if changed:
-        more = len(changed) - NAMED_MAX
+    if changes:
+        more = len(changes) - CHANGES_SHOWN_MAX
         raise ImportRefused(
-            f"The placement holds something else than the document in {len(changed)} places: "
-            f"{'; '.join(changed[:NAMED_MAX])}{f'; and {more} more' if more > 0 else ''}. Nothing was "
-            "removed; export and import again.",
-            conflicts=changed,
+            f"The placement differs from the document in {len(changes)} places: "
+            f"{'; '.join(changes[:CHANGES_SHOWN_MAX])}{f'; and {more} more' if more > 0 else ''}. Nothing "
+            "was removed; export and import again.",
+            conflicts=changes,
         )
-    tree = ProviderTree(found.providers.values())
+    tree = ProviderTree(present.providers.values())
     return RemovalPlan(
         tuple(
-            replace(each, allocations={})
-            for uuid, each in found.consumers.items()
+            replace(consumer, allocations={})
+            for uuid, consumer in present.consumers.items()
             if uuid in unwanted.consumers
         ),
-        tuple(each for each in tree.bottom_up() if each.uuid in unwanted.providers),
+        tuple(provider for provider in tree.bottom_up() if provider.uuid in unwanted.providers),
     )
 
 
 def apply_removal(client: PlacementClient, removal: RemovalPlan) -> None:
-    """Write it. Raises what the client raises; what was removed before stays so, and the next one goes on."""
+    """Write the plan. Raises what the client raises; the next removal does the rest."""
     for start in range(0, len(removal.consumers), CONSUMERS_AT_ONCE):
         client.write_allocations(*removal.consumers[start : start + CONSUMERS_AT_ONCE])
     for provider in removal.providers:
         client.delete_provider(provider.uuid)
 
 
-def _there(unwanted: PlacementSnapshot, found: PlacementSnapshot) -> PlacementSnapshot:
+def _still_present(unwanted: PlacementSnapshot, present: PlacementSnapshot) -> PlacementSnapshot:
     return PlacementSnapshot(
-        _only(unwanted.providers, found.providers), _only(unwanted.consumers, found.consumers)
+        _only(unwanted.providers, present.providers), _only(unwanted.consumers, present.consumers)
     )
 
 
 def _only(values: Mapping[str, _Value], among: Mapping[str, object]) -> dict[str, _Value]:
-    return {uuid: each for uuid, each in values.items() if uuid in among}
+    return {uuid: value for uuid, value in values.items() if uuid in among}
 
 
-def _root(tree: ProviderTree, named: str) -> Provider:
-    found = tree.get(named) or tree.by_name(named)
-    if found is None or found.parent is not None:
-        raise UsageError(f"There is no root provider {named!r} in this placement.")
-    return found
+def _root(tree: ProviderTree, name_or_uuid: str) -> Provider:
+    provider = tree.get(name_or_uuid) or tree.by_name(name_or_uuid)
+    if provider is None or provider.parent is not None:
+        raise UsageError(f"There is no root provider {name_or_uuid!r} in this placement.")
+    return provider

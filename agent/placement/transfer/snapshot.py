@@ -1,4 +1,4 @@
-"""All that a placement service holds, as values, and how two such contents differ. Pure."""
+"""The records of a Placement service, all or some, as values, and how two such snapshots differ. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,16 +10,16 @@ from agent.tree import Provider
 
 CUSTOM = "CUSTOM_"
 UNTYPED = "unknown"
-"""How placement shows a consumer that was written before microversion 1.38."""
+"""The type that Placement shows for a consumer that was last written before microversion 1.38."""
 
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementSnapshot:
-    """Providers and consumers by uuid, in the order of their uuids; of traits and classes the custom ones.
+    """Providers and consumers by uuid, in the order of their uuids, and the custom traits and classes.
 
-    Nothing is promised about how they go together: invariants.py says whether they do.
+    A snapshot may be inconsistent: invariants.py checks it.
     """
 
     providers: Mapping[str, Provider] = field(default_factory=dict)
@@ -35,6 +35,7 @@ class PlacementSnapshot:
         traits: Iterable[str] = (),
         resource_classes: Iterable[str] = (),
     ) -> "PlacementSnapshot":
+        """A snapshot of these records, in the order of their uuids."""
         return cls(
             _sorted({provider.uuid: provider for provider in providers}),
             _sorted({consumer.consumer: consumer for consumer in consumers}),
@@ -43,7 +44,7 @@ class PlacementSnapshot:
         )
 
     def usages(self) -> dict[str, dict[str, int]]:
-        """{provider uuid: {resource class: sum of what consumers hold}}; without those that nobody uses."""
+        """{provider uuid: {resource class: sum of the allocations}}, without zeros."""
         sums: dict[str, dict[str, int]] = {}
         for consumer in self.consumers.values():
             for provider, amounts in consumer.allocations.items():
@@ -53,11 +54,12 @@ class PlacementSnapshot:
         return sums
 
     def without_types(self) -> "PlacementSnapshot":
-        """The same for a service that does not tell consumers' types apart."""
-        untyped = (replace(each, consumer_type=UNTYPED) for each in self.consumers.values())
-        return replace(self, consumers={each.consumer: each for each in untyped})
+        """The same records for a service below microversion 1.38, which has no consumer types."""
+        untyped = (replace(consumer, consumer_type=UNTYPED) for consumer in self.consumers.values())
+        return replace(self, consumers={consumer.consumer: consumer for consumer in untyped})
 
     def counts(self) -> dict[str, int]:
+        """The number of records of each kind."""
         return {
             "resource_providers": len(self.providers),
             "consumers": len(self.consumers),
@@ -68,7 +70,10 @@ class PlacementSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that two contents say differently. `found` is None where the other does not have it."""
+    """A record, or one aspect of a record, that differs between two snapshots.
+
+    `aspect` is "" and `found` is None where the second snapshot lacks the record.
+    """
 
     subject: str
     key: str
@@ -78,14 +83,17 @@ class Difference:
 
     @property
     def missing(self) -> bool:
+        """Whether the second snapshot lacks the record."""
         return self.aspect == ""
 
     def line(self) -> str:
+        """The difference in one line, for an operator."""
         if self.missing:
-            return f"{self.subject} {self.key}: not there"
+            return f"{self.subject} {self.key}: missing"
         return f"{self.subject} {self.key}: {self.aspect} is {self.found}, not {self.wanted}"
 
     def to_json(self) -> dict[str, Any]:
+        """The difference as the command line prints it in JSON."""
         return {
             "subject": self.subject,
             "key": self.key,
@@ -95,78 +103,77 @@ class Difference:
         }
 
 
-def differences(wanted: PlacementSnapshot, found: PlacementSnapshot) -> tuple[Difference, ...]:
-    """Where `found` does not say what `wanted` says. What it says beyond that is no difference.
+def differences(wanted: PlacementSnapshot, present: PlacementSnapshot) -> tuple[Difference, ...]:
+    """The records of `wanted` that `present` lacks or has differently; `present` may have more records.
 
-    Generations are left out: each service counts its own writes.
+    Generations are not compared: each service counts its own writes.
     """
+    classes = sorted(wanted.resource_classes - present.resource_classes)
+    traits = sorted(wanted.traits - present.traits)
     return (
-        *(Difference("resource class", name, "", name, None) for name in _lacking(wanted, found, "classes")),
-        *(Difference("trait", name, "", name, None) for name in _lacking(wanted, found, "traits")),
+        *(Difference("resource class", name, "", name, None) for name in classes),
+        *(Difference("trait", name, "", name, None) for name in traits),
         *(
-            each
+            difference
             for provider in wanted.providers.values()
-            for each in _between_providers(provider, found.providers.get(provider.uuid))
+            for difference in _compare_providers(provider, present.providers.get(provider.uuid))
         ),
         *(
-            each
+            difference
             for consumer in wanted.consumers.values()
-            for each in _between_consumers(consumer, found.consumers.get(consumer.consumer))
+            for difference in _compare_consumers(consumer, present.consumers.get(consumer.consumer))
         ),
     )
 
 
-def foreign_consumers(wanted: PlacementSnapshot, found: PlacementSnapshot) -> tuple[str, ...]:
-    """Consumers that `wanted` does not have, and that hold something in `found` on providers of `wanted`."""
+def foreign_consumers(wanted: PlacementSnapshot, present: PlacementSnapshot) -> tuple[str, ...]:
+    """The consumers of `present` that have allocations on providers of `wanted` and are not in `wanted`."""
     return tuple(
         uuid
-        for uuid, consumer in found.consumers.items()
-        if uuid not in wanted.consumers and any(each in wanted.providers for each in consumer.allocations)
+        for uuid, consumer in present.consumers.items()
+        if uuid not in wanted.consumers
+        and any(provider in wanted.providers for provider in consumer.allocations)
     )
 
 
 def same_consumer(one: ConsumerAllocations, other: ConsumerAllocations) -> bool:
-    """Whether both hold the same for the same, whatever their generations."""
+    """Whether both have the same owner, type and allocations; generations are not compared."""
     return replace(one, generation=None) == replace(other, generation=None)
 
 
-def _between_providers(wanted: Provider, found: Provider | None) -> Iterator[Difference]:
+def _compare_providers(wanted: Provider, present: Provider | None) -> Iterator[Difference]:
     key = f"{wanted.name} ({wanted.uuid})"
-    if found is None:
+    if present is None:
         yield Difference("provider", key, "", wanted.uuid, None)
         return
-    pairs: tuple[tuple[str, Any, Any], ...] = (
-        ("name", wanted.name, found.name),
-        ("parent", wanted.parent, found.parent),
-        ("traits", sorted(wanted.traits), sorted(found.traits)),
-        ("aggregates", sorted(wanted.aggregates), sorted(found.aggregates)),
+    aspects: tuple[tuple[str, Any, Any], ...] = (
+        ("name", wanted.name, present.name),
+        ("parent", wanted.parent, present.parent),
+        ("traits", sorted(wanted.traits), sorted(present.traits)),
+        ("aggregates", sorted(wanted.aggregates), sorted(present.aggregates)),
     )
-    for aspect, here, there in pairs:
-        if here != there:
-            yield Difference("provider", key, aspect, here, there)
-    if not same_inventories(wanted.inventories, found.inventories):
-        yield Difference("provider", key, "inventories", _shown(wanted), _shown(found))
+    for aspect, wanted_value, present_value in aspects:
+        if wanted_value != present_value:
+            yield Difference("provider", key, aspect, wanted_value, present_value)
+    if not same_inventories(wanted.inventories, present.inventories):
+        yield Difference(
+            "provider", key, "inventories", _inventories_json(wanted), _inventories_json(present)
+        )
 
 
-def _between_consumers(
-    wanted: ConsumerAllocations, found: ConsumerAllocations | None
+def _compare_consumers(
+    wanted: ConsumerAllocations, present: ConsumerAllocations | None
 ) -> Iterator[Difference]:
-    if found is None:
+    if present is None:
         yield Difference("consumer", wanted.consumer, "", wanted.consumer, None)
         return
     for aspect in ("project_id", "user_id", "consumer_type", "allocations"):
-        here, there = getattr(wanted, aspect), getattr(found, aspect)
-        if here != there:
-            yield Difference("consumer", wanted.consumer, aspect, here, there)
+        wanted_value, present_value = getattr(wanted, aspect), getattr(present, aspect)
+        if wanted_value != present_value:
+            yield Difference("consumer", wanted.consumer, aspect, wanted_value, present_value)
 
 
-def _lacking(wanted: PlacementSnapshot, found: PlacementSnapshot, what: str) -> list[str]:
-    if what == "traits":
-        return sorted(wanted.traits - found.traits)
-    return sorted(wanted.resource_classes - found.resource_classes)
-
-
-def _shown(provider: Provider) -> dict[str, Any]:
+def _inventories_json(provider: Provider) -> dict[str, Any]:
     return {name: inventory.to_json() for name, inventory in sorted(provider.inventories.items())}
 
 

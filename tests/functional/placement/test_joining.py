@@ -157,7 +157,7 @@ def test_removing_is_told_before_and_can_be_repeated(site: Site, capsys: pytest.
     site.run(
         "remove", "--state-dir", str(site.state), "--dry-run", str(site.document), code=ExitCode.DRIFT_FOUND
     )
-    assert f"Take away what consumer {ASKED[0].consumer} holds." in capsys.readouterr().out
+    assert f"Delete the allocations of consumer {ASKED[0].consumer}." in capsys.readouterr().out
     assert site.held(site.alone) == set(claimed)
     for _ in range(2):
         site.run("remove", "--state-dir", str(site.state), str(site.document))
@@ -173,7 +173,7 @@ def test_a_part_is_whole_or_refused(site: Site, capsys: pytest.CaptureFixture[st
         client.write_allocations(ConsumerAllocations(held.consumer, both, held.generation))
     export = ("export", "--state-dir", str(site.state), "--root", "node1")
     site.run(*export, code=ExitCode.USAGE)
-    assert "held together with something on neighbour" in capsys.readouterr().err
+    assert "also have allocations on neighbour" in capsys.readouterr().err
     site.run(*export, "--root", NEIGHBOUR.uuid)
     site.run("export", "--state-dir", str(site.state), "--root", "nobody", code=ExitCode.USAGE)
     assert "no root provider 'nobody'" in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_what_is_held_together_with_another_tree_names_that(placement: Placement
             client.put_inventories(each.uuid, client.create_provider(each), {"VCPU": Inventory(8)})
         held = {each.uuid: {"VCPU": 1} for each in hosts}
         client.write_allocations(ConsumerAllocations(str(uuid4()), held))
-        with pytest.raises(UsageError, match="held together with something on two"):
+        with pytest.raises(UsageError, match="also have allocations on two"):
             export(transport, ["one"])
         with pytest.raises(UsageError, match="no root provider 'nobody'"):
             export(transport, ["nobody"])

@@ -255,7 +255,7 @@ def test_a_placement_that_is_written_to_all_the_time_is_not_exported() -> None:
 
     with fresh_core() as transport:
         bring(transport, small())
-        with pytest.raises(PlacementError, match="written to while it was being read"):
+        with pytest.raises(PlacementError, match="attempts to read it"):
             read_service(SnapshotClient(Busy(transport)))
 
 

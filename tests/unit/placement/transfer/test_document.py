@@ -74,7 +74,7 @@ MISTAKES: list[tuple[list[str | int], Any, str]] = [
     (["resource_providers", 0, "name"], "x" * 201, r"resource_providers\[0\].name"),
     (["resource_providers", 0, "generation"], -1, "generation"),
     (["resource_providers", 0, "extra"], 1, "extra: unknown key"),
-    (["resource_providers", 1, "uuid"], provider_uuid(0), "already"),
+    (["resource_providers", 1, "uuid"], provider_uuid(0), "has the uuid"),
     (["resource_providers", 0, "inventories", "VCPU", "total"], 0, "inventories.VCPU.total"),
     (["resource_providers", 0, "inventories", "VCPU", "total"], 1.5, "inventories.VCPU.total"),
     (["resource_providers", 0, "inventories", "VCPU", "allocation_ratio"], -1, "allocation_ratio"),
