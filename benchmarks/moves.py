@@ -46,16 +46,16 @@ def main() -> None:
         here, there = world.a, world.b
         for round_ in range(ROUNDS):
             migration = str(uuid4())
-            mover = there.tracker.mover
-            begins.append(timed(partial(mover.begin, MoveKind.COLD_MIGRATE, migration, asks(**SMALL))))
+            tracker = there.tracker
+            begins.append(timed(partial(tracker.begin_move, asks(**SMALL), MoveKind.COLD_MIGRATE, migration)))
             if round_ % 2:
-                reverts.append(timed(partial(mover.revert, migration)))
+                reverts.append(timed(partial(tracker.revert_move, migration)))
             else:
-                confirms.append(timed(partial(mover.confirm, migration)))
+                confirms.append(timed(partial(tracker.confirm_move, migration)))
                 here, there = there, here
             world.settle()
             world.check_settled()
-            assert here.tracker.get(INSTANCE)
+            assert here.tracker.claim_of(INSTANCE)
     spread("begin", begins)
     spread("confirm", confirms)
     spread("revert", reverts)

@@ -23,7 +23,6 @@ from agent.state.identity import Identity
 from agent.status.condition import STARTING, Condition, HostState
 from agent.status.host_status import AgentStatus, HostStatus
 from agent.status.recorder import Recorder
-from agent.tracker.register import entered
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -144,7 +143,7 @@ class LocalOperations:
         return self._gate.claim_running(self._reconciler.read_guests())
 
     def _complete(self, request: ClaimRequest) -> ClaimRequest:
-        return entered(request, self._supervisor.settings.pci_aliases, self._tracker.register)
+        return self._tracker.expand_aliases(request, self._supervisor.settings.pci_aliases)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -167,19 +166,19 @@ class LocalOperations:
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         """Begin a move to this host."""
         with self._writing(), self._recorder.moving(kind, request):
-            return self._tracker.move(self._complete(request), kind, migration).move
+            return self._tracker.begin_move(self._complete(request), kind, migration).move
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:
         """Confirm a move."""
         with self._writing():
             now = not self._supervisor.is_placement_paused()
-            return self._tracker.mover.confirm(migration, instance=instance, now=now)
+            return self._tracker.confirm_move(migration, instance=instance, now=now)
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
         """Revert a move."""
         with self._writing():
             now = not self._supervisor.is_placement_paused()
-            return self._tracker.mover.revert(migration, instance=instance, now=now)
+            return self._tracker.revert_move(migration, instance=instance, now=now)
 
     # Audit, plan and reshape
 

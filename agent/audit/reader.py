@@ -36,7 +36,6 @@ class AuditReader:
         known_tree: Callable[[], ProviderTree | None],
     ) -> None:
         self._tracker = tracker
-        self._register = tracker.register
         self._client = client
         self._root = root
         self._guests = guests
@@ -44,26 +43,23 @@ class AuditReader:
         self._known_tree = known_tree
 
     def observe(self) -> Observation:
-        """Read the host once. Raises DriverError, PlacementError."""
+        """Read the host once. Raises DriverError, PlacementError, StateError."""
         guests = self._guests()
         tree = self._client.read_tree(self._root, self._known_tree())
         holders = {
             provider.uuid: self._client.provider_allocations(provider.uuid).consumers for provider in tree
         }
-        with self._register.lock:
-            ledger = self._register.ledger
-            shared = [provider for provider in ledger.host.tree if not ledger.host.is_own(provider.uuid)]
-            claims, moves = dict(ledger.claims), tuple(self._register.moves.values())
-            offered = ledger.offered
+        known = self._tracker.snapshot()
+        shared = [provider for provider in known.host.tree if not known.host.is_own(provider.uuid)]
         with_shared = ProviderTree([*tree, *(provider for provider in shared if provider.uuid not in tree)])
         return Observation(
             host=ProviderIndex.of(with_shared, self._root),
             guests={guest.uuid: guest for guest in guests},
-            claims=claims,
-            moves=moves,
+            claims=known.claims,
+            moves=known.moves,
             holders=holders,
             devices={device: uuid for uuid, device in self._devices().items()},
-            offered=offered,
+            offered=known.offered,
         )
 
     def guests_now(self) -> frozenset[str]:
@@ -73,23 +69,22 @@ class AuditReader:
     def judge_consumer(self, observation: Observation, consumer: str) -> Finding | None:
         """Judge the consumer; None also while an operation on it is under way. Raises PlacementError."""
         try:
-            with self._tracker.alone(consumer):
+            with self._tracker.turn(consumer):
                 return self.judge_consumer_alone(observation, consumer)
         except ClaimConflict:
             return None
 
     def judge_consumer_alone(self, observation: Observation, consumer: str) -> Finding | None:
         """The same for a caller that has the consumer's turn. Raises PlacementError."""
-        with self._register.lock:
-            claims, moves = dict(self._register.ledger.claims), tuple(self._register.moves.values())
+        known = self._tracker.snapshot()
         placed = self._client.allocations_of(consumer)
-        return judge_consumer(ConsumerCase.of(replace(observation, claims=claims, moves=moves), placed))
+        present = replace(observation, claims=known.claims, moves=known.moves)
+        return judge_consumer(ConsumerCase.of(present, placed))
 
     def judge_move(self, observation: Observation, move: Move) -> Finding | None:
         """Judge the move; None also while an operation on it is under way. Raises PlacementError."""
-        first, second = sorted((move.instance, move.migration))
         try:
-            with self._tracker.alone(first), self._tracker.alone(second):
+            with self._tracker.turns(move.instance, move.migration):
                 present = self._tracker.moves().get(move.migration)
                 if present is None or present.instance != move.instance:
                     return None

@@ -7,11 +7,9 @@ from agent.audit.finding import Finding
 from agent.audit.observation import Observation
 from agent.audit.reader import AuditReader
 from agent.audit.repair import Deliver, DropClaim, EndMove, Repair, TakeClaim, WriteAllocations
-from agent.claims.claim import ClaimStep
 from agent.errors import PlacementConflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tracker.tracker import ResourceTracker
-from agent.tracker.withdraw import withdraw
 
 
 class Repairer:
@@ -19,7 +17,6 @@ class Repairer:
 
     def __init__(self, tracker: ResourceTracker, client: PlacementClient, reader: AuditReader) -> None:
         self._tracker = tracker
-        self._register = tracker.register
         self._client = client
         self._reader = reader
 
@@ -45,27 +42,21 @@ class Repairer:
                 self._deliver(observation, consumer)
 
     def _write(self, observation: Observation, finding: Finding, write: ConsumerAllocations) -> None:
-        with self._tracker.alone(finding.subject):
+        with self._tracker.turn(finding.subject):
             self._check_unchanged(observation, finding)
             self._client.write_allocations(write)
-            with self._register.lock:
-                if write.consumer not in self._register.ledger.claims:
-                    self._register.ledger.set_other(write.consumer, write.allocations)
+            self._tracker.enter_unclaimed(write.consumer, write.allocations)
 
     def _drop_claim(self, observation: Observation, finding: Finding, consumer: str) -> None:
-        with self._tracker.alone(consumer):
+        with self._tracker.turn(consumer):
             self._check_unchanged(observation, finding)
-            self._register.move_durably(ClaimStep.RELEASE, consumer, detail="audit: leaked claim")
-            with self._register.lock:
-                claim = self._register.ledger.claims[consumer]
-            withdraw(self._register, self._client, claim)
-            self._register.move_durably(ClaimStep.GONE, consumer)
+            self._tracker.drop_claim(consumer, "audit: leaked claim")
 
     def _end_move(self, observation: Observation, finding: Finding, migration: str) -> None:
         present = self._tracker.moves().get(migration)
         if present is None or self._reader.judge_move(observation, present) != finding:
             raise _changed(finding)
-        self._tracker.mover.confirm(migration)
+        self._tracker.confirm_move(migration)
 
     def _deliver(self, observation: Observation, consumer: str) -> None:
         self._tracker.deliver()

@@ -51,7 +51,7 @@ def assemble(
     pass in so many seconds.
     """
     client = PlacementClient(MeteredTransport(transport, recorder.meters))
-    tracker = ResourceTracker(journal, client)
+    tracker = ResourceTracker(journal, client, on_step=recorder.meters.step)
     here = place(settings.placement)
     reconciler = Reconciler(
         driver,
@@ -68,7 +68,9 @@ def assemble(
     )
     gate = Gate(tracker, client, reconciler.guest_of, journal.devices)
     condition = Condition(on_change)
-    host_status = AgentStatus(settings, identity, tracker, reconciler, condition, auditor, recorder.meters)
+    host_status = AgentStatus(
+        settings, identity, tracker, journal, reconciler, condition, auditor, recorder.meters
+    )
     agent = HostAgent(
         settings,
         identity,

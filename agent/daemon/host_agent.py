@@ -72,8 +72,7 @@ class HostAgent:
         self._fault_lock = threading.Lock()
         self.condition = condition
         self.host_status = host_status
-        tracker.silent = self._report_silence
-        tracker.spares = self.is_placement_paused
+        tracker.observe_placement(is_paused=self.is_placement_paused, on_unavailable=self._report_silence)
         tracker.close(STARTING)
 
     @property

@@ -7,14 +7,14 @@ Source: https://libvirt.org/hooks.html#etc-libvirt-hooks-qemu
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from uuid import uuid4
 
 from agent import log
-from agent.claims.claim import Claim, ClaimState, Shortfall
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.refusal import amounts_text, does_not_fit, label
 from agent.driver import Guest
 from agent.errors import (
@@ -23,7 +23,6 @@ from agent.errors import (
     DoesNotFit,
     DriverDataError,
     PlacementUnavailable,
-    PlimsollError,
     Refused,
     UsageError,
 )
@@ -86,7 +85,7 @@ class Gate:
         self._guest_of = guest_of
         self._devices = devices
         self._new_uuid = new_uuid
-        self._ending = Ending(tracker, client, clock)
+        self._ending = Ending(tracker, clock)
 
     def decide(self, asked: Asked) -> GateVerdict:
         """Raises Refused where the guest may not start; UsageError for XML that makes no sense;
@@ -130,13 +129,11 @@ class Gate:
 
     def _enter(self, guest: Guest) -> GateVerdict:
         self._ending.comes(guest)
-        with self._tracker.register.lock:
-            moves = self._tracker.register.move_of(guest.uuid) is not None
-            present = self._tracker.register.ledger.claims.get(guest.uuid)
-        if moves and present is not None:
+        present, move = self._tracker.claim_and_move_of(guest.uuid)
+        if move is not None and present is not None:
             guest = as_large_as_before(guest, present.allocations)  # libvirt asks once more for who comes in
         asked = self._wanted(guest)
-        with self._expecting(guest, asked):
+        with self._tracker.expecting(guest, asked.request):
             if present is None or present.state is not ClaimState.CLAIMED:
                 return self._claim(asked)
             away = self._check_still_here(present)
@@ -146,32 +143,13 @@ class Gate:
                 raise _other_claim(present, asked)
             if away is not None:
                 raise away  # nothing could be claimed for what would be let go
-            if moves:
+            if move is not None:
                 raise ClaimConflict(
                     f"{label(asked.request)} moves, and its domain wants something else than it was given "
                     "for that: end the move first (plimsoll move list).",
                     consumer=guest.uuid,
                 )
             return self._claim_anew(present, asked)
-
-    @contextmanager
-    def _expecting(self, guest: Guest, asked: Wanted) -> Iterator[None]:
-        """Its pages, and its memory on cells, are its own from now on, unless the block raises.
-
-        No provider has those. Raises DoesNotFit.
-        """
-        with self._tracker.register.lock:
-            ledger = self._tracker.register.ledger
-            lacks = ledger.memory_shortfalls(guest)
-            if lacks:
-                raise does_not_fit(asked.request, lacks)
-            ledger.expect_guest(guest.uuid, guest)
-        try:
-            yield
-        except PlimsollError:
-            with self._tracker.register.lock:
-                ledger.expect_guest(guest.uuid, None)
-            raise
 
     def _check_still_here(self, present: Claim) -> PlacementUnavailable | None:
         """Raises ClaimConflict where the guest has moved away and this host did not hear of it yet: it may be
@@ -181,8 +159,7 @@ class Gate:
         except PlacementUnavailable as error:
             LOG.warning("%s starts on the word of this host alone: %s", present.consumer, error.message)
             return error
-        with self._tracker.register.lock:
-            host = self._tracker.register.ledger.host
+        host = self._tracker.host()
         if held and not any(host.is_own(uuid) for uuid in held):
             raise ClaimConflict(
                 f"{label(present.request)} holds its resources on another host: it has moved there.",
@@ -191,8 +168,7 @@ class Gate:
         return None
 
     def _wanted(self, guest: Guest) -> Wanted:
-        with self._tracker.register.lock:
-            host, cells = self._tracker.register.ledger.host, self._tracker.register.ledger.cells
+        host, cells = self._tracker.host_and_cells()
         if host.root is None:
             raise ClaimsClosed("Claims are closed: this host has not been seen whole yet.")
         devices = {device: uuid for uuid, device in self._devices().items()}
@@ -211,7 +187,7 @@ class Gate:
         return asked
 
     def _claim(self, asked: Wanted) -> GateVerdict:
-        with self._naming(asked):
+        with self._pinned(asked):
             return _verdict(Outcome.CLAIMED, self._tracker.claim(asked.request).claim)
 
     def _claim_anew(self, present: Claim, asked: Wanted) -> GateVerdict:
@@ -219,37 +195,17 @@ class Gate:
         closed = self._tracker.closed_reason
         if closed is not None:
             raise ClaimsClosed(f"Claims are closed: {closed}.", reason=closed)
-        with self._naming(asked):
-            with self._tracker.register.lock:
-                found = self._tracker.register.ledger.fit(asked.request)
+        with self._pinned(asked):
+            found = self._tracker.fit(asked.request)
             if not found.fits:
                 raise does_not_fit(asked.request, found.shortfalls)
-            if not self._tracker.release(present.consumer, now=not self._tracker.spares()):
+            if not self._tracker.release(present.consumer, now=not self._tracker.is_placement_paused()):
                 raise ClaimsClosed(f"What {label(asked.request)} held before is not released yet: try again.")
             return _verdict(Outcome.CLAIMED, self._tracker.claim(asked.request).claim)
 
-    @contextmanager
-    def _naming(self, asked: Wanted) -> Iterator[None]:
+    def _pinned(self, asked: Wanted) -> AbstractContextManager[None]:
         """While the block lasts the consumer gets its named units and no others. Raises DoesNotFit."""
-        register, consumer = self._tracker.register, asked.request.consumer
-        with register.lock:
-            ledger = register.ledger
-            shortfalls = [
-                Shortfall(name, 1, 0, provider.name, uuid, f"{unit} is held by {owner}")
-                for uuid, classes in asked.named.items()
-                for provider in (ledger.host.tree[uuid],)
-                for name, units in classes.items()
-                for unit in units
-                if (owner := ledger.owner(uuid, name, unit)) not in (None, consumer)
-            ]
-            if shortfalls:
-                raise does_not_fit(asked.request, shortfalls)
-            ledger.restrict_units(consumer, asked.named, asked.bound)
-        try:
-            yield
-        finally:
-            with register.lock:
-                ledger.restrict_units(consumer, None)
+        return self._tracker.pinned(asked.request, asked.named, asked.bound)
 
     # A guest comes in
 
@@ -257,18 +213,17 @@ class Gate:
         """As a move where the instance holds something elsewhere; else it starts here as any other does."""
         self._ending.comes(guest)
         self._end_before(guest.uuid)
-        if self._tracker.get(guest.uuid) is not None:
+        if self._tracker.claim_of(guest.uuid) is not None:
             return self._enter(guest)
         held = self._client.allocations_of(guest.uuid)
-        with self._tracker.register.lock:
-            host = self._tracker.register.ledger.host
+        host = self._tracker.host()
         shared = {provider.uuid for provider in host.providers}
         before = split_allocations(held.allocations, host.is_own, shared.__contains__)
         if not before.elsewhere:
             return self._enter(guest)
         asked = self._wanted(as_large_as_before(guest, {**before.elsewhere, **before.shared}))
-        with self._expecting(guest, asked), self._naming(asked):
-            move = self._tracker.move(asked.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
+        with self._tracker.expecting(guest, asked.request), self._pinned(asked):
+            move = self._tracker.begin_move(asked.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
         return GateVerdict(
             Outcome.MOVING,
             guest.uuid,
@@ -278,12 +233,12 @@ class Gate:
     def _end_before(self, instance: str) -> None:
         """An earlier move of it that waits only for its guest to go, which it has: libvirt lets none come in
         where one runs."""
-        self._tracker.gone(instance)
+        self._tracker.forget_guest(instance)
         for move in self._tracker.moves().values():
             if move.instance != instance or move.ended:
                 continue
             waits = move.state in (MoveState.REVERTING, MoveState.LEAVING, MoveState.CONFIRMING)
-            if waits and not self._tracker.spares():
+            if waits and not self._tracker.is_placement_paused():
                 self._tracker.deliver()
 
     # A guest goes

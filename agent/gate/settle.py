@@ -16,8 +16,6 @@ from agent.driver import Guest, GuestState
 from agent.errors import DoesNotFit, PlacementError, PlacementUnavailable, Refused
 from agent.gate.domain_request import DISK, GATE_USER, is_gates, with_disk
 from agent.moves.states import Move, MoveRole, MoveState
-from agent.placement.client import PlacementClient
-from agent.tracker.follow_guest import grow
 from agent.tracker.tracker import ResourceTracker
 
 LOG = log.get(__name__)
@@ -32,11 +30,8 @@ ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 class Ending:
     """Any thread may call."""
 
-    def __init__(
-        self, tracker: ResourceTracker, client: PlacementClient, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, tracker: ResourceTracker, clock: Callable[[], float] = time.time) -> None:
         self._tracker = tracker
-        self._client = client
         self._clock = clock
         self._lock = threading.Lock()
         self._left: dict[str, float] = {}
@@ -51,9 +46,9 @@ class Ending:
 
     def went(self, guest: Guest) -> None:
         """It is gone: its claim goes once it is seen to be neither running nor defined."""
-        self._tracker.gone(guest.uuid)
-        with self._tracker.register.lock, self._lock:
-            self._tracker.register.ledger.expect_guest(guest.uuid, None)
+        self._tracker.forget_guest(guest.uuid)
+        with self._lock:
+            self._tracker.expect_no_more(guest.uuid)
             self._let_in.pop(guest.uuid, None)
             self._left[guest.uuid] = self._clock()
 
@@ -68,17 +63,17 @@ class Ending:
             left = {uuid for uuid, when in self._left.items() if when < at}
         self._expect_no_more(at)
         moves = [move for move in self._tracker.moves().values() if not move.ended]
-        if self._tracker.spares():
+        if self._tracker.is_placement_paused():
             return
         if self._freed(moves, here) or left:
             self._tried("moves are not followed", self._follow)
         for move in moves:
-            if self._tracker.spares():
+            if self._tracker.is_placement_paused():
                 return
             self._settle_arrival(move, here.get(move.instance), move.since + GRACE_S < at, left)
         moving = {each for move in moves for each in (move.instance, move.migration)}
         for claim in self._tracker.claims().values():
-            if self._tracker.spares():
+            if self._tracker.is_placement_paused():
                 return
             if not is_gates(claim) or claim.state is not ClaimState.CLAIMED or claim.consumer in moving:
                 continue
@@ -95,14 +90,14 @@ class Ending:
                 self._left.pop(uuid, None)
 
     def _follow(self) -> None:
-        if not self._tracker.spares():
+        if not self._tracker.is_placement_paused():
             self._tracker.follow_moves()
 
     def _expect_no_more(self, at: float) -> None:
         """Those that were let in so long ago; one that was let in again meanwhile is expected."""
-        with self._tracker.register.lock, self._lock:
+        with self._lock:
             for uuid in [uuid for uuid, when in self._let_in.items() if when + GRACE_S < at]:
-                self._tracker.register.ledger.expect_guest(uuid, None)
+                self._tracker.expect_no_more(uuid)
                 del self._let_in[uuid]
 
     def _may_come(self, claim: Claim) -> bool:
@@ -113,12 +108,12 @@ class Ending:
     def _settle_arrival(self, move: Move, guest: Guest | None, late: bool, left: Collection[str]) -> None:
         if move.role is not MoveRole.DESTINATION or move.state is not MoveState.BEGUN or not _is_gates(move):
             return
-        mover, migration = self._tracker.mover, move.migration
+        tracker, migration = self._tracker, move.migration
         if guest is not None and (guest.state in ARRIVED or (guest.state is GuestState.PAUSED and late)):
-            self._tried(f"migration {migration} is not confirmed", lambda: mover.confirm(migration))
+            self._tried(f"migration {migration} is not confirmed", lambda: tracker.confirm_move(migration))
         elif (guest is None or guest.state in ABSENT) and (late or move.instance in left):
-            self._tracker.gone(move.instance)
-            self._tried(f"migration {migration} is not reverted", lambda: mover.revert(migration))
+            self._tracker.forget_guest(move.instance)
+            self._tried(f"migration {migration} is not reverted", lambda: tracker.revert_move(migration))
 
     def _freed(self, moves: Collection[Move], here: Mapping[str, Guest]) -> bool:
         """Whether guests of the gate have moved away: a definition that stays behind holds nothing."""
@@ -127,7 +122,7 @@ class Ending:
             if move.role is MoveRole.SOURCE and move.old.request.user_id == GATE_USER:
                 guest = here.get(move.instance)
                 if guest is None or guest.state in ABSENT:
-                    self._tracker.gone(move.instance)
+                    self._tracker.forget_guest(move.instance)
                     found = True
         if found:
             self._tracker.deliver()
@@ -139,20 +134,17 @@ class Ending:
         size = guest.uuid, guest.resources.get(DISK, 0)
         if guest.problem is not None or request == claim.request or size in self._too_large:
             return
-        with self._tracker.alone(claim.consumer):
-            if self._tracker.get(claim.consumer) != claim:
-                return  # claimed anew since: the next look tells of what
-            try:
-                grow(self._tracker.register, self._client, request)
-            except DoesNotFit as error:
-                self._too_large |= {size}
-                LOG.warning(
-                    "The disks of %s (%d GiB) are in use and not claimed: %s",
-                    label(claim.request),
-                    size[1],
-                    error.message,
-                    fields={"consumer": claim.consumer},
-                )
+        try:
+            self._tracker.extend(claim, request)  # where it was claimed anew since, the next look decides
+        except DoesNotFit as error:
+            self._too_large |= {size}
+            LOG.warning(
+                "The disks of %s (%d GiB) are in use and not claimed: %s",
+                label(claim.request),
+                size[1],
+                error.message,
+                fields={"consumer": claim.consumer},
+            )
 
     def _release(self, claim: Claim) -> None:
         if self._tried(f"{claim.consumer} is not released", lambda: self._tracker.release(claim.consumer)):

@@ -254,7 +254,7 @@ class Reconciler:
             self._driver.topology(),
         )
         if guests != self._guests:
-            self._tracker.saw(guests)
+            self._tracker.see_guests(guests)
             self._guests = guests
         doubted = frozenset(self._last.overused if self._last else ())
         return HostView(description, self._tracker.in_use(), guests, topology, doubted)

@@ -9,7 +9,7 @@ from agent.moves.states import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import total_at
-from agent.tracker.claim_attempt import wanted
+from agent.tracker.holdings import allocations_for
 
 FENCES_MAX = 8
 WITNESSES_MAX = 64
@@ -61,7 +61,7 @@ def expected(
     """
     moved = {uuid for move in moves.values() for uuid in (move.instance, move.migration)}
     return {
-        claim.consumer: replace(wanted(claim), generation=WRITTEN_ONCE + _reshapes_of(claim, done))
+        claim.consumer: replace(allocations_for(claim), generation=WRITTEN_ONCE + _reshapes_of(claim, done))
         for claim in claims.values()
         if claim.state is ClaimState.CLAIMED and not claim.adopted and claim.consumer not in moved
     }

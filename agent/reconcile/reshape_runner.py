@@ -33,8 +33,8 @@ from agent.reshape.stage import moving_slots, staged, still_held, with_stand_ins
 from agent.reshape.types import Instruction, Reshape, instructions, inventory_at, new_classes
 from agent.shapes import Allocations, Holders
 from agent.state.journal import Journal
-from agent.tracker.late_answers import LATE_S, may_come_late
 from agent.tracker.tracker import ResourceTracker
+from agent.tracker.unanswered_writes import EXECUTED_WITHIN_S, may_still_execute
 from agent.tree import ProviderTree
 
 ROUNDS_MAX = 24
@@ -154,7 +154,7 @@ class ReshapeRunner:
             self._client.ensure_resource_class(name)
         receipt = self._intend(current, stage, desired, proved, self._new_id())
         try:
-            with self._tracker.standing(leaving):
+            with self._tracker.turns_on(leaving):
                 receipt = self._get_through(current, stage, desired, proved, receipt)
                 self._finish(receipt, exact)
         except (ClaimConflict, ReshapeRefused) as refusal:
@@ -192,8 +192,8 @@ class ReshapeRunner:
                 doubted = conflicts % SUSPECT_EVERY == believed
                 self._sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, 0.01 * 2**conflicts)))
             except PlacementUnavailable as silence:
-                if may_come_late(silence):
-                    self._late_until = self._clock() + LATE_S
+                if may_still_execute(silence):
+                    self._late_until = self._clock() + EXECUTED_WITHIN_S
                 if self._was_done(receipt):
                     return receipt
                 if not self._may_come_late():
@@ -251,7 +251,7 @@ class ReshapeRunner:
         return receipt
 
     def _finish(self, receipt: Receipt, exact: ExactUnits) -> None:
-        self._tracker.follow(receipt, exact.offered, exact.guests)
+        self._tracker.relocate(receipt, exact)
         if self._journal.reserved_slots():
             self._journal.remember_reserved_slots([])
         self._in_doubt = False
@@ -272,13 +272,13 @@ class ReshapeRunner:
         finished = False
         for receipt in self._journal.reshapes(done=False).values():
             if self._was_done(receipt):
-                with self._tracker.standing({each.slots[0] for each in receipt.relocations}):
+                with self._tracker.turns_on({each.slots[0] for each in receipt.relocations}):
                     self._finish(receipt, exact)
                 finished = True
             elif self._may_come_late():
                 raise PlacementUnavailable(
                     "Placement did not answer a reshape in time and may still be at it: nothing else is "
-                    f"asked of it for up to {LATE_S:g} s."
+                    f"asked of it for up to {EXECUTED_WITHIN_S:g} s."
                 )
             else:
                 self._forget(receipt)
@@ -291,7 +291,7 @@ class ReshapeRunner:
         return known or (not self._may_come_late() and done_after_all(self._client, self._root, receipt))
 
     def _may_come_late(self) -> bool:
-        return 0 < self._late_until - self._clock() <= LATE_S  # a clock may be set back
+        return 0 < self._late_until - self._clock() <= EXECUTED_WITHIN_S  # a clock may be set back
 
     # While it is pending
 

@@ -14,7 +14,7 @@ from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
 from agent.state.identity import Identity
-from agent.state.journal import Event
+from agent.state.journal import Event, Journal
 from agent.status.condition import Condition, Fault
 from agent.status.explain import ExplainedThing, ExplainSources, explain
 from agent.status.gauges import gauges
@@ -65,6 +65,7 @@ class AgentStatus:
         settings: Settings,
         identity: Identity,
         tracker: ResourceTracker,
+        journal: Journal,
         reconciler: Reconciler,
         condition: Condition,
         auditor: Auditor,
@@ -78,6 +79,7 @@ class AgentStatus:
         self._state_path = str(settings.state_path)
         self._identity = identity
         self._tracker = tracker
+        self._journal = journal
         self._reconciler = reconciler
         self._condition = condition
         self._auditor = auditor
@@ -89,7 +91,6 @@ class AgentStatus:
         self._last_pass: PassReport | None = None
         self._problems: tuple[str, ...] = ()
         meters.read_off(lambda: gauges(self.overview()))
-        tracker.register.seen = meters.step
 
     # What the agent records
 
@@ -146,7 +147,7 @@ class AgentStatus:
         )
 
     def overview(self) -> Overview:
-        picture = self._tracker.register.picture()
+        snapshot = self._tracker.snapshot()
         audit = self._auditor.last
         last = self._last_pass
         return Overview(
@@ -157,13 +158,13 @@ class AgentStatus:
             fault=self._condition.fault,
             passed_at=last.at if last else None,
             audited_at=self._audited_at,
-            tree=picture.tree,
-            used=picture.used,
-            offered=picture.offered,
+            tree=snapshot.host.tree,
+            used=snapshot.used,
+            offered=snapshot.offered,
             guests=self._reconciler.guests or (),
-            claims=picture.claims,
-            others=picture.others,
-            moves=tuple(sorted(picture.moves, key=lambda move: (move.since, move.migration))),
+            claims=snapshot.claims,
+            others=snapshot.others,
+            moves=tuple(sorted(snapshot.moves, key=lambda move: (move.since, move.migration))),
             findings=tuple(
                 finding for index, finding in enumerate(audit.findings) if index not in audit.healed
             ),
@@ -175,13 +176,13 @@ class AgentStatus:
         return self._meters.text()
 
     def history(self, consumer: str | None = None, since: float = 0.0, limit: int = 100) -> tuple[Event, ...]:
-        return self._tracker.register.journal.history(consumer, limit, since)
+        return self._journal.history(consumer, limit, since)
 
     def receipts(self) -> tuple[Receipt, ...]:
-        return tuple(self._tracker.register.journal.reshapes(done=True).values())
+        return tuple(self._journal.reshapes(done=True).values())
 
     def explain(self, word: str) -> Explained:
-        known = ExplainSources(self.overview(), self._tracker.register.journal.devices(), self.receipts())
+        known = ExplainSources(self.overview(), self._journal.devices(), self.receipts())
         found = explain(known, word)
         consumers = [each.id for each in found if each.kind == "consumer"]
         return Explained(

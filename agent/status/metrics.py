@@ -87,7 +87,7 @@ class Meters:
         ProcessCollector(registry=registry)
 
     def step(self, step: str, kind: MoveKind | None) -> None:
-        """As `agent.tracker.register.Seen`."""
+        """As `agent.tracker.register.StepObserver`."""
         if kind is not None:
             self.move_steps.labels(kind, step).inc()
         elif step == RESHAPE_EVENT:

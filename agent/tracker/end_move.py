@@ -1,10 +1,9 @@
-"""Ending a move: confirm, revert, delete, and whatever was interrupted or was ended by somebody else.
+"""Ending a move: confirm, revert, delete, and moves that were interrupted or that another client ended.
 
-The caller has its turn at the instance and at the migration. Each method may be called again and again to the
-same end; each reads what placement holds, and what it writes is guarded by both consumers' generations.
+The caller has the turns of the instance and of the migration. Each method reads what Placement holds, guards
+what it writes by both consumers' generations, and may be label again until the move has ended.
 """
 
-from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from agent import log
@@ -21,14 +20,13 @@ from agent.moves.ownership import (
     has_taken_over,
     observed_end,
     observed_state,
-    split_allocations,
     undecided_reason,
 )
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
-from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
-from agent.tracker.follow_moves import holder
-from agent.tracker.register import Register
+from agent.tracker.context import TrackerContext
+from agent.tracker.holdings import holder, split_by_host
 
 LOG = log.get(__name__)
 ATTEMPTS_MAX = 4
@@ -36,40 +34,37 @@ ATTEMPTS_MAX = 4
 _REBUILT = {MoveState.CONFIRMING: MoveStep.FREED, MoveState.REVERTING: MoveStep.RESTORED}
 
 
-class Settler:
-    """`guests` tells the uuids of the guests that the driver sees on this host."""
+class MoveFinisher:
+    """Finishes moves; any thread may call."""
 
-    def __init__(
-        self, register: Register, client: PlacementClient, guests: Callable[[], Collection[str]]
-    ) -> None:
-        self._register = register
-        self._client = client
-        self._guests = guests
+    def __init__(self, context: TrackerContext) -> None:
+        self._context = context
+        self._client = context.client
 
-    def settle(self, move: Move) -> Move:
-        """Bring it to its end if it is on the way to one; else learn whether somebody else ended it.
+    def finish(self, move: Move) -> Move:
+        """Bring an ending move to its end; of a begun one, find out whether another client ended it.
 
-        Returns the move as it is then: still on its way only while its guest has yet to leave this host.
-        Raises ClaimConflict where somebody else ended it the other way, or it cannot be taken back;
-        PlacementError, StateError.
+        Returns the move after that. It has not ended where it goes on, or where its guest must leave this
+        host first. Raises ClaimConflict where another client ended it the other way, or where Placement does
+        not take the instance back; PlacementError, StateError.
         """
         for attempt in range(ATTEMPTS_MAX):
             try:
-                return self._settle(move)
+                return self._finish(move)
             except PlacementConflict:
-                pause(attempt)  # somebody wrote in between
+                pause(attempt)  # another client wrote in between
         raise PlacementConflict(
             f"The end of migration {move.migration} was overtaken by other writers {ATTEMPTS_MAX} times; it "
             "stays journaled and is tried again."
         )
 
-    def _settle(self, move: Move) -> Move:
-        if move.waits_for_guest and self._here(move):
+    def _finish(self, move: Move) -> Move:
+        if move.waits_for_guest and self._guest_is_here(move):
             return move
-        if move.state is MoveState.LEAVING and self._here(move):
+        if move.state is MoveState.LEAVING and self._guest_is_here(move):
             return move
         if move.kind is MoveKind.REBUILD and move.state in _REBUILT:
-            return self._take(_REBUILT[move.state], move)  # nothing of it was ever written
+            return self._step(_REBUILT[move.state], move)  # nothing of it was ever written
         self._check_known()
         instance = self._client.allocations_of(move.instance)
         migration = self._client.allocations_of(move.migration)
@@ -88,9 +83,7 @@ class Settler:
                 return self._observe(move, instance, migration)
 
     def _check_known(self) -> None:
-        with self._register.lock:
-            known = self._register.ledger.host.root is not None
-        if not known:
+        if self._context.register.host.root is None:
             raise PlacementUnavailable(
                 "What of a moving instance's allocation is this host's is not known before the first "
                 "inventory."
@@ -103,18 +96,18 @@ class Settler:
         where = observed_state(move, instance.allocations, migration.allocations)
         changed = migration.allocations == move.handed and self._lives_here(instance.allocations)
         if where is ObservedState.UNDER_WAY or changed:
-            if move.role is MoveRole.DESTINATION and self._here(move):
-                return self._take(MoveStep.GRANT, move)
-            return self._settle(self._take(MoveStep.REVERT, move))
+            if move.role is MoveRole.DESTINATION and self._guest_is_here(move):
+                return self._step(MoveStep.GRANT, move)
+            return self._finish(self._step(MoveStep.REVERT, move))
         if where is ObservedState.ORPHANED and migration.allocations == move.handed:
-            return self._settle(self._take(MoveStep.DELETE, move))
+            return self._finish(self._step(MoveStep.DELETE, move))
         if where is ObservedState.AFTER:
-            return self._take(MoveStep.FREED, move)
+            return self._step(MoveStep.FREED, move)
         if where is ObservedState.NEITHER:
-            return self._take(MoveStep.GONE, move)
+            return self._step(MoveStep.GONE, move)
         if where is ObservedState.BEFORE:
             self._shut_out(instance)
-        return self._take(MoveStep.REFUSE, move)
+        return self._step(MoveStep.REFUSE, move)
 
     def _shut_out(self, instance: ConsumerAllocations) -> None:
         """What was asked for and not answered may be done late: not with the generation that it names, once
@@ -128,7 +121,7 @@ class Settler:
         end = self._ending(move, instance) or MoveStep.FREED
         if migration.allocations:
             if migration.allocations != move.handed:
-                self._tell(move, "somebody changed what the migration holds; all of it is freed")
+                self._warn(move, "somebody changed what the migration holds; all of it is freed")
             self._client.write_allocations(replace(migration, allocations={}))
         return self._end(move, end, wanted=MoveStep.FREED)
 
@@ -138,13 +131,13 @@ class Settler:
             return self._end(move, end, wanted=MoveStep.RESTORED)
         if not instance.allocations:
             self._client.write_allocations(replace(migration, allocations={}))
-            return self._take(MoveStep.GONE, move)
+            return self._step(MoveStep.GONE, move)
         if move.role is not MoveRole.BOTH and instance.allocations == move.old.allocations:
             end = self._ending(move, instance) or MoveStep.RESTORED
             self._client.write_allocations(replace(migration, allocations={}))
             return self._end(move, end, wanted=MoveStep.RESTORED)
         if move.role is not MoveRole.SOURCE and not self._lives_here(instance.allocations):
-            self._take(MoveStep.REFUSE, move)
+            self._step(MoveStep.REFUSE, move)
             raise ClaimConflict(
                 f"{move.instance} has moved on: it does not hold what migration {move.migration} gave it, so "
                 "it is not reverted. `plimsoll move confirm` frees what the migration holds.",
@@ -152,7 +145,7 @@ class Settler:
                 migration=move.migration,
             )
         if observed_state(move, instance.allocations, migration.allocations) is ObservedState.CHANGED:
-            self._tell(
+            self._warn(
                 move, "somebody changed what instance or migration hold; the old allocation comes back"
             )
         try:
@@ -160,21 +153,21 @@ class Settler:
                 replace(instance, allocations=move.old.allocations), replace(migration, allocations={})
             )
         except PlacementFull as full:
-            self._take(MoveStep.REFUSE, move)
+            self._step(MoveStep.REFUSE, move)
             raise ClaimConflict(
                 f"Placement does not take {move.instance} back to its source: somebody changed what "
                 f"migration {move.migration} held there ({full.message}) Free the source, and revert again.",
                 consumer=move.instance,
                 migration=move.migration,
             ) from full
-        return self._take(MoveStep.RESTORED, move)
+        return self._step(MoveStep.RESTORED, move)
 
     def _delete(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         if instance.allocations and self._overtaken(move, instance):
             # What it got here may be another migration's by now: its claim goes on, to be followed.
             if migration.allocations:
                 self._client.write_allocations(replace(migration, allocations={}))
-            return self._take(self._ending(move, instance) or MoveStep.FREED, move)
+            return self._step(self._ending(move, instance) or MoveStep.FREED, move)
         writes = []
         if instance.allocations:
             elsewhere = self._elsewhere(move, instance.allocations)
@@ -183,42 +176,42 @@ class Settler:
         if migration.allocations:
             writes.append(replace(migration, allocations={}))
         self._client.write_allocations(*writes)
-        return self._take(MoveStep.GONE, move)
+        return self._step(MoveStep.GONE, move)
 
     def _left(self, move: Move, instance: ConsumerAllocations) -> Move:
         default = MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
         end = self._ending(move, instance)
-        return self._take(end or default, move)
+        return self._step(end or default, move)
 
     def _observe(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         """Under way as far as we know: did somebody else end it, or has another move overtaken it?"""
-        with self._register.lock:
-            is_own = self._register.ledger.host.is_own
-        why = undecided_reason(move, instance.allocations, migration.allocations, is_own)
+        why = undecided_reason(
+            move, instance.allocations, migration.allocations, self._context.register.host.is_own
+        )
         if why is not None:
-            self._tell(move, why)
+            self._warn(move, why)
             return move
         rebuild = move.kind is MoveKind.REBUILD
         if (migration.allocations or rebuild) and self._overtaken(move, instance):
-            self._tell(move, "the instance is not on this host any more, so it had come here: confirmed")
-            return self._settle(self._take(MoveStep.CONFIRM, move))
+            self._warn(move, "the instance is not on this host any more, so it had come here: confirmed")
+            return self._finish(self._step(MoveStep.CONFIRM, move))
         if rebuild or (migration.allocations and instance.allocations):
             return move
         if migration.allocations:
-            return self._settle(self._take(MoveStep.DELETE, move))
+            return self._finish(self._step(MoveStep.DELETE, move))
         end = self._ending(move, instance) or MoveStep.FREED
         lost = end is MoveStep.GONE or end is (
             MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
         )
-        if lost and move.role is not MoveRole.BOTH and self._here(move):
-            self._tell(move, "it ended elsewhere, and the guest is still on this host: it must go")
-            return self._take(MoveStep.LEAVE, move)
-        return self._take(end, move)
+        if lost and move.role is not MoveRole.BOTH and self._guest_is_here(move):
+            self._warn(move, "it ended elsewhere, and the guest is still on this host: it must go")
+            return self._step(MoveStep.LEAVE, move)
+        return self._step(end, move)
 
     # Below
 
     def _end(self, move: Move, end: MoveStep, *, wanted: MoveStep) -> Move:
-        taken = self._take(end, move)
+        taken = self._step(end, move)
         if end is not wanted and end is not MoveStep.GONE:
             raise ClaimConflict(
                 f"Migration {move.migration} of {move.instance} was {taken.state} by somebody else before.",
@@ -228,51 +221,39 @@ class Settler:
         return taken
 
     def _ending(self, move: Move, instance: ConsumerAllocations) -> MoveStep | None:
-        with self._register.lock:
-            end = observed_end(move, instance.allocations, {}, self._register.ledger.host.is_own)
+        end = observed_end(move, instance.allocations, {}, self._context.register.host.is_own)
         returned = end is MoveStep.RESTORED and move.role is MoveRole.DESTINATION
-        return MoveStep.FREED if returned and self._handed_on(move, instance) else end
+        return MoveStep.FREED if returned and self._moved_back(move, instance) else end
 
     def _overtaken(self, move: Move, instance: ConsumerAllocations) -> bool:
-        with self._register.lock:
-            return has_moved_on(move, instance.allocations, self._register.ledger.host.is_own)
+        return has_moved_on(move, instance.allocations, self._context.register.host.is_own)
 
-    def _handed_on(self, move: Move, instance: ConsumerAllocations) -> bool:
-        """Whether another migration has what the instance got here: it came, and was moved back."""
+    def _moved_back(self, move: Move, instance: ConsumerAllocations) -> bool:
+        """Whether the instance arrived here and another migration now holds its allocation of this host."""
         new = move.new.allocations if move.new else {}
-        with self._register.lock:
-            is_own = self._register.ledger.host.is_own
-        found = {
-            uuid: self._client.provider_allocations(uuid).consumers for uuid in sorted(new) if is_own(uuid)
-        }
-        with self._register.lock:
-            for uuid, consumers in found.items():
-                self._register.ledger.observe_provider(uuid, consumers)
-            likely = self._register.ledger.holders_of(new)
-        guests = self._guests()
-        others = (self._client.allocations_of(each) for each in likely if each not in guests)
+        is_own = self._context.register.host.is_own
+        self._context.read_consumers(sorted(uuid for uuid in new if is_own(uuid)))
+        holders = self._context.register.under_lock(lambda ledger: ledger.holders_of(new))
+        guests = self._context.guests.uuids
+        others = (self._client.allocations_of(other) for other in holders if other not in guests)
         return any(has_taken_over(new, holder(instance), holder(other), is_own) for other in others)
 
     def _lives_here(self, instance: Allocations) -> bool:
-        with self._register.lock:
-            host = self._register.ledger.host
-            return any(host.is_own(uuid) for uuid in instance)
+        host = self._context.register.host
+        return any(host.is_own(uuid) for uuid in instance)
 
     def _elsewhere(self, move: Move, instance: Allocations) -> Allocations:
         if move.new is not None and instance in (move.new.allocations, move.old.allocations):
             return {}
-        with self._register.lock:
-            host = self._register.ledger.host
-            shared = {provider.uuid for provider in host.providers}
-        return split_allocations(instance, host.is_own, shared.__contains__).elsewhere
+        return split_by_host(instance, self._context.register.host).elsewhere
 
-    def _here(self, move: Move) -> bool:
-        return move.instance in self._guests()
+    def _guest_is_here(self, move: Move) -> bool:
+        return move.instance in self._context.guests
 
-    def _take(self, step: MoveStep, move: Move) -> Move:
-        return self._register.take(step, move)
+    def _step(self, step: MoveStep, move: Move) -> Move:
+        return self._context.register.step_move(step, move)
 
-    def _tell(self, move: Move, what: str) -> None:
+    def _warn(self, move: Move, what: str) -> None:
         LOG.warning(
             "Migration %s of %s: %s.",
             move.migration,

@@ -1,37 +1,40 @@
-"""The one place where a claim changes its state: in memory and in the journal together, under one lock."""
+"""The host's claims and moves, in memory and in the journal: they change together, under one lock."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
 from agent.claims.fit import ProviderIndex
 from agent.claims.ledger import DepartedConsumers, Ledger
 from agent.claims.numa.host_cells import HostCells, HostLayout
-from agent.claims.parse_request import ClaimRequest
-from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
-from agent.errors import StateError
-from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveStep, claims_of
+from agent.driver import Guest
+from agent.errors import PlimsollError, StateError
+from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import ExactUnits, follow
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, Journal, Written
 from agent.tree import ProviderTree
 
-PICTURE_WAIT_S = 2.0
+SNAPSHOT_WAIT_S = 2.0
 
-Seen = Callable[[str, MoveKind | None], None]
-"""Takes a step of a claim (None), of a move (its kind), or RESHAPE_EVENT (None)."""
+T = TypeVar("T")
+
+StepObserver = Callable[[str, MoveKind | None], None]
+"""Takes the step of a claim (None), of a move (its kind), or RESHAPE_EVENT (None); label under the lock."""
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """The host at one moment: `tree` as placement had it at the last pass, `used` by whomever since then.
+class HostSnapshot:
+    """The host at one moment: `host` as the last pass read it, `used` by all consumers since then.
 
-    `offered` are the exact units there are, `others` {consumer without a claim: what it holds}.
+    `offered` are the exact units that exist, `others` {consumer without a claim: its allocations here}.
     """
 
-    tree: ProviderTree
+    host: ProviderIndex
     used: Usages
     offered: Units
     claims: Mapping[str, Claim]
@@ -39,30 +42,145 @@ class Picture:
     moves: tuple[Move, ...]
 
 
-def _told(claim: Claim) -> str:
-    """For the history: once it is released nobody else knows its name."""
-    amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(claim.request.resources.items()))
-    return f"{claim.request.name}: {amounts}" if claim.request.name else amounts
+class Pending(NamedTuple):
+    """Claims in doubt or to be released, and moves to be finished."""
+
+    claims: tuple[Claim, ...]
+    moves: tuple[Move, ...]
+
+
+class ClaimAndMove(NamedTuple):
+    """A consumer's claim, and the unfinished move in which it is the instance or the migration."""
+
+    claim: Claim | None
+    move: Move | None
+
+
+class _StagedClaim(NamedTuple):
+    """A step that is done in memory and on its way to the disk; `before` is the claim before it."""
+
+    consumer: str
+    before: Claim | None
+    after: Claim | None
+    written: Written
 
 
 class Register:
-    """`lock` guards `ledger` and `moves` {migration: move}; no request is made while it is held.
+    """The lock, the ledger and the moves, private to this class. Any thread may call.
 
-    Raises StateError if made from a journal that cannot be read.
+    No request is sent while the lock is held. A function that a method takes runs under the lock: it must
+    not call the register, and must not wait.
     """
 
-    def __init__(self, journal: Journal) -> None:
-        self.lock = threading.Lock()
-        self.journal = journal
-        self.ledger = Ledger(journal.claims().values())
-        self.moves = journal.moves()
-        self.ledger.moves_under_way = self._moving
-        self.seen: Seen = lambda step, kind: None
-        """Told each step that was taken, with the lock held."""
+    def __init__(self, journal: Journal, on_step: StepObserver = lambda step, kind: None) -> None:
+        """Raises StateError where the journal cannot be read."""
+        self._lock = threading.Lock()
+        self._journal = journal
+        self._ledger = Ledger(journal.claims().values())
+        self._moves = journal.moves()
+        self._on_step = on_step
+        self._ledger.moves_under_way = self._migrations
 
-    def _moving(self) -> Mapping[str, str]:
+    def _migrations(self) -> Mapping[str, str]:
         """{instance: migration} of the moves under way."""
-        return {move.instance: move.migration for move in self.moves.values() if not move.ended}
+        return {move.instance: move.migration for move in self._moves.values() if not move.ended}
+
+    def condition(self) -> threading.Condition:
+        """A condition of the register's lock, for `Turns`: what is pending and whose turn it is agree."""
+        return threading.Condition(self._lock)
+
+    def under_lock(self, action: Callable[[Ledger], T]) -> T:
+        """The result of `action`, which reads or changes the ledger under the lock."""
+        with self._lock:
+            return action(self._ledger)
+
+    # Questions
+
+    @property
+    def host(self) -> ProviderIndex:
+        """The providers that serve this host; empty before the first inventory."""
+        with self._lock:
+            return self._ledger.host
+
+    def claims(self) -> dict[str, Claim]:
+        """{consumer: claim}"""
+        with self._lock:
+            return dict(self._ledger.claims)
+
+    def moves(self) -> dict[str, Move]:
+        """{migration: move}, the newest ended ones too."""
+        with self._lock:
+            return dict(self._moves)
+
+    def claim_of(self, consumer: str) -> Claim | None:
+        """The consumer's claim."""
+        with self._lock:
+            return self._ledger.claims.get(consumer)
+
+    def move_of(self, consumer: str) -> Move | None:
+        """The unfinished move in which the consumer is the instance or the migration."""
+        with self._lock:
+            return self._move_of(consumer)
+
+    def claim_and_move_of(self, consumer: str) -> ClaimAndMove:
+        """Both at one moment."""
+        with self._lock:
+            return ClaimAndMove(self._ledger.claims.get(consumer), self._move_of(consumer))
+
+    def move_by_migration(self, migration: str) -> Move | None:
+        """The move of this migration's uuid, ended or not."""
+        with self._lock:
+            return self._moves.get(migration)
+
+    def _move_of(self, consumer: str) -> Move | None:
+        for move in self._moves.values():
+            if not move.ended and consumer in (move.instance, move.migration):
+                return move
+        return None
+
+    def pending(self, is_taken: Callable[[str], bool]) -> Pending:
+        """What is to be resolved. Leaves out claims whose turn is taken, and those of moves.
+
+        `is_taken` is label under the lock.
+        """
+        with self._lock:
+            migrations = self._migrations()
+            moving = {*migrations, *migrations.values()}
+            claims = tuple(
+                claim
+                for consumer, claim in self._ledger.claims.items()
+                if claim.state is not ClaimState.CLAIMED and not is_taken(consumer) and consumer not in moving
+            )
+            moves = tuple(
+                move for move in self._moves.values() if not move.ended and move.state is not MoveState.BEGUN
+            )
+            return Pending(claims, moves)
+
+    def snapshot(self) -> HostSnapshot:
+        """The whole register at one moment.
+
+        Raises StateError where the lock is not free within SNAPSHOT_WAIT_S: a status request must not hang
+        because of the very fault that an operator looks for.
+        """
+        if not self._lock.acquire(timeout=SNAPSHOT_WAIT_S):
+            raise StateError(
+                f"The agent has been busy with its claims for {SNAPSHOT_WAIT_S:g} s without a break; if "
+                "/livez fails, too, restart it."
+            )
+        try:
+            ledger = self._ledger
+            return HostSnapshot(
+                ledger.host,
+                {uuid: dict(amounts) for uuid, amounts in ledger.used.items()},
+                ledger.offered,
+                dict(ledger.claims),
+                dict(ledger.others),
+                tuple(self._moves.values()),
+            )
+        finally:
+            self._lock.release()
+
+    # What Placement and the driver report
 
     def refresh(
         self,
@@ -72,192 +190,207 @@ class Register:
         layout: HostLayout | None,
         departed: DepartedConsumers | None,
     ) -> None:
-        """See `ResourceTracker.refresh`. Takes the lock."""
-        host = ProviderIndex.of(tree, self.journal.host_uuid(), layout.ways if layout else None)
+        """See `ResourceTracker.refresh`. Raises StateError where the journal cannot be read."""
+        host = ProviderIndex.of(tree, self._journal.host_uuid(), layout.ways if layout else None)
         cells = HostCells.of(layout, host)
-        with self.lock:
-            self.ledger.refresh(host, held, units, cells, departed)
-            self.ledger.to_make = layout.to_make if layout else {}
+        with self._lock:
+            self._ledger.refresh(host, held, units, cells, departed)
+            self._ledger.to_make = layout.to_make if layout else {}
 
-    def picture(self) -> "Picture":
-        """All that there is, at one moment. Raises StateError where the lock cannot be had in time.
+    def observe(self, held: Held, *, empty: str | None = None) -> None:
+        """Enter what Placement says of some providers: {provider uuid: {consumer: {class: amount}}}.
 
-        Whoever looks must not be kept waiting by what is stuck: it may be that which is looked for.
+        `empty` is a consumer that holds nothing anywhere.
         """
-        if not self.lock.acquire(timeout=PICTURE_WAIT_S):
-            raise StateError(
-                f"The agent has been busy with its claims for {PICTURE_WAIT_S:g} s without a break; if "
-                "/livez fails, too, restart it."
-            )
-        try:
-            return Picture(
-                self.ledger.host.tree,
-                {uuid: dict(amounts) for uuid, amounts in self.ledger.used.items()},
-                self.ledger.offered,
-                dict(self.ledger.claims),
-                dict(self.ledger.others),
-                tuple(self.moves.values()),
-            )
-        finally:
-            self.lock.release()
+        with self._lock:
+            if empty is not None and empty not in self._ledger.claims:
+                self._ledger.set_other(empty, {})
+            for uuid, amounts_of in held.items():
+                self._ledger.observe_provider(uuid, amounts_of)
 
-    def state_of(self, consumer: str) -> ClaimState | None:
-        """The caller holds the lock."""
-        claim = self.ledger.claims.get(consumer)
-        return claim.state if claim else None
+    def enter_unclaimed(self, consumer: str, allocations: Allocations) -> None:
+        """Enter what Placement holds for a consumer; without effect if the consumer has a claim."""
+        with self._lock:
+            if consumer not in self._ledger.claims:
+                self._ledger.set_other(consumer, allocations)
 
-    def move(self, step: ClaimStep, consumer: str, claim: Claim | None = None, detail: str = "") -> Written:
-        """Take the step, with another claim than the present one if it is given. The caller holds the lock.
+    def enter_guests(self, guests: Collection[Guest]) -> None:
+        """Enter the exact units and the cells' memory that guests use."""
+        with self._lock:
+            self._ledger.observe_guests(guests)
 
-        In memory it is done at once; on disk when the answer's `wait` returns. Raises StateError where the
-        journal refuses, or the table of transitions does not have the step; nothing is changed then.
-        """
-        present = self.ledger.claims.get(consumer)
-        key = (present.state if present else None, step)
-        if key not in CLAIM_TRANSITIONS:
-            raise StateError(f"The claim of {consumer} cannot {step} while it is {key[0] or 'not there'}.")
-        after = CLAIM_TRANSITIONS[key]
-        chosen = claim or present
-        detail = detail or (_told(chosen) if chosen else "")
-        if after is None or chosen is None:
-            written = self.journal.remove(consumer, step, detail)
-            self.ledger.remove(consumer)
-        elif claim is None:
-            written = self.journal.set_state(consumer, after, step, detail)
-            self.ledger.put(replace(chosen, state=after))
-        else:
-            chosen = replace(chosen, state=after)
-            written = self.journal.put(chosen, step, detail)
-            self.ledger.put(chosen)
-        self.seen(step, None)
-        return written
+    def expect(self, consumer: str, guest: Guest | None) -> None:
+        """Count the memory of a guest that is about to start; None: it does not start."""
+        with self._lock:
+            self._ledger.expect_guest(consumer, guest)
 
-    def move_durably(
+    # Steps of claims
+
+    def step_claim(
         self, step: ClaimStep, consumer: str, claim: Claim | None = None, detail: str = ""
     ) -> None:
-        """`move`, and wait for the disk; the caller does not hold the lock, and has its turn at the consumer.
+        """Take the step and wait for the disk; `claim` replaces the present one if it is given.
 
-        Raises StateError: then the claim is in memory what it was before, as it is on disk.
+        The caller has the consumer's turn. Raises StateError where the journal fails, or the table of
+        transitions does not have the step: then the claim is unchanged, in memory and on disk.
         """
-        with self.lock:
-            before = self.ledger.claims.get(consumer)
-            written = self.move(step, consumer, claim, detail)
-        self.settle(written, consumer, before)
+        with self._lock:
+            staged = self._stage_claim(step, consumer, claim, detail)
+        self._wait_for_disk([staged])
 
-    def settle(self, written: Written, consumer: str, before: Claim | None) -> None:
-        """Wait for the disk; if it fails, memory goes back to what was before. Raises StateError."""
+    def step_chosen_claim(self, step: ClaimStep, choose: Callable[[Ledger], Claim]) -> Claim:
+        """As `step_claim`, with the claim that `choose` makes under the lock; the claim after the step.
+
+        An error of `choose` changes nothing.
+        """
+        with self._lock:
+            chosen = choose(self._ledger)
+            staged = self._stage_claim(step, chosen.consumer, chosen)
+        self._wait_for_disk([staged])
+        return staged.after or chosen
+
+    def step_chosen_claims(self, step: ClaimStep, choose: Callable[[Ledger], Iterable[Claim]]) -> None:
+        """As `step_chosen_claim`, for several claims at once. Each that fails is unchanged."""
+        with self._lock:
+            staged = [self._stage_claim(step, claim.consumer, claim) for claim in list(choose(self._ledger))]
+        self._wait_for_disk(staged)
+
+    @contextmanager
+    def reserved(self, choose: Callable[[Ledger], Claim]) -> Iterator[Claim]:
+        """Count the chosen claim in memory only; the block journals it. If it raises, count the old one.
+
+        The consumer has a claim, and the caller has its turn.
+        """
+        with self._lock:
+            chosen = choose(self._ledger)
+            before = self._ledger.claims[chosen.consumer]
+            self._ledger.put(chosen)
         try:
-            written.wait()
-        except StateError:
-            with self.lock:
-                if before is None:
-                    self.ledger.remove(consumer)
-                else:
-                    self.ledger.put(before)
+            yield chosen
+        except PlimsollError:
+            with self._lock:
+                self._ledger.put(before)
             raise
 
-    # What others hold
+    def _stage_claim(
+        self, step: ClaimStep, consumer: str, claim: Claim | None = None, detail: str = ""
+    ) -> _StagedClaim:
+        """Do the step in memory and hand it to the journal. The caller holds the lock."""
+        before = self._ledger.claims.get(consumer)
+        key = (before.state if before else None, step)
+        if key not in CLAIM_TRANSITIONS:
+            raise StateError(f"The claim of {consumer} cannot {step} while it is {key[0] or 'not there'}.")
+        state = CLAIM_TRANSITIONS[key]
+        chosen = claim or before
+        detail = detail or (_detail(chosen) if chosen else "")
+        after = replace(chosen, state=state) if chosen is not None and state is not None else None
+        if after is None:
+            written = self._journal.remove(consumer, step, detail)
+            self._ledger.remove(consumer)
+        elif claim is None:
+            written = self._journal.set_state(consumer, after.state, step, detail)
+            self._ledger.put(after)
+        else:
+            written = self._journal.put(after, step, detail)
+            self._ledger.put(after)
+        self._on_step(step, None)
+        return _StagedClaim(consumer, before, after, written)
 
-    def may_be_stale(self, providers: Collection[str]) -> bool:
-        """Our own claims are known for certain; what others hold here may have changed since it was read."""
-        with self.lock:
-            return self.ledger.others_on(providers)
+    def _wait_for_disk(self, steps: Iterable[_StagedClaim]) -> None:
+        """Where the disk fails, memory goes back to the claim before the step. Raises StateError."""
+        failure: StateError | None = None
+        for staged in steps:
+            try:
+                staged.written.wait()
+            except StateError as error:
+                failure = failure or error
+                with self._lock:
+                    if staged.before is None:
+                        self._ledger.remove(staged.consumer)
+                    else:
+                        self._ledger.put(staged.before)
+        if failure is not None:
+            raise failure
 
-    # Moves
+    # Steps of moves
 
-    def move_of(self, consumer: str) -> Move | None:
-        """The unfinished move in which the consumer is the instance or the migration; with the lock held."""
-        for move in self.moves.values():
-            if not move.ended and consumer in (move.instance, move.migration):
-                return move
-        return None
+    def step_move(self, step: MoveStep, move: Move) -> Move:
+        """Take the step with this move and wait for the disk; the move after the step.
 
-    def take(self, step: MoveStep, move: Move) -> Move:
-        """Take the step with this move, and wait for the disk; the move as it is afterwards.
-
-        The caller does not hold the lock, and has its turn at both consumers. Raises StateError where the
-        journal fails, or the table does not have the step: then all is as it was, in memory and on disk.
+        The caller has the turns of both consumers. Raises StateError where the journal fails, or the table
+        of transitions does not have the step: then nothing is changed, in memory and on disk.
         """
-        return self.take_chosen(lambda: (step, move))
+        return self.step_chosen_move(lambda _: (step, move))
 
-    def take_chosen(self, choose: Callable[[], tuple[MoveStep, Move]]) -> Move:
-        """As `take`, with what `choose` finds under the lock; what it raises changes nothing."""
-        with self.lock:
-            taken, written, undo = self._take(*choose())
+    def step_chosen_move(self, choose: Callable[[Ledger], tuple[MoveStep, Move]]) -> Move:
+        """As `step_move`, with what `choose` makes under the lock. An error of `choose` changes nothing."""
+        with self._lock:
+            after, written, undo = self._stage_move(*choose(self._ledger))
         try:
             written.wait()
         except StateError:
-            with self.lock:
+            with self._lock:
                 undo()
             raise
-        return taken
+        return after
 
-    def _take(self, step: MoveStep, move: Move) -> tuple[Move, Written, Callable[[], None]]:
-        """With the lock held: the move as it is in memory, what to wait for, and how to take it back."""
-        present = self.moves.get(move.migration)
-        before = present.state if present else None
-        after = MOVE_TRANSITIONS.get((before, step))
-        if after is None:
-            raise StateError(f"The move {move.migration} cannot {step} while it is {before or 'not there'}.")
-        taken = replace(move, state=after)
-        claims = claims_of(taken)
-        consumers = {taken.instance, taken.migration}
-        old_claims = {name: self.ledger.claims.get(name) for name in consumers}
-        written = self.journal.put_move(taken, claims.values(), consumers - claims.keys(), step)
-        self._put(taken.migration, taken, {name: claims.get(name) for name in consumers})
-        self.seen(step, taken.kind)
-        return taken, written, lambda: self._put(move.migration, present, old_claims)
+    def _stage_move(self, step: MoveStep, move: Move) -> tuple[Move, Written, Callable[[], None]]:
+        """The move after the step, what to wait for, and what undoes the step in memory."""
+        before = self._moves.get(move.migration)
+        state_before = before.state if before else None
+        state = MOVE_TRANSITIONS.get((state_before, step))
+        if state is None:
+            raise StateError(
+                f"The move {move.migration} cannot {step} while it is {state_before or 'not there'}."
+            )
+        after = replace(move, state=state)
+        claims = claims_of(after)
+        consumers = {after.instance, after.migration}
+        old_claims = {consumer: self._ledger.claims.get(consumer) for consumer in consumers}
+        written = self._journal.put_move(after, claims.values(), consumers - claims.keys(), step)
+        self._put_move(after.migration, after, {consumer: claims.get(consumer) for consumer in consumers})
+        self._on_step(step, after.kind)
+        return after, written, lambda: self._put_move(move.migration, before, old_claims)
 
-    def _put(self, migration: str, move: Move | None, claims: Mapping[str, Claim | None]) -> None:
+    def _put_move(self, migration: str, move: Move | None, claims: Mapping[str, Claim | None]) -> None:
         if move is None:
-            del self.moves[migration]
+            del self._moves[migration]
         else:
-            self.moves[migration] = move
+            self._moves[migration] = move
             if move.ended:
-                self._forget_ended()
+                self._drop_old_moves()
         for consumer, claim in claims.items():
             if claim is None:
-                self.ledger.remove(consumer)
+                self._ledger.remove(consumer)
         for claim in claims.values():
             if claim is not None:
-                self.ledger.put(claim)
+                self._ledger.put(claim)
 
-    def _forget_ended(self) -> None:
-        ended = [move for move in self.moves.values() if move.ended]
+    def _drop_old_moves(self) -> None:
+        ended = [move for move in self._moves.values() if move.ended]
         ended.sort(key=lambda move: (move.since, move.migration), reverse=True)
         for move in ended[ENDED_MOVES_MAX:]:
-            del self.moves[move.migration]
+            del self._moves[move.migration]
 
     # A reshape
 
-    def follow(self, receipt: Receipt, exact: ExactUnits) -> None:
-        """Claims and moves go where the reshape put them, on disk together with its receipt, then in memory.
+    def relocate(self, receipt: Receipt, exact: ExactUnits) -> None:
+        """Put claims and moves where the reshape put them: on disk with its receipt, then in memory.
 
-        The caller does not hold the lock, and has its turn at all these consumers. Raises StateError: then
-        all is as it was.
+        The caller has the turns of all these consumers. Raises StateError: then nothing is changed.
         """
-        with self.lock:
-            found = follow(receipt.relocations, self.ledger.claims, self.moves, exact)
-            written = self.journal.finish_reshape(receipt, found.claims, found.moves)
+        with self._lock:
+            relocated = follow(receipt.relocations, self._ledger.claims, self._moves, exact)
+            written = self._journal.finish_reshape(receipt, relocated.claims, relocated.moves)
         written.wait()
-        with self.lock:
-            self.moves.update({move.migration: move for move in found.moves})
-            for claim in found.claims:
-                self.ledger.put(claim)
-            self.seen(RESHAPE_EVENT, None)
+        with self._lock:
+            self._moves.update({move.migration: move for move in relocated.moves})
+            for claim in relocated.claims:
+                self._ledger.put(claim)
+            self._on_step(RESHAPE_EVENT, None)
 
 
-def entered(request: ClaimRequest, aliases: Aliases, register: Register) -> ClaimRequest:
-    """The request with a group for each device. Takes the register's lock.
-
-    Raises UsageError for an alias that is not configured.
-    """
-    if not request.pci:
-        return request
-    with register.lock:
-        ledger = register.ledger
-        present, move = ledger.claims.get(request.consumer), register.move_of(request.consumer)
-        for claim in (present, move.new if move else None):
-            if claim is not None and without_device_groups(claim.request) == request:
-                return claim.request
-        return with_device_groups(request, aliases, ledger.host.tree, ledger.offered)
+def _detail(claim: Claim) -> str:
+    """The claim's name and amounts for the journal's history, which outlives the claim."""
+    amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(claim.request.resources.items()))
+    return f"{claim.request.name}: {amounts}" if claim.request.name else amounts

@@ -1,61 +1,54 @@
-"""The resource tracker: the only writer of the host's claims.
+"""The resource tracker: the only writer of the host's claims and moves.
 
-One process-wide lock guards what is claimed, and no network request is made while it is held. For each
-consumer one operation is under way at a time, the others wait their turn for a bounded time: so a release
-that comes while the claim is still in flight waits for it, and then releases it; the same claim asked for
-again waits, and gets the same answer; another claim for the consumer is refused at once.
+One lock guards what is claimed, and no request to Placement is sent while it is held: both are private to
+`agent.tracker.register`. For each consumer one operation at a time is under way; the others wait for a
+bounded time. So a release that comes while the claim is in flight waits for the claim, then releases it; the
+same claim waits and gets the same answer; another claim for the consumer is refused at once.
 
-    with tracker.claim(request) as held:   # released again if the block raises
-        start_the_guest(held.claim.units)
+    with tracker.claim(request) as handle:  # released again if the block raises
+        start_the_guest(handle.claim.units)
 """
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from agent import log
 from agent.backoff import Backoff
-from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, fit_of_claim
-from agent.claims.fit import check_placeable
-from agent.claims.ledger import DepartedConsumers
-from agent.claims.numa.host_cells import HostLayout
+from agent.claims.claim import Claim, Fit, Shortfall
+from agent.claims.fit import ProviderIndex
+from agent.claims.ledger import DepartedConsumers, Ledger
+from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
-from agent.claims.refusal import late_claim_conflict, other_claim_conflict
+from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
+from agent.claims.refusal import does_not_fit
 from agent.driver import Guest
-from agent.errors import (
-    ClaimsClosed,
-    PlacementUnavailable,
-    UnknownConsumer,
-)
+from agent.errors import PlacementUnavailable, PlimsollError
 from agent.moves.states import Move, MoveKind, MoveRole, moving_conflict
 from agent.placement.client import PlacementClient
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import ExactUnits
 from agent.shapes import Held, Units, Usages
 from agent.state.journal import Journal
-from agent.tracker.claim_attempt import ClaimAttempt
+from agent.tracker.claims import ClaimOperations
+from agent.tracker.context import Admission, PlacementState, SeenGuests, TrackerContext
 from agent.tracker.delivery import DELIVERED_MAX, Delivery
 from agent.tracker.follow_guest import follow_guests
+from agent.tracker.follow_moves import MigrationLinker
 from agent.tracker.handles import ClaimHandle, MoveHandle
-from agent.tracker.late_answers import LateAnswers, may_come_late
-from agent.tracker.moves import Mover
-from agent.tracker.register import Register
+from agent.tracker.moves import MoveOperations
+from agent.tracker.register import ClaimAndMove, HostSnapshot, Register, StepObserver
 from agent.tracker.turns import Turns
-from agent.tracker.withdraw import withdraw
+from agent.tracker.unanswered_writes import UnansweredWrites
 from agent.tree import ProviderTree
-
-LOG = log.get(__name__)
 
 NOT_YET = "waiting for the first full inventory"
 TURN_WAIT_S = 60.0
 
 
 class ResourceTracker:
-    """See the module's docstring. Any thread may call; nothing blocks without a bound.
+    """Answers what is claimed, and changes it. Any thread may call; nothing blocks without a bound.
 
-    Claims are closed at first: `refresh` must have told what there is, and `open` been called. `silent` is
-    told where placement does not answer and what was asked is journaled, to be done later; `spares` tells
-    whether placement is known to be away, and is not to be asked again yet.
+    Claims are closed at first: they open after `refresh` has entered the host's inventory, with `open`.
     """
 
     def __init__(
@@ -63,43 +56,65 @@ class ResourceTracker:
         journal: Journal,
         client: PlacementClient,
         *,
+        on_step: StepObserver = lambda step, kind: None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         turn_wait_s: float = TURN_WAIT_S,
     ) -> None:
-        """Raises StateError where the journal cannot be read."""
-        self.register = self._register = Register(journal)
-        self._client = client
-        self._clock = clock
-        self._lock = self._register.lock
-        self._turns = Turns(self._lock, turn_wait_s, self._check_open)
-        self._guests: frozenset[str] = frozenset()
-        self._closed: str | None = NOT_YET
-        self.silent: Callable[[PlacementUnavailable], None] = lambda _: None
-        self.spares: Callable[[], bool] = lambda: False
-        self._late = LateAnswers(monotonic)
-        self._mover = Mover(
-            self._register,
-            client,
-            clock,
-            self._turns.of,
-            lambda: self._guests,
-            self._check_open,
-            self._was_silent,
-        )
-        self._delivery = Delivery(
-            self._register,
-            self._turns,
-            self._mover,
-            self._late,
-            lambda: self._guests,
-            self._attempt,
-            self._resolve,
-            self._was_silent,
-            Backoff(clock=monotonic),
-        )
+        """`on_step` is label under the lock with each step that was taken.
 
-    # What there is
+        Raises StateError where the journal cannot be read.
+        """
+        register = Register(journal, on_step)
+        admission = Admission(NOT_YET)
+        self._context = TrackerContext(
+            register,
+            client,
+            Turns(register.condition(), turn_wait_s, admission.check),
+            clock,
+            SeenGuests(),
+            PlacementState(),
+            admission,
+        )
+        self._register = register
+        linker = MigrationLinker(self._context)
+        self._claims = ClaimOperations(self._context, linker, UnansweredWrites(monotonic))
+        self._moves = MoveOperations(self._context, linker)
+        self._delivery = Delivery(self._context, self._claims, self._moves, Backoff(clock=monotonic))
+
+    # Whether Placement may be asked, and whether claims are open
+
+    def observe_placement(
+        self,
+        *,
+        is_paused: Callable[[], bool] = lambda: False,
+        on_unavailable: Callable[[PlacementUnavailable], None],
+    ) -> None:
+        """Register who knows whether the agent backs off from Placement, and who handles its silence.
+
+        `on_unavailable` is label where Placement did not answer and the operation is journaled, to be
+        delivered later.
+        """
+        self._context.placement.observe(is_paused, on_unavailable)
+
+    def is_placement_paused(self) -> bool:
+        """Whether Placement failed and must not be asked again yet."""
+        return self._context.placement.is_paused()
+
+    def open(self) -> None:
+        """Accept claims from now on."""
+        self._context.admission.open()
+
+    def close(self, reason: str) -> None:
+        """Refuse new claims and moves with this reason; releases and claims in flight go on."""
+        self._context.admission.close(reason)
+
+    @property
+    def closed_reason(self) -> str | None:
+        """Why claims are closed, None while they are open."""
+        return self._context.admission.closed_reason
+
+    # What the pass reports
 
     def refresh(
         self,
@@ -109,261 +124,282 @@ class ResourceTracker:
         layout: HostLayout | None = None,
         departed: DepartedConsumers | None = None,
     ) -> None:
-        """Learn the tree, what placement holds on it, and which exact units the driver offers, in order.
+        """Enter the tree, what Placement holds on it, and the exact units of the driver, in order of use.
 
-        `departed` is what `departed` said before `held` was read, None: `held` is of this moment.
+        `departed` is the result of `departed()` before `held` was read; None: `held` is of this moment.
         Without the host's `layout` no guest that asks for NUMA cells, pinned CPUs or pages can be placed.
+        Raises StateError.
         """
         self._register.refresh(tree, held, units, layout, departed)
-        follow_guests(self._register, self._turns)
+        follow_guests(self._context)
 
     def departed(self) -> DepartedConsumers:
-        """Where what placement was read to hold is to be read again: claims have gone from there since."""
-        with self._lock:
-            return self._register.ledger.departed
+        """{provider: consumers} whose claims have gone since the last refresh: read before Placement."""
+        return self._register.under_lock(lambda ledger: ledger.departed)
+
+    def see_guests(self, guests: Collection[Guest]) -> None:
+        """Enter the guests on this host: the exact units that they use go to no other consumer."""
+        self._context.guests.replace(guests)
+        self._register.enter_guests(guests)
+
+    def forget_guest(self, consumer: str) -> None:
+        """Take the consumer's guest for gone, until the driver reports it again."""
+        self._context.guests.forget(consumer)
+
+    # Questions
+
+    def claims(self) -> Mapping[str, Claim]:
+        """{consumer: claim}, with those in flight and those to be released."""
+        return self._register.claims()
+
+    def moves(self) -> Mapping[str, Move]:
+        """{migration: move}: those under way, and the newest of those that ended."""
+        return self._register.moves()
+
+    def claim_of(self, consumer: str) -> Claim | None:
+        """The consumer's claim."""
+        return self._register.claim_of(consumer)
+
+    def claim_and_move_of(self, consumer: str) -> ClaimAndMove:
+        """The consumer's claim and its unfinished move, at one moment."""
+        return self._register.claim_and_move_of(consumer)
+
+    def snapshot(self) -> HostSnapshot:
+        """All claims, moves and amounts in use, at one moment.
+
+        Raises StateError where the tracker's lock is not free in time.
+        """
+        return self._register.snapshot()
+
+    def host(self) -> ProviderIndex:
+        """The providers that serve this host; empty before the first inventory."""
+        return self._register.host
+
+    def host_and_cells(self) -> tuple[ProviderIndex, HostCells]:
+        """The providers and the host's NUMA cells, of the same inventory."""
+        return self._register.under_lock(lambda ledger: (ledger.host, ledger.cells))
 
     def in_use(self) -> Usages:
-        """{provider uuid: {class: in use, by whomever}}"""
-        with self._lock:
-            return {uuid: dict(amounts) for uuid, amounts in self._register.ledger.used.items()}
+        """{provider uuid: {class: in use by all consumers}}"""
+        return self._register.under_lock(
+            lambda ledger: {uuid: dict(amounts) for uuid, amounts in ledger.used.items()}
+        )
 
-    def saw(self, guests: Collection[Guest]) -> None:
-        """Learn which exact units guests use: nobody else gets them, whether they are claimed or not."""
-        with self._lock:
-            self._guests = frozenset(guest.uuid for guest in guests)
-            self._register.ledger.observe_guests(guests)
+    def fit(self, request: ClaimRequest) -> Fit:
+        """Where the request fits, as if its consumer held nothing."""
+        return self._register.under_lock(lambda ledger: ledger.fit(request))
 
-    def gone(self, consumer: str) -> None:
-        """The consumer's guest has ended, whatever `saw` was told before, and until it is told again."""
-        with self._lock:
-            self._guests -= {consumer}
+    def explain(self, request: ClaimRequest) -> Fit:
+        """What `claim` would do, without a request to Placement. Also answers while claims are closed.
 
-    def open(self) -> None:
-        with self._lock:
-            self._closed = None
+        Raises UsageError for what this agent cannot place.
+        """
+        return self._claims.explain(request)
 
-    def close(self, reason: str) -> None:
-        """Refuse claims from now on, with this reason; releases go on, and so do claims in flight."""
-        with self._lock:
-            self._closed = reason
+    def expand_aliases(self, request: ClaimRequest, aliases: Aliases) -> ClaimRequest:
+        """The request with a group for each PCI device that it asks for by alias.
 
-    @property
-    def closed_reason(self) -> str | None:
-        return self._closed
+        A repeated request gets the groups of the claim or the move that it made. Raises UsageError for an
+        alias that is not configured.
+        """
+        if not request.pci:
+            return request
+        claim, move = self._register.claim_and_move_of(request.consumer)
+        for present in (claim, move.new if move else None):
+            if present is not None and without_device_groups(present.request) == request:
+                return present.request
+        return self._register.under_lock(
+            lambda ledger: with_device_groups(request, aliases, ledger.host.tree, ledger.offered)
+        )
 
     # Claims
 
     def claim(self, request: ClaimRequest) -> ClaimHandle:
-        """Claim for the request's consumer, or give it the very claim that it has already.
+        """Claim for the request's consumer; the same request again gets the same claim.
 
         Raises ClaimsClosed, DoesNotFit, ClaimConflict; UsageError for what this agent cannot place;
-        PlacementError and StateError where placement or the journal fail.
+        PlacementError and StateError where Placement or the journal fail.
         """
-        check_placeable(request)
-        with self._turns.of(request.consumer, request):
-            return ClaimHandle(self._claim(request), self.release)
-
-    def _claim(self, request: ClaimRequest) -> Claim:
-        with self._lock:
-            self._check_open()
-            present = self._register.ledger.claims.get(request.consumer)
-            moving = self._register.move_of(request.consumer)
-        if moving is not None and (present is None or present.request != request):
-            raise moving_conflict(moving)
-        if present is not None and present.state is ClaimState.CLAIMED:
-            if present.request != request:
-                raise other_claim_conflict(present)
-            return present
-        if moving is not None:
-            raise moving_conflict(moving)
-        leftover = present
-        if present is not None and (present.state is ClaimState.RELEASING or present.request != request):
-            if self._is_late(request.consumer):
-                raise late_claim_conflict(present)
-            self._resolve(present)
-            leftover = None
-        return self._attempt(request, leftover)
-
-    def _attempt(self, request: ClaimRequest, leftover: Claim | None) -> Claim:
-        if leftover is not None:
-            self._check_not_taken_over(leftover)
-        late = leftover is not None and self._is_late(request.consumer)
-        attempt = ClaimAttempt(self._register, self._client, self._clock, request, leftover, late=late)
-        try:
-            claim = attempt.run()
-        except PlacementUnavailable as error:
-            if may_come_late(error):
-                with self._lock:
-                    self._late.note(request.consumer)
-            raise
-        if attempt.came:
-            with self._lock:
-                self._late.came(request.consumer)
-        return claim
-
-    def _is_late(self, consumer: str) -> bool:
-        with self._lock:
-            return consumer in self._late
-
-    def _check_not_taken_over(self, claim: Claim) -> None:
-        """Raises ClaimConflict where a migration has what the claim wrote, and now the claim, too."""
-        move = self._mover.took_over(claim)
-        if move is not None:
-            raise moving_conflict(move)
-
-    def explain(self, request: ClaimRequest) -> Fit:
-        """What `claim` would do, by what is known now: no request is made. Also while claims are closed."""
-        check_placeable(request)
-        with self._lock:
-            ledger = self._register.ledger
-            present = ledger.claims.get(request.consumer)
-            if present is not None and present.request == request:
-                return fit_of_claim(present)
-            known = ledger.other_allocations(request.consumer)
-            return ledger.cover(request, known, exact=True) if known else ledger.fit(request)
+        return ClaimHandle(self._claims.claim(request), self.release)
 
     def release(self, consumer: str, *, now: bool = True) -> bool:
-        """Give back what the consumer claimed; `now` is False while placement is known to be away.
+        """Release what the consumer claimed; `now` is False while Placement is known to be away.
 
-        True: it is out of placement. False: it is not yet; it is journaled, and `deliver` will see to it.
-        Raises UnknownConsumer, PlacementError (placement refused; journaled all the same), StateError.
+        True: Placement holds nothing of it. False: the release is journaled, and `deliver` executes it later.
+        Raises UnknownConsumer, PlacementError (Placement refused; the release stays journaled), StateError.
         """
-        with self._lock:
-            moving = self._register.move_of(consumer)
-        if moving is not None:
-            if moving.instance != consumer or moving.role is MoveRole.SOURCE:
-                raise moving_conflict(moving)
-            if moving.kind is not MoveKind.REBUILD:
-                return self._mover.delete(moving, now=now)
-            self._mover.confirm(moving.migration)  # it holds nothing of its own: what is left is a claim
-        with self._turns.of(consumer):
-            with self._lock:
-                present = self._register.ledger.claims.get(consumer)
-                moving = self._register.move_of(consumer)
-            if moving is not None:
-                raise moving_conflict(moving)  # since just now
-            if present is None:
-                raise UnknownConsumer(
-                    f"No claim of consumer {consumer} is known on this host: nothing to release.",
-                    consumer=consumer,
-                )
-            if present.state is not ClaimState.RELEASING:
-                self._register.move_durably(ClaimStep.RELEASE, consumer)
-            if not now or self._is_late(consumer):
-                return False
-            try:
-                self._resolve(self._of(consumer))
-            except PlacementUnavailable as error:
-                LOG.warning("The release of %s waits for placement: %s", consumer, error.message)
-                self._was_silent(error)
-                return False
-            return True
+        move = self._register.move_of(consumer)
+        if move is not None:
+            if move.instance != consumer or move.role is MoveRole.SOURCE:
+                raise moving_conflict(move)
+            if move.kind is not MoveKind.REBUILD:
+                return self._moves.delete(move, now=now)
+            self.confirm_move(move.migration)  # a rebuild holds nothing of its own: a claim is left
+        return self._claims.release(consumer, now=now)
 
-    def claims(self) -> Mapping[str, Claim]:
-        """{consumer: claim}, those in flight and those to be released too."""
-        with self._lock:
-            return dict(self._register.ledger.claims)
+    def extend(self, claim: Claim, request: ClaimRequest) -> Claim | None:
+        """Extend the claim by what the request asks for beyond it. None: the consumer's claim has changed.
 
-    def get(self, consumer: str) -> Claim | None:
-        with self._lock:
-            return self._register.ledger.claims.get(consumer)
+        Raises DoesNotFit, ClaimConflict, PlacementError, StateError.
+        """
+        return self._claims.extend(claim, request)
+
+    def drop_claim(self, consumer: str, reason: str) -> None:
+        """Release a claim that an audit found leaked; `reason` goes into the history.
+
+        The caller has the consumer's turn. Raises PlacementError, StateError.
+        """
+        self._claims.drop(consumer, reason)
+
+    def enter_unclaimed(self, consumer: str, allocations: Mapping[str, Mapping[str, int]]) -> None:
+        """Enter what Placement holds for a consumer; without effect if the consumer has a claim."""
+        self._register.enter_unclaimed(consumer, allocations)
+
+    # What the gate reserves
+
+    @contextmanager
+    def expecting(self, guest: Guest, request: ClaimRequest) -> Iterator[None]:
+        """Count the pages and the cells' memory of a guest that starts, unless the block raises.
+
+        No provider has them. They count until the driver reports the guest, or until `expect_no_more`. Raises
+        DoesNotFit.
+        """
+
+        def expect(ledger: Ledger) -> None:
+            shortfalls = ledger.memory_shortfalls(guest)
+            if shortfalls:
+                raise does_not_fit(request, shortfalls)
+            ledger.expect_guest(guest.uuid, guest)
+
+        self._register.under_lock(expect)
+        try:
+            yield
+        except PlimsollError:
+            self.expect_no_more(guest.uuid)
+            raise
+
+    def expect_no_more(self, consumer: str) -> None:
+        """Stop counting the memory of a guest that did not start."""
+        self._register.expect(consumer, None)
+
+    @contextmanager
+    def pinned(self, request: ClaimRequest, units: Units, bound: Mapping[str, str]) -> Iterator[None]:
+        """Give the request's consumer exactly these units and no others of their classes, in this block.
+
+        `bound` is as in `ProviderIndex`. Raises DoesNotFit where a unit belongs to another consumer.
+        """
+        consumer = request.consumer
+
+        def pin(ledger: Ledger) -> None:
+            shortfalls = [
+                Shortfall(name, 1, 0, provider.name, uuid, f"{unit} is held by {owner}")
+                for uuid, classes in units.items()
+                for provider in (ledger.host.tree[uuid],)
+                for name, exact in classes.items()
+                for unit in exact
+                if (owner := ledger.owner(uuid, name, unit)) not in (None, consumer)
+            ]
+            if shortfalls:
+                raise does_not_fit(request, shortfalls)
+            ledger.restrict_units(consumer, units, bound)
+
+        self._register.under_lock(pin)
+        try:
+            yield
+        finally:
+            self._register.under_lock(lambda ledger: ledger.restrict_units(consumer, None))
 
     # Moves
 
-    @property
-    def mover(self) -> Mover:
-        """Confirms and reverts moves, and knows them; `move` begins one."""
-        return self._mover
+    def begin_move(self, request: ClaimRequest, kind: MoveKind, migration: str) -> MoveHandle:
+        """Begin a move of the request's consumer to this host; the same again gets the same answer.
 
-    def move(self, request: ClaimRequest, kind: MoveKind, migration: str) -> MoveHandle:
-        """Begin a move of the request's consumer to this host; see `Mover.begin`.
+            with tracker.begin_move(request, MoveKind.RESIZE, migration):  # reverted if the block raises
+                copy_the_guest()
 
-        with tracker.move(request, MoveKind.COLD_MIGRATE, migration):  # reverted if the block raises
-            copy_the_guest()
+        Raises UsageError, UnknownConsumer, ClaimsClosed, DoesNotFit, ClaimConflict, PlacementError,
+        StateError; then nothing is changed, unless the outcome is unknown: then the move is undone later.
         """
-        return MoveHandle(self._mover.begin(kind, migration, request), self._mover.revert)
+        return MoveHandle(self._moves.begin(kind, migration, request), self.revert_move)
 
-    def moves(self) -> Mapping[str, Move]:
-        """{migration: move}, those that ended lately too."""
-        return self._mover.moves()
+    def confirm_move(self, migration: str, *, instance: str | None = None, now: bool = True) -> Move:
+        """Keep the instance at the destination and free the source. A repeated call is no error.
+
+        Returns the move `confirmed`; or `confirming` while Placement is away, or, at the source, while the
+        guest is still there. `instance` names the migration's instance, where the source could not link them;
+        `now` False: Placement is known to be away. Raises UnknownConsumer, ClaimConflict (it was reverted),
+        PlacementError, StateError.
+        """
+        return self._moves.confirm(migration, instance=instance, now=now)
+
+    def revert_move(self, migration: str, *, instance: str | None = None, now: bool = True) -> Move:
+        """Give the instance its old place again, with the same devices, and free the destination.
+
+        As `confirm_move`; `reverting` also while the guest is still on the destination, whose place is not
+        free before the guest has left.
+        """
+        return self._moves.revert(migration, instance=instance, now=now)
 
     def follow_moves(self) -> int:
-        """Learn from placement what became of moves and moved claims; returns how many changed.
+        """Learn from Placement which moves other clients ended and which claims moved; how many changed.
 
-        Raises PlacementError, StateError.
+        Raises PlacementUnavailable, StateError; other refusals are logged.
         """
-        return self._mover.follow()
+        return self._moves.follow()
 
-    # What is left to do
+    # Pending work
 
     @property
     def pending(self) -> int:
-        """How many releases, intents in doubt and ends of moves wait for placement, or for a guest to go."""
+        """How many releases, claims in doubt and ends of moves wait for Placement, or for a guest to go."""
         return self._delivery.pending
 
     def recover(self, guests: Collection[Guest]) -> int:
-        """After a start: finish the intents whose guests are there, undo the others, deliver the releases.
+        """After a start: finish the intents whose guests run, undo the others, deliver the releases.
 
-        What placement is not there for stays pending. Returns how many were resolved. Raises StateError.
+        What Placement does not answer stays pending. Returns how many were resolved. Raises StateError.
         """
-        self.saw(guests)
+        self.see_guests(guests)
         return self.deliver(limit=None)
 
     def deliver(self, limit: int | None = DELIVERED_MAX) -> int:
-        """Resolve what is pending, at most `limit`; returns how many. Raises StateError.
+        """Resolve pending work, at most `limit` claims and `limit` moves; returns how many.
 
-        Stops where placement is away; one consumer that alone gets no answer goes last. What placement
-        refuses is logged, and stays pending.
+        Stops where Placement is away; a single consumer that Placement does not answer for goes last. What
+        Placement refuses is logged, and stays pending. Raises StateError.
         """
         return self._delivery.deliver(limit)
 
-    def _resolve(self, present: Claim) -> None:
-        """Take a claim that shall go, or an intent in doubt, out of placement and out of the journal."""
-        moved = withdraw(self._register, self._client, present)
-        if moved:
-            self._check_not_taken_over(present)
-        step = ClaimStep.GONE if present.state is ClaimState.RELEASING else ClaimStep.REFUSE
-        self._register.move_durably(step, present.consumer)
+    # Turns and reshapes
 
-    def _was_silent(self, error: PlacementUnavailable) -> None:
-        self.silent(error)
+    def turn(self, consumer: str) -> AbstractContextManager[None]:
+        """Run a block as the only operation on the consumer. Raises ClaimConflict."""
+        return self._context.turns.take(consumer)
 
-    def _of(self, consumer: str) -> Claim:
-        with self._lock:
-            return self._register.ledger.claims[consumer]
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise ClaimsClosed(f"Claims are closed: {self._closed}.", reason=self._closed)
-
-    # A reshape
+    def turns(self, first: str, second: str) -> AbstractContextManager[None]:
+        """Run a block as the only operation on both consumers. Raises ClaimConflict."""
+        return self._context.turns.take_both(first, second)
 
     @contextmanager
-    def standing(self, slots: Collection[tuple[str, str]]) -> Iterator[None]:
-        """Have every consumer alone, as long as the block lasts, whose claim is on one of these slots.
+    def turns_on(self, slots: Collection[tuple[str, str]]) -> Iterator[None]:
+        """Run a block as the only operation on each consumer whose claim is on one of these slots.
 
         `slots` are (provider uuid, class). Raises ClaimConflict.
         """
-        with self._lock:
-            affected = [
-                consumer
-                for consumer, claim in self._register.ledger.claims.items()
-                if any(name in claim.allocations.get(uuid, ()) for uuid, name in slots)
-            ]
+        affected = [
+            consumer
+            for consumer, claim in self._register.claims().items()
+            if any(name in claim.allocations.get(uuid, ()) for uuid, name in slots)
+        ]
         with ExitStack() as turns:
             for consumer in sorted(affected):
-                turns.enter_context(self._turns.of(consumer))
+                turns.enter_context(self._context.turns.take(consumer))
             yield
 
-    def follow(self, receipt: Receipt, units: Units, guests: Collection[Guest]) -> None:
-        """The reshape is done: claims and moves go to their new places, on disk together with its receipt.
+    def relocate(self, receipt: Receipt, exact: ExactUnits) -> None:
+        """Put claims and moves where a reshape put them, on disk together with its receipt.
 
-        The caller is `standing` on what moved. Raises StateError: then all is as it was.
+        The caller has the turns of the affected consumers (`turns_on`). Raises StateError: then nothing is
+        changed.
         """
-        self._register.follow(receipt, ExactUnits(units, guests))
-
-    # Turns
-
-    def alone(self, consumer: str) -> AbstractContextManager[None]:
-        """Have the consumer alone, as an audit must. Raises ClaimConflict."""
-        return self._turns.of(consumer)
+        self._register.relocate(receipt, exact)

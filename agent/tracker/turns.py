@@ -1,4 +1,4 @@
-"""Turns at consumers: for each one operation is under way at a time, the others wait for a bounded time."""
+"""Turns at consumers: one operation at a time for each consumer; the others wait for a bounded time."""
 
 import threading
 import time
@@ -11,61 +11,76 @@ from agent.errors import ClaimConflict
 
 
 class Turns:
-    """`lock` is the register's; `check_open` is called with it held, and raises ClaimsClosed."""
+    """The turns of one tracker; any thread may call.
 
-    def __init__(self, lock: threading.Lock, wait_s: float, check_open: Callable[[], None]) -> None:
+    `condition` is a condition of the register's lock. `check_open` raises ClaimsClosed while claims are
+    closed; it is label with the lock held.
+    """
+
+    def __init__(self, condition: threading.Condition, wait_s: float, check_open: Callable[[], None]) -> None:
         self.wait_s = wait_s
-        self._lock = lock
+        self._condition = condition
         self._check_open = check_open
-        self._ended = threading.Condition(lock)
-        self._busy: dict[str, ClaimRequest | None] = {}
+        self._taken: dict[str, ClaimRequest | None] = {}
 
-    def under_way(self, consumer: str) -> bool:
-        """Whether somebody has the consumer. The caller holds the lock."""
-        return consumer in self._busy
+    def is_taken(self, consumer: str) -> bool:
+        """Whether an operation on the consumer is under way. The caller holds the register's lock."""
+        return consumer in self._taken
 
     @contextmanager
-    def of(self, consumer: str, request: ClaimRequest | None = None) -> Iterator[None]:
-        """Have the consumer alone; `request` is what is being claimed. Raises ClaimConflict, ClaimsClosed."""
-        with self._lock:
-            self._await(consumer, request)
-            self._busy[consumer] = request
+    def take(self, consumer: str, request: ClaimRequest | None = None) -> Iterator[None]:
+        """Run the block as the only operation on the consumer; `request` is set for a claim.
+
+        Raises ClaimConflict where another operation does not end in time, or claims something else;
+        ClaimsClosed where claims close while a claim waits.
+        """
+        with self._condition:
+            self._wait(consumer, request)
+            self._taken[consumer] = request
         try:
             yield
         finally:
-            with self._lock:
-                del self._busy[consumer]
-                self._ended.notify_all()
+            self._give_back({consumer})
 
     @contextmanager
-    def of_idle(self, consumers: Iterable[str]) -> Iterator[frozenset[str]]:
-        """Have those of the consumers alone that nobody else has just now; which ones."""
-        with self._lock:
-            mine = frozenset(consumer for consumer in consumers if consumer not in self._busy)
-            self._busy |= dict.fromkeys(mine)
+    def take_idle(self, consumers: Iterable[str]) -> Iterator[frozenset[str]]:
+        """Take the turns of those consumers that no operation is under way on; yields which ones."""
+        with self._condition:
+            idle = frozenset(consumer for consumer in consumers if consumer not in self._taken)
+            self._taken |= dict.fromkeys(idle)
         try:
-            yield mine
+            yield idle
         finally:
-            with self._lock:
-                for consumer in mine:
-                    del self._busy[consumer]
-                self._ended.notify_all()
+            self._give_back(idle)
 
-    def _await(self, consumer: str, request: ClaimRequest | None) -> None:
+    @contextmanager
+    def take_both(self, first: str, second: str) -> Iterator[None]:
+        """Take two turns in a fixed order, so that two operations never wait for each other."""
+        earlier, later = sorted((first, second))
+        with self.take(earlier), self.take(later):
+            yield
+
+    def _give_back(self, consumers: Iterable[str]) -> None:
+        with self._condition:
+            for consumer in consumers:
+                del self._taken[consumer]
+            self._condition.notify_all()
+
+    def _wait(self, consumer: str, request: ClaimRequest | None) -> None:
         end = time.monotonic() + self.wait_s
         while True:
             if request is not None:
                 self._check_open()
-            if consumer not in self._busy:
+            if consumer not in self._taken:
                 return
-            under_way = self._busy[consumer]
+            under_way = self._taken[consumer]
             if request is not None and under_way is not None and under_way != request:
                 raise ClaimConflict(
                     f"{label(under_way)} is being claimed for with another request just now: "
                     "release it first.",
                     consumer=consumer,
                 )
-            if not self._ended.wait(end - time.monotonic()):
+            if not self._condition.wait(end - time.monotonic()):
                 raise ClaimConflict(
                     f"An operation on consumer {consumer} has been under way for {self.wait_s:g} s: "
                     "try again later.",

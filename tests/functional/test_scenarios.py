@@ -216,28 +216,28 @@ def test_the_next_alternate_is_tried_with_the_same_migration(
     (tmp_path / "c").mkdir()
     c = Agent("c", tmp_path / "c", world._transport)
     world.a.tracker.claim(asks(**SMALL))
-    before = world.a.tracker.get(INSTANCE)
+    before = world.a.tracker.claim_of(INSTANCE)
     if fails == "does not fit":
         world.b.tracker.claim(asks(OTHER, PCPU=3))
         with pytest.raises(DoesNotFit):
-            world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+            world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     else:
-        world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+        world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
         world.settle()
-        world.b.tracker.mover.revert(MIGRATION)
+        world.b.tracker.revert_move(MIGRATION)
     assert world.placed(INSTANCE) == {**ON_A, **DISK} and not world.placed(MIGRATION)
     world.settle()
-    assert world.a.tracker.get(INSTANCE) == before
-    c.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert world.a.tracker.claim_of(INSTANCE) == before
+    c.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     world.settle()
     assert world.placed(MIGRATION) == ON_A
     assert world.a.moving() is MoveState.BEGUN
-    c.tracker.mover.confirm(MIGRATION)
+    c.tracker.confirm_move(MIGRATION)
     world.settle()
     assert world.a.tracker.claims() == {} and not world.placed(MIGRATION)
     assert world.placed(INSTANCE)["c"] == ON_A["a"]
     with pytest.raises(ClaimConflict):
-        c.tracker.mover.revert(MIGRATION)
+        c.tracker.revert_move(MIGRATION)
     c.close()
 
 
@@ -263,24 +263,24 @@ def test_mediated_devices_are_held_on_the_side_where_the_guest_runs(
         agent.refresh()
     world.a.tracker.claim(asks(OTHER, VGPU=2))
     world.a.tracker.claim(asks(VCPU=1, VGPU=1))
-    world.b.tracker.move(asks(VCPU=1, VGPU=2), MoveKind.RESIZE, MIGRATION)
+    world.b.tracker.begin_move(asks(VCPU=1, VGPU=2), MoveKind.RESIZE, MIGRATION)
     world.settle()
     units = _mdevs(world.b, INSTANCE)
     assert units == ("b:mdev0", "b:mdev1") and _mdevs(world.a, MIGRATION) == ("a:mdev2",)
     assert world.placed(MIGRATION)["a-gpu"] == {"VGPU": 1} and world.placed(INSTANCE)["b-gpu"] == {"VGPU": 2}
     with pytest.raises(DoesNotFit):
         world.a.tracker.claim(asks(OTHER_MIGRATION, VGPU=2))
-    getattr(world.b.tracker.mover, end)(MIGRATION)
+    getattr(world.b.tracker, f"{end}_move")(MIGRATION)
     world.settle()
     here, gone = (world.b, world.a) if end == "confirm" else (world.a, world.b)
     assert _mdevs(here, INSTANCE) == (units if end == "confirm" else ("a:mdev2",))
-    assert gone.tracker.get(INSTANCE) is None and gone.tracker.get(MIGRATION) is None
+    assert gone.tracker.claim_of(INSTANCE) is None and gone.tracker.claim_of(MIGRATION) is None
     gone.tracker.claim(asks(OTHER_MIGRATION, VGPU=2))
     world.check()
 
 
 def _mdevs(agent: Agent, consumer: str) -> tuple[str, ...]:
-    claim = agent.tracker.get(consumer)
+    claim = agent.tracker.claim_of(consumer)
     assert claim is not None
     return claim.units[uuid_of(f"{agent.name}-gpu")]["VGPU"]
 
@@ -288,11 +288,11 @@ def _mdevs(agent: Agent, consumer: str) -> tuple[str, ...]:
 def test_a_migration_of_long_ago_does_not_shadow_the_present_one(world: World) -> None:
     """Scenario 62: to and fro under two migrations; the audit finds nothing and writes nothing."""
     world.a.tracker.claim(asks(**SMALL))
-    world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     world.settle()
-    world.b.tracker.mover.confirm(MIGRATION)
+    world.b.tracker.confirm_move(MIGRATION)
     world.settle()
-    world.a.tracker.move(asks(**SMALL), MoveKind.LIVE_MIGRATE, OTHER_MIGRATION)
+    world.a.tracker.begin_move(asks(**SMALL), MoveKind.LIVE_MIGRATE, OTHER_MIGRATION)
     world.settle()
     before = world.state()
     for agent in world.agents:
@@ -301,7 +301,7 @@ def test_a_migration_of_long_ago_does_not_shadow_the_present_one(world: World) -
         assert move is not None and move.state is MoveState.BEGUN
         assert agent.moving() is MoveState.CONFIRMED
     assert world.state() == before
-    world.a.tracker.mover.revert(OTHER_MIGRATION)
+    world.a.tracker.revert_move(OTHER_MIGRATION)
     world.settle()
     assert world.placed_all() == {INSTANCE: {**ON_B, **DISK}}
     world.check_settled()

@@ -52,7 +52,7 @@ def claimed(world: World) -> None:
 
 
 def begin(kind: MoveKind) -> Callable[[World], object]:
-    return lambda world: world.b.tracker.move(asks(**SMALL), kind, MIGRATION)
+    return lambda world: world.b.tracker.begin_move(asks(**SMALL), kind, MIGRATION)
 
 
 def begun(kind: MoveKind, *, noticed: bool = False) -> Callable[[World], object]:
@@ -66,7 +66,7 @@ def begun(kind: MoveKind, *, noticed: bool = False) -> Callable[[World], object]
 
 
 def resize_here(world: World) -> object:
-    return world.a.tracker.move(asks(**GROWN), MoveKind.RESIZE, MIGRATION)
+    return world.a.tracker.begin_move(asks(**GROWN), MoveKind.RESIZE, MIGRATION)
 
 
 def resized_here(world: World) -> None:
@@ -75,7 +75,7 @@ def resized_here(world: World) -> None:
 
 
 def rebuild(world: World) -> object:
-    return world.a.tracker.move(replace(asks(**SMALL), name="rebuilt"), MoveKind.REBUILD, MIGRATION)
+    return world.a.tracker.begin_move(replace(asks(**SMALL), name="rebuilt"), MoveKind.REBUILD, MIGRATION)
 
 
 def rebuilt(world: World) -> None:
@@ -96,25 +96,25 @@ def begun_by_others(world: World) -> None:
 
 def confirmed(world: World) -> None:
     begun(MoveKind.COLD_MIGRATE, noticed=True)(world)
-    world.b.tracker.mover.confirm(MIGRATION)
+    world.b.tracker.confirm_move(MIGRATION)
 
 
 def confirmed_unnoticed(world: World) -> None:
     begun(MoveKind.COLD_MIGRATE)(world)
-    world.b.tracker.mover.confirm(MIGRATION)
+    world.b.tracker.confirm_move(MIGRATION)
 
 
 def reverted(world: World) -> None:
     begun(MoveKind.COLD_MIGRATE, noticed=True)(world)
-    world.b.tracker.mover.revert(MIGRATION)
+    world.b.tracker.revert_move(MIGRATION)
 
 
 def confirm(name: str) -> Callable[[World], object]:
-    return lambda world: getattr(world, name).tracker.mover.confirm(MIGRATION)
+    return lambda world: getattr(world, name).tracker.confirm_move(MIGRATION)
 
 
 def revert(name: str) -> Callable[[World], object]:
-    return lambda world: getattr(world, name).tracker.mover.revert(MIGRATION)
+    return lambda world: getattr(world, name).tracker.revert_move(MIGRATION)
 
 
 def release(name: str) -> Callable[[World], object]:
@@ -183,28 +183,28 @@ def overtaken(world: World) -> None:
     world.schedule(INSTANCE, **ON_A, **DISK)
     begin(MoveKind.COLD_MIGRATE)(world)
     world.a.refresh()
-    world.a.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.a.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
 
 
 def left_behind(world: World) -> None:
     """The guest of an evacuated instance was still on the host that came back, and is gone now."""
     world.a.see(INSTANCE)
     begun(MoveKind.EVACUATE, noticed=True)(world)
-    world.b.tracker.mover.confirm(MIGRATION)
+    world.b.tracker.confirm_move(MIGRATION)
     world.a.look()
     world.a.see()
 
 
 def abort(kind: MoveKind) -> Callable[[World], object]:
     def does(world: World) -> None:
-        with suppress(RuntimeError), world.b.tracker.move(asks(**SMALL), kind, MIGRATION):
+        with suppress(RuntimeError), world.b.tracker.begin_move(asks(**SMALL), kind, MIGRATION):
             raise RuntimeError("the copy failed")
 
     return does
 
 
 def abort_here(world: World) -> None:
-    with suppress(RuntimeError), world.a.tracker.move(asks(**GROWN), MoveKind.RESIZE, MIGRATION):
+    with suppress(RuntimeError), world.a.tracker.begin_move(asks(**GROWN), MoveKind.RESIZE, MIGRATION):
         raise RuntimeError("no such image")
 
 
@@ -345,5 +345,5 @@ def again(world: World, operation: Operation) -> None:
 
 
 def units_held(world: World) -> object:
-    claim = world.a.tracker.get(INSTANCE)
+    claim = world.a.tracker.claim_of(INSTANCE)
     return claim.units if claim and claim.request.resources == SMALL else None

@@ -111,7 +111,7 @@ class Agent:
 
     def see(self, *guests: str) -> None:
         self.guests = set(guests)
-        self.tracker.saw(self.running())
+        self.tracker.see_guests(self.running())
 
     def look(self) -> None:
         """What the agent does by itself from time to time."""

@@ -148,15 +148,13 @@ class NumaHost:
         for each in tree:
             usages = self.raw.provider_usages(each.uuid)
             assert all(usages[name] <= inventory.capacity for name, inventory in each.inventories.items())
-        cells = self.tracker.register.ledger.cells
+        host, cells = self.tracker.host_and_cells()
         for consumer, claim in claims.items():
             if claim.state is not ClaimState.CLAIMED:
                 continue
             assert self.raw.allocations_of(consumer).allocations == claim.allocations
             if claim.cells and not claim.adopted:
-                for uuid, amounts in cell_amounts(
-                    claim.cells, cells, self.tracker.register.ledger.host.tree
-                ).items():
+                for uuid, amounts in cell_amounts(claim.cells, cells, host.tree).items():
                     mine = claim.allocations[uuid]
                     assert {name: mine[name] for name in amounts} == amounts, "placement and context agree"
         check_cells(claims.values(), self.driver.host.cells, self.driver.topology().dedicated_cpus)

@@ -130,7 +130,7 @@ class Stage:
         return self.world.totals(), {who: self.world.placed(who) for who in (A, B, C, D, E)}
 
     def claim(self, consumer: str) -> Claim:
-        found = self.world.tracker.get(consumer)
+        found = self.world.tracker.claim_of(consumer)
         assert found is not None
         return found
 

@@ -30,13 +30,13 @@ class MovingHost(SmallHost):
         return tuple(self._agent.tracker.moves().values())
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
-        return self._agent.tracker.move(request, kind, migration).move
+        return self._agent.tracker.begin_move(request, kind, migration).move
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:
-        return self._agent.tracker.mover.confirm(migration, instance=instance)
+        return self._agent.tracker.confirm_move(migration, instance=instance)
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
-        return self._agent.tracker.mover.revert(migration, instance=instance)
+        return self._agent.tracker.revert_move(migration, instance=instance)
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ class Audits:
             self._busy = False
 
     def _audit(self, moment: str, tracker: ResourceTracker, auditor: Auditor) -> None:
-        turns = tracker._turns
+        turns = tracker._context.turns
         patience, turns.wait_s = turns.wait_s, 0.0  # what is under way goes on only afterwards
         try:
             self.found += [(moment, each) for each in auditor.audit(heal_own=True).findings]

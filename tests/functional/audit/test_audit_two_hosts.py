@@ -54,16 +54,16 @@ def moving(world: World, kind: MoveKind, rounds: int) -> None:
     here.tracker.claim(asks(instance, **LIGHT))
     for number in range(rounds):
         migration = str(uuid4())
-        there.tracker.move(asks(instance, **LIGHT), kind, migration)
+        there.tracker.begin_move(asks(instance, **LIGHT), kind, migration)
         if number % 2:
             here.look()
         if number % 3:
-            there.tracker.mover.confirm(migration)
+            there.tracker.confirm_move(migration)
             here.look()
             here, there = there, here
         else:
-            there.tracker.mover.revert(migration)
-    there.tracker.move(asks(instance, **LIGHT), kind, str(uuid4()))
+            there.tracker.revert_move(migration)
+    there.tracker.begin_move(asks(instance, **LIGHT), kind, str(uuid4()))
     here.look()  # else the claim is left there, which the audit is to find
     there.tracker.release(instance)
     here.look()
@@ -76,8 +76,8 @@ def in_place(world: World, kind: MoveKind, rounds: int) -> None:
     for number in range(rounds):
         migration = str(uuid4())
         size = 64 if kind is MoveKind.REBUILD else 128 - 64 * (number // 2 % 2)
-        tracker.move(asks(instance, MEMORY_MB=size), kind, migration)
-        (tracker.mover.revert if number % 2 else tracker.mover.confirm)(migration)
+        tracker.begin_move(asks(instance, MEMORY_MB=size), kind, migration)
+        (tracker.revert_move if number % 2 else tracker.confirm_move)(migration)
 
 
 def coming_and_going(world: World, _: MoveKind, rounds: int) -> None:
@@ -132,7 +132,7 @@ def test_audits_in_a_loop_find_nothing_false_while_instances_move_between_two_ho
 @pytest.mark.parametrize("noticed", [False, True], ids=["source unaware", "source aware"])
 def test_a_move_under_way_is_nobodys_finding(claimed: World, noticed: bool) -> None:
     """Scenario 110: what somebody is at work on is left alone, also by an audit that heals all."""
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     if noticed:
         claimed.settle()
     before = claimed.state()
@@ -146,7 +146,7 @@ def test_a_move_under_way_is_nobodys_finding(claimed: World, noticed: bool) -> N
 
 def test_a_migration_whose_instance_was_deleted_is_told_at_its_source(claimed: World) -> None:
     """The destination, which would free it, does not come back."""
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
     claimed.a.look()
     claimed.raw.delete_allocations(INSTANCE)
     claimed.a.look()
@@ -162,7 +162,7 @@ def test_a_control_planes_move_that_another_one_overtook_is_told(claimed: World)
     """What it began is not ended by itself; what this agent began is."""
     claimed.schedule(INSTANCE, **ON_B, **DISK)
     claimed.schedule(MIGRATION, "MIGRATION", **ON_A)
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     claimed.schedule(INSTANCE, a={"VCPU": 1})
     claimed.b.look()
     assert claimed.b.moving() is MoveState.BEGUN
@@ -176,7 +176,7 @@ def test_a_control_planes_move_that_another_one_overtook_is_told(claimed: World)
 def test_a_resize_whose_end_cannot_be_told_is_told(world: World) -> None:
     """The amounts are the same before and after, and somebody freed the migration past this agent."""
     world.a.tracker.claim(asks(PCPU=1))
-    world.a.tracker.move(asks(PCPU=1), MoveKind.RESIZE, MIGRATION)
+    world.a.tracker.begin_move(asks(PCPU=1), MoveKind.RESIZE, MIGRATION)
     world.raw.delete_allocations(MIGRATION)
     world.a.look()
     assert kinds(world.a) == [("stale migration", MIGRATION)]
@@ -188,9 +188,9 @@ def test_a_resize_whose_end_cannot_be_told_is_told(world: World) -> None:
 def test_a_guest_that_a_move_left_behind_is_told_until_it_is_gone(claimed: World) -> None:
     """Scenario 77: the evacuated host is back, with the guest."""
     claimed.a.see(INSTANCE)
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
     claimed.a.look()
-    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
     claimed.a.look()
     assert claimed.a.moving() is MoveState.LEAVING
     (finding,) = claimed.a.auditor.audit().findings
@@ -204,9 +204,9 @@ def test_a_guest_that_a_move_left_behind_is_told_until_it_is_gone(claimed: World
 
 def test_what_a_confirmed_move_left_is_healed_by_itself(claimed: World) -> None:
     """Scenarios 56, 58: a migration that holds something after its end is found, whoever wrote it back."""
-    move = claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION).move
+    move = claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION).move
     claimed.settle()
-    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
     claimed.settle()
     claimed.schedule(MIGRATION, "MIGRATION", **ON_A)
     assert move.handed == claimed.raw.allocations_of(MIGRATION).allocations
@@ -233,14 +233,14 @@ def test_a_doubled_allocation_is_reduced_to_where_the_instance_runs(
     kept = {"pool": {"DISK_GB": disk}} if runs == "b" else DISK
     assert claimed.placed(INSTANCE) == {**(ON_A if runs == "a" else ON_B), **kept}
     claimed.settle()
-    assert (claimed.a.tracker.get(INSTANCE) is not None) is (runs == "a")
+    assert (claimed.a.tracker.claim_of(INSTANCE) is not None) is (runs == "a")
     assert kinds(claimed.a) == []
 
 
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 def test_a_pike_control_plane_moves_an_instance_past_both_agents(claimed: World, end: str) -> None:
     """It doubles the allocation, and takes one half away at the end; the destination only claims."""
-    before = claimed.a.tracker.get(INSTANCE)
+    before = claimed.a.tracker.claim_of(INSTANCE)
     claimed.schedule(INSTANCE, **ON_A, **ON_B, **DISK)
     claimed.b.tracker.claim(asks(**SMALL))
     assert claimed.placed(INSTANCE) == {**ON_A, **ON_B, **DISK}
@@ -248,8 +248,8 @@ def test_a_pike_control_plane_moves_an_instance_past_both_agents(claimed: World,
     claimed.schedule(INSTANCE, **left, **DISK)
     claimed.settle()
     here, gone = (claimed.b, claimed.a) if end == "confirm" else (claimed.a, claimed.b)
-    assert gone.tracker.get(INSTANCE) is None
-    kept = here.tracker.get(INSTANCE)
+    assert gone.tracker.claim_of(INSTANCE) is None
+    kept = here.tracker.claim_of(INSTANCE)
     assert kept is not None and (end == "confirm" or kept == before)
     assert claimed.placed_all() == {INSTANCE: {**left, **DISK}}
     assert [kinds(agent) for agent in claimed.agents] == [[], []]
@@ -278,18 +278,18 @@ def test_both_strategies_in_one_fleet(world: World, end: str) -> None:
     for instance in (INSTANCE, OTHER):
         world.a.tracker.claim(asks(instance, **LIGHT))
     doubled = uuid_of("what was doubled")
-    world.b.tracker.move(asks(**LIGHT), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.begin_move(asks(**LIGHT), MoveKind.COLD_MIGRATE, MIGRATION)
     world.schedule(OTHER, a={"PCPU": 1}, b={"PCPU": 1}, pool={"DISK_GB": 400})
     world.settle()
     for agent in world.agents:
         assert kinds(agent) == [("doubled", OTHER)]
-    world.b.tracker.move(asks(OTHER, **LIGHT), MoveKind.EVACUATE, doubled)
+    world.b.tracker.begin_move(asks(OTHER, **LIGHT), MoveKind.EVACUATE, doubled)
     world.settle()
     assert [kinds(agent) for agent in world.agents] == [[], []]
     assert world.placed(doubled) == {"a": {"PCPU": 1}}
     world.check_settled()
     for migration in (MIGRATION, doubled):
-        getattr(world.b.tracker.mover, end)(migration)
+        getattr(world.b.tracker, f"{end}_move")(migration)
     world.settle()
     left = {("b" if end == "confirm" else "a"): {"PCPU": 1}, **DISK}
     assert world.placed_all() == {INSTANCE: left, OTHER: left}

@@ -66,14 +66,14 @@ def test_an_ended_move_that_left_something_is_ours_and_an_unknown_one_is_not(aud
     tracker = audited.kit.tracker
     held = tracker.claim(request(VCPU=2, VGPU=1)).claim
     audited.guests = (running(held.consumer, VCPU=2, VGPU=1),)
-    tracker.saw(audited.guests)
+    tracker.see_guests(audited.guests)
     migration, unknown = str(uuid4()), str(uuid4())
     bigger = replace(
         held.request, groups=(replace(held.request.groups[0], resources={"VCPU": 3, "VGPU": 1}),)
     )
-    move = tracker.move(bigger, MoveKind.SAME_HOST_RESIZE, migration).move
+    move = tracker.begin_move(bigger, MoveKind.SAME_HOST_RESIZE, migration).move
     assert audited.kinds() == []  # under way
-    tracker.mover.confirm(migration)
+    tracker.confirm_move(migration)
     assert audited.kinds() == []
     raw = audited.kit.raw
     raw.write_allocations(ConsumerAllocations(migration, move.handed, None, consumer_type="MIGRATION"))
@@ -125,10 +125,10 @@ def test_audits_in_a_loop_find_nothing_false_while_claims_and_moves_come_and_go(
     def resizing() -> None:
         for _ in range(8):
             held = audited.kit.tracker.claim(request(MEMORY_MB=16)).claim
-            for end in (audited.kit.tracker.mover.revert, audited.kit.tracker.mover.confirm):
+            for end in (audited.kit.tracker.revert_move, audited.kit.tracker.confirm_move):
                 migration = str(uuid4())
                 bigger = request(held.consumer, MEMORY_MB=32)
-                audited.kit.tracker.move(bigger, MoveKind.SAME_HOST_RESIZE, migration)
+                audited.kit.tracker.begin_move(bigger, MoveKind.SAME_HOST_RESIZE, migration)
                 end(migration)
             audited.kit.tracker.release(held.consumer)
 
@@ -143,5 +143,5 @@ def test_audits_in_a_loop_find_nothing_false_while_claims_and_moves_come_and_go(
         auditor.result()
     assert found == []
     kept = audited.kit.tracker.claim(request(VCPU=1)).claim
-    assert audited.kinds() == [] and audited.kit.tracker.get(kept.consumer) == kept
+    assert audited.kinds() == [] and audited.kit.tracker.claim_of(kept.consumer) == kept
     audited.kit.check()

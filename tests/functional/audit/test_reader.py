@@ -42,7 +42,7 @@ def test_a_consumer_with_an_operation_under_way_is_not_judged(tmp_path: Path, pl
         observation = reader.observe()
         finding = reader.judge_consumer(observation, held.consumer)
         assert finding is not None and finding.kind == "leaked claim"
-        kit.tracker._turns.wait_s = 0.0
-        with kit.tracker.alone(held.consumer):
+        kit.tracker._context.turns.wait_s = 0.0
+        with kit.tracker.turn(held.consumer):
             assert reader.judge_consumer(observation, held.consumer) is None
             assert reader.judge_consumer_alone(observation, held.consumer) == finding

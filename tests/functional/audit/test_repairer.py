@@ -52,7 +52,7 @@ def test_a_guest_without_allocation_is_claimed_where_its_devices_are(audited: Au
     vf = UsedUnit("SRIOV_NET_VF", UNITS[uuid_of("nic0")]["SRIOV_NET_VF"][1], "nic0")
     resources = {"VGPU": 1, "PCPU": 1, "SRIOV_NET_VF": 1, "MEMORY_MB": 128}
     audited.guests = (running(consumer, *units, vf, **resources),)
-    audited.kit.tracker.saw(audited.guests)
+    audited.kit.tracker.see_guests(audited.guests)
     assert audited.kinds() == [("unclaimed instance", consumer)]
     assert audited.heal().healed == frozenset()
     report = audited.heal(everything=True)
@@ -62,7 +62,7 @@ def test_a_guest_without_allocation_is_claimed_where_its_devices_are(audited: Au
         "nic0": {"SRIOV_NET_VF": 1},
         "host": {"PCPU": 1, "MEMORY_MB": 128},
     }
-    claim = audited.kit.tracker.get(consumer)
+    claim = audited.kit.tracker.claim_of(consumer)
     assert claim is not None and claim.units[uuid_of("host")]["PCPU"] == ("6",)
     assert claim.units[uuid_of("nic0")]["SRIOV_NET_VF"] == (vf.unit,)
     assert audited.kinds() == []
@@ -81,13 +81,13 @@ def test_a_claim_whose_record_was_lost_is_recorded_anew(audited: Audited) -> Non
         journal.execute("DELETE FROM claims")
     journal.close()
     audited.kit.restart()
-    audited.kit.tracker.saw(audited.guests)
+    audited.kit.tracker.see_guests(audited.guests)
     audited.kit.refresh()
     audited.kit.tracker.open()
     audited = audited.anew()
     assert audited.kinds() == [("unclaimed instance", held.consumer)]
     assert audited.heal().healed == {0}
-    again = audited.kit.tracker.get(held.consumer)
+    again = audited.kit.tracker.claim_of(held.consumer)
     assert again is not None and again.allocations == held.allocations
     assert unit.unit in again.units[uuid_of("host")]["PCPU"]
     assert audited.kinds() == []
@@ -130,11 +130,11 @@ def test_a_guest_with_a_device_of_a_custom_class_is_claimed_with_that_very_devic
     """Scenario 109: real providers, also where the class is the operator's own."""
     consumer = str(uuid4())
     carded.guests = (running(consumer, UsedUnit(CUSTOM, CARDS[1], "card0"), VCPU=2, **{CUSTOM: 1}),)
-    carded.kit.tracker.saw(carded.guests)
+    carded.kit.tracker.see_guests(carded.guests)
     assert carded.kinds() == [("unclaimed instance", consumer)]
     assert carded.heal(everything=True).healed == {0}
     assert carded.kit.placed(consumer) == {"host": {"VCPU": 2}, "card0": {CUSTOM: 1}}
-    claim = carded.kit.tracker.get(consumer)
+    claim = carded.kit.tracker.claim_of(consumer)
     assert claim is not None and claim.units[CARD.uuid][CUSTOM] == (CARDS[1],)
     assert carded.kinds() == []
     carded.kit.check()
@@ -169,10 +169,10 @@ def test_a_claim_of_which_nobody_heard_is_finished_or_undone(audited: Audited, t
     with audited.kit.away(after=True), suppress(PlacementUnavailable):
         audited.kit.tracker.claim(asked)
     audited.guests = (running(asked.consumer, VCPU=2, VGPU=1),) if there else ()
-    audited.kit.tracker.saw(audited.guests)
+    audited.kit.tracker.see_guests(audited.guests)
     assert audited.kinds() == [("stuck consumer", asked.consumer)]
     assert audited.heal().healed == {0}
-    claim = audited.kit.tracker.get(asked.consumer)
+    claim = audited.kit.tracker.claim_of(asked.consumer)
     assert (claim is not None) is there is bool(audited.kit.placed(asked.consumer))
     assert audited.kinds() == [] and audited.kit.tracker.pending == 0
     audited.kit.check()

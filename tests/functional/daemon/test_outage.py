@@ -25,7 +25,7 @@ from agent.errors import ClaimsClosed, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
 from agent.status.condition import HostState
-from agent.tracker import late_answers
+from agent.tracker import unanswered_writes
 from drivers.fake.devices import Gpu
 
 REQUESTS_MAX = 40
@@ -334,7 +334,7 @@ def test_a_placement_that_hangs_is_given_up_in_time(
     openstack: OpenStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what it may do once it goes on, it does not do unseen."""
-    monkeypatch.setattr(late_answers, "LATE_S", 5.0)
+    monkeypatch.setattr(unanswered_writes, "EXECUTED_WITHIN_S", 5.0)
     openstack.empty()
     openstack.options["timeout"] = 2
     try:
@@ -343,7 +343,7 @@ def test_a_placement_that_hangs_is_given_up_in_time(
                 host.operations.claim(ASKED)
             assert host.operations.status()["state"] == "degraded"
             host.recover()
-            time.sleep(late_answers.LATE_S)
+            time.sleep(unanswered_writes.EXECUTED_WITHIN_S)
             host.agent.deliver()
             host.check()
             nothing_is_leaked(host)

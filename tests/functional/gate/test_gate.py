@@ -77,7 +77,7 @@ def guest(uuid: str, **resources: int) -> Guest:
 
 
 def claim_of(host: GatedHost, uuid: str) -> ClaimState | None:
-    found = host.world.agent._tracker.get(uuid)
+    found = host.world.agent._tracker.claim_of(uuid)
     return found.state if found else None
 
 
@@ -234,7 +234,7 @@ def test_an_allocation_of_a_scheduler_is_adopted_and_stays_the_schedulers(host: 
     written = ConsumerAllocations(vm.uuid, {root.uuid: {"VCPU": 2, "MEMORY_MB": 1024}}, None, "p", "nova")
     host.world.operations._client.write_allocations(written)
     host.starts(vm, domain(vm.uuid))
-    claim = host.world.agent._tracker.get(vm.uuid)
+    claim = host.world.agent._tracker.claim_of(vm.uuid)
     assert claim is not None and claim.adopted
     host.ends(vm, domain(vm.uuid))
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
@@ -257,7 +257,7 @@ def test_the_very_devices_that_the_domain_names_are_claimed(host: GatedHost) -> 
     uuid = str(uuid4())
     devices = vf("0000:81:02.1") + vf("0000:41:02.1") + pci("0000:83:00.0") + mdev(VGPU)
     host.allowed("prepare", "begin", domain(uuid, devices=devices))
-    claim = host.world.agent._tracker.get(uuid)
+    claim = host.world.agent._tracker.claim_of(uuid)
     assert claim is not None
     units = sorted(
         (name, unit) for classes in claim.units.values() for name, each in classes.items() for unit in each
@@ -301,7 +301,7 @@ def test_a_device_in_the_hands_of_a_guest_without_a_claim_is_not_given(host: Gat
 def test_a_claim_made_by_hand_holds_for_its_own_devices_only(host: GatedHost) -> None:
     uuid = str(uuid4())
     ours(host, uuid, VCPU=2, MEMORY_MB=1024, SRIOV_NET_VF=1)
-    claim = host.world.agent._tracker.get(uuid)
+    claim = host.world.agent._tracker.claim_of(uuid)
     assert claim is not None
     ((had,),) = (each["SRIOV_NET_VF"] for each in claim.units.values() if "SRIOV_NET_VF" in each)
     host.allowed("prepare", "begin", domain(uuid, devices=vf(had)))
@@ -315,7 +315,7 @@ def test_a_changed_device_is_claimed_in_the_place_of_the_old_one(host: GatedHost
     host.ends(vm, domain(vm.uuid), defined=True)
     host.allowed("prepare", "begin", domain(vm.uuid, devices=vf("0000:41:02.1")))
     host.allowed("prepare", "begin", domain(str(uuid4()), devices=vf("0000:41:02.0")))
-    claim = host.world.agent._tracker.get(vm.uuid)
+    claim = host.world.agent._tracker.claim_of(vm.uuid)
     assert claim is not None and ("0000:41:02.1",) in [c.get("SRIOV_NET_VF") for c in claim.units.values()]
 
 
@@ -632,5 +632,5 @@ def test_the_route_answers_as_it_is_described(host: GatedHost) -> None:
     for wrong in ({}, {**body, "xml": 1}, {**body, "more": 1}, {**body, "operation": "x" * 65}):
         reply = ask(host.socket, "POST", "/v1/gate", wrong)
         assert (reply.status, reply.body["error"]["code"]) == (400, "plimsoll.usage")
-    claim = host.world.agent._tracker.get(uuid)
+    claim = host.world.agent._tracker.claim_of(uuid)
     assert claim is not None and claim.request.user_id == GATE_USER

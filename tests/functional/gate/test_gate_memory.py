@@ -1,7 +1,6 @@
 """The gate and what no provider has: pages, memory on cells; and disks whose sizes are known late."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from kits.gate import GatedHost, domain, gated
 from kits.tracker import Crash
 
+from agent.claims.claim import Claim
 from agent.claims.flavor import claim_for_flavor, parse_flavor
 from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedMemory
@@ -157,7 +157,7 @@ def test_disks_that_are_read_after_the_start_are_claimed_then(host: GatedHost) -
     host.driver.add_guest(vm)
     host.world.agent.reconcile("its disk was read")
     assert host.held(uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
-    claim = host.world.agent._tracker.get(uuid)
+    claim = host.world.agent._tracker.claim_of(uuid)
     assert claim is not None and claim.request.resources["DISK_GB"] == 30
     before = host.world.wire.requests
     host.world.agent.reconcile("nothing new")
@@ -210,7 +210,7 @@ def test_placement_that_goes_away_when_a_disk_is_read_is_asked_again(
         assert host.world.agent.condition.state is HostState.DEGRADED
     host.world.retry()
     assert host.held(uuid)["node1"]["DISK_GB"] == 30
-    claim = host.world.agent._tracker.get(uuid)
+    claim = host.world.agent._tracker.claim_of(uuid)
     assert claim is not None and claim.request.resources["DISK_GB"] == 30
 
 
@@ -256,14 +256,14 @@ def test_a_disk_is_not_claimed_with_what_was_asked_before_the_domain_was_changed
         Guest(uuid, "vm", GuestState.RUNNING, {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 30})
     )
     tracker = host.world.agent._tracker
-    alone = tracker.alone
+    extend = tracker.extend
 
-    def late(consumer: str) -> AbstractContextManager[None]:
+    def extend_late(claim: Claim, request: ClaimRequest) -> Claim | None:
         host.allowed("prepare", "begin", domain(uuid, vcpus=1))
-        return alone(consumer)
+        return extend(claim, request)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tracker, "alone", late)
+        patch.setattr(tracker, "extend", extend_late)
         host.world.agent.reconcile("it runs")
     assert host.held(uuid) == {"node1": {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 30}}
 

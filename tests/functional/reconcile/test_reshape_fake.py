@@ -79,13 +79,13 @@ def test_vgpus_to_their_cards_and_back(stage: Stage) -> None:
     mine = guest("a", *(UsedUnit("VGPU", f"mdev-1-{n}", "pci:0000:41:00.0") for n in (2, 3)))
     stage.show(replace(NESTED, guests=(mine,)))
     assert stage.world.placed("a") == {GPU1: {"VGPU": 2}}
-    after = stage.world.tracker.get(uuid_of("a"))
+    after = stage.world.tracker.claim_of(uuid_of("a"))
     assert after is not None
     assert after.units == {stage.world.uuid(GPU1): {"VGPU": ("mdev-1-2", "mdev-1-3")}}
     stage.show(replace(FLAT, guests=(mine,)))
     assert stage.world.placed("a") == {HOST: {"VGPU": 2}}
     assert set(stage.world.totals()) == {HOST}
-    back = stage.world.tracker.get(uuid_of("a"))
+    back = stage.world.tracker.claim_of(uuid_of("a"))
     assert back is not None and [*back.units.values()] == [{"VGPU": ("mdev-1-2", "mdev-1-3")}]
 
 

@@ -18,7 +18,7 @@ def test_a_move_under_way_is_reverted_to_where_its_old_place_is_now(tmp_path: Pa
         world.see(*FLAT)
         instance, migration = uuid_of("a"), uuid_of("a's migration")
         world.tracker.claim(request(instance, VCPU=2, VGPU=1))
-        world.tracker.move(request(instance, VCPU=4, VGPU=3), MoveKind.SAME_HOST_RESIZE, migration)
+        world.tracker.begin_move(request(instance, VCPU=4, VGPU=3), MoveKind.SAME_HOST_RESIZE, migration)
         assert world.placed(migration) == {HOST: {"VCPU": 2, "VGPU": 1}}
         report = world.see(*NESTED, moves=MOVES)
         assert (report.error, report.pending) == (None, None)
@@ -29,7 +29,7 @@ def test_a_move_under_way_is_reverted_to_where_its_old_place_is_now(tmp_path: Pa
         world.restart()
         world.again()
         world.tracker.recover([])
-        world.tracker.mover.revert(migration)
+        world.tracker.revert_move(migration)
         assert world.placed(instance) == old
         assert world.placed(migration) == {}
         world.check()

@@ -104,7 +104,7 @@ def test_claims_follow_with_their_units(world: World) -> None:
     assert not claimed.units
     moved = {"SRIOV_NET_VF": 2, "NET_BW_EGR_KILOBIT_PER_SEC": 1000}
     assert world.see(host(), nic, moves=(MoveInstruction(HOST, moved, "nic0"),)).pending is None
-    claim = world.tracker.get(claimed.consumer)
+    claim = world.tracker.claim_of(claimed.consumer)
     assert claim is not None
     nic0 = world.uuid("nic0")
     assert claim.allocations == {
@@ -117,7 +117,7 @@ def test_claims_follow_with_their_units(world: World) -> None:
     back = (MoveInstruction("nic0", moved, HOST),)
     report = world.see(host(SRIOV_NET_VF=2, NET_BW_EGR_KILOBIT_PER_SEC=1000), moves=back)
     assert (report.pending, report.error) == (None, None)
-    assert world.tracker.get(claim.consumer) == claimed
+    assert world.tracker.claim_of(claim.consumer) == claimed
     assert world.totals() == {HOST: {"VCPU": 64, **moved}}, "what was emptied is gone"
     assert world.tracker.release(claim.consumer)
 
@@ -160,7 +160,7 @@ def test_encryption_contexts_go_to_a_provider_of_their_own_and_back(world: World
     report = world.see(host(**moved), moves=(MoveInstruction("sev", moved, HOST),))
     assert (report.error, report.pending) == (None, None)
     assert world.everything() == before
-    assert world.tracker.get(claim.consumer) == claim
+    assert world.tracker.claim_of(claim.consumer) == claim
 
 
 def test_flat_to_numa_and_back(world: World) -> None:

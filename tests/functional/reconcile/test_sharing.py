@@ -161,7 +161,7 @@ def test_a_reshape_leaves_the_pool_to_its_consumers(world: World) -> None:
         in_rack(host()), provider("gpu0", VGPU=4), moves=(MoveInstruction(HOST, {"VGPU": 4}, "gpu0"),)
     )
     assert (report.error, report.pending) == (None, None)
-    after = world.tracker.get(claim.consumer)
+    after = world.tracker.claim_of(claim.consumer)
     assert after is not None and after.allocations == {
         world.uuid("gpu0"): {"VGPU": 1},
         POOL: {"DISK_GB": 50},
@@ -188,10 +188,10 @@ def test_the_disk_is_charged_once_throughout_a_move(
 
         world.a.tap.after = world.b.tap.after = see
         world.b.look()
-        world.b.tracker.move(wanted, kind, MIGRATION)
+        world.b.tracker.begin_move(wanted, kind, MIGRATION)
         assert world.placed(INSTANCE) == {"b": {"VCPU": 2}, "pool": disk}
         assert world.placed(MIGRATION) == {"a": {"VCPU": 2}}
-        getattr(world.b.tracker.mover, end)(MIGRATION)
+        getattr(world.b.tracker, f"{end}_move")(MIGRATION)
         world.settle()
         see("")
         assert len(used) > 3 and all(each == disk for each in used)

@@ -78,7 +78,7 @@ def test_a_card_gives_as_many_as_it_may_and_none_in_use_vanishes(stage: Stage) -
         assert any(told in each for each in stage.world.again().problems)
         with pytest.raises(DoesNotFit):
             tracker.claim(request(str(uuid4()), VGPU=1))
-        assert [tracker.get(each.consumer) for each in taken] == taken
+        assert [tracker.claim_of(each.consumer) for each in taken] == taken
         assert all(stage.world.placed(each.consumer) == {M60: {"VGPU": 1}} for each in taken)
 
 
@@ -95,4 +95,4 @@ def test_functions_of_one_card_that_contradict_each_other_change_nothing(stage: 
     assert isinstance(report.error, DriverDataError)
     assert "0000:41:10.0 and 0000:41:10.2, virtual functions of one" in report.error.message
     assert stage.world.everything() == before
-    assert stage.world.tracker.get(held.consumer) == held
+    assert stage.world.tracker.claim_of(held.consumer) == held

@@ -54,7 +54,7 @@ def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kin
     before = claimed.raw.allocations_of(INSTANCE)
     calls = claimed.b.tap.calls
     calls.clear()
-    move = claimed.b.tracker.move(asks(**SMALL), kind, MIGRATION).move
+    move = claimed.b.tracker.begin_move(asks(**SMALL), kind, MIGRATION).move
     assert calls.count("POST /allocations") == 1
     assert (move.state, move.role, move.kind) == (MoveState.BEGUN, MoveRole.DESTINATION, kind)
     held = claimed.raw.allocations_of(MIGRATION)
@@ -72,11 +72,11 @@ def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kin
 @pytest.mark.parametrize("kind", ACROSS)
 def test_confirm_frees_the_source(claimed: World, kind: MoveKind) -> None:
     """Scenario 44: M gone, S free, D kept, and the context on both sides closed."""
-    with claimed.b.tracker.move(asks(**SMALL), kind, MIGRATION):
+    with claimed.b.tracker.begin_move(asks(**SMALL), kind, MIGRATION):
         claimed.settle()
     calls = claimed.b.tap.calls
     calls.clear()
-    move = claimed.b.tracker.mover.confirm(MIGRATION)
+    move = claimed.b.tracker.confirm_move(MIGRATION)
     assert [call for call in calls if not call.startswith("GET")] == [f"PUT /allocations/{MIGRATION}"]
     assert move.state is MoveState.CONFIRMED
     claimed.settle()
@@ -84,7 +84,7 @@ def test_confirm_frees_the_source(claimed: World, kind: MoveKind) -> None:
     assert claimed.a.tracker.claims() == {}
     assert claimed.a.moving() is MoveState.CONFIRMED
     claimed.check_settled()
-    assert claimed.b.tracker.mover.confirm(MIGRATION) == move
+    assert claimed.b.tracker.confirm_move(MIGRATION) == move
 
 
 @pytest.mark.first_variant
@@ -92,23 +92,23 @@ def test_confirm_frees_the_source(claimed: World, kind: MoveKind) -> None:
 @pytest.mark.parametrize("kind", ACROSS)
 def test_revert_gives_the_same_devices_back(claimed: World, kind: MoveKind, noticed: bool) -> None:
     """Scenarios 46, 65, 76: the destination is free, the source as it was, device by device."""
-    before = claimed.a.tracker.get(INSTANCE)
-    claimed.b.tracker.move(asks(**SMALL), kind, MIGRATION)
+    before = claimed.a.tracker.claim_of(INSTANCE)
+    claimed.b.tracker.begin_move(asks(**SMALL), kind, MIGRATION)
     if noticed:
         claimed.settle()
         with pytest.raises(DoesNotFit):  # the devices are still taken, by the migration
             claimed.a.tracker.claim(asks(OTHER, PCPU=3))
     calls = claimed.b.tap.calls
     calls.clear()
-    move = claimed.b.tracker.mover.revert(MIGRATION)
+    move = claimed.b.tracker.revert_move(MIGRATION)
     assert [call for call in calls if not call.startswith("GET")] == ["POST /allocations"]
     assert move.state is MoveState.REVERTED
     claimed.settle()
     assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
-    assert claimed.a.tracker.get(INSTANCE) == before
+    assert claimed.a.tracker.claim_of(INSTANCE) == before
     assert claimed.b.tracker.claims() == {}
     claimed.check_settled()
-    assert claimed.b.tracker.mover.revert(MIGRATION) == move
+    assert claimed.b.tracker.revert_move(MIGRATION) == move
 
 
 def test_a_block_that_raises_reverts(claimed: World) -> None:
@@ -116,7 +116,7 @@ def test_a_block_that_raises_reverts(claimed: World) -> None:
     before = claimed.state()
     with (
         pytest.raises(RuntimeError),
-        claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION),
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION),
     ):
         raise RuntimeError("the copy failed")
     claimed.settle()
@@ -124,7 +124,7 @@ def test_a_block_that_raises_reverts(claimed: World) -> None:
     assert claimed.b.moving() is MoveState.REVERTED
     claimed.check_settled()
     # Scenario 47: the next try may use the same uuid.
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     claimed.settle()
     assert claimed.placed(MIGRATION) == ON_A
     assert before != claimed.state()
@@ -136,7 +136,7 @@ def test_what_does_not_fit_changes_nothing(claimed: World) -> None:
     claimed.b.tracker.claim(asks(OTHER, PCPU=3))
     before = claimed.state()
     with pytest.raises(DoesNotFit, match="PCPU"):
-        claimed.b.tracker.move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
     assert claimed.state() == before
 
 
@@ -145,61 +145,61 @@ def test_placement_refuses_what_only_it_knows(claimed: World) -> None:
     claimed.schedule(OTHER, **{"b": {"PCPU": 3}})
     placed = claimed.placed_all()
     with pytest.raises(DoesNotFit, match="PCPU"):
-        claimed.b.tracker.move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
     assert claimed.placed_all() == placed
     assert claimed.b.tracker.claims() == {}
     claimed.settle()
-    assert claimed.a.tracker.get(INSTANCE) is not None
+    assert claimed.a.tracker.claim_of(INSTANCE) is not None
 
 
 def test_the_same_again_is_the_same(claimed: World) -> None:
-    first = claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, MIGRATION).move
+    first = claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.RESIZE, MIGRATION).move
     before = claimed.state()
-    assert claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, MIGRATION).move == first
+    assert claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.RESIZE, MIGRATION).move == first
     with pytest.raises(ClaimConflict):
-        claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, OTHER_MIGRATION)
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.RESIZE, OTHER_MIGRATION)
     with pytest.raises(ClaimConflict):
-        claimed.b.tracker.move(asks(VCPU=1), MoveKind.RESIZE, MIGRATION)
+        claimed.b.tracker.begin_move(asks(VCPU=1), MoveKind.RESIZE, MIGRATION)
     assert claimed.state() == before
-    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
     with pytest.raises(ClaimConflict, match="confirmed"):
-        claimed.b.tracker.mover.revert(MIGRATION)
+        claimed.b.tracker.revert_move(MIGRATION)
     with pytest.raises(ClaimConflict, match="confirmed"):
-        claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
 
 
 def test_bad_input_changes_nothing(claimed: World) -> None:
     before = claimed.state()
-    mover = claimed.b.tracker.mover
+    tracker = claimed.b.tracker
     with pytest.raises(UsageError):
-        mover.begin(MoveKind.RESIZE, INSTANCE, asks(**SMALL))
+        tracker.begin_move(asks(**SMALL), MoveKind.RESIZE, INSTANCE)
     with pytest.raises(UsageError):
-        mover.begin(MoveKind.UNKNOWN, MIGRATION, asks(**SMALL))
+        tracker.begin_move(asks(**SMALL), MoveKind.UNKNOWN, MIGRATION)
     with pytest.raises(UnknownConsumer):
-        mover.begin(MoveKind.RESIZE, MIGRATION, asks(OTHER, **SMALL))
+        tracker.begin_move(asks(OTHER, **SMALL), MoveKind.RESIZE, MIGRATION)
     with pytest.raises(ClaimConflict):
-        mover.begin(MoveKind.SAME_HOST_RESIZE, MIGRATION, asks(**SMALL))
+        tracker.begin_move(asks(**SMALL), MoveKind.SAME_HOST_RESIZE, MIGRATION)
     with pytest.raises(UnknownConsumer):
-        mover.begin(MoveKind.REBUILD, MIGRATION, asks(**SMALL))
-    for ask in (mover.confirm, mover.revert):
+        tracker.begin_move(asks(**SMALL), MoveKind.REBUILD, MIGRATION)
+    for ask in (tracker.confirm_move, tracker.revert_move):
         with pytest.raises(UnknownConsumer):
             ask(MIGRATION)
     with pytest.raises(ClaimConflict):
-        claimed.a.tracker.move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
+        claimed.a.tracker.begin_move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
     claimed.b.tracker.close("the test says so")
     with pytest.raises(ClaimsClosed):
-        mover.begin(MoveKind.RESIZE, MIGRATION, asks(**SMALL))
+        tracker.begin_move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
     assert claimed.state() == before
 
 
 def test_a_resize_that_grows_the_disk_holds_both_amounts(claimed: World) -> None:
     bigger = asks(**{**SMALL, "DISK_GB": 300, "VCPU": 4})
-    claimed.b.tracker.move(bigger, MoveKind.RESIZE, MIGRATION)
+    claimed.b.tracker.begin_move(bigger, MoveKind.RESIZE, MIGRATION)
     assert claimed.placed(MIGRATION) == {**ON_A, **DISK}
     assert claimed.placed(INSTANCE)["pool"] == {"DISK_GB": 300}
     claimed.settle()
     claimed.check_settled()
-    claimed.b.tracker.mover.revert(MIGRATION)
+    claimed.b.tracker.revert_move(MIGRATION)
     claimed.settle()
     assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
     claimed.check_settled()
@@ -208,7 +208,7 @@ def test_a_resize_that_grows_the_disk_holds_both_amounts(claimed: World) -> None
 def test_the_disk_stays_where_its_data_is(world: World) -> None:
     """It would fit on the destination itself, too; but it lies in the pool."""
     world.schedule(INSTANCE, a={"VCPU": 1}, pool={"DISK_GB": 10})
-    world.b.tracker.move(asks(VCPU=1, DISK_GB=10), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.begin_move(asks(VCPU=1, DISK_GB=10), MoveKind.COLD_MIGRATE, MIGRATION)
     assert world.placed(INSTANCE) == {"b": {"VCPU": 1}, "pool": {"DISK_GB": 10}}
     assert world.placed(MIGRATION) == {"a": {"VCPU": 1}}
 
@@ -219,30 +219,30 @@ def test_the_disk_stays_where_its_data_is(world: World) -> None:
 def test_same_host_resize_has_two_owners(world: World) -> None:
     """Scenario 46: 10 and 12 of a max_unit of 16 are two consumers, not one of 22."""
     world.a.tracker.claim(asks(VCPU=10, PCPU=1))
-    old = world.a.tracker.get(INSTANCE)
-    move = world.a.tracker.move(asks(VCPU=12, PCPU=2), MoveKind.RESIZE, MIGRATION).move
+    old = world.a.tracker.claim_of(INSTANCE)
+    move = world.a.tracker.begin_move(asks(VCPU=12, PCPU=2), MoveKind.RESIZE, MIGRATION).move
     assert (move.kind, move.role) == (MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH)
     assert world.placed(MIGRATION) == {"a": {"VCPU": 10, "PCPU": 1}}
     assert world.placed(INSTANCE) == {"a": {"VCPU": 12, "PCPU": 2}}
     world.settle()
     world.check_settled()
-    assert world.a.tracker.mover.revert(MIGRATION).state is MoveState.REVERTED
-    assert world.a.tracker.get(INSTANCE) == old
+    assert world.a.tracker.revert_move(MIGRATION).state is MoveState.REVERTED
+    assert world.a.tracker.claim_of(INSTANCE) == old
     assert world.placed_all() == {INSTANCE: {"a": {"VCPU": 10, "PCPU": 1}}}
-    world.a.tracker.move(asks(VCPU=12, PCPU=2), MoveKind.RESIZE, MIGRATION)
-    new = world.a.tracker.get(INSTANCE)
-    world.a.tracker.mover.confirm(MIGRATION)
+    world.a.tracker.begin_move(asks(VCPU=12, PCPU=2), MoveKind.RESIZE, MIGRATION)
+    new = world.a.tracker.claim_of(INSTANCE)
+    world.a.tracker.confirm_move(MIGRATION)
     assert world.placed_all() == {INSTANCE: {"a": {"VCPU": 12, "PCPU": 2}}}
-    assert world.a.tracker.get(INSTANCE) == new
+    assert world.a.tracker.claim_of(INSTANCE) == new
     world.settle()
     world.check_settled()
 
 
 def test_same_host_resize_takes_other_devices(claimed: World) -> None:
-    old = claimed.a.tracker.get(INSTANCE)
+    old = claimed.a.tracker.claim_of(INSTANCE)
     claimed.a.see(INSTANCE)
-    claimed.a.tracker.move(asks(**{**SMALL, "VCPU": 3}), MoveKind.RESIZE, MIGRATION)
-    new, kept = claimed.a.tracker.get(INSTANCE), claimed.a.tracker.get(MIGRATION)
+    claimed.a.tracker.begin_move(asks(**{**SMALL, "VCPU": 3}), MoveKind.RESIZE, MIGRATION)
+    new, kept = claimed.a.tracker.claim_of(INSTANCE), claimed.a.tracker.claim_of(MIGRATION)
     assert old is not None and new is not None and kept is not None
     assert kept.units == old.units
     for uuid, classes in new.units.items():
@@ -256,7 +256,7 @@ def test_same_host_resize_takes_other_devices(claimed: World) -> None:
 def test_same_host_resize_that_does_not_fit_twice(claimed: World) -> None:
     before = claimed.state()
     with pytest.raises(DoesNotFit):
-        claimed.a.tracker.move(asks(**{**SMALL, "PCPU": 3}), MoveKind.RESIZE, MIGRATION)
+        claimed.a.tracker.begin_move(asks(**{**SMALL, "PCPU": 3}), MoveKind.RESIZE, MIGRATION)
     assert claimed.state() == before
 
 
@@ -269,10 +269,10 @@ def test_rebuild_charges_nothing_twice(claimed: World) -> None:
     calls = claimed.a.tap.calls
     calls.clear()
     shiny = replace(asks(**SMALL), name="rebuilt")
-    move = claimed.a.tracker.move(shiny, MoveKind.REBUILD, MIGRATION).move
+    move = claimed.a.tracker.begin_move(shiny, MoveKind.REBUILD, MIGRATION).move
     assert move.state is MoveState.BEGUN
-    assert claimed.a.tracker.mover.confirm(MIGRATION).state is MoveState.CONFIRMED
-    claim = claimed.a.tracker.get(INSTANCE)
+    assert claimed.a.tracker.confirm_move(MIGRATION).state is MoveState.CONFIRMED
+    claim = claimed.a.tracker.claim_of(INSTANCE)
     assert claim is not None and claim.request == shiny
     assert calls == [f"GET /allocations/{INSTANCE}"]
     assert claimed.placed_all() == before
@@ -284,18 +284,18 @@ def test_rebuild_with_traits_that_the_host_lacks_is_refused(claimed: World) -> N
     before = claimed.state()
     required = RequestGroup("", SMALL, (frozenset({"HW_CPU_X86_AVX2"}),))
     with pytest.raises(DoesNotFit, match="HW_CPU_X86_AVX2"):
-        claimed.a.tracker.move(replace(asks(**SMALL), groups=(required,)), MoveKind.REBUILD, MIGRATION)
+        claimed.a.tracker.begin_move(replace(asks(**SMALL), groups=(required,)), MoveKind.REBUILD, MIGRATION)
     with pytest.raises(ClaimConflict, match="resize"):
-        claimed.a.tracker.move(asks(**{**SMALL, "VCPU": 3}), MoveKind.REBUILD, MIGRATION)
+        claimed.a.tracker.begin_move(asks(**{**SMALL, "VCPU": 3}), MoveKind.REBUILD, MIGRATION)
     assert claimed.state() == before
 
 
 def test_a_rebuild_that_fails_is_reverted(claimed: World) -> None:
-    before = claimed.a.tracker.get(INSTANCE)
+    before = claimed.a.tracker.claim_of(INSTANCE)
     shiny = replace(asks(**SMALL), name="rebuilt")
-    with pytest.raises(RuntimeError), claimed.a.tracker.move(shiny, MoveKind.REBUILD, MIGRATION):
+    with pytest.raises(RuntimeError), claimed.a.tracker.begin_move(shiny, MoveKind.REBUILD, MIGRATION):
         raise RuntimeError("no such image")
-    assert claimed.a.tracker.get(INSTANCE) == before
+    assert claimed.a.tracker.claim_of(INSTANCE) == before
     claimed.check_settled()
 
 
@@ -304,7 +304,7 @@ def test_a_rebuild_that_fails_is_reverted(claimed: World) -> None:
 
 def test_released_in_the_middle(claimed: World) -> None:
     """Scenario 53: deleted while waiting to be confirmed, I and M both gone."""
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
     claimed.settle()
     assert claimed.b.tracker.release(INSTANCE)
     claimed.settle()
@@ -314,7 +314,7 @@ def test_released_in_the_middle(claimed: World) -> None:
 
 
 def test_a_migration_is_not_released_nor_claimed_for(claimed: World) -> None:
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
     claimed.settle()
     before = claimed.state()
     for agent in claimed.agents:
@@ -331,20 +331,20 @@ def test_a_migration_is_not_released_nor_claimed_for(claimed: World) -> None:
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_either_side_may_end_it(claimed: World, side: str) -> None:
     for end, left in (("revert", {**ON_A, **DISK}), ("confirm", {**ON_B, **DISK})):
-        claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
         claimed.settle()
-        getattr(getattr(claimed, side).tracker.mover, end)(MIGRATION)
+        getattr(getattr(claimed, side).tracker, f"{end}_move")(MIGRATION)
         claimed.settle()
         assert claimed.placed_all() == {INSTANCE: left}
         claimed.check_settled()
 
 
 def test_the_other_side_is_found_to_have_ended_it(claimed: World) -> None:
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     claimed.settle()
-    claimed.a.tracker.mover.confirm(MIGRATION)
+    claimed.a.tracker.confirm_move(MIGRATION)
     with pytest.raises(ClaimConflict, match="confirmed by somebody else"):
-        claimed.b.tracker.mover.revert(MIGRATION)
+        claimed.b.tracker.revert_move(MIGRATION)
     assert claimed.b.moving() is MoveState.CONFIRMED
     claimed.settle()
     claimed.check_settled()
@@ -352,24 +352,24 @@ def test_the_other_side_is_found_to_have_ended_it(claimed: World) -> None:
 
 def test_what_the_migration_holds_was_edited(claimed: World) -> None:
     """Scenario 58: freed or reported, never silent."""
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     claimed.settle()
     claimed.schedule(MIGRATION, "MIGRATION", a={"VCPU": 1})
-    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
     claimed.settle()
     assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
     claimed.check_settled()
 
 
 def test_the_source_was_taken_after_an_edit(claimed: World) -> None:
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     claimed.schedule(MIGRATION, "MIGRATION", a={"VCPU": 1})
     claimed.schedule(OTHER, a={"PCPU": 3})
     with pytest.raises(ClaimConflict, match="revert again"):
-        claimed.b.tracker.mover.revert(MIGRATION)
+        claimed.b.tracker.revert_move(MIGRATION)
     assert claimed.b.moving() is MoveState.BEGUN
     claimed.schedule(OTHER)
-    assert claimed.b.tracker.mover.revert(MIGRATION).state is MoveState.REVERTED
+    assert claimed.b.tracker.revert_move(MIGRATION).state is MoveState.REVERTED
     claimed.settle()
     claimed.check_settled()
 
@@ -379,9 +379,9 @@ def test_the_source_was_taken_after_an_edit(claimed: World) -> None:
 
 def test_the_destination_is_clean_before_it_is_free(claimed: World) -> None:
     """Scenario 65: D is cleaned before it is claimable by others."""
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
     claimed.b.see(INSTANCE)
-    assert claimed.b.tracker.mover.revert(MIGRATION).state is MoveState.REVERTING
+    assert claimed.b.tracker.revert_move(MIGRATION).state is MoveState.REVERTING
     assert claimed.placed(INSTANCE) == {**ON_B, **DISK}
     with pytest.raises(DoesNotFit):
         claimed.b.tracker.claim(asks(OTHER, PCPU=3))
@@ -396,11 +396,11 @@ def test_the_destination_is_clean_before_it_is_free(claimed: World) -> None:
 def test_the_source_comes_back_with_the_guest(claimed: World) -> None:
     """Scenario 77: evacuated while S was down; the guest must go first, then S is free."""
     claimed.a.see(INSTANCE)
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
-    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
     claimed.a.restart()
     claimed.a.come_back()
-    kept = claimed.a.tracker.get(INSTANCE)
+    kept = claimed.a.tracker.claim_of(INSTANCE)
     assert kept is not None
     with pytest.raises(DoesNotFit):
         claimed.a.tracker.claim(asks(OTHER, PCPU=3))
@@ -415,12 +415,12 @@ def test_the_source_comes_back_with_the_guest(claimed: World) -> None:
 def test_the_source_comes_back_before_the_evacuation_is_complete(claimed: World) -> None:
     """Scenarios 74, 77: it finds that its part is the migration's; then that the guest must go."""
     claimed.a.see(INSTANCE)
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
     claimed.a.restart()
     claimed.a.come_back()
     assert claimed.a.moving() is MoveState.BEGUN
     # The source may complete it, and does so once its guest is gone.
-    assert claimed.a.tracker.mover.confirm(MIGRATION).state is MoveState.CONFIRMING
+    assert claimed.a.tracker.confirm_move(MIGRATION).state is MoveState.CONFIRMING
     assert claimed.placed(MIGRATION) == ON_A
     claimed.a.see()
     claimed.settle()
@@ -431,9 +431,9 @@ def test_the_source_comes_back_before_the_evacuation_is_complete(claimed: World)
 
 def test_confirmed_while_the_guest_is_still_on_the_source(claimed: World) -> None:
     claimed.a.see(INSTANCE)
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
     claimed.settle()
-    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
     claimed.settle()
     assert claimed.a.moving() is MoveState.LEAVING
     with pytest.raises(DoesNotFit):
@@ -446,22 +446,22 @@ def test_confirmed_while_the_guest_is_still_on_the_source(claimed: World) -> Non
 
 def test_a_failed_evacuation_keeps_the_guest(claimed: World) -> None:
     """Scenario 76: the rebuild on D fails: D free, S kept."""
-    before = claimed.a.tracker.get(INSTANCE)
+    before = claimed.a.tracker.claim_of(INSTANCE)
     claimed.a.see(INSTANCE)
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
-    claimed.b.tracker.mover.revert(MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.revert_move(MIGRATION)
     claimed.a.restart()
     claimed.a.come_back()
     claimed.settle()
-    assert claimed.a.tracker.get(INSTANCE) == before
+    assert claimed.a.tracker.claim_of(INSTANCE) == before
     assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
     claimed.check_settled()
 
 
 def test_the_source_returns_after_the_instance_was_deleted(claimed: World) -> None:
     """Scenario 79: it starts, and nothing is held."""
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
-    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
     claimed.b.tracker.release(INSTANCE)
     claimed.a.restart()
     claimed.a.come_back()
@@ -470,16 +470,16 @@ def test_the_source_returns_after_the_instance_was_deleted(claimed: World) -> No
 
 def test_a_source_that_never_returns_blocks_nothing(claimed: World) -> None:
     """Scenario 80: its tree can be deleted once the evacuation was confirmed."""
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
-    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
     for name in ("a-nic", "a"):
         assert claimed.raw.delete_provider(uuid_of(name))
 
 
 def test_the_source_is_down_at_confirm(claimed: World) -> None:
     """Scenario 55: it learns at its next start."""
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
-    claimed.b.tracker.mover.confirm(MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
     claimed.a.restart()
     claimed.a.come_back()
     assert claimed.a.tracker.claims() == {}
@@ -491,9 +491,9 @@ def test_the_source_is_down_at_confirm(claimed: World) -> None:
 
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 def test_an_end_is_journaled_while_placement_is_away(claimed: World, end: str) -> None:
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     with claimed.away():
-        move = getattr(claimed.b.tracker.mover, end)(MIGRATION)
+        move = getattr(claimed.b.tracker, f"{end}_move")(MIGRATION)
         assert not move.ended
         assert claimed.b.tracker.deliver() == 0
     assert claimed.b.tracker.deliver() == 1
@@ -505,7 +505,7 @@ def test_an_end_is_journaled_while_placement_is_away(claimed: World, end: str) -
 def test_a_begin_is_refused_while_placement_is_away(claimed: World) -> None:
     before = claimed.state()
     with claimed.away(), pytest.raises(PlacementUnavailable):
-        claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     assert claimed.state() == before
 
 
@@ -513,10 +513,10 @@ def test_a_begin_is_refused_while_placement_is_away(claimed: World) -> None:
 def test_a_lost_begin_is_found_out_about(claimed: World, after: bool) -> None:
     with claimed.away(claimed.b, only="POST", after=after):
         if after:
-            claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+            claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
         else:
             with pytest.raises(PlacementUnavailable, match="try again"):
-                claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+                claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     assert (claimed.placed(MIGRATION) == ON_A) is after
     assert claimed.b.moving() is (MoveState.BEGUN if after else MoveState.REVERTED)
     claimed.settle()
@@ -542,7 +542,7 @@ def test_a_begin_that_was_not_answered_in_time_moves_nothing_when_it_is_done(
 
     monkeypatch.setattr(agent.tap, "request", gives_up)
     with pytest.raises(PlacementUnavailable, match="both places stay reserved") as caught:
-        agent.tracker.move(asked, kind, MIGRATION)
+        agent.tracker.begin_move(asked, kind, MIGRATION)
     assert caught.value.details["busy"]
     assert (agent.moving(), agent.tracker.pending) == (MoveState.BEGINNING, 1)
     if looked:
@@ -554,7 +554,7 @@ def test_a_begin_that_was_not_answered_in_time_moves_nothing_when_it_is_done(
     claimed.settle()
     assert (claimed.placed_all(), agent.moving()) == (before, MoveState.REVERTED)
     claimed.check_settled()
-    assert agent.tracker.move(asked, kind, MIGRATION).move.state is MoveState.BEGUN
+    assert agent.tracker.begin_move(asked, kind, MIGRATION).move.state is MoveState.BEGUN
 
 
 # Identical moves
@@ -565,17 +565,17 @@ def test_two_identical_moves_are_not_mixed_up(world: World) -> None:
     for consumer in (INSTANCE, OTHER):
         world.a.tracker.claim(asks(consumer, PCPU=2))
     before = world.a.tracker.claims()
-    world.b.tracker.move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
-    world.b.tracker.move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
     world.settle()
     assert world.a.tracker.moves() == {}
     assert world.a.tracker.claims() == before
-    world.b.tracker.mover.confirm(MIGRATION)
+    world.b.tracker.confirm_move(MIGRATION)
     world.settle()
     assert world.a.tracker.claims() == before  # one of the two is free, but which?
     with pytest.raises(ClaimConflict):
-        world.a.tracker.mover.confirm(MIGRATION, instance=INSTANCE)
-    world.b.tracker.mover.revert(OTHER_MIGRATION)
+        world.a.tracker.confirm_move(MIGRATION, instance=INSTANCE)
+    world.b.tracker.revert_move(OTHER_MIGRATION)
     world.settle()
     assert world.a.tracker.claims() == {OTHER: before[OTHER]}
     world.check_settled()
@@ -585,12 +585,12 @@ def test_a_hint_tells_identical_moves_apart(world: World) -> None:
     for consumer in (INSTANCE, OTHER):
         world.a.tracker.claim(asks(consumer, PCPU=2))
     before = world.a.tracker.claims()
-    world.b.tracker.move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
-    world.b.tracker.move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
     world.settle()
-    assert world.a.tracker.mover.revert(MIGRATION, instance=INSTANCE).state is MoveState.REVERTED
+    assert world.a.tracker.revert_move(MIGRATION, instance=INSTANCE).state is MoveState.REVERTED
     world.settle()
-    assert world.a.tracker.get(INSTANCE) == before[INSTANCE]
+    assert world.a.tracker.claim_of(INSTANCE) == before[INSTANCE]
     world.check_settled()
 
 
@@ -606,7 +606,7 @@ def test_who_stays_is_not_taken_for_the_migration_of_one_who_left(claimed: World
     assert (dict(claimed.a.tracker.claims()), dict(claimed.a.tracker.moves())) == ({}, {})
     assert claimed.placed(OTHER) == {**ON_A, **DISK}
     with pytest.raises(UnknownConsumer):
-        claimed.a.tracker.mover.confirm(OTHER, instance=INSTANCE)
+        claimed.a.tracker.confirm_move(OTHER, instance=INSTANCE)
 
 
 # Written by somebody else
@@ -618,11 +618,11 @@ def test_a_move_that_a_control_plane_began_is_adopted(claimed: World) -> None:
     claimed.schedule(MIGRATION, "MIGRATION", **ON_A)
     calls = claimed.b.tap.calls
     calls.clear()
-    move = claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION).move
+    move = claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION).move
     assert move.adopted and not [call for call in calls if not call.startswith("GET")]
     claimed.settle()
     claimed.check_settled()
-    claimed.b.tracker.mover.revert(MIGRATION)
+    claimed.b.tracker.revert_move(MIGRATION)
     claimed.settle()
     assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
     claimed.check_settled()
@@ -634,12 +634,12 @@ def test_a_move_that_a_control_plane_began_is_adopted(claimed: World) -> None:
 def test_a_doubled_allocation_becomes_the_owned_form(claimed: World, end: str, disk: int) -> None:
     """Scenario 74 as nova does it today, and Pike's sum over both hosts."""
     claimed.schedule(INSTANCE, **ON_A, **ON_B, pool={"DISK_GB": disk})
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
     assert claimed.placed(INSTANCE) == {**ON_B, **DISK}
     assert claimed.placed(MIGRATION) == ON_A
     claimed.settle()
     claimed.check_settled()
-    getattr(claimed.b.tracker.mover, end)(MIGRATION)
+    getattr(claimed.b.tracker, f"{end}_move")(MIGRATION)
     claimed.settle()
     assert claimed.placed_all() == {INSTANCE: {**(ON_B if end == "confirm" else ON_A), **DISK}}
     claimed.check_settled()
@@ -647,17 +647,17 @@ def test_a_doubled_allocation_becomes_the_owned_form(claimed: World, end: str, d
 
 def test_a_release_at_a_source_that_has_not_noticed_frees_nothing(claimed: World) -> None:
     """What the instance had here is the migration's: the move may still be reverted."""
-    before = claimed.a.tracker.get(INSTANCE)
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    before = claimed.a.tracker.claim_of(INSTANCE)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     with pytest.raises(ClaimConflict, match="moving"):
         claimed.a.tracker.release(INSTANCE)
     assert claimed.a.moving() is MoveState.BEGUN
-    claimed.b.tracker.mover.revert(MIGRATION)
+    claimed.b.tracker.revert_move(MIGRATION)
     claimed.settle()
-    assert claimed.a.tracker.get(INSTANCE) == before
+    assert claimed.a.tracker.claim_of(INSTANCE) == before
     claimed.check_settled()
-    claimed.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
-    claimed.b.tracker.mover.confirm(OTHER_MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    claimed.b.tracker.confirm_move(OTHER_MIGRATION)
     assert claimed.a.tracker.release(INSTANCE)
     assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
 
@@ -670,12 +670,12 @@ def test_where_consumers_have_no_types_a_move_is_the_same(world: World, end: str
         agent.refresh()
         agent.tracker.open()
     before = world.a.tracker.claim(asks(**SMALL)).claim
-    world.b.tracker.move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     assert world.placed_all() == BETWEEN
     world.settle()
     assert world.a.tracker.claims().keys() == {MIGRATION}
-    mover = world.b.tracker.mover
-    (mover.confirm if end == "confirm" else mover.revert)(MIGRATION)
+    tracker = world.b.tracker
+    (tracker.confirm_move if end == "confirm" else tracker.revert_move)(MIGRATION)
     world.settle()
     assert world.placed_all() == (AT_B if end == "confirm" else AT_A)
     if end == "revert":

@@ -117,9 +117,9 @@ class Moves(RuleBasedStateMachine):
             for number, move in enumerate(agent.tracker.moves().values()):
                 if move.ended or move.role is MoveRole.SOURCE:
                     continue
-                mover = agent.tracker.mover
+                tracker = agent.tracker
                 with suppress(ClaimConflict):
-                    (mover.revert if number % 2 else mover.confirm)(move.migration)
+                    (tracker.revert_move if number % 2 else tracker.confirm_move)(move.migration)
 
     def delete_what_no_agent_knows(self) -> None:
         """Where it is now, nobody claimed for it."""
@@ -184,24 +184,24 @@ class Moves(RuleBasedStateMachine):
     @rule(side=sides, instance=instances, migration=migrations, kind=kinds, wish=wishes)
     def begin(self, side: str, instance: str, migration: str, kind: MoveKind, wish: dict[str, int]) -> None:
         agent = self.at(side)
-        self.ask(agent, lambda: agent.tracker.move(asks(instance, **wish), kind, migration))
+        self.ask(agent, lambda: agent.tracker.begin_move(asks(instance, **wish), kind, migration))
 
     @rule(side=sides, instance=instances, migration=migrations, kind=kinds)
     def begin_with_the_same(self, side: str, instance: str, migration: str, kind: MoveKind) -> None:
         """What it has already: a begin that is likely to succeed."""
         agent = self.at(side)
         for other in self.world.agents:
-            claim = other.tracker.get(instance)
+            claim = other.tracker.claim_of(instance)
             if claim is not None:
                 wanted = replace(claim.request, consumer=instance)
-                self.ask(agent, lambda wanted=wanted: agent.tracker.move(wanted, kind, migration))
+                self.ask(agent, lambda wanted=wanted: agent.tracker.begin_move(wanted, kind, migration))
                 return
 
     @rule(side=sides, migration=migrations, back=st.booleans())
     def end(self, side: str, migration: str, back: bool) -> None:
         agent = self.at(side)
-        mover = agent.tracker.mover
-        self.ask(agent, lambda: mover.revert(migration) if back else mover.confirm(migration))
+        tracker = agent.tracker
+        self.ask(agent, lambda: tracker.revert_move(migration) if back else tracker.confirm_move(migration))
 
     @rule(side=sides, migration=migrations, back=st.booleans())
     def end_again(self, side: str, migration: str, back: bool) -> None:
@@ -212,7 +212,7 @@ class Moves(RuleBasedStateMachine):
             return
         before = self.world.state()
         with suppress(ClaimConflict):
-            (agent.tracker.mover.revert if back else agent.tracker.mover.confirm)(migration)
+            (agent.tracker.revert_move if back else agent.tracker.confirm_move)(migration)
         assert self.world.state() == before
 
     @rule(number=st.integers(0, 7), summed=st.booleans(), told=st.booleans())
@@ -292,13 +292,13 @@ class Moves(RuleBasedStateMachine):
             deeds: dict[str, Callable[[], object]] = {
                 "audit": partial(self.audited, by, heal_own=True, readings=1),
                 "look": other.look,
-                "confirm": partial(tracker.mover.confirm, migration),
-                "revert": partial(tracker.mover.revert, migration),
+                "confirm": partial(tracker.confirm_move, migration),
+                "revert": partial(tracker.revert_move, migration),
                 "release": partial(tracker.release, instance),
                 "claim": partial(tracker.claim, asks(instance, **wish)),
-                "begin": partial(tracker.move, asks(instance, **wish), MoveKind.RESIZE, migration),
+                "begin": partial(tracker.begin_move, asks(instance, **wish), MoveKind.RESIZE, migration),
             }
-            patience, tracker._turns.wait_s = tracker._turns.wait_s, 0.0
+            patience, tracker._context.turns.wait_s = tracker._context.turns.wait_s, 0.0
             try:
                 with self.working(by):
                     deeds[what]()
@@ -310,7 +310,7 @@ class Moves(RuleBasedStateMachine):
                 other.restart()
                 other.come_back()
             finally:
-                tracker._turns.wait_s = patience
+                tracker._context.turns.wait_s = patience
 
         agent.tap.before = agent.tap.after = interrupt
 

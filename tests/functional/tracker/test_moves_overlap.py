@@ -33,7 +33,7 @@ def test_a_claim_in_doubt_that_a_move_took_away_is_the_migrations(
     with world.away(world.a, after=True), suppress(PlacementUnavailable):
         world.a.tracker.claim(asks(**PINNED))
     chosen = world.a.journal.claims()[INSTANCE].units
-    world.b.tracker.move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
     world.a.see(*([INSTANCE] if running else []))
     world.settle()
     source = world.a.move()
@@ -41,7 +41,7 @@ def test_a_claim_in_doubt_that_a_move_took_away_is_the_migrations(
     assert world.placed_all() == {INSTANCE: ON_B, MIGRATION: ON_A}
     world.check_settled()
     world.a.see()
-    getattr(world.b.tracker.mover, end)(MIGRATION)
+    getattr(world.b.tracker, f"{end}_move")(MIGRATION)
     world.settle()
     assert world.placed_all() == {INSTANCE: ON_B if end == "confirm" else ON_A}
     world.check_settled()
@@ -50,7 +50,7 @@ def test_a_claim_in_doubt_that_a_move_took_away_is_the_migrations(
 def test_asking_again_for_a_claim_that_a_move_took_away_says_so(world: World) -> None:
     with world.away(world.a, after=True), suppress(PlacementUnavailable):
         world.a.tracker.claim(asks(**PINNED))
-    world.b.tracker.move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
     with pytest.raises(ClaimConflict, match=f"moving.*{MIGRATION}"):
         world.a.tracker.claim(asks(**PINNED))
     assert world.a.moving() is MoveState.BEGUN
@@ -63,28 +63,28 @@ def test_a_move_that_another_one_overtook_is_confirmed(world: World, wish: dict[
     """The instance has moved on from where the first one brought it, so what the first one keeps is nobody's
     way back. The second one keeps its own, device by device."""
     world.schedule(INSTANCE, a=PINNED)  # of which a knows nothing, else it refused the second move
-    world.b.tracker.move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
-    at_b = world.b.tracker.get(INSTANCE)
+    world.b.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
+    at_b = world.b.tracker.claim_of(INSTANCE)
     world.a.refresh()
-    world.a.tracker.move(asks(**wish), MoveKind.RESIZE, OTHER_MIGRATION)
+    world.a.tracker.begin_move(asks(**wish), MoveKind.RESIZE, OTHER_MIGRATION)
     world.settle()
     assert world.b.moving() is MoveState.CONFIRMED
     assert world.placed_all() == {INSTANCE: {"a": wish}, OTHER_MIGRATION: ON_B}
     world.check_settled()
-    getattr(world.a.tracker.mover, end)(OTHER_MIGRATION)
+    getattr(world.a.tracker, f"{end}_move")(OTHER_MIGRATION)
     world.settle()
     assert world.placed_all() == {INSTANCE: {"a": wish} if end == "confirm" else ON_B}
-    assert (world.b.tracker.get(INSTANCE) == at_b) is (end == "revert")
+    assert (world.b.tracker.claim_of(INSTANCE) == at_b) is (end == "revert")
     world.check_settled()
 
 
 def test_a_revert_of_a_move_that_another_one_overtook_is_refused(world: World) -> None:
     world.schedule(INSTANCE, a=PINNED)
-    world.b.tracker.move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
     world.a.refresh()
-    world.a.tracker.move(asks(**PINNED), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.a.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
     with pytest.raises(ClaimConflict):
-        world.b.tracker.mover.revert(MIGRATION)
+        world.b.tracker.revert_move(MIGRATION)
     world.settle()
     assert world.placed_all() == {INSTANCE: ON_A, OTHER_MIGRATION: ON_B}
     world.check_settled()
@@ -94,8 +94,8 @@ def test_a_rebuild_whose_instance_moved_away_is_over(world: World) -> None:
     """Else its host would never look where the instance went."""
     world.a.tracker.claim(asks(**PINNED))
     rebuilt = replace(asks(**PINNED), name="rebuilt")
-    world.a.tracker.move(rebuilt, MoveKind.REBUILD, MIGRATION)
-    world.b.tracker.move(rebuilt, MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.a.tracker.begin_move(rebuilt, MoveKind.REBUILD, MIGRATION)
+    world.b.tracker.begin_move(rebuilt, MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
     world.settle()
     assert world.a.moving() is MoveState.CONFIRMED
     source = world.a.move(OTHER_MIGRATION)
@@ -105,8 +105,8 @@ def test_a_rebuild_whose_instance_moved_away_is_over(world: World) -> None:
 
 def test_a_same_host_resize_whose_instance_moved_on_is_confirmed(world: World) -> None:
     world.a.tracker.claim(asks(PCPU=1))
-    world.a.tracker.move(asks(PCPU=2), MoveKind.RESIZE, MIGRATION)
-    world.b.tracker.move(asks(PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.a.tracker.begin_move(asks(PCPU=2), MoveKind.RESIZE, MIGRATION)
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
     world.settle()
     assert world.a.moving() is MoveState.CONFIRMED
     assert world.placed_all() == {INSTANCE: {"b": {"PCPU": 2}}, OTHER_MIGRATION: {"a": {"PCPU": 2}}}
@@ -119,16 +119,16 @@ def test_a_release_where_another_move_took_the_instance_away_frees_only_the_firs
 ) -> None:
     """What the instance had there is the second migration's, which may still be reverted."""
     world.b.tracker.claim(asks(**wish))
-    world.b.tracker.move(asks(**PINNED), MoveKind.RESIZE, MIGRATION)
-    at_b = world.b.tracker.get(INSTANCE)
-    world.a.tracker.move(asks(**PINNED), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.b.tracker.begin_move(asks(**PINNED), MoveKind.RESIZE, MIGRATION)
+    at_b = world.b.tracker.claim_of(INSTANCE)
+    world.a.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
     assert world.b.tracker.release(INSTANCE)
     world.settle()
     assert world.placed_all() == {INSTANCE: ON_A, OTHER_MIGRATION: ON_B}
     world.check_settled()
-    world.a.tracker.mover.revert(OTHER_MIGRATION)
+    world.a.tracker.revert_move(OTHER_MIGRATION)
     world.settle()
-    assert world.b.tracker.get(INSTANCE) == at_b
+    assert world.b.tracker.claim_of(INSTANCE) == at_b
     world.check_settled()
 
 
@@ -136,17 +136,17 @@ def test_a_release_does_not_mix_up_moves_that_look_the_same(world: World) -> Non
     """Whose the one migration is that is left is not certain, so nothing is freed, now or later."""
     for consumer in (INSTANCE, OTHER):
         world.b.tracker.claim(asks(consumer, **PINNED))
-    before = world.b.tracker.get(INSTANCE)
-    world.a.tracker.move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
-    world.a.tracker.move(asks(OTHER, **PINNED), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    before = world.b.tracker.claim_of(INSTANCE)
+    world.a.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.a.tracker.begin_move(asks(OTHER, **PINNED), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
     world.settle()
     with pytest.raises(ClaimConflict, match="not certain"):
         world.b.tracker.release(INSTANCE)
-    assert world.b.tracker.get(INSTANCE) == before
+    assert world.b.tracker.claim_of(INSTANCE) == before
     world.a.tracker.release(OTHER)
     world.a.tracker.claim(asks(OTHER, VCPU=1))
     world.settle()
-    world.a.tracker.mover.revert(MIGRATION)
+    world.a.tracker.revert_move(MIGRATION)
     world.settle()
-    assert world.b.tracker.get(INSTANCE) == before
+    assert world.b.tracker.claim_of(INSTANCE) == before
     assert world.placed_all()[INSTANCE] == ON_B

@@ -250,7 +250,7 @@ def test_a_claim_is_the_same_after_a_restart(host: NumaHost) -> None:
     specs = {"hw_cpu_policy": "dedicated", "hw_cpu_thread_policy": "isolate", "hw_mem_page_size": "1GB"}
     claim = host.claim(2, 4096, **specs)
     host.restart()
-    assert host.tracker.get(claim.consumer) == claim
+    assert host.tracker.claim_of(claim.consumer) == claim
     assert host.tracker.claim(claim.request).claim == claim
     other = host.claim(2, 4096, **specs)
     assert other.cells[0].host_cell != claim.cells[0].host_cell
@@ -266,7 +266,7 @@ def test_a_host_that_changes_is_learnt_and_claims_stay(host: NumaHost) -> None:
     fewer = tuple(replace(each, pages={2048: 4096}) for each in CELLS)
     host.driver.change(cells=fewer)
     host.look()
-    assert host.tracker.get(claim.consumer) == claim
+    assert host.tracker.claim_of(claim.consumer) == claim
     with pytest.raises(DoesNotFit, match="has 0 pages of 1048576 KiB"):
         host.claim(1, 1024, hw_mem_page_size="1GB")
     host.driver.change(cells=CELLS)
@@ -284,7 +284,7 @@ def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None
     shown = {
         "Claim": claim_view(claim),
         "Explanation": explanation_view(mixed, host.tracker.explain(mixed)),
-        "Move": move_view(host.tracker.move(resized, MoveKind.RESIZE, MIGRATION).move),
+        "Move": move_view(host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move),
     }
     document = json.loads(Path(api.__file__).with_name("openapi.json").read_text("utf-8"))
     for name, view in shown.items():
@@ -317,7 +317,7 @@ def test_an_adopted_claim_gets_its_cells_within_what_the_scheduler_wrote(host: N
     assert [each.host_cell for each in claim.cells] == [where]
     assert host.placed(consumer) == {on(host, where): {"PCPU": 2, "MEMORY_MB": 1024}}
     host.restart()
-    assert host.tracker.get(consumer) == claim
+    assert host.tracker.claim_of(consumer) == claim
 
 
 def test_two_cells_are_adopted_from_what_lies_on_two_providers(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_an_allocation_without_the_silent_siblings_does_not_cover_isolated_cpus(
     host.schedule(consumer, **{on(host, 0): {"PCPU": 2, "MEMORY_MB": 1024}})
     with pytest.raises(DoesNotFit, match="4 PCPU asked, 2 free"):
         host.claim(2, 1024, consumer=consumer, hw_cpu_policy="dedicated", hw_cpu_thread_policy="isolate")
-    assert host.tracker.get(consumer) is None
+    assert host.tracker.claim_of(consumer) is None
     host.schedule(consumer, **{on(host, 0): {"PCPU": 4, "MEMORY_MB": 1024}})
     claim = host.claim(2, 1024, consumer=consumer, hw_cpu_policy="dedicated", hw_cpu_thread_policy="isolate")
     assert (claim.adopted, len(claim.cells[0].withheld)) == (True, 2)
@@ -405,7 +405,7 @@ def test_cells_are_reported_and_not_any_more_and_each_claim_keeps_its_own(tmp_pa
             host.claim(1, 512),
         ]
         resized = ask(4, 2048, consumer=claims[0].consumer, hw_numa_nodes="2", hw_cpu_policy="dedicated")
-        host.tracker.move(resized, MoveKind.RESIZE, MIGRATION)
+        host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION)
         before = {who: each.cells for who, each in host.tracker.claims().items()}
         exact = {who: pinned_units(each) for who, each in host.tracker.claims().items()}
         for nested in (True, False, True):
@@ -415,7 +415,7 @@ def test_cells_are_reported_and_not_any_more_and_each_claim_keeps_its_own(tmp_pa
             assert {who: each.cells for who, each in host.tracker.claims().items()} == before
             assert {who: pinned_units(each) for who, each in host.tracker.claims().items()} == exact
         assert host.placed(claims[1].consumer) == {on(host, 0): {"PCPU": 2, "MEMORY_MB": 1024}}
-        host.tracker.mover.revert(MIGRATION)
+        host.tracker.revert_move(MIGRATION)
         assert host.tracker.claims()[claims[0].consumer].cells == claims[0].cells
         assert host.placed(claims[0].consumer) == {
             **{on(host, number): {"PCPU": 2, "MEMORY_MB": 2048} for number in range(2)},
@@ -466,24 +466,24 @@ def test_a_move_holds_both_places_and_gives_one_back(
     with Pair(tmp_path, nested) as hosts:
         hosts.b.claim(2, 1024, **PINNED)
         old = hosts.a.claim(2, 4096, **PINNED)
-        move = hosts.b.tracker.move(old.request, kind, MIGRATION).move
+        move = hosts.b.tracker.begin_move(old.request, kind, MIGRATION).move
         assert move.new is not None
         assert move.new.cells[0].host_cell == 1, "there, the first cell has not as many pages"
         hosts.learn()
-        assert hosts.b.tracker.get(old.consumer) == move.new
-        held = hosts.a.tracker.get(MIGRATION)
+        assert hosts.b.tracker.claim_of(old.consumer) == move.new
+        held = hosts.a.tracker.claim_of(MIGRATION)
         assert held is not None and (held.cells, held.units) == (old.cells, old.units)
         for each, want in ((hosts.a, 0), (hosts.b, 1)):
             found = each.tracker.explain(ask(2, 4096, **PINNED))
             assert found.fits is (want == 0), "both places are held"
-        getattr(hosts.b.tracker.mover, end)(MIGRATION)
+        getattr(hosts.b.tracker, f"{end}_move")(MIGRATION)
         hosts.learn()
         if end == "revert":
-            assert hosts.a.tracker.get(old.consumer) == old, "the very same cells, CPUs and pages"
-            assert hosts.b.tracker.get(old.consumer) is None
+            assert hosts.a.tracker.claim_of(old.consumer) == old, "the very same cells, CPUs and pages"
+            assert hosts.b.tracker.claim_of(old.consumer) is None
         else:
-            assert hosts.a.tracker.get(old.consumer) is None
-            assert hosts.b.tracker.get(old.consumer) == move.new
+            assert hosts.a.tracker.claim_of(old.consumer) is None
+            assert hosts.b.tracker.claim_of(old.consumer) == move.new
         hosts.b.restart()
         for each in (hosts.a, hosts.b):
             each.check()
@@ -495,7 +495,7 @@ def test_a_resize_on_the_same_host_keeps_the_old_cells_until_it_is_confirmed(
 ) -> None:
     old = host.claim(4, 4096, **PINNED)
     larger = ask(6, 4096, consumer=old.consumer, **PINNED)
-    move = host.tracker.move(larger, MoveKind.RESIZE, MIGRATION).move
+    move = host.tracker.begin_move(larger, MoveKind.RESIZE, MIGRATION).move
     assert move.new is not None
     assert not move.new.cells[0].cpus & old.cells[0].cpus
     assert host.tracker.claims()[MIGRATION].cells == old.cells
@@ -504,7 +504,7 @@ def test_a_resize_on_the_same_host_keeps_the_old_cells_until_it_is_confirmed(
     assert host.tracker.moves()[MIGRATION] == move
     with pytest.raises(DoesNotFit):
         host.claim(1, 1024, **PINNED)
-    done = getattr(host.tracker.mover, end)(MIGRATION)
+    done = getattr(host.tracker, f"{end}_move")(MIGRATION)
     assert done.state in (MoveState.CONFIRMED, MoveState.REVERTED)
     kept = move.new if end == "confirm" else old
     assert host.tracker.claims() == {old.consumer: kept}
@@ -515,7 +515,7 @@ def test_a_rebuild_keeps_its_cells(host: NumaHost) -> None:
     claim = host.claim(2, 1024, **PINNED)
     other = ask(2, 1024, consumer=claim.consumer, hw_cpu_policy="dedicated", hw_mem_page_size="2MB")
     with pytest.raises(ClaimConflict, match="asks for others than it has: resize it instead"):
-        host.tracker.move(other, MoveKind.REBUILD, MIGRATION)
+        host.tracker.begin_move(other, MoveKind.REBUILD, MIGRATION)
     needs = replace(
         claim.request, groups=(replace(claim.request.groups[0], required=(frozenset({"COMPUTE_NODE"}),)),)
     )
@@ -523,12 +523,12 @@ def test_a_rebuild_keeps_its_cells(host: NumaHost) -> None:
         claim.request, groups=(replace(claim.request.groups[0], required=(frozenset({"CUSTOM_X"}),)),)
     )
     with pytest.raises(DoesNotFit, match="CUSTOM_X"):
-        host.tracker.move(lacks, MoveKind.REBUILD, MIGRATION)
+        host.tracker.begin_move(lacks, MoveKind.REBUILD, MIGRATION)
     if not host.driver.host.report_numa:  # else the host, which has the trait, gives nothing to the guest
-        host.tracker.move(needs, MoveKind.REBUILD, MIGRATION)
-        host.tracker.mover.revert(MIGRATION)
-    host.tracker.move(claim.request, MoveKind.REBUILD, uuid_of("the next migration"))
-    host.tracker.mover.confirm(uuid_of("the next migration"))
+        host.tracker.begin_move(needs, MoveKind.REBUILD, MIGRATION)
+        host.tracker.revert_move(MIGRATION)
+    host.tracker.begin_move(claim.request, MoveKind.REBUILD, uuid_of("the next migration"))
+    host.tracker.confirm_move(uuid_of("the next migration"))
     assert host.tracker.claims()[claim.consumer].cells == claim.cells
 
 
@@ -539,14 +539,14 @@ def test_other_page_sizes_at_the_destination_refuse_a_live_migration(tmp_path: P
         old = hosts.a.claim(2, 2048, hw_cpu_policy="dedicated", hw_mem_page_size="large")
         assert old.cells[0].page_kib == 1048576
         with pytest.raises(UsageError, match="a live migration keeps the size of the guest's pages"):
-            hosts.b.tracker.move(old.request, MoveKind.LIVE_MIGRATE, MIGRATION)
+            hosts.b.tracker.begin_move(old.request, MoveKind.LIVE_MIGRATE, MIGRATION)
         exact = ask(2, 2048, consumer=old.consumer, hw_cpu_policy="dedicated", hw_mem_page_size="1GB")
         with pytest.raises(DoesNotFit, match="host cell 0 has 0 pages of 1048576 KiB free"):
-            hosts.b.tracker.move(exact, MoveKind.LIVE_MIGRATE, MIGRATION)
+            hosts.b.tracker.begin_move(exact, MoveKind.LIVE_MIGRATE, MIGRATION)
         hosts.learn()
         assert hosts.a.tracker.claims() == {old.consumer: old}
         assert hosts.b.tracker.claims() == {}
-        cold = hosts.b.tracker.move(old.request, MoveKind.COLD_MIGRATE, MIGRATION).move
+        cold = hosts.b.tracker.begin_move(old.request, MoveKind.COLD_MIGRATE, MIGRATION).move
         assert cold.new is not None and cold.new.cells[0].page_kib == 2048
 
 
@@ -560,13 +560,13 @@ def test_a_device_is_chosen_on_the_guests_new_node(tmp_path: Path, nested: bool)
         assert [each.host_cell for each in old.cells] == [0]
         assert vf(old) == "0000:01:02.0"
         hosts.b.claim(3, 1024, hw_cpu_policy="dedicated")
-        move = hosts.b.tracker.move(old.request, MoveKind.LIVE_MIGRATE, MIGRATION).move
+        move = hosts.b.tracker.begin_move(old.request, MoveKind.LIVE_MIGRATE, MIGRATION).move
         assert move.new is not None
         assert [each.host_cell for each in move.new.cells] == [1]
         assert vf(move.new) == "0000:11:02.0"
-        hosts.b.tracker.mover.revert(MIGRATION)
+        hosts.b.tracker.revert_move(MIGRATION)
         hosts.learn()
-        assert hosts.a.tracker.get(old.consumer) == old
+        assert hosts.a.tracker.claim_of(old.consumer) == old
         for each in (hosts.a, hosts.b):
             each.check()
 
@@ -715,12 +715,12 @@ def test_fewer_pages_than_are_held(host: NumaHost, left: int) -> None:
         host.driver.change(cells=fewer, report_numa=nested)
         host.look()
         assert sum(pages_held(host, claim.consumer).values()) == 1024
-        assert host.tracker.get(claim.consumer) is not None
+        assert host.tracker.claim_of(claim.consumer) is not None
         with pytest.raises(DoesNotFit, match="has 0 pages of 2048 KiB"):
             host.claim(1, 2, hw_mem_page_size="2MB")
     smaller = ask(1, 1024, consumer=claim.consumer, hw_mem_page_size="small")
-    host.tracker.move(smaller, MoveKind.RESIZE, MIGRATION)
-    host.tracker.mover.revert(MIGRATION)
+    host.tracker.begin_move(smaller, MoveKind.RESIZE, MIGRATION)
+    host.tracker.revert_move(MIGRATION)
     host.driver.change(cells=CELLS, report_numa=on(host, 0) in before)
     host.look()
     assert pages_held(host, claim.consumer) == {

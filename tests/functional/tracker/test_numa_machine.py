@@ -53,7 +53,7 @@ class Cells(RuleBasedStateMachine):
     def teardown(self) -> None:
         with self.directory, self.host:
             for migration in [m.migration for m in self.host.tracker.moves().values() if not m.ended]:
-                self.host.tracker.mover.revert(migration)
+                self.host.tracker.revert_move(migration)
             for consumer in list(self.host.tracker.claims()):
                 self.host.tracker.release(consumer)
             self.host.driver.change(guests=())
@@ -98,7 +98,7 @@ class Cells(RuleBasedStateMachine):
         consumer = data.draw(st.sampled_from(sorted(self.granted)))
         before = self.host.tracker.claims()
         try:
-            move = self.host.tracker.move(self.asked(consumer, wish), MoveKind.RESIZE, migration).move
+            move = self.host.tracker.begin_move(self.asked(consumer, wish), MoveKind.RESIZE, migration).move
         except (DoesNotFit, ClaimConflict):
             assert self.host.tracker.claims() == before
         else:
@@ -108,12 +108,12 @@ class Cells(RuleBasedStateMachine):
 
     @rule(migration=migrations, back=st.booleans())
     def end(self, migration: str, back: bool) -> None:
-        mover = self.host.tracker.mover
+        tracker = self.host.tracker
         with suppress(UnknownConsumer, ClaimConflict):
-            move = (mover.revert if back else mover.confirm)(migration)
+            move = (tracker.revert_move if back else tracker.confirm_move)(migration)
             kept = move.old if move.state == "reverted" else move.new
             assert kept is not None
-            if move.instance in self.granted and self.host.tracker.get(move.instance) == kept:
+            if move.instance in self.granted and self.host.tracker.claim_of(move.instance) == kept:
                 self.granted[move.instance] = kept.request
 
     @rule(stranger=st.sampled_from(STRANGERS), cpu=st.sampled_from([2, 5, 10, 13]), here=st.booleans())

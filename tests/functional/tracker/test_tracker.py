@@ -25,9 +25,9 @@ from agent.errors import (
     UnknownConsumer,
     UsageError,
 )
-from agent.tracker.claim_attempt import wanted
-from agent.tracker.late_answers import LATE_S
+from agent.tracker.holdings import allocations_for
 from agent.tracker.tracker import ResourceTracker
+from agent.tracker.unanswered_writes import EXECUTED_WITHIN_S
 from agent.tree import ProviderTree
 
 HOST_UUID = uuid_of("host")
@@ -36,7 +36,7 @@ HOST_UUID = uuid_of("host")
 @pytest.fixture
 def kit(tmp_path: Path, placement: Placement) -> Iterator[Kit]:
     with Kit(tmp_path, (*HOST, POOL, ELSEWHERE), placement) as kit:
-        lock = kit.tracker._lock
+        lock = kit.tracker._register._lock
 
         def lock_is_free(call: str) -> None:
             assert not lock.locked(), f"the lock is held during {call}"
@@ -52,7 +52,7 @@ def test_a_claim_is_in_placement_on_disk_and_has_its_units(kit: Kit) -> None:
     assert claim.state is ClaimState.CLAIMED
     assert kit.placed(asked.consumer) == {"host": {"VCPU": 2, "PCPU": 2}, "nic0": {"SRIOV_NET_VF": 1}}
     assert claim.units == {HOST_UUID: {"PCPU": ("4", "5")}, uuid_of("nic0"): {"SRIOV_NET_VF": VFS[:1]}}
-    assert kit.tracker.get(asked.consumer) == claim == kit.journal.claims()[asked.consumer]
+    assert kit.tracker.claim_of(asked.consumer) == claim == kit.journal.claims()[asked.consumer]
     second = kit.tracker.claim(request(PCPU=1, SRIOV_NET_VF=1)).claim
     assert second.units == {HOST_UUID: {"PCPU": ("6",)}, uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]}}
 
@@ -106,7 +106,7 @@ def test_when_the_spawn_fails_the_claim_is_given_back(kit: Kit) -> None:
     assert kit.state() == before
     with kit.tracker.claim(asked) as held:
         pass
-    assert kit.tracker.get(asked.consumer) == held.claim
+    assert kit.tracker.claim_of(asked.consumer) == held.claim
 
 
 def test_a_failed_spawn_whose_release_cannot_be_delivered_is_journaled(kit: Kit) -> None:
@@ -235,7 +235,7 @@ def test_while_a_claim_is_in_flight_its_twin_waits_another_is_refused_and_a_rele
 def test_waiting_for_ones_turn_has_an_end(kit: Kit) -> None:
     impatient = ResourceTracker(kit.journal, kit.raw, turn_wait_s=0.02)
     asked = request(VCPU=1)
-    with impatient.alone(asked.consumer), pytest.raises(ClaimConflict, match="under way for"):
+    with impatient.turn(asked.consumer), pytest.raises(ClaimConflict, match="under way for"):
         impatient.release(asked.consumer)
 
 
@@ -323,7 +323,7 @@ def test_an_allocation_on_another_host_is_a_conflict_that_names_the_provider(kit
 def test_an_adopted_guest_gets_the_units_that_it_has_in_its_hands(kit: Kit) -> None:
     asked = request(PCPU=1, SRIOV_NET_VF=1)
     kit.schedule(asked.consumer, host={"PCPU": 1}, nic0={"SRIOV_NET_VF": 1})
-    kit.tracker.saw([guest(asked.consumer, PCPU="6", SRIOV_NET_VF=VFS[1])])
+    kit.tracker.see_guests([guest(asked.consumer, PCPU="6", SRIOV_NET_VF=VFS[1])])
     assert kit.tracker.claim(asked).claim.units == {
         HOST_UUID: {"PCPU": ("6",)},
         uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]},
@@ -331,7 +331,7 @@ def test_an_adopted_guest_gets_the_units_that_it_has_in_its_hands(kit: Kit) -> N
 
 
 def test_a_unit_in_the_hands_of_an_unclaimed_guest_is_not_given_away(kit: Kit) -> None:
-    kit.tracker.saw([guest(str(uuid4()), SRIOV_NET_VF=VFS[0])])
+    kit.tracker.see_guests([guest(str(uuid4()), SRIOV_NET_VF=VFS[0])])
     assert kit.tracker.claim(request(SRIOV_NET_VF=1)).claim.units == {
         uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]}
     }
@@ -431,16 +431,16 @@ def test_a_claim_that_placement_does_long_after_it_was_asked_is_undone(kit: Kit,
     assert (kit.tracker.deliver(), kit.tracker.pending) == (0, 1)
     with pytest.raises(DoesNotFit):
         kit.tracker.claim(request(PCPU=1))
-    kit.raw.write_allocations(wanted(claim))
-    kit.later_s += LATE_S
+    kit.raw.write_allocations(allocations_for(claim))
+    kit.later_s += EXECUTED_WITHIN_S
     assert kit.tracker.deliver() == 1
     assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
 
 
 def is_undone_once_it_was_done(kit: Kit, claim: Claim) -> None:
     assert (kit.tracker.deliver(), kit.tracker.pending) == (0, 1)
-    kit.raw.write_allocations(wanted(claim))
-    kit.later_s += LATE_S
+    kit.raw.write_allocations(allocations_for(claim))
+    kit.later_s += EXECUTED_WITHIN_S
     assert kit.tracker.deliver() == 1
     assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
 
@@ -452,7 +452,7 @@ def test_a_guest_keeps_what_may_be_done_late_at_once(kit: Kit) -> None:
     kit.refresh()
     assert kit.tracker.recover([guest(asked.consumer)]) == 1
     with pytest.raises(PlacementConflict):
-        kit.raw.write_allocations(wanted(claim))
+        kit.raw.write_allocations(allocations_for(claim))
     kit.check()
 
 
@@ -491,10 +491,10 @@ def test_a_claim_that_comes_through_when_it_is_asked_for_again(kit: Kit, *, late
     asked = request(PCPU=4)
     claim = given_up(kit, asked)
     if late:
-        kit.raw.write_allocations(wanted(claim))
+        kit.raw.write_allocations(allocations_for(claim))
     assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
     assert kit.tracker.release(asked.consumer) is late
-    kit.later_s += LATE_S
+    kit.later_s += EXECUTED_WITHIN_S
     kit.tracker.deliver()
     assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
 
@@ -549,7 +549,8 @@ def never_answered(kit: Kit, *consumers: str, **told: float) -> list[PlacementUn
             raise PlacementUnavailable("Placement did not answer in time.", busy=True, **told)
 
     found: list[PlacementUnavailable] = []
-    kit.tap.before, kit.tracker.silent = silent, found.append
+    kit.tap.before = silent
+    kit.tracker.observe_placement(on_unavailable=found.append)
     return found
 
 

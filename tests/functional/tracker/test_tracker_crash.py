@@ -93,7 +93,7 @@ def right_owner(kit: Kit, operation: Callable[[Kit], None]) -> None:
     """Nothing waits, memory, disk and placement agree, and whoever is there has what it asked for."""
     kit.check()
     assert kit.tracker.pending == 0
-    mine = kit.tracker.get(CONSUMER)
+    mine = kit.tracker.claim_of(CONSUMER)
     held = kit.placed(CONSUMER)
     if mine is None:
         # Nothing of ours is left; what the scheduler wrote is the scheduler's.
@@ -138,7 +138,7 @@ def test_a_granted_claim_is_there_after_death_whatever_runs(placement: Placement
         kit.restart()
         kit.refresh()
         kit.tracker.recover([])
-        assert kit.tracker.get(CONSUMER) == granted
+        assert kit.tracker.claim_of(CONSUMER) == granted
         kit.check()
 
 
@@ -159,7 +159,7 @@ def test_an_interrupted_claim_is_finished_if_its_guest_is_there_and_else_undone(
             kit.tracker.claim(ASKED)
         chosen = kit.journal.claims()[CONSUMER]
         come_back(kit, running=running, away=False)
-        found = kit.tracker.get(CONSUMER)
+        found = kit.tracker.claim_of(CONSUMER)
         assert (found is not None) == running == bool(kit.placed(CONSUMER))
         if found is not None:
             assert (found.state, found.units) == (ClaimState.CLAIMED, chosen.units)

@@ -121,11 +121,11 @@ class Claims(RuleBasedStateMachine):
         except (DoesNotFit, ClaimConflict, ClaimsClosed):
             if settled:
                 assert self.kit.state() == before
-            elif self.kit.tracker.get(consumer) is None:
+            elif self.kit.tracker.claim_of(consumer) is None:
                 self.unsure.discard(consumer)
         except PlacementUnavailable:
             assert consumer not in self.granted
-            if self.kit.tracker.get(consumer) is not None:
+            if self.kit.tracker.claim_of(consumer) is not None:
                 self.unsure.add(consumer)
             else:
                 self.unsure.discard(consumer)
@@ -146,7 +146,7 @@ class Claims(RuleBasedStateMachine):
         self.granted.pop(consumer, None)
         if done:
             self.unsure.discard(consumer)
-            assert self.kit.tracker.get(consumer) is None
+            assert self.kit.tracker.claim_of(consumer) is None
         else:
             self.unsure.add(consumer)
 
@@ -183,7 +183,7 @@ class Claims(RuleBasedStateMachine):
 
     def forget_what_is_settled(self) -> None:
         for consumer in list(self.unsure):
-            claim = self.kit.tracker.get(consumer)
+            claim = self.kit.tracker.claim_of(consumer)
             if claim is None:
                 self.unsure.discard(consumer)
             elif claim.state is ClaimState.CLAIMED:
@@ -212,7 +212,7 @@ class Claims(RuleBasedStateMachine):
     def everything_adds_up(self) -> None:
         self.kit.check()
         for consumer, asked in self.granted.items():
-            claim = self.kit.tracker.get(consumer)
+            claim = self.kit.tracker.claim_of(consumer)
             assert claim is not None
             assert (claim.state, claim.request) == (ClaimState.CLAIMED, asked)
         waiting = {

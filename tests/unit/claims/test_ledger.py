@@ -1,23 +1,18 @@
-"""The ledger's running sums against sums made anew, and the steps that a claim may take."""
+"""The ledger's running sums against sums made anew."""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from uuid import UUID, uuid5
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
 from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import StateError
-from agent.state.journal import Journal
-from agent.tracker.register import Register
 from agent.tree import Inventory, Provider, ProviderTree
 
 
@@ -110,25 +105,6 @@ def test_units_in_a_guests_hands_are_its_own_first_and_nobody_elses() -> None:
     )
     assert ledger.fit(ask(CONSUMERS[0], PCPU=2)).units == {PROVIDERS[0]: {"PCPU": ("2", "0")}}
     assert ledger.fit(ask(CONSUMERS[1], PCPU=3)).units == {PROVIDERS[0]: {"PCPU": ("0", "1", "3")}}
-
-
-def test_a_step_that_is_not_in_the_table_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    journal = Journal.open(tmp_path)
-    register = Register(journal)
-    held = {PROVIDERS[0]: {"PCPU": 1}}
-    for state in (None, *ClaimState):
-        for step in ClaimStep:
-            if (state, step) in CLAIM_TRANSITIONS:
-                continue
-            register.ledger.claims.clear()
-            if state is not None:
-                register.ledger.put(claim(CONSUMERS[0], held, state))
-            before = dict(register.ledger.claims)
-            with register.lock, pytest.raises(StateError, match=f"cannot {step} while"):
-                register.move(step, CONSUMERS[0])
-            assert register.ledger.claims == before
-            assert journal.claims() == {}
-    journal.close()
 
 
 def test_who_left_while_placement_was_read_is_not_counted_again() -> None:

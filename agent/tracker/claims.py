@@ -1,0 +1,169 @@
+"""Claims, as the tracker offers them: claim, explain, release, extend, and resolve what is in doubt."""
+
+from agent import log
+from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, fit_of_claim
+from agent.claims.fit import check_placeable
+from agent.claims.ledger import Ledger
+from agent.claims.parse_request import ClaimRequest
+from agent.claims.refusal import late_claim_conflict, other_claim_conflict
+from agent.errors import PlacementUnavailable, Refused, UnknownConsumer
+from agent.moves.states import moving_conflict
+from agent.tracker.claim_attempt import ClaimAttempt
+from agent.tracker.context import TrackerContext
+from agent.tracker.follow_guest import extend_claim
+from agent.tracker.follow_moves import MigrationLinker
+from agent.tracker.unanswered_writes import UnansweredWrites, may_still_execute
+from agent.tracker.withdraw import withdraw
+
+LOG = log.get(__name__)
+
+
+class ClaimOperations:
+    """The operations on claims of one tracker. Any thread may call."""
+
+    def __init__(
+        self, context: TrackerContext, linker: MigrationLinker, unanswered: UnansweredWrites
+    ) -> None:
+        self._context = context
+        self._register = context.register
+        self._linker = linker
+        self._unanswered = unanswered
+
+    def claim(self, request: ClaimRequest) -> Claim:
+        """See `ResourceTracker.claim`."""
+        check_placeable(request)
+        with self._context.turns.take(request.consumer, request):
+            return self._claim(request)
+
+    def explain(self, request: ClaimRequest) -> Fit:
+        """See `ResourceTracker.explain`."""
+        check_placeable(request)
+
+        def explain(ledger: Ledger) -> Fit:
+            present = ledger.claims.get(request.consumer)
+            if present is not None and present.request == request:
+                return fit_of_claim(present)
+            held = ledger.other_allocations(request.consumer)
+            return ledger.cover(request, held, exact=True) if held else ledger.fit(request)
+
+        return self._register.under_lock(explain)
+
+    def release(self, consumer: str, *, now: bool) -> bool:
+        """See `ResourceTracker.release`, for a consumer that is in no move."""
+        with self._context.turns.take(consumer):
+            claim, moving = self._register.claim_and_move_of(consumer)
+            if moving is not None:
+                raise moving_conflict(moving)
+            if claim is None:
+                raise UnknownConsumer(
+                    f"No claim of consumer {consumer} is known on this host: nothing to release.",
+                    consumer=consumer,
+                )
+            if claim.state is not ClaimState.RELEASING:
+                self._register.step_claim(ClaimStep.RELEASE, consumer)
+            if not now or consumer in self._unanswered:
+                return False
+            try:
+                self._resolve(self._register.claims()[consumer])
+            except PlacementUnavailable as error:
+                LOG.warning("The release of %s waits for placement: %s", consumer, error.message)
+                self._context.placement.report_unavailable(error)
+                return False
+            return True
+
+    def extend(self, claim: Claim, request: ClaimRequest) -> Claim | None:
+        """See `ResourceTracker.extend`."""
+        with self._context.turns.take(claim.consumer):
+            if self._register.claim_of(claim.consumer) != claim:
+                return None
+            return extend_claim(self._context, request)
+
+    def drop(self, consumer: str, reason: str) -> None:
+        """See `ResourceTracker.drop_claim`."""
+        self._register.step_claim(ClaimStep.RELEASE, consumer, detail=reason)
+        withdraw(self._context, self._register.claims()[consumer])
+        self._register.step_claim(ClaimStep.GONE, consumer)
+
+    def deliver(self, consumer: str) -> bool:
+        """Resolve a claim that is in doubt or to be released; whether there was something to resolve.
+
+        Raises ClaimConflict where another operation on the consumer does not end in time; PlacementError,
+        StateError.
+        """
+        with self._context.turns.take(consumer):
+            claim = self._register.claim_of(consumer)
+            if claim is None or claim.state is ClaimState.CLAIMED or self.must_wait(claim):
+                return False
+            if self._has_guest(claim):
+                self._finish(claim)
+            else:
+                self._resolve(claim)
+            return True
+
+    def must_wait(self, claim: Claim) -> bool:
+        """Whether Placement may still execute the claim's write: it is not undone before that."""
+        return claim.consumer in self._unanswered and not self._has_guest(claim)
+
+    def _claim(self, request: ClaimRequest) -> Claim:
+        """The caller has the consumer's turn."""
+        self._context.admission.check()
+        present, moving = self._register.claim_and_move_of(request.consumer)
+        if moving is not None and (present is None or present.request != request):
+            raise moving_conflict(moving)
+        if present is not None and present.state is ClaimState.CLAIMED:
+            if present.request != request:
+                raise other_claim_conflict(present)
+            return present
+        if moving is not None:
+            raise moving_conflict(moving)
+        leftover = present
+        if present is not None and (present.state is ClaimState.RELEASING or present.request != request):
+            if request.consumer in self._unanswered:
+                raise late_claim_conflict(present)
+            self._resolve(present)
+            leftover = None
+        return self._attempt(request, leftover)
+
+    def _attempt(self, request: ClaimRequest, leftover: Claim | None) -> Claim:
+        if leftover is not None:
+            self._check_not_taken_over(leftover)
+        late = leftover is not None and request.consumer in self._unanswered
+        attempt = ClaimAttempt(self._context, request, leftover, late=late)
+        try:
+            claim = attempt.run()
+        except PlacementUnavailable as error:
+            if may_still_execute(error):
+                self._unanswered.add(request.consumer)
+            raise
+        if attempt.leftover_executed:
+            self._unanswered.discard(request.consumer)
+        return claim
+
+    def _resolve(self, claim: Claim) -> None:
+        """Remove a claim to be released, or an intent in doubt, from Placement and from the journal."""
+        moved = withdraw(self._context, claim)
+        if moved:
+            self._check_not_taken_over(claim)
+        step = ClaimStep.GONE if claim.state is ClaimState.RELEASING else ClaimStep.REFUSE
+        self._register.step_claim(step, claim.consumer)
+
+    def _check_not_taken_over(self, claim: Claim) -> None:
+        """Raises ClaimConflict where a migration holds what the claim wrote; then it has the claim."""
+        move = self._linker.link_leaving(claim)
+        if move is not None:
+            raise moving_conflict(move)
+
+    def _has_guest(self, claim: Claim) -> bool:
+        """Whether the guest of an interrupted claim runs: then the claim is finished, not undone."""
+        return claim.state is ClaimState.CLAIMING and claim.consumer in self._context.guests
+
+    def _finish(self, intent: Claim) -> None:
+        """The guest of an interrupted claim keeps what was chosen for it."""
+        try:
+            self._attempt(intent.request, intent)
+        except Refused as error:
+            LOG.error(
+                "The guest of an interrupted claim is here without a claim: %s",
+                error.message,
+                fields={"consumer": intent.consumer},
+            )

@@ -1,0 +1,127 @@
+"""What the parts of the tracker share: the register, Placement's client, turns, guests and availability."""
+
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from agent.claims.parse_request import ClaimRequest
+from agent.claims.refusal import refused_by_placement
+from agent.driver import Guest
+from agent.errors import ClaimsClosed, DoesNotFit, PlacementFull, PlacementUnavailable
+from agent.placement.client import PlacementClient
+from agent.shapes import Allocations
+from agent.tracker.register import Register
+from agent.tracker.turns import Turns
+
+
+class SeenGuests:
+    """The uuids of the guests on this host, as the driver last reported them. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._uuids: frozenset[str] = frozenset()
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The uuids at this moment."""
+        return self._uuids
+
+    def __contains__(self, consumer: str) -> bool:
+        return consumer in self._uuids
+
+    def replace(self, guests: Collection[Guest]) -> None:
+        """Use these guests instead of the ones known before."""
+        with self._lock:
+            self._uuids = frozenset(guest.uuid for guest in guests)
+
+    def forget(self, consumer: str) -> None:
+        """Remove one guest, until the driver reports it again."""
+        with self._lock:
+            self._uuids -= {consumer}
+
+
+class Admission:
+    """Whether new claims and moves are accepted. Closed at first; any thread may call."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason: str | None = reason
+
+    @property
+    def closed_reason(self) -> str | None:
+        """Why claims are closed, None while they are open."""
+        return self._reason
+
+    def open(self) -> None:
+        """Accept claims from now on."""
+        self._reason = None
+
+    def close(self, reason: str) -> None:
+        """Refuse claims from now on; `reason` is a clause that the refusal shows."""
+        self._reason = reason
+
+    def check(self) -> None:
+        """Raises ClaimsClosed while claims are closed."""
+        reason = self._reason
+        if reason is not None:
+            raise ClaimsClosed(f"Claims are closed: {reason}.", reason=reason)
+
+
+class PlacementState:
+    """Whether the agent backs off from Placement, and who learns that Placement did not answer.
+
+    Without an observer the agent never backs off.
+    """
+
+    def __init__(self) -> None:
+        self._is_paused: Callable[[], bool] = lambda: False
+        self._on_unavailable: Callable[[PlacementUnavailable], None] = lambda _: None
+
+    def observe(
+        self, is_paused: Callable[[], bool], on_unavailable: Callable[[PlacementUnavailable], None]
+    ) -> None:
+        """Use these two from now on; see `ResourceTracker.observe_placement`."""
+        self._is_paused = is_paused
+        self._on_unavailable = on_unavailable
+
+    def is_paused(self) -> bool:
+        """Whether Placement failed and must not be asked again yet."""
+        return self._is_paused()
+
+    def report_unavailable(self, error: PlacementUnavailable) -> None:
+        """Report that Placement did not answer; what was asked is journaled and delivered later."""
+        self._on_unavailable(error)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerContext:
+    """What the parts of one tracker share. `clock` returns seconds since the epoch, UTC."""
+
+    register: Register
+    client: PlacementClient
+    turns: Turns
+    clock: Callable[[], float]
+    guests: SeenGuests
+    placement: PlacementState
+    admission: Admission
+
+    def read_consumers(self, providers: Iterable[str], *, empty: str | None = None) -> None:
+        """Read again from Placement which consumers hold what on these providers.
+
+        `empty` is a consumer that holds nothing anywhere. Raises PlacementError.
+        """
+        consumers = {uuid: self.client.provider_allocations(uuid).consumers for uuid in providers if uuid}
+        self.register.observe(consumers, empty=empty)
+
+    def may_be_stale(self, providers: Collection[str]) -> bool:
+        """Whether others hold something on these providers: that may have changed since it was read."""
+        return self.register.under_lock(lambda ledger: ledger.others_on(providers))
+
+    def refused_by_placement(
+        self, request: ClaimRequest, allocations: Allocations, error: PlacementFull
+    ) -> DoesNotFit:
+        """The error for a request that fits by the ledger's amounts and that Placement rejected."""
+        return self.register.under_lock(
+            lambda ledger: refused_by_placement(
+                request, allocations, error.message, ledger.host.tree, ledger.free
+            )
+        )
