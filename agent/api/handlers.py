@@ -28,7 +28,7 @@ from agent.http.peer import PeerCredentials
 from agent.json_checks import read_object, read_text
 from agent.moves.states import Move
 from agent.status.host_status import HostStatus
-from agent.status.web import Shown
+from agent.status.web import WebResponse
 
 LOG = log.get("agent.api")
 
@@ -210,7 +210,7 @@ def document() -> dict[str, Any]:
     return parsed
 
 
-def show(page: Callable[[HostStatus], Shown]) -> Callable[[Call], ApiResponse]:
+def show(page: Callable[[HostStatus], WebResponse]) -> Callable[[Call], ApiResponse]:
     """A handler that shows a page of the status listener, such as the metrics."""
 
     def handle(call: Call) -> ApiResponse:

@@ -110,7 +110,7 @@ class LocalOperations:
 
     def claim(self, request: ClaimRequest) -> Claim:
         """Claim for a guest."""
-        with self._writing(), self._recorder.claiming(request):
+        with self._writing(), self._recorder.record_claim(request):
             return self._tracker.claim(self._complete(request)).claim
 
     def explain(self, request: ClaimRequest) -> Fit:
@@ -130,7 +130,7 @@ class LocalOperations:
 
     def gate(self, asked: Asked) -> GateVerdict:
         """Decide whether a guest may start or go on."""
-        with self._writing(), self._recorder.gating() as record_outcome:
+        with self._writing(), self._recorder.record_gate() as record_outcome:
             verdict = self._gate.decide(asked)
             record_outcome(verdict.outcome)
         if verdict.outcome is Outcome.NOTED:
@@ -165,7 +165,7 @@ class LocalOperations:
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         """Begin a move to this host."""
-        with self._writing(), self._recorder.moving(kind, request):
+        with self._writing(), self._recorder.record_move(kind, request):
             return self._tracker.begin_move(self._complete(request), kind, migration).move
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:

@@ -12,7 +12,7 @@ from agent.api.shapes.status import HealthShape, StatusShape
 from agent.api.views import instances_view, moment, tree_view
 from agent.errors import UsageError
 from agent.state.journal import Event
-from agent.status.host_status import Explained
+from agent.status.host_status import Explanation
 from agent.status.overview import Overview
 from agent.status.web import health_view
 
@@ -47,7 +47,7 @@ def history_view(events: tuple[Event, ...], overview: Overview) -> HistoryShape:
     return {"events": [_event(event, overview.name_of(event.consumer)) for event in events]}
 
 
-def explained_view(explained: Explained) -> ExplainedShape:
+def explained_view(explained: Explanation) -> ExplainedShape:
     """Everything that the question names, each with its lines and its events."""
     subjects: list[FoundShape] = [
         {
@@ -57,9 +57,9 @@ def explained_view(explained: Explained) -> ExplainedShape:
             "lines": list(subject.lines),
             "events": [_event(event, subject.name) for event in explained.events.get(subject.id, ())],
         }
-        for subject in explained.found
+        for subject in explained.items
     ]
-    return {"asked": explained.asked, "found": subjects}
+    return {"asked": explained.word, "found": subjects}
 
 
 def _event(event: Event, name: str) -> EventShape:

@@ -50,8 +50,8 @@ def assemble(
     `on_change(state, sentence)` is called after each change of the agent's state; `wake(delay_s)` schedules a
     pass in so many seconds.
     """
-    client = PlacementClient(MeteredTransport(transport, recorder.meters))
-    tracker = ResourceTracker(journal, client, on_step=recorder.meters.step)
+    client = PlacementClient(MeteredTransport(transport, recorder.metrics))
+    tracker = ResourceTracker(journal, client, on_step=recorder.metrics.count_step)
     here = place(settings.placement)
     reconciler = Reconciler(
         driver,
@@ -69,7 +69,7 @@ def assemble(
     gate = Gate(tracker, client, reconciler.guest_of, journal.devices)
     condition = Condition(on_change)
     host_status = AgentStatus(
-        settings, identity, tracker, journal, reconciler, condition, auditor, recorder.meters
+        settings, identity, tracker, journal, reconciler, condition, auditor, recorder.metrics
     )
     agent = HostAgent(
         settings,

@@ -119,7 +119,7 @@ class HostAgent:
             report = self._auditor.audit(heal_own=self._settings.audit_heal_own, readings=1)
         except (DriverError, PlacementError, StateError) as error:
             LOG.warning("The audit did not finish: %s", error.message)
-            self._recorder.audit_failed()
+            self._recorder.record_failed_audit()
         else:
             self.end_audit(report)
 
@@ -155,7 +155,7 @@ class HostAgent:
 
     def stop(self) -> None:
         """Close claims for good; the service stops the jobs."""
-        self.condition.stopping()
+        self.condition.begin_stop()
         self._tracker.close("the agent is stopping")
 
     def report_job_failure(self, job: str, error: BaseException) -> None:
@@ -168,7 +168,7 @@ class HostAgent:
     def end_pass(self, report: PassReport) -> None:
         """Draw the consequences of a pass: recover, set the agent's state, open or close claims."""
         self.host_status.record_pass(report)
-        self._recorder.passed(report)
+        self._recorder.record_pass(report)
         silences = self._silences
         error = report.error or self._recover(report)
         if error is not None:
@@ -180,19 +180,21 @@ class HostAgent:
         if self.condition.state is not HostState.STOPPING:
             self._tracker.open()
         if report.pending is not None:
-            self.condition.degraded(Fault(RESHAPE, report.pending.message))
+            self.condition.degrade(Fault(RESHAPE, report.pending.message))
             self._wake(self._backoff.failed())
             return
         self._backoff.succeeded()
         if self._reconciler.needs_pass:
             self.request_pass()
         if self.condition.state is not HostState.STOPPING:
-            self.condition.ready(f"{self._identity.name} with {report.providers} providers; claims are open.")
+            self.condition.become_ready(
+                f"{self._identity.name} with {report.providers} providers; claims are open."
+            )
 
     def end_audit(self, report: AuditReport) -> None:
         """Record an audit; after repairs, request a pass that reads Placement again."""
         self.host_status.record_audit()
-        self._recorder.audited(report)
+        self._recorder.record_audit(report)
         if report.healed:
             self._reconciler.invalidate()
             self.request_pass()
@@ -207,7 +209,7 @@ class HostAgent:
                 delay_s = self._backoff.failed_in_flight(retry_after_s)
             else:
                 delay_s = self._backoff.failed(retry_after_s, busy=busy)
-            self.condition.degraded(fault)
+            self.condition.degrade(fault)
         self._reconciler.invalidate()
         self._wake(delay_s)
 

@@ -28,7 +28,7 @@ from agent.state.identity import NAME_FILE, Identity, establish
 from agent.state.journal import Journal
 from agent.status.condition import HostState
 from agent.status.listener import HttpListener
-from agent.status.metrics import Meters
+from agent.status.metrics import Metrics
 from agent.status.recorder import Recorder
 from agent.systemd import log_setup
 from agent.systemd.notify import Notifier
@@ -132,13 +132,13 @@ class Service:
     def _put_together(self, journal: Journal, identity: Identity) -> None:
         told = self._settings
         driver = driver_class(told.compute_driver).create(told.driver)
-        meters = Meters()
-        journal.measure(meters.commit_seconds.observe)
+        metrics = Metrics()
+        journal.measure(metrics.commit_seconds.observe)
         transport = open_transport(
             told.placement.kind, state_dir=told.state_path, options=asdict(told.placement)
         )
         self._stack.callback(transport.close)
-        self._recorder = Recorder(meters, journal.note)
+        self._recorder = Recorder(metrics, journal.note)
         self._agent, self._operations, reconciler = assemble(
             told,
             identity,
@@ -210,7 +210,7 @@ class Service:
 
     def _report_state(self, state: HostState, sentence: str) -> None:
         self._notifier.status(f"{state}: {sentence}")
-        self._recorder.turned(state, sentence)
+        self._recorder.record_state(state, sentence)
 
     def _status(self) -> str:
         condition = self._agent.condition

@@ -1,4 +1,4 @@
-"""How the agent is: starting, ready, degraded by a fault, or stopping. One log line a change."""
+"""The agent's state: starting, ready, degraded by a fault, or stopping. Each change is logged once."""
 
 import threading
 import time
@@ -25,6 +25,8 @@ STARTING = "the agent is starting and has not seen the whole host yet"
 
 
 class HostState(StrEnum):
+    """The states of the agent."""
+
     STARTING = "starting"
     READY = "ready"
     DEGRADED = "degraded"
@@ -33,27 +35,29 @@ class HostState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is not in order (driver, placement, identity, reshape, agent), and why, in a sentence."""
+    """A part that failed (driver, placement, identity, reshape, agent), and why, in a sentence."""
 
     concern: str
     sentence: str
     away: bool = False
-    """Somebody does not answer: one and the same fault, in whatever words each request put it."""
+    """The part does not answer. Such faults are equal, whatever their sentences."""
 
     @classmethod
     def of(cls, error: PlimsollError) -> "Fault":
+        """The fault that this error is a sign of."""
         away = isinstance(error, DriverUnavailable | PlacementUnavailable)
         return cls(_concern(error), error.message, away)
 
-    def is_news(self, before: "Fault | None") -> bool:
+    def is_new(self, before: "Fault | None") -> bool:
+        """True if this is another fault than `before`."""
         same = before is not None and (self.concern, self.away) == (before.concern, before.away)
         return not same or (not self.away and before is not None and self.sentence != before.sentence)
 
 
 class Condition:
-    """The agent's state, and the fault that it is degraded by. Any thread may call.
+    """The agent's state, and the fault that degrades it. Any thread may call.
 
-    `on_change` is called with the state and one sentence after each change; `clock` gives seconds since 1970.
+    `on_change` is called after each change, with the state and a sentence; `clock` gives seconds since 1970.
     """
 
     def __init__(
@@ -66,25 +70,25 @@ class Condition:
         self.since = clock()
         self.fault: Fault | None = None
 
-    def degraded(self, fault: Fault) -> None:
-        """The same fault again changes nothing."""
+    def degrade(self, fault: Fault) -> None:
+        """Become degraded by this fault. The same fault again changes nothing."""
         if self._turn(HostState.DEGRADED, fault):
-            told = {"event": "degraded", "concern": fault.concern}
-            LOG.warning("Degraded: %s", fault.sentence, fields=told)
+            fields = {"event": "degraded", "concern": fault.concern}
+            LOG.warning("Degraded: %s", fault.sentence, fields=fields)
             self._on_change(HostState.DEGRADED, fault.sentence)
 
-    def ready(self, sentence: str) -> None:
-        """Everything is in order."""
+    def become_ready(self, sentence: str) -> None:
+        """Become ready: no part has a fault."""
         if self._turn(HostState.READY, None):
             LOG.info("Ready: %s", sentence, fields={"event": "ready"})
             self._on_change(HostState.READY, sentence)
 
-    def stopping(self) -> None:
-        """There is no way back from it."""
+    def begin_stop(self) -> None:
+        """Become stopping; the state changes no more."""
         self._turn(HostState.STOPPING, None)
 
     def _turn(self, state: HostState, fault: Fault | None) -> bool:
-        """Whether that changed anything."""
+        """True if that changed the state or the fault."""
         with self._lock:
             if self.state is HostState.STOPPING:
                 return False
@@ -93,7 +97,7 @@ class Condition:
                 self.since = self._clock()
                 self.state = state
                 return True
-            return fault is not None and fault.is_news(before)
+            return fault is not None and fault.is_new(before)
 
 
 def _concern(error: PlimsollError) -> str:

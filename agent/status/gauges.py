@@ -1,4 +1,4 @@
-"""The overview as metrics: how things are at the moment of a scrape."""
+"""The overview as gauges, at the moment of a scrape."""
 
 import platform
 from collections import Counter
@@ -15,19 +15,19 @@ from agent.status.overview import Overview
 CONCERNS = ("agent", "driver", "identity", "placement", "reshape")
 
 
-def gauges(seen: Overview) -> Iterator[GaugeMetricFamily]:
-    """Every gauge of the agent, each with all its labels; docs/seeing.md lists them."""
-    yield from _agent(seen)
-    yield from _inventory(seen)
-    yield from _instances(seen)
-    yield _one_hot("audit_findings", "What the last audit found.", "kind", KIND_NAMES, _kinds(seen))
+def gauges(overview: Overview) -> Iterator[GaugeMetricFamily]:
+    """All gauges of the agent, with all their labels; docs/seeing.md lists them."""
+    yield from _agent(overview)
+    yield from _inventory(overview)
+    yield from _instances(overview)
+    yield _one_hot("audit_findings", "What the last audit found.", "kind", KIND_NAMES, _kinds(overview))
     yield _gauge(
-        "reshape_pending", "1 while a reshape that is due is not done.", seen.reshape_pending is not None
+        "reshape_pending", "1 while a reshape is due but not done.", overview.reshape_pending is not None
     )
 
 
-def _agent(seen: Overview) -> Iterator[GaugeMetricFamily]:
-    status, fault = seen.status, seen.fault
+def _agent(overview: Overview) -> Iterator[GaugeMetricFamily]:
+    status, fault = overview.status, overview.fault
     yield _info(
         "build_info",
         "The agent's version.",
@@ -35,7 +35,7 @@ def _agent(seen: Overview) -> Iterator[GaugeMetricFamily]:
     )
     yield _info(
         "host_info",
-        "Which host this is, by which driver and which kind of placement.",
+        "The host, its driver and its kind of Placement.",
         {
             "host": status["host"],
             "uuid": status["uuid"],
@@ -44,73 +44,73 @@ def _agent(seen: Overview) -> Iterator[GaugeMetricFamily]:
         },
     )
     yield _one_hot("state", "1 for the state the agent is in.", "state", HostState, {status["state"]: 1})
-    yield _gauge("state_changed_timestamp_seconds", "When the agent got into its state.", seen.since)
+    yield _gauge("state_changed_timestamp_seconds", "When the agent's state last changed.", overview.since)
     yield _one_hot(
-        "fault", "1 for what is not in order.", "concern", CONCERNS, {fault.concern: 1} if fault else {}
+        "fault", "1 for the part that has a fault.", "concern", CONCERNS, {fault.concern: 1} if fault else {}
     )
     yield _gauge("driver_up", "1 while the hypervisor answers.", status["driver"]["ok"])
-    yield _gauge("placement_up", "1 while placement answers.", status["placement"]["ok"])
-    yield _gauge("claims_open", "1 while claims are let in.", status["claims"]["open"])
+    yield _gauge("placement_up", "1 while Placement answers.", status["placement"]["ok"])
+    yield _gauge("claims_open", "1 while the agent takes claims.", status["claims"]["open"])
     checks = GaugeMetricFamily(
-        "plimsoll_health_check", "1 for each check that is well.", labels=("probe", "check")
+        "plimsoll_health_check", "1 for each health check that passes.", labels=("probe", "check")
     )
-    for probe, found in (("livez", seen.health.live), ("readyz", seen.health.ready)):
-        for check in found:
+    for probe, health_checks in (("livez", overview.health.live), ("readyz", overview.health.ready)):
+        for check in health_checks:
             checks.add_metric((probe, check.name), check.ok)
     yield checks
-    yield _gauge("last_pass_timestamp_seconds", "When the last pass began.", seen.passed_at)
-    yield _gauge("last_audit_timestamp_seconds", "When the last audit ended.", seen.audited_at)
+    yield _gauge("last_pass_timestamp_seconds", "When the last pass began.", overview.passed_at)
+    yield _gauge("last_audit_timestamp_seconds", "When the last audit ended.", overview.audited_at)
 
 
-def _inventory(seen: Overview) -> Iterator[GaugeMetricFamily]:
+def _inventory(overview: Overview) -> Iterator[GaugeMetricFamily]:
     labels = ("provider", "resource_class")
     size, reserved, capacity, used = (
         GaugeMetricFamily(f"plimsoll_inventory_{name}", text, labels=labels)
         for name, text in (
-            ("size", "How much there is (total), in the resource class's own unit."),
-            ("reserved", "How much of it is not for guests."),
-            ("capacity", "How much may be used: (total - reserved) * allocation ratio."),
-            ("used", "How much is in use, by whomever, as of the last pass and the claims since."),
+            ("size", "The total, in the unit of the resource class."),
+            ("reserved", "The part of it that is not for guests."),
+            ("capacity", "What guests may use: (total - reserved) * allocation ratio."),
+            ("used", "What all consumers use, as of the last pass and the claims since."),
         )
     )
-    for provider in seen.tree:
-        held = seen.used.get(provider.uuid, {})
-        for name in sorted({*provider.inventories, *(each for each, amount in held.items() if amount)}):
-            where = (provider.name, name)
+    for provider in overview.tree:
+        used_here = overview.used.get(provider.uuid, {})
+        for name in sorted({*provider.inventories, *(name for name, amount in used_here.items() if amount)}):
+            labels_here = (provider.name, name)
             inventory = provider.inventories.get(name)
-            size.add_metric(where, inventory.total if inventory else 0)
-            reserved.add_metric(where, inventory.reserved if inventory else 0)
-            capacity.add_metric(where, inventory.capacity if inventory else 0)
-            used.add_metric(where, held.get(name, 0))
-    yield _gauge("providers", "Resource providers in the host's tree.", len(seen.tree))
+            size.add_metric(labels_here, inventory.total if inventory else 0)
+            reserved.add_metric(labels_here, inventory.reserved if inventory else 0)
+            capacity.add_metric(labels_here, inventory.capacity if inventory else 0)
+            used.add_metric(labels_here, used_here.get(name, 0))
+    yield _gauge("providers", "Resource providers in the host's tree.", len(overview.tree))
     yield from (size, reserved, capacity, used)
 
 
-def _instances(seen: Overview) -> Iterator[GaugeMetricFamily]:
-    guests = Counter(guest.state.value for guest in seen.guests)
+def _instances(overview: Overview) -> Iterator[GaugeMetricFamily]:
+    guests = Counter(guest.state.value for guest in overview.guests)
     yield _one_hot("guests", "Guests on this host.", "state", GuestState, guests)
-    claims = Counter(claim.state.value for claim in seen.claims.values())
-    yield _one_hot("claims", "Claims on this host, those of moves too.", "state", ClaimState, claims)
-    unclaimed = sum(guest is not None and claim is None for guest, claim in seen.instances)
-    yield _gauge("unclaimed_guests", "Guests that nobody has claimed for.", unclaimed)
+    claims = Counter(claim.state.value for claim in overview.claims.values())
+    yield _one_hot("claims", "Claims on this host, including those of moves.", "state", ClaimState, claims)
+    unclaimed = sum(guest is not None and claim is None for guest, claim in overview.instances)
+    yield _gauge("unclaimed_guests", "Guests without a claim.", unclaimed)
     yield _gauge(
         "pending_operations",
-        "Releases, intents in doubt and ends of moves that wait for placement, or for a guest to go.",
-        seen.pending,
+        "Releases, intents in doubt and ends of moves that wait for Placement or for a guest to leave.",
+        overview.pending,
     )
     moves = GaugeMetricFamily("plimsoll_moves", "Moves under way.", labels=("kind", "role", "state"))
-    counted = Counter((move.kind.value, move.role.value, move.state.value) for move in seen.under_way)
-    for where, number in sorted(counted.items()):
-        moves.add_metric(where, number)
+    counted = Counter((move.kind.value, move.role.value, move.state.value) for move in overview.under_way)
+    for move_labels, number in sorted(counted.items()):
+        moves.add_metric(move_labels, number)
     yield moves
 
 
-def _kinds(seen: Overview) -> Mapping[str, int]:
-    return Counter(finding.kind for finding in seen.findings)
+def _kinds(overview: Overview) -> Mapping[str, int]:
+    return Counter(finding.kind for finding in overview.findings)
 
 
 def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
-    """Without a value, only the name."""
+    """A gauge without labels; without a value, only its name."""
     family = GaugeMetricFamily(f"plimsoll_{name}", text, labels=())
     if value is not None:
         family.add_metric((), float(value))
@@ -122,8 +122,8 @@ def _one_hot(
 ) -> GaugeMetricFamily:
     """One series for each of `known`, 0 where `values` has none."""
     family = GaugeMetricFamily(f"plimsoll_{name}", text, labels=(label,))
-    for each in known:
-        family.add_metric((str(each),), values.get(str(each), 0))
+    for value in known:
+        family.add_metric((str(value),), values.get(str(value), 0))
     return family
 
 

@@ -1,6 +1,6 @@
-"""Is the agent alive, and is it ready? Each check has a name, so that the answer says which one failed. Pure.
+"""The health checks: is the agent alive, and is it ready? Each check has a name. Pure.
 
-Alive means that a restart would not help: the loop goes round. Ready means that a claim would be looked at.
+An agent that is not alive needs a restart. A ready agent can answer claims.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,12 @@ PASS_STUCK_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
-    """What the checks look at. `beat_age_s`: since the loop last went round; `pass_s`: of the pass under way.
+class HealthInputs:
+    """The data of the checks.
 
-    `closed` says why claims are closed; `writable`: whether the state directory may be written.
+    `beat_age_s` seconds have passed since the last heartbeat, `pass_s` since the begin of the pass under way
+    (0 if there is none). `closed` is the reason why claims are closed. `seen_host`: the driver has delivered
+    an inventory. `writable`: the agent may write to its state directory.
     """
 
     state: HostState
@@ -29,43 +31,44 @@ class Signs:
     state_path: str
 
 
-def judge(signs: Signs) -> Health:
-    return Health(str(signs.state), _live(signs), _ready(signs))
+def judge_health(inputs: HealthInputs) -> Health:
+    """All checks, those of /livez and those of /readyz."""
+    return Health(str(inputs.state), _live(inputs), _ready(inputs))
 
 
-def _live(signs: Signs) -> tuple[HealthCheck, ...]:
+def _live(inputs: HealthInputs) -> tuple[HealthCheck, ...]:
     return (
         _check(
             "loop",
-            signs.beat_age_s < LOOP_LATE_S,
-            f"The agent's loop last went round {signs.beat_age_s:.0f} s ago; restart the agent.",
+            inputs.beat_age_s < LOOP_LATE_S,
+            f"The agent's last heartbeat was {inputs.beat_age_s:.0f} s ago; restart the agent.",
         ),
         _check(
             "pass",
-            signs.pass_s < PASS_STUCK_S,
-            f"A pass has been running for {signs.pass_s:.0f} s; restart the agent.",
+            inputs.pass_s < PASS_STUCK_S,
+            f"A pass has been running for {inputs.pass_s:.0f} s; restart the agent.",
         ),
     )
 
 
-def _ready(signs: Signs) -> tuple[HealthCheck, ...]:
-    fault = signs.fault
+def _ready(inputs: HealthInputs) -> tuple[HealthCheck, ...]:
+    fault = inputs.fault
 
     def in_order(concern: str) -> HealthCheck:
         failed = fault is not None and fault.concern == concern
         return _check(concern, not failed, fault.sentence if fault else "")
 
     state = in_order("agent")
-    written = state.ok and signs.writable
+    written = state.ok and inputs.writable
     return (
-        _check("inventory", signs.seen_host, "The driver has not delivered a full inventory yet."),
+        _check("inventory", inputs.seen_host, "The driver has not delivered a full inventory yet."),
         in_order("driver"),
         in_order("placement"),
         in_order("identity"),
         _check(
-            "state", written, state.reason or f"The state directory {signs.state_path} cannot be written."
+            "state", written, state.reason or f"The state directory {inputs.state_path} cannot be written."
         ),
-        _check("claims", signs.closed is None, f"Claims are closed: {signs.closed}."),
+        _check("claims", inputs.closed is None, f"Claims are closed: {inputs.closed}."),
     )
 
 

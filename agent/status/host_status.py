@@ -1,4 +1,4 @@
-"""What the local API, the status page and the metrics may ask of the running agent, beside its operations."""
+"""The status of the running agent, for the local API, the status page and the metrics."""
 
 import os
 import time
@@ -16,10 +16,10 @@ from agent.reshape.receipt import Receipt
 from agent.state.identity import Identity
 from agent.state.journal import Event, Journal
 from agent.status.condition import Condition, Fault
-from agent.status.explain import ExplainedThing, ExplainSources, explain
+from agent.status.explain import ExplainedItem, ExplainSources, explain
 from agent.status.gauges import gauges
-from agent.status.health import Signs, judge
-from agent.status.metrics import Meters
+from agent.status.health import HealthInputs, judge_health
+from agent.status.metrics import Metrics
 from agent.status.overview import Health, Overview
 from agent.tracker.tracker import ResourceTracker
 
@@ -27,34 +27,34 @@ EVENTS_SHOWN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """What was asked for, all that it names, and {consumer among them: its latest events}."""
+class Explanation:
+    """The word that was looked up, what it names, and {consumer among that: its latest events}."""
 
-    asked: str
-    found: tuple[ExplainedThing, ...]
+    word: str
+    items: tuple[ExplainedItem, ...]
     events: Mapping[str, tuple[Event, ...]]
 
 
 class HostStatus(Protocol):
-    """None of these makes a request to placement or to the hypervisor."""
+    """The agent's status, from memory and journal alone: no method asks Placement or the hypervisor."""
 
     def health(self) -> Health:
-        """Waits for nothing and nobody; never raises."""
+        """The health checks. Waits for nothing; never raises."""
 
     def overview(self) -> Overview:
-        """The host as it is in memory."""
+        """The host at this moment."""
 
     def metrics(self) -> bytes:
-        """In Prometheus's text format."""
+        """The metrics in Prometheus's text format."""
 
     def history(self, consumer: str | None = None, since: float = 0.0, limit: int = 100) -> tuple[Event, ...]:
-        """What the agent did, the newest first; `since` is seconds since the epoch. Raises StateError."""
+        """The agent's events since `since` (seconds since 1970), newest first. Raises StateError."""
 
     def receipts(self) -> tuple[Receipt, ...]:
-        """Of the reshapes that were done, the oldest first. Raises StateError."""
+        """The receipts of all reshapes, oldest first. Raises StateError."""
 
-    def explain(self, word: str) -> Explained:
-        """Who or what that is, and why it is so. Raises UnknownConsumer with near matches, StateError."""
+    def explain(self, word: str) -> Explanation:
+        """What a name, uuid, device, unit or receipt stands for. Raises UnknownConsumer, StateError."""
 
 
 class AgentStatus:
@@ -69,7 +69,7 @@ class AgentStatus:
         reconciler: Reconciler,
         condition: Condition,
         auditor: Auditor,
-        meters: Meters,
+        metrics: Metrics,
         *,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
@@ -83,14 +83,14 @@ class AgentStatus:
         self._reconciler = reconciler
         self._condition = condition
         self._auditor = auditor
-        self._meters = meters
+        self._metrics = metrics
         self._clock = clock
         self._timer = timer
         self._heartbeat_at = timer()
         self._audited_at: float | None = None
         self._last_pass: PassReport | None = None
         self._problems: tuple[str, ...] = ()
-        meters.read_off(lambda: gauges(self.overview()))
+        metrics.collect_at_scrape(lambda: gauges(self.overview()))
 
     # What the agent records
 
@@ -133,8 +133,9 @@ class AgentStatus:
         }
 
     def health(self) -> Health:
-        return judge(
-            Signs(
+        """The health checks; see `HostStatus`, as for the methods below."""
+        return judge_health(
+            HealthInputs(
                 self._condition.state,
                 self._condition.fault,
                 self._tracker.closed_reason,
@@ -147,6 +148,7 @@ class AgentStatus:
         )
 
     def overview(self) -> Overview:
+        """The host at this moment."""
         snapshot = self._tracker.snapshot()
         audit = self._auditor.last
         last = self._last_pass
@@ -173,21 +175,24 @@ class AgentStatus:
         )
 
     def metrics(self) -> bytes:
-        return self._meters.text()
+        """The metrics in Prometheus's text format."""
+        return self._metrics.text()
 
     def history(self, consumer: str | None = None, since: float = 0.0, limit: int = 100) -> tuple[Event, ...]:
+        """The agent's events."""
         return self._journal.history(consumer, limit, since)
 
     def receipts(self) -> tuple[Receipt, ...]:
+        """The receipts of all reshapes."""
         return tuple(self._journal.reshapes(done=True).values())
 
-    def explain(self, word: str) -> Explained:
+    def explain(self, word: str) -> Explanation:
+        """What a name stands for."""
         known = ExplainSources(self.overview(), self._journal.devices(), self.receipts())
-        found = explain(known, word)
-        consumers = [each.id for each in found if each.kind == "consumer"]
-        return Explained(
-            word, found, {each: self.history(each, limit=EVENTS_SHOWN_MAX) for each in consumers}
-        )
+        items = explain(known, word)
+        consumers = [item.id for item in items if item.kind == "consumer"]
+        events = {consumer: self.history(consumer, limit=EVENTS_SHOWN_MAX) for consumer in consumers}
+        return Explanation(word, items, events)
 
 
 def _timestamp(seconds: float) -> str:

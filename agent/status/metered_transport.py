@@ -1,4 +1,4 @@
-"""A transport whose requests are counted and timed."""
+"""A transport to Placement that counts and times its requests."""
 
 import time
 from collections.abc import Callable
@@ -6,20 +6,21 @@ from typing import Any
 
 from agent.errors import PlacementUnavailable
 from agent.placement.transport import Reply, Transport
-from agent.status.metrics import NO_ANSWER, Meters
+from agent.status.metrics import NO_ANSWER, Metrics
 
 
 class MeteredTransport:
-    """Sends by `inner`; `timer` gives seconds."""
+    """Sends through `inner`; `timer` gives seconds of a steady clock."""
 
     def __init__(
-        self, inner: Transport, meters: Meters, timer: Callable[[], float] = time.perf_counter
+        self, inner: Transport, metrics: Metrics, timer: Callable[[], float] = time.perf_counter
     ) -> None:
         self._inner = inner
-        self._meters = meters
+        self._metrics = metrics
         self._timer = timer
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        """See `agent.placement.transport.Transport`, as for `close`."""
         began, status = self._timer(), NO_ANSWER
         try:
             reply = self._inner.request(method, path, body, microversion=microversion)
@@ -29,8 +30,9 @@ class MeteredTransport:
             status = str(error.status or NO_ANSWER)
             raise
         finally:
-            self._meters.placement_seconds.labels(method).observe(self._timer() - began)
-            self._meters.placement_requests.labels(method, status).inc()
+            self._metrics.placement_seconds.labels(method).observe(self._timer() - began)
+            self._metrics.placement_requests.labels(method, status).inc()
 
     def close(self) -> None:
+        """Close `inner`."""
         self._inner.close()

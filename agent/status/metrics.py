@@ -1,8 +1,9 @@
-"""What is counted while the agent works, and what is read off it when somebody asks: Prometheus's metrics.
+"""The agent's metrics for Prometheus: counters and histograms, and gauges that are computed at each scrape.
 
-Names and units by https://prometheus.io/docs/practices/naming/. No label has a value that a guest, a claim or
-a caller makes up: providers and resource classes are those of this host's own tree, all others are enumerated
-in the code. docs/seeing.md lists every metric; a test compares.
+Names and units follow https://prometheus.io/docs/practices/naming/. No guest, claim or caller chooses a
+label's value: providers and resource classes are those of the host's own tree, all others are enumerated in
+the code.
+docs/seeing.md lists every metric; a test compares the two.
 """
 
 import re
@@ -29,7 +30,7 @@ NO_ANSWER = "none"
 _CREATED = re.compile(rb"(# (HELP|TYPE) )?plimsoll_\w+_created\b")
 
 
-class Meters:
+class Metrics:
     """One agent's metrics, in a registry of its own. Any thread may count."""
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class Meters:
             return Histogram(f"plimsoll_{name}", text, labels, buckets=buckets, registry=registry)
 
         self.claim_requests = counter(
-            "claim_requests", "Claims asked for; outcome is granted, or the error's code.", "outcome"
+            "claim_requests", "Claim requests; outcome is granted, or the error's code.", "outcome"
         )
         self.claim_seconds = histogram(
             "claim_duration_seconds", "From a claim's request to its answer, granted or not.", FAST_S
@@ -50,7 +51,7 @@ class Meters:
         self.claim_steps = counter("claim_steps", "Steps in the lives of claims.", "step")
         self.move_requests = counter(
             "move_requests",
-            "Moves asked of this host; outcome is begun, or the error's code.",
+            "Requests to begin a move to this host; outcome is begun, or the error's code.",
             "kind",
             "outcome",
         )
@@ -59,25 +60,25 @@ class Meters:
             "Questions to the gate; outcome is the verdict's, or the error's code.",
             "outcome",
         )
-        self.gate_seconds = histogram("gate_duration_seconds", "How long the gate took to decide.", FAST_S)
+        self.gate_seconds = histogram("gate_duration_seconds", "Duration of the gate's decisions.", FAST_S)
         self.move_steps = counter("move_steps", "Steps in the lives of moves.", "kind", "step")
         self.reshapes = counter("reshapes", "Reshapes that were done.")
         self.passes = counter("passes", "Passes; outcome is unchanged, changed or failed.", "outcome")
-        self.pass_seconds = histogram("pass_duration_seconds", "How long passes took.", SLOW_S)
-        self.operations = counter("pass_operations", "Changes that passes made in placement.")
+        self.pass_seconds = histogram("pass_duration_seconds", "Duration of passes.", SLOW_S)
+        self.operations = counter("pass_operations", "Changes that passes made in Placement.")
         self.audits = counter("audits", "Audits; outcome is done or failed.", "outcome")
         self.healed = counter("healed_findings", "Findings of the audit that were healed.", "kind")
         self.placement_requests = counter(
             "placement_requests",
-            "Requests to placement; status is its HTTP status, none where no answer came.",
+            "Requests to Placement; status is its HTTP status, none where no answer came.",
             "method",
             "status",
         )
         self.placement_seconds = histogram(
-            "placement_request_duration_seconds", "How long placement took to answer.", FAST_S, "method"
+            "placement_request_duration_seconds", "Duration of Placement's answers.", FAST_S, "method"
         )
         self.commit_seconds = histogram(
-            "commit_duration_seconds", "How long commits to the agent's own database took.", FAST_S
+            "commit_duration_seconds", "Duration of commits to the agent's own database.", FAST_S
         )
         self.claim_requests.labels(GRANTED)
         for step in ClaimStep:
@@ -86,8 +87,8 @@ class Meters:
             self.passes.labels(outcome)
         ProcessCollector(registry=registry)
 
-    def step(self, step: str, kind: MoveKind | None) -> None:
-        """As `agent.tracker.register.StepObserver`."""
+    def count_step(self, step: str, kind: MoveKind | None) -> None:
+        """Count a step of a claim, of a move (then `kind` is given), or a reshape."""
         if kind is not None:
             self.move_steps.labels(kind, step).inc()
         elif step == RESHAPE_EVENT:
@@ -95,21 +96,21 @@ class Meters:
         else:
             self.claim_steps.labels(step).inc()
 
-    def read_off(self, collect: Callable[[], Iterable[Metric]]) -> None:
-        """Call `collect` at each scrape, for what is not counted but is so."""
-        self.registry.register(_ReadOff(collect))
+    def collect_at_scrape(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        """Call `collect` at each scrape, for gauges."""
+        self.registry.register(_ScrapeCollector(collect))
 
     def text(self) -> bytes:
-        """All of them in Prometheus's text format, version 0.0.4.
+        """All metrics in Prometheus's text format, version 0.0.4.
 
-        Without the second series of each counter that says when it began: the process's start says it, too.
-        How to be without it differs between the library's versions, and is for a whole process.
+        Without the `_created` series of each counter, since the process's start time tells the same. The
+        library's switch for that differs between its versions, and applies to the whole process.
         """
         lines = generate_latest(self.registry).splitlines(keepends=True)
         return b"".join(line for line in lines if not _CREATED.match(line))
 
 
-class _ReadOff(Collector):
+class _ScrapeCollector(Collector):
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self._collect = collect
 
@@ -117,4 +118,4 @@ class _ReadOff(Collector):
         return self._collect()
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # else the registry would collect once to learn the names
+        return ()  # else the registry collects once, to learn the names

@@ -1,4 +1,4 @@
-"""What the agent knows at one moment, from memory alone: nobody is asked to put it together. Pure."""
+"""The host at one moment, from the agent's memory alone. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from agent.tree import ProviderTree
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One thing that must be in order; `reason` is a sentence where it is not."""
+    """One check; `reason` is a sentence if it failed."""
 
     name: str
     ok: bool
@@ -25,7 +25,7 @@ class HealthCheck:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`live`: else restart the process. `ready`: else claim elsewhere, and see what is wrong."""
+    """The checks. If one of `live` failed, restart the agent; if one of `ready` failed, claim elsewhere."""
 
     state: str
     live: tuple[HealthCheck, ...]
@@ -34,13 +34,13 @@ class Health:
 
 @dataclass(frozen=True)
 class Overview:
-    """The host as the agent sees it. `at` is seconds since the epoch, `status` as `Operations.status`.
+    """The host as the agent knows it. Times are seconds since 1970; `status` is that of `Operations.status`.
 
-    `used` {provider uuid: {class: amount}} is what is in use by whomever, as of the last pass and our own
-    claims since; `offered` are the exact units there are; `others` {consumer without a claim: what it holds}.
-    `moves` are those under way and those that ended lately, the oldest first. `pending` counts what waits for
-    placement or for a guest to go; `reshape_pending` says why a reshape that is due was not done. `since` is
-    when the agent got into its state, `passed_at` and `audited_at` when the last pass and audit were.
+    `used` {provider uuid: {class: amount}} counts all consumers, as of the last pass and the claims since.
+    `offered` has the exact units that the driver offers. `others` is {consumer without a claim: its
+    allocations}. `moves` has those under way and those that ended recently, oldest first. `pending` counts
+    the writes that wait for Placement or for a guest to leave. `reshape_pending` is the reason why a due
+    reshape was not done. `since` is the time of the agent's last change of state.
     """
 
     at: float
@@ -63,20 +63,22 @@ class Overview:
 
     @property
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
-        """Guests and claims side by side, by uuid; one of the two may be missing."""
+        """Guests and their claims, in the order of uuids; one of the two may be None."""
         guests = {guest.uuid: guest for guest in self.guests}
         return tuple((guests.get(uuid), self.claims.get(uuid)) for uuid in sorted({*guests, *self.claims}))
 
     @property
     def under_way(self) -> tuple[Move, ...]:
+        """The moves that have not ended."""
         return tuple(move for move in self.moves if not move.ended)
 
     def name_of(self, consumer: str) -> str:
-        """The name of a guest, of who claimed, or of whose migration it is; "" if none is known."""
+        """The name of the consumer's guest, of its claim, or of its migration's instance; "" if unknown."""
         return self._names.get(consumer, "")
 
     @cached_property
     def guest_by_uuid(self) -> Mapping[str, Guest]:
+        """{uuid: guest}."""
         return {guest.uuid: guest for guest in self.guests}
 
     @cached_property

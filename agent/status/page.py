@@ -1,7 +1,7 @@
-"""The status page: one HTML document, made from the overview; nothing in it is loaded from anywhere.
+"""The status page: one HTML document, rendered from the overview. It loads nothing.
 
-Whatever a guest, a claim or a provider is called is text: the template escapes everything. Widths of bars are
-attributes of SVG, since the policy allows no inline styles but the one sheet, named by its hash.
+The template escapes every name of a guest, a claim or a provider. The widths of the bars are SVG attributes,
+because the content security policy allows no inline style except the one sheet, by its hash.
 """
 
 import base64
@@ -43,7 +43,7 @@ CSP = (
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One resource class of a provider; `percent` is how much of the bar is filled, `level` a CSS class."""
+    """One resource class of a provider. `percent` of the bar are filled; `level` is a CSS class."""
 
     name: str
     used: int
@@ -55,7 +55,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A provider in its place: `depth` is 0 for a root, and counted up to DEPTH_MAX."""
+    """A provider of the tree. `depth` is 0 for the root, and at most DEPTH_MAX."""
 
     provider: Provider
     depth: int
@@ -64,7 +64,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A guest, a claim, or both."""
+    """A guest and its claim; one of the two may be missing. `level` is a CSS class."""
 
     name: str
     uuid: str
@@ -75,26 +75,34 @@ class Row:
     holds: tuple[str, ...]
 
 
-def page(seen: Overview, receipt: Receipt | None, events: tuple[Event, ...], refresh_s: int | None) -> str:
-    """`receipt` is the last reshape's, `events` the newest first; the page reloads every `refresh_s`."""
-    uuids = _uuids(seen)
+def render_page(
+    overview: Overview, receipt: Receipt | None, events: tuple[Event, ...], refresh_s: int | None
+) -> str:
+    """The page's HTML. `receipt` is the last reshape's; `events` come newest first.
+
+    The browser reloads the page every `refresh_s` seconds (None: never).
+    """
+    uuids = _uuids(overview)
     return _template().render(
-        seen=seen,
-        status=seen.status,
+        overview=overview,
+        status=overview.status,
         style=Markup(STYLE),  # noqa: S704 - our own file
         refresh_s=refresh_s,
-        tree=list(_branches(seen)),
-        rows=[_row(seen, uuid) for uuid in uuids[:ROWS_MAX]],
+        tree=list(_branches(overview)),
+        rows=[_row(overview, uuid) for uuid in uuids[:ROWS_MAX]],
         more=max(0, len(uuids) - ROWS_MAX),
-        moves=[_move(seen, each) for each in seen.under_way[:ROWS_MAX]],
-        findings=seen.findings[:ROWS_MAX],
-        reshape=_reshape(seen, receipt) if receipt else None,
-        events=[(moment(each.at), each.event, _called(seen, each.consumer), each.detail) for each in events],
-        at=moment(seen.at),
-        since=moment(seen.since),
-        passed=moment(seen.passed_at) if seen.passed_at else None,
-        failed=[check for check in (*seen.health.live, *seen.health.ready) if not check.ok],
-        running=sum(guest.state == "running" for guest in seen.guests),
+        moves=[_move(overview, move) for move in overview.under_way[:ROWS_MAX]],
+        findings=overview.findings[:ROWS_MAX],
+        reshape=_reshape(overview, receipt) if receipt else None,
+        events=[
+            (utc_time(event.at), event.event, _consumer_name(overview, event.consumer), event.detail)
+            for event in events
+        ],
+        at=utc_time(overview.at),
+        since=utc_time(overview.since),
+        passed=utc_time(overview.passed_at) if overview.passed_at else None,
+        failed=[check for check in (*overview.health.live, *overview.health.ready) if not check.ok],
+        running=sum(guest.state == "running" for guest in overview.guests),
     )
 
 
@@ -106,7 +114,8 @@ def _template() -> Template:
     return environment.from_string(_resource("page.html"))
 
 
-def moment(seconds: float) -> str:
+def utc_time(seconds: float) -> str:
+    """Seconds since 1970 as `2026-09-21 14:13:20 UTC`."""
     return (
         datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
     )
@@ -115,29 +124,29 @@ def moment(seconds: float) -> str:
 # The tree
 
 
-def _branches(seen: Overview) -> Iterator[Branch]:
+def _branches(overview: Overview) -> Iterator[Branch]:
     depths: dict[str | None, int] = {None: -1}
-    for provider in seen.tree:  # parents before their children
+    for provider in overview.tree:  # parents before their children
         depth = depths[provider.uuid] = depths[provider.parent] + 1
-        yield Branch(provider, min(depth, DEPTH_MAX), tuple(_bars(seen, provider)))
+        yield Branch(provider, min(depth, DEPTH_MAX), tuple(_bars(overview, provider)))
 
 
-def _bars(seen: Overview, provider: Provider) -> Iterator[Bar]:
-    held = seen.used.get(provider.uuid, {})
-    for name in sorted({*provider.inventories, *(each for each, amount in held.items() if amount)}):
-        inventory, used = provider.inventories.get(name), held.get(name, 0)
+def _bars(overview: Overview, provider: Provider) -> Iterator[Bar]:
+    in_use = overview.used.get(provider.uuid, {})
+    for name in sorted({*provider.inventories, *(name for name, amount in in_use.items() if amount)}):
+        inventory, used = provider.inventories.get(name), in_use.get(name, 0)
         capacity = inventory.capacity if inventory else 0
         share = used / capacity if capacity > 0 else float(used > 0)
-        note = []
+        notes = []
         if inventory is None:
-            note.append("no inventory")
+            notes.append("no inventory")
         elif capacity != inventory.total:
-            note.append(f"total {inventory.total}")
-            note.extend([f"reserved {inventory.reserved}"] if inventory.reserved else [])
-            note.extend([f"ratio {inventory.allocation_ratio:g}"] if inventory.allocation_ratio != 1 else [])
+            notes.append(f"total {inventory.total}")
+            notes.extend([f"reserved {inventory.reserved}"] if inventory.reserved else [])
+            notes.extend([f"ratio {inventory.allocation_ratio:g}"] if inventory.allocation_ratio != 1 else [])
         if used > capacity:
-            note.append("over-used")
-        yield Bar(name, used, capacity, round(100 * min(share, 1.0), 1), _level(share), ", ".join(note))
+            notes.append("over-used")
+        yield Bar(name, used, capacity, round(100 * min(share, 1.0), 1), _level(share), ", ".join(notes))
 
 
 def _level(share: float) -> str:
@@ -147,34 +156,36 @@ def _level(share: float) -> str:
 # Guests and claims
 
 
-def _uuids(seen: Overview) -> list[str]:
-    """Migrations are told among the moves."""
-    migrations = {move.migration for move in seen.moves}
-    uuids = {*(guest.uuid for guest in seen.guests), *seen.claims} - migrations
-    return sorted(uuids, key=lambda uuid: (seen.name_of(uuid), uuid))
+def _uuids(overview: Overview) -> list[str]:
+    """Guests and claims by name; the moves show the migrations."""
+    migrations = {move.migration for move in overview.moves}
+    uuids = {*(guest.uuid for guest in overview.guests), *overview.claims} - migrations
+    return sorted(uuids, key=lambda uuid: (overview.name_of(uuid), uuid))
 
 
-def _row(seen: Overview, uuid: str) -> Row:
-    guest = seen.guest_by_uuid.get(uuid)
-    claim = seen.claims.get(uuid)
+def _row(overview: Overview, uuid: str) -> Row:
+    guest = overview.guest_by_uuid.get(uuid)
+    claim = overview.claims.get(uuid)
     if claim is not None:
-        told = f"{claim.state}, adopted" if claim.adopted else str(claim.state)
-        holds = tuple(_holds(seen, claim.allocations, claim.units))
+        claim_text = f"{claim.state}, adopted" if claim.adopted else str(claim.state)
+        holds = tuple(_holds(overview, claim.allocations, claim.units))
     else:
-        told = "unclaimed"
+        claim_text = "unclaimed"
         used = dict(guest.resources) if guest else {}
         holds = tuple(f"{amount} {name}" for name, amount in sorted(used.items()))
     level = "bad" if claim is None else "good" if claim.state == "claimed" else "busy"
-    since = moment(claim.since) if claim else ""
-    return Row(seen.name_of(uuid), uuid, str(guest.state) if guest else "none", told, level, since, holds)
+    since = utc_time(claim.since) if claim else ""
+    return Row(
+        overview.name_of(uuid), uuid, str(guest.state) if guest else "none", claim_text, level, since, holds
+    )
 
 
-def _holds(seen: Overview, allocations: Allocations, units: Units) -> Iterator[str]:
-    for where, amounts in sorted(allocations.items(), key=lambda each: name_of(each[0], seen.tree)):
-        provider = seen.tree.get(where)
+def _holds(overview: Overview, allocations: Allocations, units: Units) -> Iterator[str]:
+    for uuid, amounts in sorted(allocations.items(), key=lambda item: name_of(item[0], overview.tree)):
+        provider = overview.tree.get(uuid)
         place = "" if provider is None or provider.parent is None else f" on {provider.name}"
         for name, amount in sorted(amounts.items()):
-            exact = units.get(where, {}).get(name, ())
+            exact = units.get(uuid, {}).get(name, ())
             more = f" and {len(exact) - UNITS_SHOWN} more" if len(exact) > UNITS_SHOWN else ""
             which = f": {', '.join(exact[:UNITS_SHOWN])}{more}" if exact else ""
             yield f"{amount} {name}{place}{which}"
@@ -183,35 +194,37 @@ def _holds(seen: Overview, allocations: Allocations, units: Units) -> Iterator[s
 # Moves and reshapes
 
 
-def _move(seen: Overview, move: Move) -> dict[str, object]:
+def _move(overview: Overview, move: Move) -> dict[str, object]:
     return {
         "move": move,
-        "name": seen.name_of(move.instance) or move.instance,
-        "since": moment(move.since),
-        "old": tuple(_holds(seen, move.handed, move.old.units)),
-        "new": tuple(_holds(seen, move.new.allocations, move.new.units)) if move.new else (),
+        "name": overview.name_of(move.instance) or move.instance,
+        "since": utc_time(move.since),
+        "old": tuple(_holds(overview, move.handed, move.old.units)),
+        "new": tuple(_holds(overview, move.new.allocations, move.new.units)) if move.new else (),
     }
 
 
-def _reshape(seen: Overview, receipt: Receipt) -> dict[str, object]:
-    """What was in each slot before and after; allocations by what they moved."""
-    names = {each.uuid: each.name for each in receipt.sources} | {each.uuid: each.name for each in seen.tree}
+def _reshape(overview: Overview, receipt: Receipt) -> dict[str, object]:
+    """Each provider's totals before and after the reshape, and the allocations that moved."""
+    names = {source.uuid: source.name for source in receipt.sources} | {
+        provider.uuid: provider.name for provider in overview.tree
+    }
     by_provider: dict[str, list[tuple[str, int, int]]] = {}
     for slot, before in sorted(receipt.before.items()):
         row = (slot.resource_class, _total(before), _total(receipt.after.get(slot)))
         by_provider.setdefault(names.get(slot.provider, slot.provider), []).append(row)
     moved = [
         (
-            _called(seen, each.consumer),
-            f"{each.amount} {each.resource_class}",
-            names.get(each.source, each.source),
-            names.get(each.target, each.target),
+            _consumer_name(overview, relocation.consumer),
+            f"{relocation.amount} {relocation.resource_class}",
+            names.get(relocation.source, relocation.source),
+            names.get(relocation.target, relocation.target),
         )
-        for each in sorted(receipt.relocations)[:ROWS_MAX]
+        for relocation in sorted(receipt.relocations)[:ROWS_MAX]
     ]
     return {
         "receipt": receipt,
-        "at": moment(receipt.at),
+        "at": utc_time(receipt.at),
         "providers": sorted(by_provider.items()),
         "moved": moved,
     }
@@ -221,5 +234,5 @@ def _total(inventory: object) -> int:
     return int(getattr(inventory, "total", 0))
 
 
-def _called(seen: Overview, uuid: str) -> str:
-    return seen.name_of(uuid) or uuid if uuid else ""
+def _consumer_name(overview: Overview, uuid: str) -> str:
+    return overview.name_of(uuid) or uuid if uuid else ""

@@ -1,4 +1,4 @@
-"""What there is to look at over HTTP: the page, the health checks, the metrics."""
+"""The WSGI application of the status listener: the page, the health checks, the metrics."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from agent import log
 from agent.errors import PlimsollError, UsageError
 from agent.status.host_status import HostStatus
 from agent.status.overview import Health, HealthCheck
-from agent.status.page import CSP, page
+from agent.status.page import CSP, render_page
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -35,76 +35,79 @@ HEADERS = {
 }
 
 
-class Shown(NamedTuple):
-    """An answer: `text` is of the media type `kind`."""
+class WebResponse(NamedTuple):
+    """A response; `text` has the media type `kind`."""
 
     status: int
     kind: str
     text: bytes
 
 
-def healthz(host_status: HostStatus) -> Shown:
-    """200 as long as the agent answers at all; `state` says how it is."""
+def healthz(host_status: HostStatus) -> WebResponse:
+    """200 as long as the agent answers; `state` is its state."""
     return _json(200, health_view(host_status.health(), ()))
 
 
-def livez(host_status: HostStatus) -> Shown:
+def livez(host_status: HostStatus) -> WebResponse:
+    """200 if the agent is alive, else 503: a restart helps."""
     health = host_status.health()
     return _probe(health, health.live)
 
 
-def readyz(host_status: HostStatus) -> Shown:
+def readyz(host_status: HostStatus) -> WebResponse:
+    """200 if the agent can take claims, else 503."""
     health = host_status.health()
     return _probe(health, health.ready)
 
 
-def metrics(host_status: HostStatus) -> Shown:
-    return Shown(200, METRICS_TYPE, host_status.metrics())
+def metrics(host_status: HostStatus) -> WebResponse:
+    """The metrics in Prometheus's text format."""
+    return WebResponse(200, METRICS_TYPE, host_status.metrics())
 
 
-def status_page(host_status: HostStatus, refresh: str | None = None) -> Shown:
-    """Raises UsageError, StateError."""
+def status_page(host_status: HostStatus, refresh: str | None = None) -> WebResponse:
+    """The status page; `refresh` is the query parameter. Raises UsageError, StateError."""
     refresh_s = None if refresh is None else _refresh_s(refresh)
     receipts = host_status.receipts()
-    text = page(
+    text = render_page(
         host_status.overview(),
         receipts[-1] if receipts else None,
         host_status.history(limit=EVENTS_SHOWN),
         refresh_s,
     )
-    return Shown(200, HTML_TYPE, text.encode())
+    return WebResponse(200, HTML_TYPE, text.encode())
 
 
 def health_view(health: Health, checks: Iterable[HealthCheck]) -> dict[str, object]:
-    """`failed` are the names of those checks that failed."""
-    told = tuple(checks)
+    """JSON-ready {ok, state, failed: [name], checks: {name: {ok, reason}}}."""
+    checks = tuple(checks)
     return {
-        "ok": all(check.ok for check in told),
+        "ok": all(check.ok for check in checks),
         "state": health.state,
-        "failed": [check.name for check in told if not check.ok],
-        "checks": {check.name: {"ok": check.ok, "reason": check.reason or None} for check in told},
+        "failed": [check.name for check in checks if not check.ok],
+        "checks": {check.name: {"ok": check.ok, "reason": check.reason or None} for check in checks},
     }
 
 
-def _probe(health: Health, checks: tuple[HealthCheck, ...]) -> Shown:
+def _probe(health: Health, checks: tuple[HealthCheck, ...]) -> WebResponse:
     view = health_view(health, checks)
     return _json(200 if view["ok"] else 503, view)
 
 
-def _json(status: int, body: Mapping[str, object]) -> Shown:
-    return Shown(status, JSON_TYPE, json.dumps(body).encode() + b"\n")
+def _json(status: int, body: Mapping[str, object]) -> WebResponse:
+    return WebResponse(status, JSON_TYPE, json.dumps(body).encode() + b"\n")
 
 
 def _refresh_s(word: str) -> int:
     if word.isascii() and word.isdigit() and REFRESH_MIN_S <= int(word) <= REFRESH_MAX_S:
         return int(word)
     raise UsageError(
-        f"The query parameter refresh is seconds from {REFRESH_MIN_S} to {REFRESH_MAX_S}, not {word!r}",
+        f"The query parameter refresh must be {REFRESH_MIN_S} to {REFRESH_MAX_S} seconds, not {word!r}",
         parameter="refresh",
     )
 
 
-PATHS: Mapping[str, Callable[[HostStatus], Shown]] = {
+PATHS: Mapping[str, Callable[[HostStatus], WebResponse]] = {
     "/healthz": healthz,
     "/livez": livez,
     "/readyz": readyz,
@@ -113,7 +116,7 @@ PATHS: Mapping[str, Callable[[HostStatus], Shown]] = {
 
 
 class Web:
-    """A WSGI callable for the listener; `local`: it is at a loopback address, and has the page."""
+    """A WSGI application. With `local`, it is at a loopback address, and serves the page."""
 
     def __init__(self, host_status: HostStatus, *, local: bool) -> None:
         self._host_status = host_status
@@ -122,34 +125,38 @@ class Web:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         request = Request(environ)
         try:
-            shown = self._answer(request)
+            answer = self._answer(request)
         except PlimsollError as error:
-            shown = Shown(error.http_status, "text/plain; charset=utf-8", f"{error.message}\n".encode())
+            answer = WebResponse(
+                error.http_status, "text/plain; charset=utf-8", f"{error.message}\n".encode()
+            )
         except Exception:
-            # The last line of defence: the log gets what the caller does not.
-            LOG.exception("The answer to %s %s was not made", request.method, request.path)
-            shown = _plain(500, "The agent failed in a way it does not know; its log tells more.")
-        response = Response(shown.text, shown.status, content_type=shown.kind, headers=HEADERS)
-        if shown.status == 405:
+            # The caller gets no details; the log has them.
+            LOG.exception("Unexpected error in %s %s", request.method, request.path)
+            answer = _plain(500, "The agent failed unexpectedly; its log has the details.")
+        response = Response(answer.text, answer.status, content_type=answer.kind, headers=HEADERS)
+        if answer.status == 405:
             response.headers["Allow"] = "GET, HEAD"
         return response(environ, start_response)
 
-    def _answer(self, request: Request) -> Shown:
+    def _answer(self, request: Request) -> WebResponse:
         if request.method not in ("GET", "HEAD"):
-            return _plain(405, "This is for reading only: GET and HEAD.")
+            return _plain(405, "This address is read-only: use GET or HEAD.")
         if self._local and not _is_loopback(request.headers.get("Host", "")):
-            return _plain(421, "This is served as localhost only, and the request is for another host.")
+            return _plain(
+                421, "This address answers requests for localhost only, and the request names another host."
+            )
         if request.path == "/":
             if not self._local:
                 return _plain(
                     403,
-                    "The status page names guests, so it is served on loopback only: with "
-                    "[http] listen = 127.0.0.1:9464, ssh -L 9464:127.0.0.1:9464 HOST takes you there.",
+                    "The status page names guests, so it is served at loopback addresses only. Set [http] "
+                    "listen = 127.0.0.1:9464, and reach it with ssh -L 9464:127.0.0.1:9464 HOST.",
                 )
             return status_page(self._host_status, request.args.get("refresh"))
         show = PATHS.get(request.path)
         if show is None:
-            return _plain(404, f"There are / and {', '.join(PATHS)}.")
+            return _plain(404, f"There is nothing at this path; the paths are / and {', '.join(PATHS)}.")
         return show(self._host_status)
 
 
@@ -160,5 +167,5 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _plain(status: int, sentence: str) -> Shown:
-    return Shown(status, "text/plain; charset=utf-8", f"{sentence}\n".encode())
+def _plain(status: int, sentence: str) -> WebResponse:
+    return WebResponse(status, "text/plain; charset=utf-8", f"{sentence}\n".encode())

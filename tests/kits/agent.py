@@ -17,7 +17,7 @@ from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
 from agent.state.identity import establish
 from agent.state.journal import Journal
-from agent.status.metrics import Meters
+from agent.status.metrics import Metrics
 from agent.status.recorder import Recorder
 from drivers.fake import FakeDriver
 from kits.placements import Placement, section_of
@@ -92,9 +92,9 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
     told = settings.placement
     transport = open_transport(told.kind, state_dir=settings.state_path, options=asdict(told))
     wire = Wire(wired(transport) if wired else transport)
-    meters = Meters()
-    journal.measure(meters.commit_seconds.observe)
-    recorder = Recorder(meters, journal.note)
+    metrics = Metrics()
+    journal.measure(metrics.commit_seconds.observe)
+    recorder = Recorder(metrics, journal.note)
     driver = FakeDriver.create(settings.driver)
     retries: list[float] = []
     now = [0.0]
@@ -105,7 +105,7 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
         driver,
         wire,
         recorder,
-        on_change=recorder.turned,
+        on_change=recorder.record_state,
         wake=retries.append,
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
     )

@@ -20,9 +20,9 @@ from agent.shapes import Usages
 from agent.state.journal import Event
 from agent.status.condition import HostState
 from agent.status.explain import ExplainSources, explain
-from agent.status.health import Signs, judge
-from agent.status.host_status import Explained
-from agent.status.metrics import Meters
+from agent.status.health import HealthInputs, judge_health
+from agent.status.host_status import Explanation
+from agent.status.metrics import Metrics
 from agent.status.overview import Health, Overview
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -57,13 +57,13 @@ class SmallHostStatus:
 
     def __init__(self, host: "SmallHost") -> None:
         self._host = host
-        self._meters = Meters()
+        self._metrics = Metrics()
 
     def health(self) -> Health:
         self._host.fault()
         closed = None if self._host.open else "it is asleep"
         state = HostState.READY if self._host.open else HostState.DEGRADED
-        return judge(Signs(state, None, closed, True, 0.0, 0.0, True, "/var/lib/plimsoll"))
+        return judge_health(HealthInputs(state, None, closed, True, 0.0, 0.0, True, "/var/lib/plimsoll"))
 
     def overview(self) -> Overview:
         pairs = self._host.instances()
@@ -80,7 +80,7 @@ class SmallHostStatus:
         )
 
     def metrics(self) -> bytes:
-        return self._meters.text()
+        return self._metrics.text()
 
     def history(self, consumer: str | None = None, since: float = 0.0, limit: int = 100) -> tuple[Event, ...]:
         self._host.fault()
@@ -93,8 +93,10 @@ class SmallHostStatus:
     def receipts(self) -> tuple[Receipt, ...]:
         return ()
 
-    def explain(self, word: str) -> Explained:
-        return Explained(word, explain(ExplainSources(self.overview(), {GPU: "pci:0000:84:00.0"}), word), {})
+    def explain(self, word: str) -> Explanation:
+        return Explanation(
+            word, explain(ExplainSources(self.overview(), {GPU: "pci:0000:84:00.0"}), word), {}
+        )
 
 
 class SmallHost:

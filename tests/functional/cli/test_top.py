@@ -167,7 +167,7 @@ def test_a_free_unit_and_one_that_is_used_without_a_claim(fresh: tuple[Sight, Pa
     shown.world.agent.reconcile("an event")
     said = told(path, "explain", MDEVS[0].upper())
     assert f"The guest squatter ({uuid_of('squatter')}), running, uses it." in said
-    assert "Nobody claimed it for that guest" in said
+    assert "No claim owns it" in said
 
 
 def test_a_device_is_explained_with_its_holders(full: tuple[Sight, Path]) -> None:
@@ -188,7 +188,7 @@ def test_a_consumer_is_explained_by_uuid_and_by_name(full: tuple[Sight, Path]) -
         == told(path, "explain", uuid_of("render-b").upper())
     )
     assert "Its guest is here, running." in said
-    assert "It asked for 120 DISK_GB, 16384 MEMORY_MB, 8 VCPU, 4 VGPU, and holds:" in said
+    assert "It requested 120 DISK_GB, 16384 MEMORY_MB, 8 VCPU, 4 VGPU, and holds:" in said
     assert re.search(rf"4 VGPU on {re.escape(CARD)}: [0-9a-f-]{{36}}, ", said)
     assert f"moved its 4 VGPU from {HOST} to {CARD}" in said
     assert "lately\n" in said and "  grant  render-b: " in said
@@ -205,14 +205,14 @@ def test_a_move_is_explained_from_either_side(full: tuple[Sight, Path]) -> None:
 
 def test_one_whom_nobody_claimed_for(full: tuple[Sight, Path]) -> None:
     said = told(full[1], "explain", FORGOTTEN)
-    assert "Nobody has claimed for it" in said and "The audit found: unclaimed instance" in said
+    assert "It has no claim" in said and "Finding of the audit: unclaimed instance" in said
 
 
 def test_a_receipt_is_explained(full: tuple[Sight, Path]) -> None:
     shown, path = full
     (receipt,) = shown.host_status.receipts()
     said = told(path, "explain", receipt.id)
-    assert f"went from {HOST} to {CARD}." in said and "of 5 consumers went along" in said
+    assert f"moved from {HOST} to {CARD}." in said and "of 5 consumers moved as well" in said
 
 
 @pytest.mark.parametrize(

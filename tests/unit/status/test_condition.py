@@ -23,11 +23,11 @@ PLACEMENT = Fault("placement", "Placement did not show the tree.", away=True)
 def test_each_change_is_told_once(condition: Condition, told: list[tuple[HostState, str]]) -> None:
     assert condition.state is HostState.STARTING
     for _ in range(3):
-        condition.degraded(DRIVER)
+        condition.degrade(DRIVER)
     for _ in range(3):
-        condition.degraded(PLACEMENT)
+        condition.degrade(PLACEMENT)
     for _ in range(3):
-        condition.ready("All is well.")
+        condition.become_ready("All is well.")
     assert told == [
         (HostState.DEGRADED, DRIVER.sentence),
         (HostState.DEGRADED, PLACEMENT.sentence),
@@ -39,24 +39,24 @@ def test_each_change_is_told_once(condition: Condition, told: list[tuple[HostSta
 def test_being_away_is_one_fault_in_whatever_words(
     condition: Condition, told: list[tuple[HostState, str]]
 ) -> None:
-    condition.degraded(PLACEMENT)
-    condition.degraded(Fault("placement", "Placement did not put the traits.", away=True))
+    condition.degrade(PLACEMENT)
+    condition.degrade(Fault("placement", "Placement did not put the traits.", away=True))
     assert len(told) == 1
     assert condition.fault is not None and condition.fault.sentence == "Placement did not put the traits."
-    condition.degraded(Fault("placement", "Placement refused the plan."))
-    condition.degraded(Fault("placement", "Placement refused another plan."))
+    condition.degrade(Fault("placement", "Placement refused the plan."))
+    condition.degrade(Fault("placement", "Placement refused another plan."))
     assert len(told) == 3
 
 
 def test_since_is_of_the_state_not_of_the_fault(condition: Condition) -> None:
-    condition.degraded(DRIVER)
+    condition.degrade(DRIVER)
     since = condition.since
-    condition.degraded(PLACEMENT)
+    condition.degrade(PLACEMENT)
     assert condition.since == since and condition.fault == PLACEMENT
 
 
 def test_stopping_is_the_end(condition: Condition, told: list[tuple[HostState, str]]) -> None:
-    condition.stopping()
-    condition.degraded(DRIVER)
-    condition.ready("late")
+    condition.begin_stop()
+    condition.degrade(DRIVER)
+    condition.become_ready("late")
     assert condition.state is HostState.STOPPING and told == []

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from agent.status.condition import Fault, HostState
-from agent.status.health import LOOP_LATE_S, PASS_STUCK_S, Signs, judge
+from agent.status.health import LOOP_LATE_S, PASS_STUCK_S, HealthInputs, judge_health
 
-WELL = Signs(HostState.READY, None, None, True, 1.0, 0.0, True, "/var/lib/plimsoll")
+WELL = HealthInputs(HostState.READY, None, None, True, 1.0, 0.0, True, "/var/lib/plimsoll")
 
 
-def failed(signs: Signs) -> tuple[list[str], list[str]]:
-    health = judge(signs)
+def failed(signs: HealthInputs) -> tuple[list[str], list[str]]:
+    health = judge_health(signs)
     for check in (*health.live, *health.ready):
         assert bool(check.reason) is not check.ok
     return [each.name for each in health.live if not each.ok], [
@@ -38,11 +38,11 @@ def test_a_well_agent_is_alive_and_ready() -> None:
         (replace(WELL, fault=Fault("reshape", "It waits.")), [], []),
     ],
 )
-def test_what_fails_says_so_and_why(signs: Signs, live: list[str], ready: list[str]) -> None:
+def test_what_fails_says_so_and_why(signs: HealthInputs, live: list[str], ready: list[str]) -> None:
     assert failed(signs) == (live, ready)
 
 
 def test_a_reason_is_the_fault_s_own_sentence() -> None:
-    health = judge(replace(WELL, fault=Fault("placement", "Placement does not answer.", True)))
+    health = judge_health(replace(WELL, fault=Fault("placement", "Placement does not answer.", True)))
     (check,) = [each for each in health.ready if not each.ok]
     assert check.reason == "Placement does not answer."

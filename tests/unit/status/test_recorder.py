@@ -4,8 +4,8 @@ import pytest
 
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.errors import DoesNotFit, PlacementUnavailable, StateError
-from agent.status.metrics import Meters
-from agent.status.recorder import REPEATED_MAX, REPEATED_S, UNFORESEEN, Recorder
+from agent.status.metrics import Metrics
+from agent.status.recorder import REPEATED_MAX, REPEATED_S, UNEXPECTED, Recorder
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 
@@ -14,8 +14,8 @@ class Watched:
     def __init__(self) -> None:
         self.now = 0.0
         self.notes: list[tuple[str, str, str]] = []
-        self.meters = Meters()
-        self.observer = Recorder(self.meters, self._note, lambda: self.now)
+        self.metrics = Metrics()
+        self.recorder = Recorder(self.metrics, self._note, lambda: self.now)
         self.broken = False
 
     def _note(self, consumer: str, event: str, detail: str) -> None:
@@ -24,13 +24,13 @@ class Watched:
         self.notes.append((consumer, event, detail))
 
     def claim(self, consumer: str = CONSUMER, error: Exception | None = None) -> None:
-        with self.observer.claiming(ClaimRequest(consumer, (RequestGroup("", {"VCPU": 1}),))):
+        with self.recorder.record_claim(ClaimRequest(consumer, (RequestGroup("", {"VCPU": 1}),))):
             self.now += 0.5
             if error is not None:
                 raise error
 
     def counted(self, name: str, **labels: str) -> float:
-        return self.meters.registry.get_sample_value(f"plimsoll_{name}", labels) or 0.0
+        return self.metrics.registry.get_sample_value(f"plimsoll_{name}", labels) or 0.0
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_what_is_remembered_of_refusals_is_bounded(watched: Watched) -> None:
     for number in range(REPEATED_MAX + 50):
         with pytest.raises(DoesNotFit):
             watched.claim(f"consumer {number}", DoesNotFit("Too much."))
-    assert len(watched.observer._told) == REPEATED_MAX
+    assert len(watched.recorder._recent_refusals) == REPEATED_MAX
 
 
 def test_an_outage_is_counted_and_not_noted(watched: Watched) -> None:
@@ -79,18 +79,18 @@ def test_a_history_that_cannot_be_written_fails_nobody(
     watched.broken = True
     with pytest.raises(DoesNotFit, match="Too much"):
         watched.claim(error=DoesNotFit("Too much."))
-    assert "The history lacks refused: The disk is full." in caplog.text
+    assert "The event refused was not written to the history: The disk is full." in caplog.text
 
 
 def test_the_gate_s_verdicts_are_counted_and_its_refusals_noted(watched: Watched) -> None:
-    with watched.observer.gating() as decided:
+    with watched.recorder.record_gate() as decided:
         decided("claimed")
-    with pytest.raises(DoesNotFit), watched.observer.gating():
+    with pytest.raises(DoesNotFit), watched.recorder.record_gate():
         raise DoesNotFit("Too much.", consumer=CONSUMER)
-    with pytest.raises(ZeroDivisionError), watched.observer.gating():
+    with pytest.raises(ZeroDivisionError), watched.recorder.record_gate():
         raise ZeroDivisionError
     assert watched.notes == [(CONSUMER, "gate_refused", "Too much.")]
-    for outcome in ("claimed", "plimsoll.claim.does_not_fit", UNFORESEEN):
+    for outcome in ("claimed", "plimsoll.claim.does_not_fit", UNEXPECTED):
         assert watched.counted("gate_requests_total", outcome=outcome) == 1
 
 
@@ -98,4 +98,4 @@ def test_a_failure_that_nobody_foresaw_is_not_counted_as_granted(watched: Watche
     with pytest.raises(ZeroDivisionError):
         watched.claim(error=ZeroDivisionError())
     assert watched.counted("claim_requests_total", outcome="granted") == 0
-    assert watched.counted("claim_requests_total", outcome=UNFORESEEN) == 1
+    assert watched.counted("claim_requests_total", outcome=UNEXPECTED) == 1
