@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from agent.driver import Description, MoveInstruction
 from agent.placement.client import PlacementClient
 from agent.providers.resolve import OwnedProviders, ResolvedDescription
-from agent.reshape.parking import parked
-from agent.reshape.stage import due_moves, still_held, without_sources
-from agent.reshape.withheld import Withheld
+from agent.reshape.due_instructions import due_instructions, known_instructions, still_held
+from agent.reshape.parking import park_units
+from agent.reshape.staged_tree import without_sources
+from agent.reshape.types import Instruction
+from agent.reshape.undone import UndoneReceipts
 from agent.shapes import Held, Holders
 from agent.tree import ProviderTree
 
@@ -24,15 +26,15 @@ class Desired:
 
     tree: ProviderTree
     owned: OwnedProviders
-    moves: tuple[MoveInstruction, ...] = ()
-    back: tuple[MoveInstruction, ...] = ()
+    moves: tuple[Instruction, ...] = ()
+    back: tuple[Instruction, ...] = ()
     undoes: str | None = None
     undone_notices: tuple[str, ...] = ()
     parked_notices: tuple[str, ...] = ()
 
     @property
-    def due(self) -> tuple[MoveInstruction, ...]:
-        """All moves that a reshape must carry out; if there are none, no reshape is due."""
+    def due(self) -> tuple[Instruction, ...]:
+        """All instructions that a reshape must carry out; if there are none, no reshape is due."""
         return (*self.moves, *self.back)
 
 
@@ -41,7 +43,7 @@ def desired_state(
     description: Description,
     current: ProviderTree,
     resolved: ResolvedDescription,
-    undone: Withheld,
+    undone: UndoneReceipts,
 ) -> Desired:
     """Return the state to reach from `current`, Placement's tree, with the reshapes in `undone` left undone.
 
@@ -52,20 +54,21 @@ def desired_state(
         return Desired(resolved.tree, resolved.owned)
     described = {provider.name: provider.inventories for provider in description.providers}
     tree = without_sources(resolved.tree, described, description.moves)
-    tree = undone.restored(tree, current, description)
-    owned = resolved.owned | undone.owned()
-    moves, back = undone.moves(description), undone.back()
+    tree = undone.restore(tree, current, description)
+    moves, back = undone.remaining_moves(description), undone.inverse_moves()
     held = _held_at_ends(client, (*moves, *back), current, tree)
-    parking = parked(moves, described, current, tree, held)
-    back = due_moves(still_held(back, held, current), current, parking.tree, held)
+    parking = park_units(moves, described, current, tree, held)
+    instructions = known_instructions(parking.moves, current, parking.tree)
+    inverse = still_held(known_instructions(back, current, parking.tree), held)
+    due_back = due_instructions(inverse, current, parking.tree, held)
     return Desired(
         parking.tree,
-        (owned | parking.owned).within(parking.tree),
-        due_moves(parking.moves, current, parking.tree, held),
-        back,
-        undone.undone_by(back),
-        undone.told(),
-        parking.told,
+        (resolved.owned | undone.restored_ownership() | parking.owned).within(parking.tree),
+        due_instructions(instructions, current, parking.tree, held),
+        due_back,
+        undone.receipt_of(instruction.move for instruction in due_back),
+        undone.notices(),
+        parking.notices,
     )
 
 

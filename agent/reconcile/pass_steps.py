@@ -26,9 +26,9 @@ from agent.reconcile.desired import Desired, desired_state
 from agent.reconcile.reshape_preview import Preview, usages_after
 from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reconcile.undone_reshapes import UndoneReshapes
-from agent.reshape.numa_shares import located
+from agent.reshape.claimed_cells import name_claimed_cells
 from agent.reshape.relocate import ExactUnits
-from agent.reshape.stage import staged
+from agent.reshape.staged_tree import staged_tree
 from agent.reshape.types import Relocation
 from agent.shapes import Held, Usages
 from agent.state.journal import Journal
@@ -143,7 +143,7 @@ class PassSteps:
 
         Raises ReshapeRefused for an instruction that names an unknown provider, PlacementError, StateError.
         """
-        description = located(this.description, self._tracker.claims(), self._tracker.moves())
+        description = name_claimed_cells(this.description, self._tracker.claims(), self._tracker.moves())
         receipts = self._undone_reshapes.with_ids(self._undone_reshapes.ids() if undone is None else undone)
         desired = desired_state(self._client, description, this.current, this.resolved, receipts)
         return replace(this, desired=desired)
@@ -160,9 +160,9 @@ class PassSteps:
         reached = this
         try:
             proved = self._reshape_runner.prepare(this.current, desired)
-            stage = staged(this.current, desired.tree, desired.due, reserve=False)
+            stage = staged_tree(this.current, desired.tree, desired.due, reserve=False)
             reached = self._write(this, stage)
-            reserving = staged(reached.current, desired.tree, desired.due, reserve=True)
+            reserving = staged_tree(reached.current, desired.tree, desired.due, reserve=True)
             self._refresh_tracker(reached, reserving, reread=False)
             tree = self._reshape_runner.perform(
                 this.current, reached.current, desired, proved, this.exact_units
@@ -224,7 +224,7 @@ class PassSteps:
             this.desired.tree,
             used,
             usages_after(used, relocations, this.desired.tree),
-            this.desired.due,
+            tuple(instruction.move for instruction in this.desired.due),
             relocations,
             refused,
             self._undone_reshapes.receipts(),

@@ -26,11 +26,12 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.plan import same_inventories
 from agent.reconcile.desired import Desired
 from agent.reconcile.reshape_outcome import done_after_all, expected, put_off, refused, was_done
-from agent.reshape.plan import plan_reshape, touched
+from agent.reshape.due_instructions import still_held, with_stand_ins
+from agent.reshape.plan import plan_reshape, touched_providers
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
 from agent.reshape.relocate import ExactUnits
-from agent.reshape.stage import moving_slots, staged, still_held, with_stand_ins
-from agent.reshape.types import Instruction, Reshape, instructions, inventory_at, new_classes
+from agent.reshape.staged_tree import moving_slots, staged_tree
+from agent.reshape.types import Instruction, Reshape, inventory_at, new_custom_classes
 from agent.shapes import Allocations, Holders
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
@@ -53,7 +54,7 @@ class ProvedReshape:
     `generations` {provider uuid: generation}; `consumers` are those that hold something of what moves.
     """
 
-    told: tuple[Instruction, ...]
+    instructions: tuple[Instruction, ...]
     generations: Mapping[str, int]
     consumers: Mapping[str, ConsumerAllocations]
     reshape: Reshape
@@ -97,12 +98,11 @@ class ReshapeRunner:
 
         Of `known` movers only those are read again that hold something else on these providers by now.
         """
-        told = instructions(desired.due, tree, desired.tree)
         generations, held = {}, {}
-        for uuid in touched(told):
+        for uuid in touched_providers(desired.due):
             if uuid in tree:
                 generations[uuid], held[uuid] = self._client.provider_allocations(uuid)
-        leaving, _ = moving_slots(told)
+        leaving, _ = moving_slots(desired.due)
         movers = {
             who
             for slot in leaving
@@ -127,12 +127,12 @@ class ReshapeRunner:
                 holdings[who] = {**holdings.get(who, {}), uuid: amounts}
         holdings |= {who: each.allocations for who, each in consumers.items()}
         migrations = {who for who, each in consumers.items() if each.consumer_type == states.MIGRATION_TYPE}
-        moves = (
-            *with_stand_ins(instructions(desired.moves, tree, desired.tree), holdings, migrations),
-            *still_held(desired.back, held, tree),
+        instructions = (
+            *with_stand_ins(desired.moves, holdings, migrations),
+            *still_held(desired.back, held),
         )
-        reshape = plan_reshape(tree, desired.tree, moves, holdings, may_grow=not desired.back)
-        return ProvedReshape(instructions(moves, tree, desired.tree), generations, consumers, reshape)
+        reshape = plan_reshape(tree, desired.tree, instructions, holdings, may_grow=not desired.back)
+        return ProvedReshape(instructions, generations, consumers, reshape)
 
     # The one request
 
@@ -149,8 +149,8 @@ class ReshapeRunner:
         Raises ReshapeRefused: nothing of it was done. PlacementConflict: somebody changed the inventories
         that are to move, plan anew. PlacementUnavailable: not done, or not known; then `settle` will know.
         """
-        leaving, coming = moving_slots(proved.told)
-        for name in new_classes(coming, current):
+        leaving, coming = moving_slots(proved.instructions)
+        for name in new_custom_classes(coming, current):
             self._client.ensure_resource_class(name)
         receipt = self._intend(current, stage, desired, proved, self._new_id())
         try:
@@ -241,7 +241,7 @@ class ReshapeRunner:
             receipt_id,
             self._clock(),
             (current, stage, desired.tree),
-            proved.told,
+            proved.instructions,
             proved.reshape,
             {slot: inventory for slot, inventory in originals.items() if inventory is not None},
             desired.undoes,
@@ -297,8 +297,8 @@ class ReshapeRunner:
 
     def reserved(self, current: ProviderTree, desired: Desired) -> ProviderTree:
         """The tree as it stays while the reshape cannot be done. Raises StateError."""
-        stage = staged(current, desired.tree, desired.due, reserve=True)
-        leaving, _ = moving_slots(instructions(desired.due, current, desired.tree))
+        stage = staged_tree(current, desired.tree, desired.due, reserve=True)
+        leaving, _ = moving_slots(desired.due)
         known = read_slots(self._journal.reserved_slots())
         slots = {slot: known[slot] if slot in known else inventory_at(current, slot) for slot in leaving}
         if slots != known:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from agent.errors import UsageError
 from agent.reshape.receipt import Receipt
-from agent.reshape.withheld import Withheld
+from agent.reshape.undone import UndoneReceipts
 from agent.state.journal import Journal
 
 
@@ -18,12 +18,12 @@ class UndoneReshapes:
         """The ids of the receipts that are undone."""
         return self._journal.withheld()
 
-    def with_ids(self, ids: Sequence[str]) -> Withheld:
+    def with_ids(self, ids: Sequence[str]) -> UndoneReceipts:
         """The receipts with these ids; one that the journal no longer has is left out."""
         if not ids:
-            return Withheld()
+            return UndoneReceipts()
         done = self._journal.reshapes(done=True)
-        return Withheld(tuple(done[receipt_id] for receipt_id in ids if receipt_id in done))
+        return UndoneReceipts(tuple(done[receipt_id] for receipt_id in ids if receipt_id in done))
 
     def set_ids(self, ids: Sequence[str]) -> None:
         """Have exactly these reshapes undone."""

@@ -29,7 +29,7 @@ def breaches(
     reshape: Reshape,
     current: ProviderTree,
     desired: ProviderTree,
-    told: Sequence[Instruction],
+    instructions: Sequence[Instruction],
     held: Mapping[str, Allocations],
     *,
     may_grow: bool = False,
@@ -37,18 +37,18 @@ def breaches(
     """Every law that `reshape` would break, a sentence each.
 
     `held` {consumer uuid: its whole allocation} of every consumer on a touched provider. `may_grow`: all of
-    `told` is what the driver says of now, so that cells which have more together have been given it.
+    `instructions` is what the driver says of now, so that cells which have more together have been given it.
     """
-    exchanges = exchanges_of(told)
-    yield from _units(current, desired, told, exchanges, may_grow=may_grow)
-    yield from _consumers(reshape, told, exchanges, held)
+    exchanges = exchanges_of(instructions)
+    yield from _units(current, desired, instructions, exchanges, may_grow=may_grow)
+    yield from _consumers(reshape, instructions, exchanges, held)
     yield from _room(reshape, current, desired, exchanges, held)
 
 
-def exchanges_of(told: Iterable[Instruction]) -> dict[Slot, int]:
+def exchanges_of(instructions: Iterable[Instruction]) -> dict[Slot, int]:
     """{slot that units leave or come to: number of the group of slots that exchange units}."""
     group: dict[Slot, int] = {}
-    for number, (source, target, _) in enumerate(pair for each in told for pair in each.pairs()):
+    for number, (source, target, _) in enumerate(pair for each in instructions for pair in each.slot_pairs()):
         joined = {group[slot] for slot in (source, target) if slot in group}
         for slot, other in group.items():
             if other in joined:
@@ -60,14 +60,14 @@ def exchanges_of(told: Iterable[Instruction]) -> dict[Slot, int]:
 def _units(
     current: ProviderTree,
     desired: ProviderTree,
-    told: Sequence[Instruction],
+    instructions: Sequence[Instruction],
     exchanges: Mapping[Slot, int],
     *,
     may_grow: bool,
 ) -> Iterator[str]:
     brought: dict[Slot, int] = defaultdict(int)
     stay: set[int] = set()
-    for source, target, amount in (pair for each in told for pair in each.pairs()):
+    for source, target, amount in (pair for each in instructions for pair in each.slot_pairs()):
         brought[target] += amount
         if inventory_at(desired, source) is not None:
             stay.add(exchanges[source])
@@ -93,7 +93,7 @@ def _units(
 
 def _of_siblings(slots: Sequence[Slot], *trees: ProviderTree) -> bool:
     """Whether they are one class of a host's own, and none of them the whole of which others are parts: with
-    that in hand the same units would be told twice.
+    that in hand the same units would be instructions twice.
     """
     providers = [tree[slot.provider] for slot in slots for tree in trees if slot.provider in tree]
     return (
@@ -106,11 +106,11 @@ def _of_siblings(slots: Sequence[Slot], *trees: ProviderTree) -> bool:
 
 def _consumers(
     reshape: Reshape,
-    told: Sequence[Instruction],
+    instructions: Sequence[Instruction],
     exchanges: Mapping[Slot, int],
     held: Mapping[str, Allocations],
 ) -> Iterator[str]:
-    changing = {name for each in told for pair in each.move.becomes.items() for name in pair}
+    changing = {name for each in instructions for pair in each.move.becomes.items() for name in pair}
     for consumer, allocations in sorted(reshape.allocations.items()):
         if consumer not in held:
             yield f"consumer {consumer} holds nothing here and would get something"

@@ -1,13 +1,13 @@
-"""Reshape arithmetic: move instructions + current tree + current allocations -> one atomic change. Pure.
+"""Plan a reshape: from move instructions, trees and allocations to the content of one request. Pure.
 
-A driver that changed its model says which inventory went where (`MoveInstruction`, seed 2018), and, where
-it knows, which consumer uses how much. `plan_reshape` turns that into the content of one `POST /reshaper`:
-only the touched providers, only the touched consumers. Placement proves nothing of what is asked of it there,
-so it is proved here, by `reshape_laws`, before anything is written.
+A driver that changes its model describes which inventory moved where (`MoveInstruction`, seed 2018) and,
+where it knows, which consumer uses how much of it. `plan_reshape` turns that into one `POST /reshaper`, which
+names the touched providers and consumers only. Placement does not check that a reshape conserves anything, so
+`agent.reshape.laws` checks the result before it is sent.
 
-Where ownership is told, that is where a consumer goes. Where it is not, a consumer is placed whole on the
-first target with room, the largest first, then by uuid; if there is none, the whole reshape is refused. From
-a source that goes on offering the class nobody is moved untold, unless it no longer has room for all.
+A consumer that an instruction names goes where the instruction says. Any other consumer goes as a whole to
+the first target with room, the largest first, then by uuid; if no target has room, the whole reshape is
+refused. A source that still offers the class keeps its other consumers as long as it has room for them.
 """
 
 from collections import defaultdict
@@ -15,9 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
-from agent.reshape.bundles import Bundle, bundles
 from agent.reshape.laws import breaches
 from agent.reshape.types import (
     Instruction,
@@ -25,115 +23,55 @@ from agent.reshape.types import (
     Reshape,
     Slot,
     allocations_of,
-    instructions,
     inventory_at,
     name_of,
     slots_of,
 )
-from agent.shapes import Allocations
+from agent.shapes import Allocations, Amounts
 from agent.tree import Inventory, ProviderTree
-
-
-class _Doubt(NamedTuple):
-    """The consumer should hold as much as it `uses` at the target in the end; `sentence` says why, if not."""
-
-    consumer: str
-    target: Slot
-    uses: int
-    sentence: str
-
-
-@dataclass(slots=True)
-class _Work:
-    """The plan in the making: what everybody holds after the moves so far, and what is wrong with it."""
-
-    current: ProviderTree
-    desired: ProviderTree
-    held: dict[str, dict[Slot, int]]
-    parked: dict[str, dict[Slot, int]]
-    used: dict[Slot, int] = field(default_factory=lambda: defaultdict(int))
-    settled: dict[tuple[str, Slot], int] = field(default_factory=lambda: defaultdict(int))
-    uses: dict[tuple[str, Slot], int] = field(default_factory=lambda: defaultdict(int))
-    relocations: list[Relocation] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    def shift(self, consumer: str, source: Slot, amount: int, target: Slot) -> None:
-        """Move `amount`; the source must hold it."""
-        for change, where in ((-amount, source), (amount, target)):
-            left = self.held[consumer].get(where, 0) + change
-            if left:
-                self.held[consumer][where] = left
-            else:
-                del self.held[consumer][where]
-            self.used[where] += change
-        left_class, there = source.resource_class, target.resource_class
-        self.relocations.append(
-            Relocation(consumer, left_class, amount, source.provider, target.provider, there)
-        )
-
-    def movable(self, consumer: str, slot: Slot) -> int:
-        """What the consumer holds there and is neither parked nor told to be there."""
-        told = max(self.settled[consumer, slot], self.uses[consumer, slot]) if self.offered(slot) else 0
-        return max(0, self.held[consumer].get(slot, 0) - self.parked.get(consumer, {}).get(slot, 0) - told)
-
-    def offered(self, slot: Slot) -> Inventory | None:
-        return inventory_at(self.desired, slot)
-
-    def room(self, slot: Slot) -> int:
-        inventory = self.offered(slot)
-        return inventory.capacity - self.used[slot] if inventory else 0
-
-    def takes(self, consumer: str, slot: Slot, amount: int) -> bool:
-        """Whether the slot may give the consumer so much more."""
-        inventory = self.offered(slot)
-        whole = amount + self.held[consumer].get(slot, 0)
-        return (
-            inventory is not None
-            and self.room(slot) >= amount
-            and inventory.min_unit <= whole <= inventory.max_unit
-            and not whole % inventory.step_size
-        )
-
-    def name(self, provider: str) -> str:
-        return name_of(provider, self.desired, self.current)
 
 
 def plan_reshape(
     current: ProviderTree,
     desired: ProviderTree,
-    moves: Sequence[MoveInstruction],
+    instructions: Sequence[Instruction],
     held: Mapping[str, Allocations],
     *,
     may_grow: bool = False,
 ) -> Reshape:
-    """What one `POST /reshaper` must say so that `moves` happened; `may_grow` see `breaches`.
+    """The content of the one request that carries out the instructions.
 
-    :param current: the tree as placement has it
-    :param desired: the tree as the driver wants it; names in `moves` are looked up here, then in `current`
-    :param held: {consumer uuid: its whole allocation}, of every consumer on a touched provider
-    :raises ReshapeRefused: with every reason; nothing can then be moved
+    `current` is Placement's tree, `desired` the driver's; `held` has the whole allocation of every consumer
+    on a touched provider. `may_grow`: see `agent.reshape.laws.breaches`. Raises ReshapeRefused with every
+    reason; then nothing can be moved.
     """
-    told = instructions(moves, current, desired)
-    work = _Work(current, desired, {who: slots_of(each) for who, each in held.items()}, _parked(told))
-    for slots in work.held.values():
+    draft = _Draft(
+        current,
+        desired,
+        {consumer: slots_of(allocations) for consumer, allocations in held.items()},
+        _parked_amounts(instructions),
+    )
+    for slots in draft.held.values():
         for slot, amount in slots.items():
-            work.used[slot] += amount
-    doubts = _place_told(work, told)
-    for bundle in bundles(told):
-        _place_companions(work, bundle)
-        _place_untold(work, bundle)
-    # Only now: several instructions may tell of the same units, as they would come from here or from there.
-    work.problems[:0] = [
-        doubt.sentence
-        for doubt in doubts
-        if work.held.get(doubt.consumer, {}).get(doubt.target, 0) < doubt.uses
+            draft.used[slot] += amount
+    missing = _place_named(draft, instructions)
+    for bundle in _bundles(instructions):
+        _place_companions(draft, bundle)
+        _place_unnamed(draft, bundle)
+    # Judged last: several instructions may name the same units, since they may come from either source.
+    draft.problems[:0] = [
+        share.sentence
+        for share in missing
+        if draft.held.get(share.consumer, {}).get(share.target, 0) < share.amount
     ]
     reshape = Reshape(
-        {uuid: _inventories(desired, uuid) for uuid in touched(told)},
-        {consumer: allocations_of(work.held[consumer]) for consumer, *_ in work.relocations},
-        tuple(work.relocations),
+        {uuid: _inventories(desired, uuid) for uuid in touched_providers(instructions)},
+        {consumer: allocations_of(draft.held[consumer]) for consumer, *_ in draft.relocations},
+        tuple(draft.relocations),
     )
-    problems = work.problems or list(breaches(reshape, current, desired, told, held, may_grow=may_grow))
+    problems = draft.problems or list(
+        breaches(reshape, current, desired, instructions, held, may_grow=may_grow)
+    )
     if problems:
         raise ReshapeRefused(
             f"the reshape cannot be done as a whole, so nothing of it was: {'; '.join(problems)}",
@@ -142,217 +80,307 @@ def plan_reshape(
     return reshape
 
 
-def touched(told: Iterable[Instruction]) -> list[str]:
-    """The uuids of the providers that inventory leaves or comes to."""
-    return sorted({uuid for each in told for uuid in (each.source, each.target)})
+def touched_providers(instructions: Iterable[Instruction]) -> list[str]:
+    """The uuids of the providers that units leave or come to, sorted."""
+    return sorted({uuid for instruction in instructions for uuid in (instruction.source, instruction.target)})
 
 
-def inverse_moves(
-    moves: Sequence[MoveInstruction], reshape: Reshape, before: ProviderTree, tree: ProviderTree
-) -> tuple[MoveInstruction, ...]:
-    """The instructions that undo `moves`, and bring each relocated amount back to where it came from.
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """The instructions of one source whose classes travel together.
 
-    `before` is the tree that was reshaped, `tree` has every provider that `moves` name.
+    `targets` {target: {class at the source: class at the target}}. `open_targets` are those whose instruction
+    names no consumers because the driver does not know them.
     """
-    back: _Back = {}
-    for consumer, before_class, amount, source, target, there in reshape.relocations:
-        shares = back.setdefault((tree[target].name, tree[source].name), {}).setdefault(consumer, {})
-        shares[before_class, there] = shares.get((before_class, there), 0) + amount
-    short = _short(moves, reshape, before)
-    found = []
-    for move in moves:
-        source = move.from_resource_provider
-        more = {name: short.pop((source, name), 0) for name in move.moved_resources}
-        found.append(_inverse(move, back, more))
-    return tuple(found)
+
+    source: str
+    classes: frozenset[str]
+    targets: Mapping[str, Mapping[str, str]]
+    open_targets: frozenset[str]
+
+    def targets_keeping(self, classes: Iterable[str]) -> frozenset[str]:
+        """The targets where these classes keep their names."""
+        return frozenset(
+            uuid
+            for uuid, names in self.targets.items()
+            if all(names.get(resource_class) == resource_class for resource_class in classes)
+        )
 
 
-def _short(
-    moves: Iterable[MoveInstruction], reshape: Reshape, before: ProviderTree
-) -> dict[tuple[str, str], int]:
-    """{(provider name, class): how much more the source lost than its targets were brought}.
+def _bundles(instructions: Sequence[Instruction]) -> Iterator[_Bundle]:
+    by_source: dict[str, list[Instruction]] = {}
+    for instruction in instructions:
+        if not instruction.move.stays:
+            by_source.setdefault(instruction.source, []).append(instruction)
+    for source, group in by_source.items():
+        for classes in _connected(frozenset(instruction.move.moved_resources) for instruction in group):
+            members = [
+                instruction for instruction in group if instruction.move.moved_resources.keys() <= classes
+            ]
+            yield _Bundle(
+                source,
+                classes,
+                _class_names(members),
+                frozenset(member.target for member in members if member.move.consumers is None),
+            )
 
-    What was counted on the host need not be what its cards add up to; undone, it is as it was all the same.
+
+def _class_names(members: Iterable[Instruction]) -> dict[str, dict[str, str]]:
+    """{target: {class at the source: class at the target}}
+
+    Where instructions disagree, the class keeps its name: only a consumer that is named changes its class.
     """
-    lost: dict[tuple[str, str], int] = {}
-    for move in moves:
-        source = before.by_name(move.from_resource_provider)
-        for name, amount in move.moved_resources.items():
-            was = source.inventories.get(name) if source else None
-            if source is None or was is None:
-                continue
-            left = reshape.inventories.get(source.uuid, {}).get(name)
-            key = (source.name, name)
-            lost[key] = lost.get(key, was.total - (left.total if left else 0)) - amount
-    return {key: amount for key, amount in lost.items() if amount > 0}
+    names: dict[str, dict[str, str]] = {}
+    for member in members:
+        at_target = names.setdefault(member.target, {})
+        for source, target, _ in member.slot_pairs():
+            if source.resource_class == target.resource_class:
+                at_target[source.resource_class] = target.resource_class
+            else:
+                at_target.setdefault(source.resource_class, target.resource_class)
+    return names
 
 
-_Back = dict[tuple[str, str], dict[str, dict[tuple[str, str], int]]]
-"""{(provider it came to, provider it left): {consumer: {(class it was, class it is): amount}}}, by name"""
+def _connected(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """The unions of the sets that overlap, directly or through others."""
+    unions: list[frozenset[str]] = []
+    for members in sets:
+        union = members
+        disjoint = []
+        for other in unions:
+            if other & union:
+                union |= other
+            else:
+                disjoint.append(other)
+        unions = [*disjoint, union]
+    return unions
 
 
-def _inverse(move: MoveInstruction, back: _Back, more: Mapping[str, int]) -> MoveInstruction:
-    origin, goal = move.to_resource_provider, move.from_resource_provider
-    there = {name: move.becomes.get(name, name) for name in move.moved_resources}
-    consumers = {
-        who: {now: amount for (was, now), amount in shares.items() if there.get(was) == now}
-        for who, shares in back.get((origin, goal), {}).items()
-    }
-    return MoveInstruction(
-        origin,
-        {there[name]: amount + more[name] for name, amount in move.moved_resources.items()},
-        goal,
-        {who: shares for who, shares in consumers.items() if shares},
-        {after: before for before, after in there.items() if before != after},
-    )
+@dataclass(slots=True)
+class _Draft:
+    """The plan in the making: the allocations after the moves so far, and the problems met.
+
+    `parked` {consumer: {slot: amount}} stays where it is. `named` {(consumer, target slot): amount} is what
+    instructions say that the consumer uses there, `placed` what of it has been moved there.
+    """
+
+    current: ProviderTree
+    desired: ProviderTree
+    held: dict[str, dict[Slot, int]]
+    parked: dict[str, dict[Slot, int]]
+    used: dict[Slot, int] = field(default_factory=lambda: defaultdict(int))
+    placed: dict[tuple[str, Slot], int] = field(default_factory=lambda: defaultdict(int))
+    named: dict[tuple[str, Slot], int] = field(default_factory=lambda: defaultdict(int))
+    relocations: list[Relocation] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def shift(self, consumer: str, source: Slot, amount: int, target: Slot) -> None:
+        """Move an amount that the consumer holds in the source slot."""
+        for change, slot in ((-amount, source), (amount, target)):
+            left = self.held[consumer].get(slot, 0) + change
+            if left:
+                self.held[consumer][slot] = left
+            else:
+                del self.held[consumer][slot]
+            self.used[slot] += change
+        self.relocations.append(
+            Relocation(
+                consumer,
+                source.resource_class,
+                amount,
+                source.provider,
+                target.provider,
+                target.resource_class,
+            )
+        )
+
+    def movable(self, consumer: str, slot: Slot) -> int:
+        """What the consumer holds in the slot and is neither parked nor named to be there."""
+        staying = self.parked.get(consumer, {}).get(slot, 0)
+        if self.inventory(slot):
+            staying += max(self.placed[consumer, slot], self.named[consumer, slot])
+        return max(0, self.held[consumer].get(slot, 0) - staying)
+
+    def inventory(self, slot: Slot) -> Inventory | None:
+        return inventory_at(self.desired, slot)
+
+    def room(self, slot: Slot) -> int:
+        inventory = self.inventory(slot)
+        return inventory.capacity - self.used[slot] if inventory else 0
+
+    def accepts(self, consumer: str, slot: Slot, amount: int) -> bool:
+        """Whether the slot can give the consumer this amount beside what it holds there."""
+        inventory = self.inventory(slot)
+        total = amount + self.held[consumer].get(slot, 0)
+        return (
+            inventory is not None
+            and self.room(slot) >= amount
+            and inventory.min_unit <= total <= inventory.max_unit
+            and not total % inventory.step_size
+        )
 
 
-def _parked(told: Iterable[Instruction]) -> dict[str, dict[Slot, int]]:
-    """{consumer: {slot: amount}} of what stays where it is; see agent.reshape.parking."""
-    found: dict[str, dict[Slot, int]] = {}
-    for each in told:
-        if each.move.stays:
-            for consumer, shares in (each.move.consumers or {}).items():
-                mine = {Slot(each.source, name): amount for name, amount in shares.items()}
-                found.setdefault(consumer, {}).update(mine)
-    return found
+class _MissingShare(NamedTuple):
+    """A share that the consumer did not hold on the source. `sentence` holds unless it comes from another."""
+
+    consumer: str
+    target: Slot
+    amount: int
+    sentence: str
 
 
-def _place_told(work: _Work, told: Sequence[Instruction]) -> list[_Doubt]:
-    """Move what the driver says each consumer uses; the answer is what it did not hold where it was said."""
-    left = {consumer: dict(slots) for consumer, slots in work.held.items()}
-    doubts = []
-    for each in told:
-        for source, target, _ in each.pairs():
+def _parked_amounts(instructions: Iterable[Instruction]) -> dict[str, dict[Slot, int]]:
+    """{consumer: {slot: amount}} of what stays where it is; see `agent.reshape.parking`."""
+    parked: dict[str, dict[Slot, int]] = {}
+    for instruction in instructions:
+        if instruction.move.stays:
+            for consumer, shares in (instruction.move.consumers or {}).items():
+                slots = {Slot(instruction.source, name): amount for name, amount in shares.items()}
+                parked.setdefault(consumer, {}).update(slots)
+    return parked
+
+
+def _place_named(draft: _Draft, instructions: Sequence[Instruction]) -> list[_MissingShare]:
+    """Move the consumers that instructions name; returns the shares that they did not hold on the source."""
+    left = {consumer: dict(slots) for consumer, slots in draft.held.items()}
+    missing = []
+    for instruction in instructions:
+        for source, target, _ in instruction.slot_pairs():
             if source == target:
                 continue
-            for consumer, shares in sorted((each.move.consumers or {}).items()):
+            for consumer, shares in sorted((instruction.move.consumers or {}).items()):
                 uses = shares.get(source.resource_class, 0)
                 has = left.get(consumer, {}).get(source, 0)
-                work.uses[consumer, target] = max(uses, work.uses[consumer, target])
+                draft.named[consumer, target] = max(uses, draft.named[consumer, target])
                 if uses > has:
                     sentence = (
                         f"consumer {consumer} uses {uses} {source.resource_class} of "
-                        f"{each.move.to_resource_provider} but holds {has} on "
-                        f"{each.move.from_resource_provider}: give it an allocation first"
+                        f"{instruction.move.to_resource_provider} but holds {has} on "
+                        f"{instruction.move.from_resource_provider}: give it an allocation first"
                     )
-                    doubts.append(_Doubt(consumer, target, uses, sentence))
-                if uses and has:
-                    left[consumer][source] = has - min(uses, has)
-                    work.shift(consumer, source, min(uses, has), target)
-                    work.settled[consumer, target] += min(uses, has)
-    return doubts
+                    missing.append(_MissingShare(consumer, target, uses, sentence))
+                amount = min(uses, has)
+                if amount:
+                    left[consumer][source] = has - amount
+                    draft.shift(consumer, source, amount, target)
+                    draft.placed[consumer, target] += amount
+    return missing
 
 
-def _place_companions(work: _Work, bundle: Bundle) -> None:
-    """What nobody told of goes where it was told that the rest of the consumer's share goes: bandwidth to the
-    card of the virtual function. With functions of several cards, in proportion to them.
+def _place_companions(draft: _Draft, bundle: _Bundle) -> None:
+    """Move the other classes of a named consumer along: the bandwidth to the card of the virtual function.
+
+    With functions of several cards, they are divided in proportion to those.
     """
-    went: dict[str, dict[str, int]] = {}
-    for consumer, name, amount, source, target, _ in work.relocations:
+    moved: dict[str, dict[str, int]] = {}
+    for consumer, name, amount, source, target, _ in draft.relocations:
         if source == bundle.source and name in bundle.classes:
-            targets = went.setdefault(consumer, {})
+            targets = moved.setdefault(consumer, {})
             targets[target] = targets.get(target, 0) + amount
-    for name in sorted(_leaving(work, bundle)):
+    for name in sorted(_lost_classes(draft, bundle)):
         slot = Slot(bundle.source, name)
-        for consumer, targets in sorted(went.items()):
-            amount, units = work.movable(consumer, slot), sum(targets.values())
-            parts = {target: amount * n // units for target, n in targets.items()}
+        for consumer, targets in sorted(moved.items()):
+            amount, units = draft.movable(consumer, slot), sum(targets.values())
+            parts = {target: amount * share // units for target, share in targets.items()}
             if not amount or sum(parts.values()) != amount:
                 continue
-            there = {target: bundle.targets.get(target, {}).get(name) for target in targets}
-            if all(new and work.takes(consumer, Slot(to, new), parts[to]) for to, new in there.items()):
-                for target, new in there.items():
-                    work.shift(consumer, slot, parts[target], Slot(target, str(new)))
+            names = {target: bundle.targets.get(target, {}).get(name) for target in targets}
+            if all(
+                new_name and draft.accepts(consumer, Slot(target, new_name), parts[target])
+                for target, new_name in names.items()
+            ):
+                for target, new_name in names.items():
+                    draft.shift(consumer, slot, parts[target], Slot(target, str(new_name)))
 
 
-def _leaving(work: _Work, bundle: Bundle) -> set[str]:
-    """The classes that the source loses, but for what is parked there."""
-    parking = {slot for slots in work.parked.values() for slot in slots}
+def _lost_classes(draft: _Draft, bundle: _Bundle) -> set[str]:
+    """The classes that the source loses, even where some units of them are parked there."""
+    parking = {slot for slots in draft.parked.values() for slot in slots}
     slots = {name: Slot(bundle.source, name) for name in bundle.classes}
-    return {name for name, slot in slots.items() if work.offered(slot) is None or slot in parking}
+    return {name for name, slot in slots.items() if draft.inventory(slot) is None or slot in parking}
 
 
-def _place_untold(work: _Work, bundle: Bundle) -> None:
-    """Place whole every consumer that is left on a class which its provider loses."""
+def _place_unnamed(draft: _Draft, bundle: _Bundle) -> None:
+    """Move every consumer that is left on a class which the source loses or no longer has room for."""
     sources = {name: Slot(bundle.source, name) for name in bundle.classes}
-    leaving = _leaving(work, bundle)
-    for consumer, share in _by_size(work, sources, leaving):
-        if not _placed(work, bundle, sources, consumer, share, frozenset(bundle.targets)):
-            work.problems.append(_no_room(work, bundle, consumer, share))
-    for name in sorted(bundle.classes - leaving):
-        for consumer, share in _by_size(work, sources, {name}):
-            if work.room(sources[name]) >= 0:
+    lost = _lost_classes(draft, bundle)
+    for consumer, share in _largest_first(draft, sources, lost):
+        if not _place_whole(draft, bundle, sources, consumer, share, frozenset(bundle.targets)):
+            draft.problems.append(_no_room(draft, bundle, consumer, share))
+    for name in sorted(bundle.classes - lost):
+        targets = bundle.open_targets | bundle.targets_keeping({name})
+        for consumer, share in _largest_first(draft, sources, {name}):
+            if draft.room(sources[name]) >= 0:
                 break
-            _placed(work, bundle, sources, consumer, share, bundle.untold | bundle.alike({name}))
+            _place_whole(draft, bundle, sources, consumer, share, targets)
 
 
-def _placed(
-    work: _Work,
-    bundle: Bundle,
+def _place_whole(
+    draft: _Draft,
+    bundle: _Bundle,
     sources: Mapping[str, Slot],
     consumer: str,
-    share: Mapping[str, int],
+    share: Amounts,
     targets: frozenset[str],
 ) -> bool:
-    """Whether the share found a place on one of the targets; with what else the consumer has of the bundle,
-    if there is room for all of that: a guest's memory stays with its CPUs.
+    """Move the share to one of the targets; returns whether one has room.
+
+    If there is room for all that the consumer has of the bundle, all of it moves: memory follows the CPUs.
     """
-    whole = {name: amount for name, slot in sources.items() if (amount := work.movable(consumer, slot))}
-    for part, among in ((whole, targets & bundle.alike(whole)), (share, targets)):
-        target = _first_with_room(work, bundle, among, consumer, part)
+    whole = {name: amount for name, slot in sources.items() if (amount := draft.movable(consumer, slot))}
+    for amounts, candidates in ((whole, targets & bundle.targets_keeping(whole)), (share, targets)):
+        target = _first_with_room(draft, bundle, candidates, consumer, amounts)
         if target is not None:
-            _shift_all(work, bundle, consumer, part, target)
+            for name, amount in sorted(amounts.items()):
+                target_slot = Slot(target, bundle.targets[target][name])
+                draft.shift(consumer, Slot(bundle.source, name), amount, target_slot)
             return True
     return False
 
 
-def _by_size(
-    work: _Work, sources: Mapping[str, Slot], classes: Iterable[str]
-) -> Iterator[tuple[str, dict[str, int]]]:
-    """(consumer, {class: amount}) of who holds some of these classes, the largest first, then by uuid."""
+def _largest_first(
+    draft: _Draft, sources: Mapping[str, Slot], classes: Iterable[str]
+) -> list[tuple[str, dict[str, int]]]:
+    """(consumer, {class: movable amount}) of those with some of these classes; ties are sorted by uuid."""
     shares = {
-        consumer: {name: work.movable(consumer, sources[name]) for name in classes} for consumer in work.held
+        consumer: {name: amount for name in classes if (amount := draft.movable(consumer, sources[name]))}
+        for consumer in draft.held
     }
-    found = [
-        (consumer, {name: amount for name, amount in share.items() if amount})
-        for consumer, share in shares.items()
-        if any(share.values())
-    ]
-    return iter(sorted(found, key=lambda each: (-sum(each[1].values()), each[0])))
+    return sorted(
+        ((consumer, share) for consumer, share in shares.items() if share),
+        key=lambda item: (-sum(item[1].values()), item[0]),
+    )
 
 
 def _first_with_room(
-    work: _Work, bundle: Bundle, targets: Iterable[str], consumer: str, share: Mapping[str, int]
+    draft: _Draft, bundle: _Bundle, candidates: Iterable[str], consumer: str, share: Amounts
 ) -> str | None:
-    for target in bundle.targets:
-        there = bundle.targets[target]
+    for target, names in bundle.targets.items():
         if (
-            target in targets
-            and share.keys() <= there.keys()
-            and all(work.takes(consumer, Slot(target, there[name]), amount) for name, amount in share.items())
+            target in candidates
+            and share.keys() <= names.keys()
+            and all(
+                draft.accepts(consumer, Slot(target, names[name]), amount) for name, amount in share.items()
+            )
         ):
             return target
     return None
 
 
-def _shift_all(work: _Work, bundle: Bundle, consumer: str, share: Mapping[str, int], target: str) -> None:
-    for name, amount in sorted(share.items()):
-        there = Slot(target, bundle.targets[target][name])
-        work.shift(consumer, Slot(bundle.source, name), amount, there)
-
-
-def _no_room(work: _Work, bundle: Bundle, consumer: str, share: Mapping[str, int]) -> str:
-    asked = ", ".join(f"{amount} {name}" for name, amount in sorted(share.items()))
+def _no_room(draft: _Draft, bundle: _Bundle, consumer: str, share: Amounts) -> str:
+    amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(share.items()))
     free = "; ".join(
-        f"{work.name(target)}: "
+        f"{name_of(target, draft.desired, draft.current)}: "
         + ", ".join(
-            f"{max(0, work.room(Slot(target, there[c])))} {there[c]}" for c in sorted(share) if c in there
+            f"{max(0, draft.room(Slot(target, names[name])))} {names[name]}"
+            for name in sorted(share)
+            if name in names
         )
-        for target, there in bundle.targets.items()
+        for target, names in bundle.targets.items()
     )
+    source = name_of(bundle.source, draft.desired, draft.current)
     return (
-        f"consumer {consumer} holds {asked} of {work.name(bundle.source)}, nobody said which units those "
+        f"consumer {consumer} holds {amounts} of {source}, nobody said which units those "
         f"are, and no single target has room for them (free on {free})"
     )
 

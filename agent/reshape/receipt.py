@@ -1,29 +1,35 @@
-"""What is kept of a reshape: first the intent, once it is done the receipt, with all that undoes it. Pure."""
+"""The receipt of a reshape, with all that it takes to undo it. Pure.
 
-from collections.abc import Iterable, Mapping
+Before the request it records the intent, so that a crash leaves a trace; afterwards it is the receipt.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent.driver import MoveInstruction
 from agent.json_checks import read_list, read_object, read_text, read_uuid, read_whole
 from agent.providers.resolve import OwnedProvider, OwnedProviders
-from agent.reshape.plan import inverse_moves
 from agent.reshape.types import Instruction, Relocation, Reshape, Slot, inventory_at
 from agent.shapes import Allocations
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
-Slots = Mapping[Slot, Inventory | None]
-"""{slot: its inventory, None for none}"""
+SlotInventories = Mapping[Slot, Inventory | None]
+"""{slot: its inventory, None where the provider has none}"""
+
+NamedSlot = tuple[str, str]
+"""(provider name, class)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """One reshape. `at` is seconds since the epoch, UTC.
 
-    `before` and `after` are the slots that exchange units; `sources` the providers that units left and what
-    they hung under, as they were, so that they can be made again; `generations` {provider uuid: generation
-    that was read before the request}; `allocations` {consumer: its whole set afterwards}. `undoes` is the
-    receipt that this one undid.
+    `moves` were carried out; `back` are the instructions that undo them. `before` and `after` are the slots
+    that exchanged units. `sources` are the removed providers that units left, and their ancestors, as they
+    were, so that an undo can create them again. `generations` {provider uuid: generation read before the
+    request}; `allocations` {consumer: its whole allocation afterwards}. `undoes` is the id of the receipt
+    that this one undid.
     """
 
     id: str
@@ -31,72 +37,72 @@ class Receipt:
     moves: tuple[MoveInstruction, ...]
     back: tuple[MoveInstruction, ...]
     relocations: tuple[Relocation, ...]
-    before: Slots
-    after: Slots
+    before: SlotInventories
+    after: SlotInventories
     sources: tuple[Provider, ...]
     generations: Mapping[str, int] = field(default_factory=dict)
     allocations: Mapping[str, Allocations] = field(default_factory=dict)
     undoes: str | None = None
 
     @property
-    def source_slots(self) -> frozenset[tuple[str, str]]:
-        """(provider name, class) of what left."""
+    def source_slots(self) -> frozenset[NamedSlot]:
+        """The slots that units left."""
         return frozenset(
             (move.from_resource_provider, name) for move in self.moves for name in move.moved_resources
         )
 
     @property
-    def target_slots(self) -> frozenset[tuple[str, str]]:
-        """(provider name, class) of what came."""
+    def target_slots(self) -> frozenset[NamedSlot]:
+        """The slots that units came to."""
         return frozenset(
             (move.to_resource_provider, move.becomes.get(name, name))
             for move in self.moves
             for name in move.moved_resources
         )
 
-    def restored(self, desired: ProviderTree) -> ProviderTree:
+    def restore(self, desired: ProviderTree) -> ProviderTree:
         """`desired` with the slots as they were before the reshape."""
-        providers = {each.uuid: each for each in desired}
+        providers = {provider.uuid: provider for provider in desired}
         for source in self.sources:
             providers.setdefault(source.uuid, replace(source, inventories={}))
         for slot, inventory in self.before.items():
             provider = providers.get(slot.provider)
             if provider is None:
                 continue
-            inventories = {n: each for n, each in provider.inventories.items() if n != slot.resource_class}
+            inventories = {
+                name: other for name, other in provider.inventories.items() if name != slot.resource_class
+            }
             if inventory is not None:
                 inventories[slot.resource_class] = inventory
             providers[slot.provider] = replace(provider, inventories=inventories)
         return ProviderTree(providers.values())
 
-    def owned(self) -> OwnedProviders:
-        """What is the agent's of what `restored` brings back."""
-        found: dict[str, OwnedProvider] = {
-            each.uuid: OwnedProvider(traits=each.traits, aggregates=each.aggregates) for each in self.sources
+    def restored_ownership(self) -> OwnedProviders:
+        """What the agent owns of what `restore` brings back."""
+        owned: dict[str, OwnedProvider] = {
+            source.uuid: OwnedProvider(traits=source.traits, aggregates=source.aggregates)
+            for source in self.sources
         }
         for slot, inventory in self.before.items():
             if inventory is not None:
-                ours = OwnedProvider(frozenset({slot.resource_class}))
-                found[slot.provider] = found.get(slot.provider, OwnedProvider()) | ours
-        return OwnedProviders(found)
-
-    def holds(self, tree: ProviderTree, slots: Slots) -> bool:
-        """Whether `tree` has these slots so."""
-        return all(inventory_at(tree, slot) == inventory for slot, inventory in slots.items())
+                addition = OwnedProvider(frozenset({slot.resource_class}))
+                owned[slot.provider] = owned.get(slot.provider, OwnedProvider()) | addition
+        return OwnedProviders(owned)
 
     def to_json(self) -> dict[str, Any]:
+        """JSON-ready, without `id` and `at`."""
         return {
-            "moves": [move_to_json(move) for move in self.moves],
-            "back": [move_to_json(move) for move in self.back],
-            "relocations": [list(each) for each in self.relocations],
+            "moves": [_instruction_to_json(move) for move in self.moves],
+            "back": [_instruction_to_json(move) for move in self.back],
+            "relocations": [list(relocation) for relocation in self.relocations],
             "before": slots_to_json(self.before),
             "after": slots_to_json(self.after),
             "sources": [
-                [each.uuid, each.name, each.parent, sorted(each.traits), sorted(each.aggregates)]
-                for each in self.sources
+                [source.uuid, source.name, source.parent, sorted(source.traits), sorted(source.aggregates)]
+                for source in self.sources
             ],
             "generations": dict(self.generations),
-            "allocations": {who: dict(held) for who, held in self.allocations.items()},
+            "allocations": {consumer: dict(held) for consumer, held in self.allocations.items()},
             "undoes": self.undoes,
         }
 
@@ -105,19 +111,20 @@ def make_receipt(
     receipt_id: str,
     at: float,
     trees: tuple[ProviderTree, ProviderTree, ProviderTree],
-    told: Iterable[Instruction],
+    instructions: Iterable[Instruction],
     reshape: Reshape,
     originals: Mapping[Slot, Inventory],
     undoes: str | None,
 ) -> Receipt:
-    """`trees`: as placement has it, staged, and as it is wanted.
+    """The receipt of `reshape`, which carries out the instructions.
 
-    `originals`: what was in the slots that are only reserved because this reshape has been due.
+    `trees` are Placement's tree, the staged one and the desired one. `originals` are the inventories of the
+    slots that are reserved only because this reshape was pending.
     """
     current, stage, desired = trees
-    told = tuple(each for each in told if not each.move.stays)
-    slots = [slot for each in told for source, target, _ in each.pairs() for slot in (source, target)]
-    moves = tuple(each.move for each in told)
+    moving = tuple(instruction for instruction in instructions if not instruction.move.stays)
+    slots = [slot for each in moving for source, target, _ in each.slot_pairs() for slot in (source, target)]
+    moves = tuple(instruction.move for instruction in moving)
     return Receipt(
         receipt_id,
         at,
@@ -126,7 +133,7 @@ def make_receipt(
         reshape.relocations,
         {slot: originals.get(slot) or inventory_at(current, slot) for slot in slots},
         {slot: inventory_at(desired, slot) for slot in slots},
-        _going(told, current, desired),
+        _removed_sources(moving, current, desired),
         {
             uuid: generation
             for uuid in reshape.inventories
@@ -137,76 +144,150 @@ def make_receipt(
     )
 
 
-def _going(told: Iterable[Instruction], current: ProviderTree, desired: ProviderTree) -> tuple[Provider, ...]:
-    """The sources that are not there any more, each after those above it: an undo makes them again."""
-    going: dict[str, Provider] = {}
-    for each in told:
-        if each.source in current and each.source not in desired:
-            for provider in (*reversed(current.ancestors(each.source)), current[each.source]):
+def _removed_sources(
+    instructions: Iterable[Instruction], current: ProviderTree, desired: ProviderTree
+) -> tuple[Provider, ...]:
+    """The sources that the desired tree lacks, each after its ancestors, so that an undo can create them."""
+    removed: dict[str, Provider] = {}
+    for instruction in instructions:
+        source = instruction.source
+        if source in current and source not in desired:
+            for provider in (*reversed(current.ancestors(source)), current[source]):
                 if provider.uuid not in desired:
-                    going[provider.uuid] = replace(provider, inventories={})
-    return tuple(going.values())
+                    removed[provider.uuid] = replace(provider, inventories={})
+    return tuple(removed.values())
 
 
-def read_receipt(receipt_id: str, at: float, said: Any) -> Receipt:
-    """The inverse of `to_json`. Raises UsageError, KeyError, TypeError or ValueError for anything else."""
-    record = read_object(said, "receipt")
+_Returns = dict[NamedSlot, dict[str, dict[tuple[str, str], int]]]
+"""{(target name, source name): {consumer: {(class at the source, class at the target): amount}}}"""
+
+
+def inverse_moves(
+    moves: Sequence[MoveInstruction], reshape: Reshape, before: ProviderTree, tree: ProviderTree
+) -> tuple[MoveInstruction, ...]:
+    """The instructions that undo `moves` and bring each relocated amount back to its source.
+
+    `before` is the tree before the reshape; `tree` has every provider that the moves name.
+    """
+    returns: _Returns = {}
+    for consumer, source_class, amount, source, target, target_class in reshape.relocations:
+        shares = returns.setdefault((tree[target].name, tree[source].name), {}).setdefault(consumer, {})
+        shares[source_class, target_class] = shares.get((source_class, target_class), 0) + amount
+    shortfalls = _shortfalls(moves, reshape, before)
+    inverse = []
+    for move in moves:
+        source = move.from_resource_provider
+        additions = {name: shortfalls.pop((source, name), 0) for name in move.moved_resources}
+        inverse.append(_inverse_move(move, returns, additions))
+    return tuple(inverse)
+
+
+def _shortfalls(
+    moves: Iterable[MoveInstruction], reshape: Reshape, before: ProviderTree
+) -> dict[NamedSlot, int]:
+    """{source slot: how much more it lost than its targets gained}.
+
+    The host's count need not equal the sum over its cards; an undo restores the count all the same.
+    """
+    lost: dict[NamedSlot, int] = {}
+    for move in moves:
+        source = before.by_name(move.from_resource_provider)
+        for name, amount in move.moved_resources.items():
+            inventory = source.inventories.get(name) if source else None
+            if source is None or inventory is None:
+                continue
+            left = reshape.inventories.get(source.uuid, {}).get(name)
+            key = (source.name, name)
+            lost[key] = lost.get(key, inventory.total - (left.total if left else 0)) - amount
+    return {key: amount for key, amount in lost.items() if amount > 0}
+
+
+def _inverse_move(move: MoveInstruction, returns: _Returns, additions: Mapping[str, int]) -> MoveInstruction:
+    origin, goal = move.to_resource_provider, move.from_resource_provider
+    names = {name: move.becomes.get(name, name) for name in move.moved_resources}
+    consumers = {
+        consumer: {
+            target_class: amount
+            for (source_class, target_class), amount in shares.items()
+            if names.get(source_class) == target_class
+        }
+        for consumer, shares in returns.get((origin, goal), {}).items()
+    }
+    return MoveInstruction(
+        origin,
+        {names[name]: amount + additions[name] for name, amount in move.moved_resources.items()},
+        goal,
+        {consumer: shares for consumer, shares in consumers.items() if shares},
+        {new_name: name for name, new_name in names.items() if name != new_name},
+    )
+
+
+def read_receipt(receipt_id: str, at: float, document: Any) -> Receipt:
+    """The inverse of `Receipt.to_json`.
+
+    Raises UsageError, KeyError, TypeError or ValueError for a document that `to_json` did not write.
+    """
+    record = read_object(document, "receipt")
     return Receipt(
         receipt_id,
         at,
-        tuple(_move(each) for each in read_list(record["moves"], "moves")),
-        tuple(_move(each) for each in read_list(record["back"], "back")),
-        tuple(Relocation(*each) for each in read_list(record["relocations"], "relocations")),
+        tuple(_read_instruction(move) for move in read_list(record["moves"], "moves")),
+        tuple(_read_instruction(move) for move in read_list(record["back"], "back")),
+        tuple(Relocation(*fields) for fields in read_list(record["relocations"], "relocations")),
         read_slots(record["before"]),
         read_slots(record["after"]),
         tuple(
             Provider(uuid, name, parent, {}, frozenset(traits), frozenset(aggregates))
             for uuid, name, parent, traits, aggregates in read_list(record["sources"], "sources")
         ),
-        {read_uuid(uuid, "provider"): each for uuid, each in record["generations"].items()},
+        {read_uuid(uuid, "provider"): generation for uuid, generation in record["generations"].items()},
         record["allocations"],
         record["undoes"],
     )
 
 
-def move_to_json(move: MoveInstruction) -> dict[str, Any]:
+def _instruction_to_json(move: MoveInstruction) -> dict[str, Any]:
     """As seed 2018 writes it, with `consumers` and `becomes` where there are any."""
-    said: dict[str, Any] = {
+    document: dict[str, Any] = {
         "from_resource_provider": move.from_resource_provider,
         "moved_resources": dict(move.moved_resources),
         "to_resource_provider": move.to_resource_provider,
     }
     if move.consumers is not None:
-        said["consumers"] = {who: dict(shares) for who, shares in move.consumers.items()}
+        document["consumers"] = {consumer: dict(shares) for consumer, shares in move.consumers.items()}
     if move.becomes:
-        said["becomes"] = dict(move.becomes)
-    return said
+        document["becomes"] = dict(move.becomes)
+    return document
 
 
-def _move(said: Any) -> MoveInstruction:
-    record = read_object(said, "move")
+def _read_instruction(document: Any) -> MoveInstruction:
+    record = read_object(document, "move")
     return MoveInstruction(
         read_text(record["from_resource_provider"], "from_resource_provider"),
-        _amounts(record["moved_resources"]),
+        _read_amounts(record["moved_resources"]),
         read_text(record["to_resource_provider"], "to_resource_provider"),
-        {who: _amounts(shares) for who, shares in record["consumers"].items()}
+        {consumer: _read_amounts(shares) for consumer, shares in record["consumers"].items()}
         if "consumers" in record
         else None,
         dict(record.get("becomes", {})),
     )
 
 
-def _amounts(said: Any) -> dict[str, int]:
-    return {name: read_whole(n, name, 0, MAX_UNIT) for name, n in read_object(said, "amounts").items()}
+def _read_amounts(document: Any) -> dict[str, int]:
+    return {
+        name: read_whole(amount, name, 0, MAX_UNIT)
+        for name, amount in read_object(document, "amounts").items()
+    }
 
 
-def slots_to_json(slots: Slots) -> list[list[Any]]:
+def slots_to_json(slots: SlotInventories) -> list[list[Any]]:
     """[[provider uuid, class, inventory or None], ...]"""
     return [[*slot, inventory.to_json() if inventory else None] for slot, inventory in slots.items()]
 
 
-def read_slots(said: Any) -> dict[Slot, Inventory | None]:
+def read_slots(document: Any) -> dict[Slot, Inventory | None]:
+    """The inverse of `slots_to_json`. Raises UsageError, TypeError or ValueError for anything else."""
     return {
         Slot(uuid, name): Inventory(**inventory) if inventory else None
-        for uuid, name, inventory in read_list(said, "slots")
+        for uuid, name, inventory in read_list(document, "slots")
     }

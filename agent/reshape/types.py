@@ -45,7 +45,7 @@ class Instruction:
     source: str
     target: str
 
-    def pairs(self) -> Iterator[tuple[Slot, Slot, int]]:
+    def slot_pairs(self) -> Iterator[tuple[Slot, Slot, int]]:
         """(from, to, amount) a class."""
         for resource_class, amount in self.move.moved_resources.items():
             there = self.move.becomes.get(resource_class, resource_class)
@@ -68,7 +68,7 @@ class Reshape:
         return not self.inventories
 
 
-def instructions(
+def resolve_instructions(
     moves: Iterable[MoveInstruction], current: ProviderTree, desired: ProviderTree
 ) -> tuple[Instruction, ...]:
     """The moves by uuid: names are looked up in the desired tree, a source also in the current one.
@@ -111,7 +111,7 @@ def total_at(tree: ProviderTree, slot: Slot) -> int:
     return inventory.total if inventory else 0
 
 
-def new_classes(slots: Iterable[Slot], current: ProviderTree) -> list[str]:
+def new_custom_classes(slots: Iterable[Slot], current: ProviderTree) -> list[str]:
     """The custom resource classes of these slots that placement may not know yet."""
     known = {name for provider in current for name in provider.inventories}
     names = {slot.resource_class for slot in slots} - known

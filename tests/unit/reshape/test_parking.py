@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
-from agent.reshape.parking import Parking, parked
+from agent.reshape.due_instructions import due_instructions, known_instructions
+from agent.reshape.parking import Parking, park_units
 from agent.reshape.plan import plan_reshape
-from agent.reshape.stage import due_moves
+from agent.reshape.types import Instruction
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "00000000-0000-0000-0000-000000000001"
@@ -74,7 +75,12 @@ def by_provider(held: ByConsumer) -> ByConsumer:
 
 
 def goal(current: ProviderTree, cards: list[int], moves: list[MoveInstruction], held: ByConsumer) -> Parking:
-    return parked(moves, DESCRIBED, current, tree(0, cards), by_provider(held))
+    return park_units(moves, DESCRIBED, current, tree(0, cards), by_provider(held))
+
+
+def due_of(wanted: Parking, current: ProviderTree, held: ByConsumer) -> tuple[Instruction, ...]:
+    instructions = known_instructions(wanted.moves, current, wanted.tree)
+    return due_instructions(instructions, current, wanted.tree, by_provider(held))
 
 
 @given(cases())
@@ -84,7 +90,7 @@ def test_what_is_parked_stays_and_nothing_is_due_afterwards(
     counted, cards, moves, held = case
     current = tree(counted, [0] * len(cards))
     wanted = goal(current, cards, moves, held)
-    due = due_moves(wanted.moves, current, wanted.tree, by_provider(held))
+    due = due_of(wanted, current, held)
     try:
         reshape = plan_reshape(current, wanted.tree, due, held)
     except ReshapeRefused:
@@ -114,5 +120,5 @@ def test_what_is_parked_stays_and_nothing_is_due_afterwards(
         replace(each, inventories=reshape.inventories.get(each.uuid, each.inventories)) for each in current
     )
     again = goal(done, cards, moves, after)
-    assert again.tree == wanted.tree and again.told == wanted.told
-    assert due_moves(again.moves, done, again.tree, by_provider(after)) == ()
+    assert again.tree == wanted.tree and again.notices == wanted.notices
+    assert due_of(again, done, after) == ()

@@ -1,6 +1,7 @@
 """The reshape arithmetic: what moves lands where it belongs, all of it, or nothing does."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,13 @@ from hypothesis import strategies as st
 
 from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
+from agent.reshape import plan
+from agent.reshape.due_instructions import due_instructions, known_instructions, with_stand_ins
 from agent.reshape.laws import breaches
-from agent.reshape.plan import inverse_moves, plan_reshape
-from agent.reshape.stage import due_moves, staged, with_stand_ins
-from agent.reshape.types import Reshape, instructions
+from agent.reshape.receipt import inverse_moves
+from agent.reshape.staged_tree import staged_tree
+from agent.reshape.types import Reshape, resolve_instructions
+from agent.shapes import Allocations, Held
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "00000000-0000-0000-0000-000000000001"
@@ -38,6 +42,25 @@ def nested(gpus: int, each: int, **inventories: Inventory) -> ProviderTree:
 
 def to_gpus(gpus: int, each: int) -> list[MoveInstruction]:
     return [MoveInstruction("host", {"VGPU": each}, f"gpu{n}") for n in range(gpus)]
+
+
+def plan_reshape(
+    current: ProviderTree,
+    desired: ProviderTree,
+    moves: Sequence[MoveInstruction],
+    held: Mapping[str, Allocations],
+    *,
+    may_grow: bool = False,
+) -> Reshape:
+    instructions = resolve_instructions(moves, current, desired)
+    return plan.plan_reshape(current, desired, instructions, held, may_grow=may_grow)
+
+
+def due_moves(
+    moves: Sequence[MoveInstruction], current: ProviderTree, desired: ProviderTree, held: Held
+) -> tuple[MoveInstruction, ...]:
+    instructions = known_instructions(moves, current, desired)
+    return tuple(due.move for due in due_instructions(instructions, current, desired, held))
 
 
 def test_told_consumers_land_on_the_device_their_guest_holds() -> None:
@@ -120,7 +143,8 @@ def test_an_unknown_provider_in_an_instruction_is_named() -> None:
 
 
 def test_while_pending_the_sources_are_reserved() -> None:
-    reserved = staged(flat(4), nested(2, 2), to_gpus(2, 2), reserve=True)
+    instructions = resolve_instructions(to_gpus(2, 2), flat(4), nested(2, 2))
+    reserved = staged_tree(flat(4), nested(2, 2), instructions, reserve=True)
     assert reserved[ROOT].inventories["VGPU"].capacity == 0
     assert reserved[ROOT].inventories["VCPU"].capacity == 64
 
@@ -191,7 +215,7 @@ def test_a_tampered_reshape_breaks_a_law(
         return
     tampered = {p: {c: a + change for c, a in r.items()} for p, r in reshape.allocations[victim].items()}
     broken = replace(reshape, allocations={**reshape.allocations, victim: tampered})
-    told = instructions(moves, flat(gpus * each), nested(gpus, each))
+    told = resolve_instructions(moves, flat(gpus * each), nested(gpus, each))
     assert list(breaches(broken, flat(gpus * each), nested(gpus, each), told, held))
 
 
@@ -217,7 +241,7 @@ def test_the_four_breaches_that_placement_accepts_are_refused() -> None:
     """Shrinking below use, a newcomer in a consumer's room, a consumer cut short, units listed twice."""
     assert "has room for 2" in four_of_eight(2)[0]
     held = {consumer(1): {ROOT: {"VGPU": 4}}}
-    told = instructions([MoveInstruction("host", {"VGPU": 4}, "gpu0")], flat(8), nested(1, 4))
+    told = resolve_instructions([MoveInstruction("host", {"VGPU": 4}, "gpu0")], flat(8), nested(1, 4))
     inventories = {ROOT: {"VCPU": Inventory(64)}, GPU[0]: {"VGPU": Inventory(4)}}
     newcomer = Reshape(
         inventories, {consumer(1): {GPU[0]: {"VGPU": 1}}, consumer(2): {GPU[0]: {"VGPU": 3}}}, ()
@@ -302,14 +326,14 @@ def test_a_migration_stands_in_for_its_guest_where_they_hold_the_same() -> None:
     moves = [
         MoveInstruction("host", {"VGPU": 4}, "gpu0", {consumer(1): {"VGPU": 2}, consumer(2): {"VGPU": 1}})
     ]
-    told = instructions(moves, flat(8), nested(1, 4))
+    told = resolve_instructions(moves, flat(8), nested(1, 4))
     held = {
         consumer(2): {ROOT: {"VGPU": 1}},
         consumer(8): {ROOT: {"VGPU": 1}},
         consumer(9): {ROOT: {"VGPU": 2}},
     }
-    (move,) = with_stand_ins(told, held, {consumer(8), consumer(9)})
-    assert move.consumers == {consumer(9): {"VGPU": 2}, consumer(2): {"VGPU": 1}}
+    (instruction,) = with_stand_ins(told, held, {consumer(8), consumer(9)})
+    assert instruction.move.consumers == {consumer(9): {"VGPU": 2}, consumer(2): {"VGPU": 1}}
 
 
 def test_who_is_told_to_use_a_target_is_not_sent_on_from_there() -> None:
