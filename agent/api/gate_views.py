@@ -3,7 +3,7 @@
 from agent.api.shapes.gate import ClaimedRunningShape, GuestVerdictShape, VerdictShape
 from agent.driver import Guest
 from agent.errors import Refused, UsageError
-from agent.gate.gate import Asked, GateVerdict
+from agent.gate.gate import HookCall, GateVerdict
 from agent.json_checks import read_object, read_text
 
 WORD_MAX = 64
@@ -11,14 +11,14 @@ XML_MAX = 2**20
 KEYS = ("operation", "sub_operation", "extra", "xml")
 
 
-def parse_asked(body: object) -> Asked:
+def parse_asked(body: object) -> HookCall:
     """The question of the hook, in libvirt's words. Raises UsageError where a key is missing or wrong."""
     given = read_object(body, "", KEYS)
     for key in ("operation", "sub_operation", "xml"):
         if key not in given:
             raise UsageError(f"{key}: missing; the gate needs it.", path=key)
     read_text(given.get("extra", "-"), "extra", None, "a word", WORD_MAX)
-    return Asked(
+    return HookCall(
         read_text(given["operation"], "operation", None, "a word", WORD_MAX),
         read_text(given["sub_operation"], "sub_operation", None, "a word", WORD_MAX),
         read_text(given["xml"], "xml", None, "the domain's XML", XML_MAX),

@@ -16,7 +16,7 @@ GATE_USER = "plimsoll-gate"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DomainRequest:
     """`named` are the units that must be the claim's, `unmanaged` those that no provider of this host has.
 
     `memory` {provider uuid: MiB} is where its MEMORY_MB must be, empty: anywhere; `bound` {suffix: provider
@@ -30,7 +30,7 @@ class Wanted:
     bound: Mapping[str, str] = field(default_factory=dict)
 
 
-def wanted(guest: Guest, host: ProviderIndex, devices: Mapping[str, str], cells: Mapping[int, str]) -> Wanted:
+def request_for_domain(guest: Guest, host: ProviderIndex, devices: Mapping[str, str], cells: Mapping[int, str]) -> DomainRequest:
     """`devices` is {device: provider uuid}, `cells` {cell: uuid of the provider that has its memory}.
 
     Each named unit comes from its own provider, in a group of its own, and with it the memory that must be
@@ -68,7 +68,7 @@ def wanted(guest: Guest, host: ProviderIndex, devices: Mapping[str, str], cells:
         name=guest.name,
         user_id=GATE_USER,
     )
-    return Wanted(request, named, tuple(unmanaged), memory, bound)
+    return DomainRequest(request, named, tuple(unmanaged), memory, bound)
 
 
 def _memory(guest: Guest, host: ProviderIndex, cells: Mapping[int, str]) -> dict[str, int]:
@@ -83,7 +83,7 @@ def _memory(guest: Guest, host: ProviderIndex, cells: Mapping[int, str]) -> dict
     return found if sum(found.values()) == guest.resources.get(MEMORY) else {}
 
 
-def as_large_as_before(guest: Guest, held: Allocations) -> Guest:
+def with_allocated_disk(guest: Guest, held: Allocations) -> Guest:
     """A guest that comes in with disks that were not read here yet has the DISK_GB that it holds."""
     amount = sum(amounts.get(DISK, 0) for amounts in held.values())
     if guest.problem is None or not amount:
@@ -101,7 +101,7 @@ def with_disk(request: ClaimRequest, guest: Guest) -> ClaimRequest:
     return replace(request, groups=(replace(rest, resources={**rest.resources, DISK: amount}), *others))
 
 
-def covers(claim: Claim, asked: Wanted) -> bool:
+def covers(claim: Claim, asked: DomainRequest) -> bool:
     """Whether the claim has all that is wanted, and the named units where it has exact ones.
 
     One of the gate's own must have the memory where it must be; of another one that is its maker's affair.
@@ -109,7 +109,7 @@ def covers(claim: Claim, asked: Wanted) -> bool:
     has = claim.request.resources
     if any(amount > has.get(name, 0) for name, amount in asked.request.resources.items()):
         return False
-    if is_gates(claim) and any(
+    if made_by_gate(claim) and any(
         amount > claim.allocations.get(uuid, {}).get(MEMORY, 0) for uuid, amount in asked.memory.items()
     ):
         return False
@@ -123,6 +123,6 @@ def covers(claim: Claim, asked: Wanted) -> bool:
     return True
 
 
-def is_gates(claim: Claim) -> bool:
+def made_by_gate(claim: Claim) -> bool:
     """Whether the gate made the claim, and nobody else wrote what it holds."""
     return claim.request.user_id == GATE_USER and not claim.adopted

@@ -26,8 +26,8 @@ from agent.errors import (
     Refused,
     UsageError,
 )
-from agent.gate.domain_request import Wanted, as_large_as_before, covers, is_gates, wanted
-from agent.gate.settle import ABSENT, Ending
+from agent.gate.domain_request import DomainRequest, with_allocated_disk, covers, made_by_gate, request_for_domain
+from agent.gate.settle import ABSENT, Settler
 from agent.moves.ownership import split_allocations
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import PlacementClient
@@ -50,7 +50,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HookCall:
     """A call of libvirt's hook: its second and third argument, and what it had on its standard input."""
 
     operation: str
@@ -85,9 +85,9 @@ class Gate:
         self._guest_of = guest_of
         self._devices = devices
         self._new_uuid = new_uuid
-        self._ending = Ending(tracker, clock)
+        self._ending = Settler(tracker, clock)
 
-    def decide(self, asked: Asked) -> GateVerdict:
+    def decide(self, asked: HookCall) -> GateVerdict:
         """Raises Refused where the guest may not start; UsageError for XML that makes no sense;
         DriverUnavailable, PlacementError, StateError."""
         match asked.operation, asked.sub_operation:
@@ -131,15 +131,15 @@ class Gate:
         self._ending.comes(guest)
         present, move = self._tracker.claim_and_move_of(guest.uuid)
         if move is not None and present is not None:
-            guest = as_large_as_before(guest, present.allocations)  # libvirt asks once more for who comes in
+            guest = with_allocated_disk(guest, present.allocations)  # libvirt asks once more for who comes in
         asked = self._wanted(guest)
         with self._tracker.expecting(guest, asked.request):
             if present is None or present.state is not ClaimState.CLAIMED:
                 return self._claim(asked)
             away = self._check_still_here(present)
-            if covers(present, asked) and (present.request == asked.request or not is_gates(present)):
+            if covers(present, asked) and (present.request == asked.request or not made_by_gate(present)):
                 return _verdict(Outcome.HELD, present)
-            if not is_gates(present):
+            if not made_by_gate(present):
                 raise _other_claim(present, asked)
             if away is not None:
                 raise away  # nothing could be claimed for what would be let go
@@ -167,12 +167,12 @@ class Gate:
             )
         return None
 
-    def _wanted(self, guest: Guest) -> Wanted:
+    def _wanted(self, guest: Guest) -> DomainRequest:
         host, cells = self._tracker.host_and_cells()
         if host.root is None:
             raise ClaimsClosed("Claims are closed: this host has not been seen whole yet.")
         devices = {device: uuid for uuid, device in self._devices().items()}
-        asked = wanted(guest, host, devices, {cell.id: cell.provider for cell in cells.cells})
+        asked = request_for_domain(guest, host, devices, {cell.id: cell.provider for cell in cells.cells})
         for unit in asked.unmanaged:
             if unit.device.startswith("mdev:"):
                 raise DoesNotFit(
@@ -186,11 +186,11 @@ class Gate:
             LOG.info("For %s no disk space is claimed: %s.", guest.name, guest.problem)
         return asked
 
-    def _claim(self, asked: Wanted) -> GateVerdict:
+    def _claim(self, asked: DomainRequest) -> GateVerdict:
         with self._pinned(asked):
             return _verdict(Outcome.CLAIMED, self._tracker.claim(asked.request).claim)
 
-    def _claim_anew(self, present: Claim, asked: Wanted) -> GateVerdict:
+    def _claim_anew(self, present: Claim, asked: DomainRequest) -> GateVerdict:
         """Its domain was changed since it was claimed for: only if the new claim fits the old one goes."""
         closed = self._tracker.closed_reason
         if closed is not None:
@@ -203,7 +203,7 @@ class Gate:
                 raise ClaimsClosed(f"What {label(asked.request)} held before is not released yet: try again.")
             return _verdict(Outcome.CLAIMED, self._tracker.claim(asked.request).claim)
 
-    def _pinned(self, asked: Wanted) -> AbstractContextManager[None]:
+    def _pinned(self, asked: DomainRequest) -> AbstractContextManager[None]:
         """While the block lasts the consumer gets its named units and no others. Raises DoesNotFit."""
         return self._tracker.pinned(asked.request, asked.named, asked.bound)
 
@@ -221,7 +221,7 @@ class Gate:
         before = split_allocations(held.allocations, host.is_own, shared.__contains__)
         if not before.elsewhere:
             return self._enter(guest)
-        asked = self._wanted(as_large_as_before(guest, {**before.elsewhere, **before.shared}))
+        asked = self._wanted(with_allocated_disk(guest, {**before.elsewhere, **before.shared}))
         with self._tracker.expecting(guest, asked.request), self._pinned(asked):
             move = self._tracker.begin_move(asked.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
         return GateVerdict(
@@ -248,7 +248,7 @@ class Gate:
         return GateVerdict(Outcome.NOTED, guest.uuid, f"{guest.name} ({guest.uuid}) has gone")
 
     def settle(self, guests: Collection[Guest], at: float) -> None:
-        """See `Ending.settle`."""
+        """See `Settler.settle`."""
         self._ending.settle(guests, at)
 
 
@@ -257,7 +257,7 @@ def _verdict(outcome: Outcome, claim: Claim) -> GateVerdict:
     return GateVerdict(outcome, claim.consumer, f"{label(claim.request)} holds {told}")
 
 
-def _other_claim(present: Claim, asked: Wanted) -> ClaimConflict:
+def _other_claim(present: Claim, asked: DomainRequest) -> ClaimConflict:
     units = [unit for classes in present.units.values() for units in classes.values() for unit in units]
     named = [unit for classes in asked.named.values() for units in classes.values() for unit in units]
     return ClaimConflict(

@@ -14,7 +14,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.refusal import label
 from agent.driver import Guest, GuestState
 from agent.errors import DoesNotFit, PlacementError, PlacementUnavailable, Refused
-from agent.gate.domain_request import DISK, GATE_USER, is_gates, with_disk
+from agent.gate.domain_request import DISK, GATE_USER, made_by_gate, with_disk
 from agent.moves.states import Move, MoveRole, MoveState
 from agent.tracker.tracker import ResourceTracker
 
@@ -27,7 +27,7 @@ ARRIVED = frozenset({GuestState.RUNNING, GuestState.SUSPENDED})
 ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 
 
-class Ending:
+class Settler:
     """Any thread may call."""
 
     def __init__(self, tracker: ResourceTracker, clock: Callable[[], float] = time.time) -> None:
@@ -75,7 +75,7 @@ class Ending:
         for claim in self._tracker.claims().values():
             if self._tracker.is_placement_paused():
                 return
-            if not is_gates(claim) or claim.state is not ClaimState.CLAIMED or claim.consumer in moving:
+            if not made_by_gate(claim) or claim.state is not ClaimState.CLAIMED or claim.consumer in moving:
                 continue
             guest = here.get(claim.consumer)
             if guest is not None:

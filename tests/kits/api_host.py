@@ -11,7 +11,7 @@ from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, Refused, UnknownConsumer, UsageError
-from agent.gate.gate import Asked, GateVerdict, Outcome
+from agent.gate.gate import HookCall, GateVerdict, Outcome
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan, PutTraits
 from agent.reconcile.reshape_preview import Preview
@@ -182,7 +182,7 @@ class SmallHost:
                 raise UnknownConsumer(f"Nothing is known of {consumer}", consumer=consumer)
         return not self.placement_away
 
-    def gate(self, asked: Asked) -> GateVerdict:
+    def gate(self, asked: HookCall) -> GateVerdict:
         self.fault()
         if asked.operation == "prepare":
             raise UsageError("This host has no guests that are described in XML.")
