@@ -3,7 +3,7 @@
 from agent.api.shapes.gate import ClaimedRunningShape, GuestVerdictShape, VerdictShape
 from agent.driver import Guest
 from agent.errors import Refused, UsageError
-from agent.gate.gate import HookCall, GateVerdict
+from agent.gate.decision import GateVerdict, HookCall
 from agent.json_checks import read_object, read_text
 
 WORD_MAX = 64
@@ -11,7 +11,7 @@ XML_MAX = 2**20
 KEYS = ("operation", "sub_operation", "extra", "xml")
 
 
-def parse_asked(body: object) -> HookCall:
+def parse_hook_call(body: object) -> HookCall:
     """The question of the hook, in libvirt's words. Raises UsageError where a key is missing or wrong."""
     given = read_object(body, "", KEYS)
     for key in ("operation", "sub_operation", "xml"):

@@ -23,7 +23,7 @@ from agent.api.views import (
 from agent.claims.claim import Claim
 from agent.claims.parse_request import parse_claim
 from agent.errors import UnknownConsumer, UsageError
-from agent.gate.gate import GateVerdict
+from agent.gate.decision import GateVerdict
 from agent.http.peer import PeerCredentials
 from agent.json_checks import read_object, read_text
 from agent.moves.states import Move
@@ -174,7 +174,7 @@ def _end_move(call: Call, what: str, end: Callable[[str, str | None], Move]) -> 
 
 
 def ask_gate(call: Call) -> ApiResponse:
-    verdict = call.operations.gate(gate_views.parse_asked(call.body))
+    verdict = call.operations.gate(gate_views.parse_hook_call(call.body))
     if verdict.consumer is not None:
         _record("gate", verdict.consumer, call.caller, verdict.outcome)
     return ApiResponse(200, gate_views.verdict_view(verdict))

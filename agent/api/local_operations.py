@@ -10,7 +10,8 @@ from agent.claims.parse_request import ClaimRequest
 from agent.config.settings import Settings, describe
 from agent.driver import Guest
 from agent.errors import PlacementUnavailable, PlimsollError, Refused, StateError, UsageError
-from agent.gate.gate import HookCall, Gate, GateVerdict, Outcome
+from agent.gate.decision import GateVerdict, HookCall, Outcome
+from agent.gate.gate import Gate
 from agent.moves.states import Move, MoveKind
 from agent.placement.client import PlacementClient
 from agent.providers.plan import Plan
@@ -128,10 +129,10 @@ class LocalOperations:
             self._supervisor.request_pass(after_backoff=True)
         return released
 
-    def gate(self, asked: HookCall) -> GateVerdict:
+    def gate(self, call: HookCall) -> GateVerdict:
         """Decide whether a guest may start or go on."""
         with self._writing(), self._recorder.record_gate() as record_outcome:
-            verdict = self._gate.decide(asked)
+            verdict = self._gate.decide(call)
             record_outcome(verdict.outcome)
         if verdict.outcome is Outcome.NOTED:
             self._reconciler.invalidate()

@@ -7,7 +7,7 @@ from agent.claims.claim import Claim, Fit
 from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest
 from agent.errors import Refused
-from agent.gate.gate import HookCall, GateVerdict
+from agent.gate.decision import GateVerdict, HookCall
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan
 from agent.reconcile.reshape_preview import Preview
@@ -44,7 +44,7 @@ class Operations(Protocol):
     def release(self, consumer: str) -> bool:
         """True: gone from placement; False: journaled, will be delivered. Raises UnknownConsumer."""
 
-    def gate(self, asked: HookCall) -> GateVerdict:
+    def gate(self, call: HookCall) -> GateVerdict:
         """Whether the guest may go on. Raises Refused where not; UsageError, DriverError, PlacementError."""
 
     def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:

@@ -134,11 +134,11 @@ class ConsumerCase:
 
     def _may_come_from(self, claim: Claim, *, in_a_move: bool) -> bool:
         """A claim that is in doubt or on its way out may have moved, too: then the amounts are the same."""
-        here = self.parts.here
+        placed = self.parts.here
         if claim.state is not ClaimState.CLAIMED:
-            return not in_a_move and self.observation.own_part(claim.allocations) == here
+            return not in_a_move and self.observation.own_part(claim.allocations) == placed
         return any(
-            name in amounts for uuid, amounts in claim.allocations.items() for name in here.get(uuid, ())
+            name in amounts for uuid, amounts in claim.allocations.items() for name in placed.get(uuid, ())
         )
 
 

@@ -23,6 +23,8 @@ NOT_ON_BOTH = {
     "placement/embedded/test_serve_access.py": "the embedded core's own HTTP",
     "cli/test_init.py": "what is proposed for a host before there is an agent",
     "gate/test_install.py": "the hook's file alone",
+    "http/test_server.py": "the HTTP server alone",
+    "http/test_unix_connection.py": "the HTTP server alone",
     "placement/transfer/test_transfer.py": "carries contents between both kinds itself",
     "status/test_host_status.py": "what is shown of the agent's memory, of one host for a whole module",
     "doctor/test_bundle.py": "what is collected of a host whose placement is away",

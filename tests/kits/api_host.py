@@ -11,7 +11,7 @@ from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, Refused, UnknownConsumer, UsageError
-from agent.gate.gate import HookCall, GateVerdict, Outcome
+from agent.gate.decision import GateVerdict, HookCall, Outcome
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan, PutTraits
 from agent.reconcile.reshape_preview import Preview
@@ -182,11 +182,11 @@ class SmallHost:
                 raise UnknownConsumer(f"Nothing is known of {consumer}", consumer=consumer)
         return not self.placement_away
 
-    def gate(self, asked: HookCall) -> GateVerdict:
+    def gate(self, call: HookCall) -> GateVerdict:
         self.fault()
-        if asked.operation == "prepare":
+        if call.operation == "prepare":
             raise UsageError("This host has no guests that are described in XML.")
-        return GateVerdict(Outcome.IGNORED, None, f"nothing is done at {asked.operation}")
+        return GateVerdict(Outcome.IGNORED, None, f"the gate does nothing at {call.operation}")
 
     def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         self.fault()

@@ -6,17 +6,36 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from agent.claims.claim import ClaimState
+from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.config.access import Access
 from agent.config.settings import Settings
 from agent.driver import Guest, GuestState
 from agent.gate import install
 from agent.placement.transport import Reply, Transport
 from drivers.fake import FakeDriver
+from drivers.fake.devices import Gpu, Nic
+from drivers.fake.host import FakeHost, cell
 from kits.agent import World, opened, told
 from kits.api_client import serving
 from kits.placements import Embedded, usual_placement
 
 HOOK_TIMEOUT_S = 30
+VGPU = "11111111-1111-4111-8111-111111111111"
+FAR, NEAR = "0000:41:00.0", "0000:81:00.0"
+DEVICES_HOST = FakeHost(
+    cells=(cell(0, frozenset(range(8)), 16384),),
+    disk_gb=100,
+    gpus=(
+        Gpu("0000:42:00.0", "VGPU", 4, (VGPU,)),
+        Gpu("0000:83:00.0", "PGPU", 1, ("0000:83:00.0",)),
+    ),
+    nics=(
+        Nic("enp65s0", FAR, ("0000:41:02.0", "0000:41:02.1")),
+        Nic("enp129s0", NEAR, ("0000:81:02.0", "0000:81:02.1")),
+    ),
+)
+"""Two graphics cards, one of them shared, and two network cards, on different sides of the host."""
 
 
 class Shared:
@@ -154,3 +173,17 @@ def _address(text: str) -> str:
     rest, _, function = text.partition(".")
     number, bus, slot = rest.split(":")
     return f"<address domain='0x{number}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/>"
+
+
+def guest(uuid: str, **resources: int) -> Guest:
+    return Guest(uuid, "vm", GuestState.RUNNING, resources or {"VCPU": 2, "MEMORY_MB": 1024})
+
+
+def claim_of(host: GatedHost, uuid: str) -> ClaimState | None:
+    found = host.world.agent._tracker.claim_of(uuid)
+    return found.state if found else None
+
+
+def ours(host: GatedHost, uuid: str, **resources: int) -> None:
+    """A claim that somebody made by hand."""
+    host.world.operations.claim(ClaimRequest(uuid, (RequestGroup("", resources),), name="by hand"))

@@ -7,7 +7,7 @@ from agent.api.shapes.schema import Uuid, Values
 
 
 def _outcomes() -> Iterable[str]:
-    from agent.gate.gate import Outcome
+    from agent.gate.decision import Outcome
 
     return Outcome
 

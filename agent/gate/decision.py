@@ -1,0 +1,35 @@
+"""What libvirt's hook asks the gate, and what the gate answers."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """A call of the hook: libvirt's second and third argument, and the domain's XML from standard input."""
+
+    operation: str
+    sub_operation: str
+    xml: str
+
+
+class Outcome(StrEnum):
+    """What the gate did. With each of them, the guest may go on."""
+
+    CLAIMED = "claimed"
+    HELD = "held"
+    """A claim of the guest covers the domain."""
+    MOVING = "moving"
+    """The guest comes in by a live migration; the move has begun."""
+    NOTED = "noted"
+    """The guest has ended. Its claim is released once the host has neither the guest nor its definition."""
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class GateVerdict:
+    """`consumer` is the guest's uuid; `sentence` explains the outcome to the operator."""
+
+    outcome: Outcome
+    consumer: str | None
+    sentence: str

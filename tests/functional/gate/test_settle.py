@@ -1,0 +1,93 @@
+"""When the gate's claims end: with their guest, or if the guest did not come."""
+
+import time
+from uuid import uuid4
+
+import pytest
+from kits.gate import GatedHost, claim_of, domain, guest
+
+from agent.claims.claim import ClaimState
+from agent.gate import settle
+from agent.placement.transport import Reply
+from agent.status.condition import HostState
+
+
+def test_a_guest_that_starts_is_claimed_for_and_released_when_it_is_gone(host: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+    host.ends(vm, domain(vm.uuid))
+    assert host.held(vm.uuid) == {} and claim_of(host, vm.uuid) is None
+
+
+def test_a_defined_guest_keeps_its_claim_until_it_is_undefined(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    host.starts(vm, domain(vm.uuid))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    host.world.agent.reconcile("its interval")
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    host.driver.remove_guest(vm.uuid)
+    host.world.agent.reconcile("undefined")
+    assert claim_of(host, vm.uuid) is None
+
+
+def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid = str(uuid4())
+    host.allowed("prepare", "begin", domain(uuid))
+    host.world.agent.reconcile("its interval")
+    assert claim_of(host, uuid) is ClaimState.CLAIMED
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    host.world.agent.reconcile("its interval, later")
+    assert claim_of(host, uuid) is None
+
+
+def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_look(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, uuids = host.world, [str(uuid4()) for _ in range(4)]
+    for uuid in uuids:
+        host.allowed("prepare", "begin", domain(uuid))
+    inner = world.wire.inner
+    writes: list[str] = []
+
+    class Busy:
+        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
+            if method == "GET":
+                return inner.request(method, path, body, microversion=microversion)
+            writes.append(path)
+            return Reply(503, None, {"retry-after": "120"})
+
+        def close(self) -> None:
+            inner.close()
+
+    world.wire.inner = Busy()
+    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    for _ in range(3):
+        world.agent.reconcile("its interval")
+        world.agent.deliver()
+    assert len(writes) == 1 and world.agent.condition.state is HostState.DEGRADED
+    assert world.retries[-1] > 100
+    world.wire.inner = inner
+    world.retry()
+    assert world.agent.condition.state is HostState.READY
+    assert [claim_of(host, uuid) for uuid in uuids] == [None] * 4
+    assert not any(host.held(uuid) for uuid in uuids)
+
+
+def test_who_came_after_a_look_had_begun_keeps_the_claim_that_let_it_in(host: GatedHost) -> None:
+    """A guest that nobody defined is destroyed, and created again by an old claim of its own."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.driver.remove_guest(vm.uuid)
+    at = time.time()
+    host.allowed("prepare", "begin", domain(vm.uuid))
+    host.world.agent._gate.settle((), at + settle.GRACE_S)
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    host.world.agent._gate.settle((), time.time() + settle.GRACE_S + 1)
+    assert claim_of(host, vm.uuid) is None
