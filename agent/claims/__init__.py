@@ -1,1 +1,1 @@
-"""Claims: what is asked for, where it fits, and the claim's life."""
+"""Claims: parse a request, find where it fits on the host, and keep the ledger of what is claimed. Pure."""

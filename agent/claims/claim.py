@@ -1,4 +1,4 @@
-"""What a claim is once it was chosen: values that the tracker keeps and the journal writes. Pure."""
+"""A claim, its states and steps, and the result of a fit, as values. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,11 @@ from agent.shapes import Allocations, Makings, Units
 
 
 class ClaimState(StrEnum):
-    """CLAIMING: chosen and journaled, not known to be in placement. RELEASING: to be taken out of it."""
+    """The state of a claim.
+
+    CLAIMING: chosen and journaled, and not known to be in Placement. CLAIMED: in Placement. RELEASING:
+    journaled for removal from Placement.
+    """
 
     CLAIMING = "claiming"
     CLAIMED = "claimed"
@@ -18,32 +22,37 @@ class ClaimState(StrEnum):
 
 
 class ClaimStep(StrEnum):
-    """What can happen to a claim; also the name of the event in the journal's history."""
+    """A step in the life of a claim; its value is also the name of the event in the journal's history."""
 
     BEGIN = "begin"
-    """Chosen and reserved, the intent is journaled; nothing was sent to placement yet."""
+    """The resources are chosen and reserved, the intent is journaled, and nothing was sent to Placement yet.
+    """
     GRANT = "grant"
-    """Placement holds exactly what was chosen."""
+    """Placement has exactly the chosen allocation."""
     ADOPT = "adopt"
-    """Placement held an allocation of somebody else's for the consumer, and it covers the request."""
+    """Placement already has an allocation for the consumer, written by another service, and it covers the
+    request.
+    """
     REFUSE = "refuse"
-    """Placement holds nothing of this claim."""
+    """Placement has no allocation of this claim."""
     RELEASE = "release"
-    """It is to be taken out of placement, now or when placement answers again."""
+    """The allocation is to be removed from Placement, now or when Placement answers again."""
     GONE = "gone"
-    """Placement holds nothing of it any more."""
+    """Placement has no allocation of it any more."""
     KEEP = "keep"
-    """The consumer lives on another host, and its part of this one may be a migration's: nothing is freed."""
+    """The consumer is on another host, and a migration may have its allocation on this one: nothing is freed.
+    """
     FOUND = "found"
-    """Its guest holds what was not known when it was claimed (units, disks): that is the claim's now."""
+    """Its guest uses resources that were unknown at the claim (exact units, disks); the claim now has them.
+    """
     LEFT = "left"
-    """The consumer lives on another host, and nobody holds its part of this one any more."""
+    """The consumer is on another host, and its allocation on this one is gone."""
 
 
 CLAIM_TRANSITIONS: Mapping[tuple[ClaimState | None, ClaimStep], ClaimState | None] = {
     (None, ClaimStep.BEGIN): ClaimState.CLAIMING,
     (None, ClaimStep.ADOPT): ClaimState.CLAIMED,
-    (ClaimState.CLAIMING, ClaimStep.BEGIN): ClaimState.CLAIMING,  # chosen anew: somebody else was faster
+    (ClaimState.CLAIMING, ClaimStep.BEGIN): ClaimState.CLAIMING,  # chosen anew after a conflict
     (ClaimState.CLAIMING, ClaimStep.GRANT): ClaimState.CLAIMED,
     (ClaimState.CLAIMING, ClaimStep.ADOPT): ClaimState.CLAIMED,
     (ClaimState.CLAIMING, ClaimStep.REFUSE): None,
@@ -56,20 +65,20 @@ CLAIM_TRANSITIONS: Mapping[tuple[ClaimState | None, ClaimStep], ClaimState | Non
     (ClaimState.RELEASING, ClaimStep.KEEP): ClaimState.CLAIMED,
     (ClaimState.RELEASING, ClaimStep.GONE): None,
 }
-"""The whole life of a claim; None is no claim. What is not in it does not happen.
+"""{(state, step): next state}, all transitions there are; None stands for no claim.
 
-After a crash CLAIMING is finished if its guest is there and refused otherwise, RELEASING is delivered; both
-also while the agent runs, when placement did not say what became of a request.
+After a crash the agent finishes a CLAIMING claim if its guest exists, and refuses it otherwise; it delivers a
+RELEASING claim. It does the same while it runs, after Placement did not answer a request.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One consumer's claim on this host. `since` is seconds since the epoch, UTC.
+    """One consumer's claim on this host. `since` is seconds since 1970 (UTC).
 
-    `adopted`: somebody else wrote the allocation; the agent gave it its devices. `cells` is the guest's
-    topology as it was chosen, empty for a guest that floats; the CPUs in it are among `units`. `makings`
-    tells of those units that were not there when they were chosen what is to be made for them.
+    `adopted`: another service wrote the allocation, and the agent chose the exact units. `cells` is the
+    guest's chosen NUMA topology, empty for a guest without cells; its CPUs are among `units`. `makings` says
+    how to make those of the `units` that did not exist when they were chosen.
     """
 
     consumer: str
@@ -84,7 +93,7 @@ class Claim:
 
     @property
     def exact(self) -> Iterator[tuple[str, str, str]]:
-        """(provider uuid, class, unit) of each of its units."""
+        """(provider uuid, class, unit) of each exact unit of the claim."""
         for uuid, classes in self.units.items():
             for name, units in classes.items():
                 for unit in units:
@@ -93,8 +102,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Why a provider cannot give: `free` is what it could still give of `resource_class`.
+    """Why a provider cannot serve a request.
 
+    `asked` and `free` are amounts of `resource_class`; it is empty where the reason concerns no class.
     `reason` is a clause: "only 3 of 16 are free", "lacks trait HW_CPU_X86_AVX2", "max_unit is 4".
     """
 
@@ -108,7 +118,7 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a claim would do: `allocations`, `units` and guest's `cells` if it fits, `shortfalls` if not."""
+    """The result of a fit: `allocations`, `units`, `cells` and `makings` if it fits, else `shortfalls`."""
 
     fits: bool
     allocations: Allocations
@@ -119,5 +129,5 @@ class Fit:
 
 
 def fit_of_claim(claim: Claim) -> Fit:
-    """What the claim has, as the answer to its request."""
+    """The claim's resources as the result of its fit."""
     return Fit(True, claim.allocations, claim.units, (), claim.cells, claim.makings)

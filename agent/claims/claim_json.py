@@ -1,4 +1,4 @@
-"""Claims and moves as JSON, for the journal. What is read is checked. Pure."""
+"""Claims as JSON, for the journal and the local API; each value that is read is checked. Pure."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def claim_to_json(claim: Claim) -> Json:
-    """What `read_claim` reads; `since` is seconds since 1970."""
+    """The JSON form that `read_claim` reads; `since` is seconds since 1970 (UTC)."""
     return {
         "consumer": claim.consumer,
         "state": claim.state.value,
@@ -30,30 +30,31 @@ def claim_to_json(claim: Claim) -> Json:
 
 
 def read_claim(value: object) -> Claim:
-    """Raises UsageError where it makes no sense."""
-    found = read_object(value, "claim")
+    """The claim of a JSON object. Raises UsageError where a value is missing or invalid."""
+    record = read_object(value, "claim")
     return Claim(
-        read_uuid(found.get("consumer"), "consumer"),
-        ClaimState(read_choice(found.get("state"), "state", list(ClaimState))),
-        parse_claim(found.get("request")),
-        read_allocations(found.get("allocations")),
-        read_units(found.get("units")),
-        read_since(found.get("since")),
-        found.get("adopted") is True,
-        read_cells(found.get("cells", [])),
-        read_makings(found.get("makings", {})),
+        read_uuid(record.get("consumer"), "consumer"),
+        ClaimState(read_choice(record.get("state"), "state", list(ClaimState))),
+        parse_claim(record.get("request")),
+        read_allocations(record.get("allocations")),
+        read_units(record.get("units")),
+        read_since(record.get("since")),
+        record.get("adopted") is True,
+        read_cells(record.get("cells", [])),
+        read_makings(record.get("makings", {})),
     )
 
 
 def read_makings(value: object) -> Makings:
+    """{unit: {"parent": ..., "type": ...}} from JSON. Raises UsageError where it is invalid."""
     return {
-        unit: {key: read_text(each, "makings") for key, each in read_object(making, "makings").items()}
+        unit: {key: read_text(text, "makings") for key, text in read_object(making, "makings").items()}
         for unit, making in read_object(value, "makings").items()
     }
 
 
 def cells_to_json(cells: Iterable[PlacedCell]) -> list[Json]:
-    """The guest's topology, as the local API shows it: the host's CPUs by the guest's."""
+    """The guest's NUMA cells in the local API's form; `pinned_cpus` is {guest CPU: host CPU}."""
     return [
         {
             "cell": cell.guest_cell,
@@ -69,22 +70,23 @@ def cells_to_json(cells: Iterable[PlacedCell]) -> list[Json]:
 
 
 def read_cells(value: object) -> tuple[PlacedCell, ...]:
-    return tuple(_cell(each) for each in read_list(value, "cells"))
+    """The inverse of `cells_to_json`. Raises UsageError where it is invalid."""
+    return tuple(_cell(cell) for cell in read_list(value, "cells"))
 
 
 def _cell(value: object) -> PlacedCell:
-    found = read_object(value, "cell")
-    pinned = read_object(found.get("pinned_cpus"), "pinned_cpus")
+    record = read_object(value, "cell")
+    pinned = read_object(record.get("pinned_cpus"), "pinned_cpus")
     if not all(str(cpu).isdecimal() for cpu in pinned):
-        raise UsageError("pinned_cpus: the guest's CPUs are numbers.")
+        raise UsageError("pinned_cpus: each key must be the number of a guest CPU.")
     return PlacedCell(
-        guest_cell=read_whole(found.get("cell"), "cell", 0, MAX_UNIT),
-        host_cell=read_whole(found.get("host_cell"), "host_cell", 0, MAX_UNIT),
+        guest_cell=read_whole(record.get("cell"), "cell", 0, MAX_UNIT),
+        host_cell=read_whole(record.get("host_cell"), "host_cell", 0, MAX_UNIT),
         pinning={int(cpu): read_whole(pin, "pinned_cpus", 0, MAX_UNIT) for cpu, pin in pinned.items()},
-        withheld=_cpus(found.get("withheld_cpus"), "withheld_cpus"),
-        page_kib=read_whole(found.get("page_kib"), "page_kib", 1, MAX_UNIT),
-        memory_mb=read_whole(found.get("memory_mb"), "memory_mb", 0, MAX_UNIT),
-        floating=_cpus(found.get("shared_cpus"), "shared_cpus"),
+        withheld=_cpus(record.get("withheld_cpus"), "withheld_cpus"),
+        page_kib=read_whole(record.get("page_kib"), "page_kib", 1, MAX_UNIT),
+        memory_mb=read_whole(record.get("memory_mb"), "memory_mb", 0, MAX_UNIT),
+        floating=_cpus(record.get("shared_cpus"), "shared_cpus"),
     )
 
 
@@ -93,7 +95,7 @@ def _cpus(value: object, what: str) -> frozenset[int]:
 
 
 def read_allocations(value: object) -> Allocations:
-    """{provider uuid: {class: amount}}. Raises UsageError where it makes no sense."""
+    """{provider uuid: {class: amount}} from JSON. Raises UsageError where it is invalid."""
     return {
         read_uuid(uuid, "provider"): {
             name: read_whole(amount, name, 1, MAX_UNIT)
@@ -104,7 +106,7 @@ def read_allocations(value: object) -> Allocations:
 
 
 def read_units(value: object) -> Units:
-    """{provider uuid: {class: (unit, ...)}}. Raises UsageError where it makes no sense."""
+    """{provider uuid: {class: (unit, ...)}} from JSON. Raises UsageError where it is invalid."""
     return {
         read_uuid(uuid, "provider"): {
             name: tuple(read_text(unit, "units") for unit in read_list(exact, "units"))
@@ -115,6 +117,7 @@ def read_units(value: object) -> Units:
 
 
 def read_since(value: object) -> float:
+    """Seconds since 1970 (UTC) from JSON. Raises UsageError for anything but a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"since: {value!r} is no time.")
+        raise UsageError(f"since: {value!r} is not a number of seconds.")
     return float(value)

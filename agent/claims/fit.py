@@ -1,13 +1,14 @@
-"""Fitting a claim into this host: which provider gives what, and which exact units. Pure.
+"""Fit a claim into this host: choose the provider for each resource, and the exact units. Pure.
 
 The semantics are those of Placement's allocation candidates for one tree and the sharing providers of its
-aggregates: the classes of the unsuffixed group may come from several providers, which meet its traits
-together; a suffixed group comes from one; `isolate` keeps suffixed groups on providers of their own;
-`same_subtree` puts one of its providers above the others. The order of choice is in agent.claims.fit_search.
-Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
+aggregates. The classes of the unsuffixed group may come from several providers, which together have its
+required traits. A suffixed group comes from one provider. `group_policy` isolate puts each suffixed group on
+its own provider. Of the groups in a `same_subtree`, one provider is an ancestor of the others.
+agent.claims.fit_search has the order of choice. Source:
+https://docs.openstack.org/placement/latest/user/provider-tree.html.
 
-A guest with NUMA cells gets its CPUs and memory from the cells that suit it (agent.claims.numa.fit); there a
-class may come from several of them, as the guest's own cells say.
+A guest with NUMA cells gets its CPUs and memory from host cells that suit it (agent.claims.numa.fit); then a
+class may come from several cells, as the guest's own cells require.
 """
 
 from dataclasses import replace
@@ -28,13 +29,13 @@ __all__ = ["ProviderIndex", "check_placeable", "cover", "first_units", "fit"]
 
 
 def check_placeable(request: ClaimRequest) -> None:
-    """Raises UsageError for what is well formed but cannot be placed by this agent, or makes no sense."""
+    """Raises UsageError for a well-formed request that this agent cannot place, or is contradictory."""
     if wants_cells(request.topology):
         guest_cells(request)
     if has_unresolved_devices(request):
         raise UsageError(
-            "pci_passthrough:alias: this request asks for devices by alias, and nobody has said yet what the "
-            "aliases mean (agent.claims.pci_alias.with_device_groups)."
+            "pci_passthrough:alias: this request asks for devices by alias, and its aliases are not resolved "
+            "(agent.claims.pci_alias.with_device_groups)."
         )
 
 
@@ -45,11 +46,11 @@ def fit(
     units: Units,
     cells: CellStock | None = None,
 ) -> Fit:
-    """Where the request fits, or why it does not.
+    """Where the request fits on the host, or why it does not.
 
-    `used` is what others hold and `units` the exact units that are free, in the order in which they are given
-    out; `cells` is what is left of the host's NUMA cells, which only guests with cells of their own need.
-    Raises UsageError for what this agent cannot place.
+    `used` is what other consumers use, `units` the free exact units in the order in which they are given out,
+    and `cells` what is left of the host's NUMA cells; only guests with cells of their own need it. Raises
+    UsageError for a request that this agent cannot place.
     """
     check_placeable(request)
     stock = HostStock(host, used, units)
@@ -71,12 +72,12 @@ def cover(
     units: Units,
     cells: CellStock | None = None,
 ) -> Fit:
-    """Whether what the consumer holds already covers its request; if so, all that it holds, with exact units.
+    """Whether the consumer's allocations `held` cover its request; if so, all of them, with exact units.
 
-    Providers that cannot serve this host do not count. Without `cells` only the amounts are looked at, not
-    which cells of the host they come to.
+    Allocations on providers that cannot serve this host do not count. Without `cells` only the amounts are
+    compared, not the host cells that they are on.
     """
-    here = {provider.uuid: provider for provider in host.providers if provider.uuid in held}
+    served = {provider.uuid: provider for provider in host.providers if provider.uuid in held}
     own = ProviderTree(
         replace(
             provider,
@@ -86,12 +87,12 @@ def cover(
     )
     owned = ProviderIndex.of(own, host.root.uuid if host.root else None)
     if cells is None and wants_cells(request.topology):
-        found = fit_in_sum(request, HostStock(owned, {}, units))
+        result = fit_in_sum(request, HostStock(owned, {}, units))
     else:
-        found = fit(request, owned, {}, units, cells)
-    if not found.fits:
-        return found
-    whole = {uuid: dict(held[uuid]) for uuid in here}
+        result = fit(request, owned, {}, units, cells)
+    if not result.fits:
+        return result
+    whole = {uuid: dict(held[uuid]) for uuid in served}
     if cells is not None:
-        units = pinned_first(units, found.cells, cells.host)
-    return Fit(True, whole, first_units(whole, units), (), found.cells)
+        units = pinned_first(units, result.cells, cells.host)
+    return Fit(True, whole, first_units(whole, units), (), result.cells)

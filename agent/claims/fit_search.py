@@ -1,14 +1,14 @@
-"""The search behind fitting: which provider gives what. Pure.
+"""The search for the providers that serve a request. Pure.
 
-A request is cut into *slots*, each filled by one provider: one slot for each class of the unsuffixed group,
-one for each suffixed group. The slots are filled depth first; a state that failed is remembered, because
-isolated or crowded groups come to the same hopeless state in very many orders, and `STEPS_MAX` bounds what is
-left.
+A request is divided into *slots*, each to be filled by one provider: one slot for each class of the
+unsuffixed group, and one for each suffixed group. The search fills the slots depth first. It remembers the
+states that failed, because isolated or competing groups reach the same state in many orders, and stops after
+`STEPS_MAX` steps.
 
-Order, so that the same question always has the same answer: own providers from the root down, siblings by
-name, then sharing providers by name. Within the unsuffixed group a provider that can give more of its classes
-goes first, and one that gives something already goes before all, so that a guest is not torn apart between
-cells.
+The order of choice is fixed, so that the same request always has the same result: own providers from the root
+down, siblings by name, then sharing providers by name. Within the unsuffixed group, a provider that was
+already chosen goes first, then one that can serve more of the group's classes, so that a guest is spread over
+few providers.
 """
 
 import itertools
@@ -29,8 +29,9 @@ STEPS_MAX = 10_000
 class ProviderIndex:
     """The providers that can serve this host: those of its tree, and the sharing ones of its aggregates.
 
-    `providers` and `by_class` are in the order of choice. Made once for each tree. `bound` {group's suffix:
-    uuid of the one provider that may serve it}.
+    `providers` and `by_class` {class: providers with inventory of it} are in the order of choice. `ways` are
+    the classes that exclude each other on a provider. `bound` is {group suffix: uuid of the only provider
+    that may serve the group}. The index is made once for each tree.
     """
 
     tree: ProviderTree
@@ -42,17 +43,17 @@ class ProviderIndex:
 
     @classmethod
     def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "ProviderIndex":
-        """The host whose root has that uuid; without one, the first root that is not a sharing provider."""
-        anchor = tree.get(root) if root else _first_root(tree)
-        own = tree.subtree(anchor.uuid) if anchor else ()
+        """The index of the host with the root `root`; None: the first root that is no sharing provider."""
+        root_provider = tree.get(root) if root else _first_root(tree)
+        own = tree.subtree(root_provider.uuid) if root_provider else ()
         aggregates = frozenset().union(*(provider.aggregates for provider in own))
-        ours = {provider.uuid for provider in own}
+        own_uuids = {provider.uuid for provider in own}
         sharing = sorted(
             (
                 provider
                 for provider in tree
                 if SHARING_TRAIT in provider.traits
-                and provider.uuid not in ours
+                and provider.uuid not in own_uuids
                 and aggregates & provider.aggregates
             ),
             key=lambda provider: provider.name,
@@ -62,19 +63,21 @@ class ProviderIndex:
         for provider in providers:
             for name in provider.inventories:
                 by_class.setdefault(name, []).append(provider)
-        classes = {name: tuple(found) for name, found in by_class.items()}
-        return cls(tree, anchor, providers, classes, ways or {})
+        classes = {name: tuple(having) for name, having in by_class.items()}
+        return cls(tree, root_provider, providers, classes, ways or {})
 
     def without(self, classes: Collection[str]) -> "ProviderIndex":
-        """The same host, which gives these classes only from providers that it shares."""
-        kept = {
-            name: tuple(each for each in found if name not in classes or not self.is_own(each.uuid))
-            for name, found in self.by_class.items()
+        """The index without these classes on own providers: only sharing providers can serve them."""
+        by_class = {
+            name: tuple(
+                provider for provider in providers if name not in classes or not self.is_own(provider.uuid)
+            )
+            for name, providers in self.by_class.items()
         }
-        return replace(self, by_class=kept)
+        return replace(self, by_class=by_class)
 
     def is_own(self, uuid: str) -> bool:
-        """Whether the provider is in this host's own tree, and not a sharing one."""
+        """Whether the provider is in this host's own tree, and not a sharing provider."""
         return uuid in self.tree and self.root is not None and self.tree.root_of(uuid).uuid == self.root.uuid
 
 
@@ -85,9 +88,10 @@ def _first_root(tree: ProviderTree) -> Provider | None:
 
 @dataclass(frozen=True, slots=True)
 class FitSlot:
-    """A group, or one class of the unsuffixed group, and the providers that could serve it by itself.
+    """A suffixed group, or one class of the unsuffixed group, and the providers that can serve it alone.
 
-    `barred` {provider uuid: clause} are those that could, were it not for where they are.
+    `resources` {class: amount} are those of the slot, `options` the providers in the order of choice.
+    `barred` {provider uuid: clause} are providers that the NUMA policy excludes.
     """
 
     group: RequestGroup
@@ -98,14 +102,14 @@ class FitSlot:
 
 @dataclass(frozen=True, slots=True)
 class HostStock:
-    """What is left: the host, what is in use on it, and the exact units that are free."""
+    """What is left on the host: its providers, the usages of others, and the free exact units."""
 
     host: ProviderIndex
     used: Usages
     units: Units
 
     def free(self, provider: Provider, name: str) -> int:
-        """How much of the class the provider could still give, never below 0."""
+        """The amount of the class that the provider can still give, at least 0."""
         inventory = provider.inventories.get(name)
         if inventory is None:
             return 0
@@ -116,7 +120,7 @@ class HostStock:
     def obstacles(
         self, group: RequestGroup, resources: Mapping[str, int], provider: Provider
     ) -> Iterator[tuple[str, str]]:
-        """(class, reason) for each thing that keeps the provider from serving these resources by itself."""
+        """(class, clause) for each reason why the provider cannot serve these resources alone."""
         first = next(iter(resources), "")
         for name, amount in resources.items():
             reason = self._short(provider, name, amount)
@@ -150,7 +154,7 @@ class HostStock:
         return None
 
     def scarcity_clause(self, provider: Provider, name: str, inventory: Inventory) -> str:
-        """The clause that says how little of the class is free."""
+        """The clause that says how much of the class is free, and why not more."""
         used = self.used.get(provider.uuid, {})
         left = inventory.capacity - used.get(name, 0)
         free = self.free(provider, name)
@@ -162,34 +166,44 @@ class HostStock:
         return f"only {free} of {inventory.capacity} are free"
 
     def can_give_together(self, provider: Provider, wanted: Mapping[str, int]) -> bool:
-        """Whether nothing of it excludes the rest, beside what is in use."""
+        """Whether no class in `wanted` {class: amount}, nor any in use, excludes another."""
         ways = self.host.ways.get(provider.uuid, ())
-        there = {name: each.total - each.reserved for name, each in provider.inventories.items()}
-        return can_give_together(ways, room(ways, there, self.used.get(provider.uuid, {})), wanted)
+        offered = {
+            name: inventory.total - inventory.reserved for name, inventory in provider.inventories.items()
+        }
+        return can_give_together(ways, room(ways, offered, self.used.get(provider.uuid, {})), wanted)
 
     def _in_aggregates(self, group: RequestGroup, provider: Provider) -> bool:
-        """`member_of` of a suffixed group looks at the provider; of the unsuffixed one also at its root."""
+        """`member_of` applies to the provider, and for the unsuffixed group also to the provider's root."""
         memberships = [provider.aggregates]
         if not group.suffix:
             memberships.append(self.host.tree.root_of(provider.uuid).aggregates)
-        return any(all(any_of & one for any_of in group.member_of) for one in memberships)
+        return any(all(any_of & aggregates for any_of in group.member_of) for aggregates in memberships)
 
 
 def any_of_clause(kind: str, names: frozenset[str]) -> str:
-    """ "trait A", or "any of the traits A, B"."""
+    """A clause for a choice of names; `kind` is "trait" or "aggregate"."""
     if len(names) == 1:
         return f"{kind} {next(iter(names))}"
     return f"any of the {kind}s {', '.join(sorted(names))}"
 
 
 def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
-    """The slots of the request with their options, the unsuffixed ones first; an option list may be empty."""
+    """The slots of the request with their options, those of the unsuffixed group first."""
     slots = []
     for group in sorted(request.groups, key=lambda group: group.suffix):
-        parts = [group.resources] if group.suffix else [{name: n} for name, n in group.resources.items()]
-        for resources in parts:
+        slot_resources = (
+            [group.resources]
+            if group.suffix
+            else [{name: class_name} for name, class_name in group.resources.items()]
+        )
+        for resources in slot_resources:
             within = stock.host.by_class.get(next(iter(resources)), ()) if resources else stock.host.providers
-            options = (one for one in within if next(stock.obstacles(group, resources, one), None) is None)
+            options = (
+                provider
+                for provider in within
+                if next(stock.obstacles(group, resources, provider), None) is None
+            )
             slots.append(FitSlot(group, resources, tuple(options)))
     return _most_useful_first(slots)
 
@@ -200,22 +214,24 @@ def _most_useful_first(slots: list[FitSlot]) -> list[FitSlot]:
         slot
         if slot.group.suffix or len(slot.options) < 2
         else FitSlot(
-            slot.group, slot.resources, tuple(sorted(slot.options, key=lambda one: -serves[one.uuid]))
+            slot.group,
+            slot.resources,
+            tuple(sorted(slot.options, key=lambda provider: -serves[provider.uuid])),
         )
         for slot in slots
     ]
 
 
 _Top = tuple[frozenset[str], str]
-"""The suffixes of one same_subtree, and the uuid of the provider above all of theirs."""
+"""The suffixes of one same_subtree, and the uuid of the provider that is above those of all its groups."""
 
 _State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], frozenset[str], frozenset[_Top]]
 
 
 class FitSearch:
-    """One search for a way to fill the slots; `run` once.
+    """One search for a way to fill the slots; call `run` once, then read `chosen`.
 
-    `isolated`, `traits` and `subtrees` switch a rule off, to find out what a failure is due to.
+    `isolated`, `traits` and `subtrees` disable a rule each, to find the rule that a failure is due to.
     """
 
     def __init__(
@@ -245,14 +261,16 @@ class FitSearch:
 
     @property
     def steps(self) -> int:
+        """How many providers the search has tried."""
         return self._steps
 
     @property
     def gave_up(self) -> bool:
+        """Whether the search stopped at STEPS_MAX without a result."""
         return self._steps > STEPS_MAX
 
     def run(self) -> bool:
-        """Whether there is a way; then `chosen` has one provider for each slot."""
+        """Whether the slots can be filled; then `chosen` has one provider for each slot."""
         if not self._subtrees:
             return self._fill(0, [slot.options for slot in self._slots], ())
         # The top of a subtree is one of the providers chosen in it, so each possible top is tried on its own.
@@ -289,10 +307,10 @@ class FitSearch:
         if slot.group.suffix or not self.chosen or len(options) < 2:
             return options
         giving = {provider.uuid for provider in self.chosen}
-        return sorted(options, key=lambda one: one.uuid not in giving)
+        return sorted(options, key=lambda provider: provider.uuid not in giving)
 
     def _fits(self, slot: FitSlot, provider: Provider) -> bool:
-        """Whether the provider can take this slot besides those it has taken already."""
+        """Whether the provider can take this slot in addition to those that it has already."""
         if self._isolate and slot.group.suffix and provider in self.chosen[self._unsuffixed :]:
             return False
         for name, amount in slot.resources.items():
@@ -300,10 +318,12 @@ class FitSearch:
                 total = amount + self._taken[provider.uuid, name]
                 if total > min(provider.inventories[name].max_unit, self._stock.free(provider, name)):
                     return False
-        return not self._excluding or self._stock.can_give_together(provider, self._with(slot, provider))
+        return not self._excluding or self._stock.can_give_together(
+            provider, self._excluding_amounts(slot, provider)
+        )
 
-    def _with(self, slot: FitSlot, provider: Provider) -> dict[str, int]:
-        """What the provider would give of classes that exclude each other, with this slot."""
+    def _excluding_amounts(self, slot: FitSlot, provider: Provider) -> dict[str, int]:
+        """{class: amount} that the provider would give, with this slot, of classes with exclusions."""
         return {
             name: self._taken[provider.uuid, name] + slot.resources.get(name, 0) for name in self._excluding
         }
@@ -318,7 +338,7 @@ class FitSearch:
                 self._taken[provider.uuid, name] += sign * amount
 
     def _state(self, depth: int, tops: tuple[_Top, ...]) -> _State:
-        """All that decides whether the slots from `depth` on can be filled."""
+        """Everything that decides whether the slots from `depth` on can be filled."""
         return (
             depth,
             frozenset((key, amount) for key, amount in self._taken.items() if amount),
@@ -328,7 +348,7 @@ class FitSearch:
         )
 
     def _traits_are_met(self) -> bool:
-        """The unsuffixed group's traits are met by the providers that give its resources, together."""
+        """Whether the providers of the unsuffixed group together have its required traits."""
         if not self._required:
             return True
         traits = frozenset().union(*(provider.traits for provider in self.chosen[: self._unsuffixed]))
@@ -340,29 +360,31 @@ class FitSearch:
         return [(suffixes, uuid) for uuid in distinct]
 
     def _below(self, tops: tuple[_Top, ...]) -> list[tuple[Provider, ...]]:
-        """The options of every slot, cut down to what lies under the tops of its subtrees."""
+        """The options of each slot, limited to the providers below the tops of its subtrees."""
         options = [slot.options for slot in self._slots]
         for suffixes, top in tops:
             under = {provider.uuid for provider in self._stock.host.tree.subtree(top)}
             for number, slot in enumerate(self._slots):
                 if slot.group.suffix in suffixes:
-                    options[number] = tuple(one for one in options[number] if one.uuid in under)
+                    options[number] = tuple(
+                        provider for provider in options[number] if provider.uuid in under
+                    )
         return options
 
     def _chosen_tops(self, tops: tuple[_Top, ...]) -> frozenset[_Top]:
-        """Those whose provider was chosen for one of their own groups."""
+        """The tops whose provider was chosen for one of their own groups."""
         filled = list(zip(self._slots, self.chosen, strict=False))
         return frozenset(
             (suffixes, top)
             for suffixes, top in tops
-            if any(slot.group.suffix in suffixes and one.uuid == top for slot, one in filled)
+            if any(slot.group.suffix in suffixes and provider.uuid == top for slot, provider in filled)
         )
 
 
 def first_units(allocations: Usages, units: Units) -> dict[str, dict[str, tuple[str, ...]]]:
-    """The first free exact units for these amounts, where the host has exact units.
+    """The first free exact units for these amounts, for classes that have exact units.
 
-    Classes that share a provider's units get different ones.
+    Classes that share the units of a provider get different ones.
     """
     chosen: dict[str, dict[str, tuple[str, ...]]] = {}
     for uuid, amounts in allocations.items():

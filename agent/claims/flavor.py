@@ -1,19 +1,17 @@
-"""From a flavor and its extra specs to a claim request, as operators know them from nova. Pure.
+"""Turn a flavor and its extra specs, as nova defines them, into a claim request. Pure.
 
-    resources:CLASS=n, resourcesS:CLASS=n    amount in the unsuffixed group, or in group S; it takes the place
-                                             of what the flavor says, and 0 removes that
+    resources:CLASS=n, resourcesS:CLASS=n    amount in the unsuffixed group, or in group S; it replaces the
+                                             flavor's amount, and 0 removes it
     trait:T=required|forbidden, traitS:T=..  trait of the unsuffixed group, or of group S
-    group_policy=none|isolate                needed with two suffixed groups or more
-    same_subtree=_A,_B                       these groups lie under one of their providers; `;` between sets
-    hw:cpu_policy=shared|dedicated|mixed     VCPU, PCPU, or both (hw:cpu_dedicated_mask says which)
-    hw:cpu_thread_policy=prefer|isolate|require
-    hw:numa_nodes=n, hw:numa_cpus.N=0-3, hw:numa_mem.N=MiB
-    hw:mem_page_size=small|large|any|2MB     or a bare number of KiB
-    pci_passthrough:alias=name:count,...
+    group_policy=none|isolate                needed with two suffixed groups or more same_subtree=_A,_B
+    one provider of these groups is above the others; `;` between sets hw:cpu_policy=shared|dedicated|mixed
+    VCPU, PCPU, or both (hw:cpu_dedicated_mask says which) hw:cpu_thread_policy=prefer|isolate|require
+    hw:numa_nodes=n, hw:numa_cpus.N=0-3, hw:numa_mem.N=MiB hw:mem_page_size=small|large|any|2MB     or a bare
+    number of KiB pci_passthrough:alias=name:count,...
 
-A spec in one of these namespaces that is not known is refused with the nearest name; other namespaces
-(`quota:`, `os:`, `capabilities:`, ...) say nothing about resources and are left alone.
-Source: https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
+An unknown spec in one of these namespaces is refused, with the nearest known name in the error. Other
+namespaces (`quota:`, `os:`, `capabilities:`, ...) do not concern resources and are ignored. Source:
+https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 """
 
 import re
@@ -40,7 +38,7 @@ _NO_DEVICES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """`memory_mb` in MiB, `disk_gb` in GiB; `extra_specs` as texts."""
+    """A nova flavor: `memory_mb` in MiB, `disk_gb` in GiB, `extra_specs` {key: text}."""
 
     vcpus: int
     memory_mb: int
@@ -49,14 +47,14 @@ class Flavor:
 
 
 def parse_flavor(value: object, path: str = "flavor") -> Flavor:
-    """A flavor from parsed JSON. Raises UsageError with the path of what is wrong."""
+    """A flavor from parsed JSON. Raises UsageError, naming the path of the value at fault."""
     given = read_object(value, path, ("vcpus", "memory_mb", "disk_gb", "extra_specs"))
     specs = {}
-    for key, each in read_object(given.get("extra_specs", {}), f"{path}.extra_specs").items():
-        here = below(f"{path}.extra_specs", key)
-        read_text(key, here, wanted="a name of at most 255 characters")
-        numeric = isinstance(each, int) and not isinstance(each, bool)
-        specs[key] = str(each) if numeric else read_text(each, here, wanted="a text", longest=SPEC_MAX)
+    for key, text in read_object(given.get("extra_specs", {}), f"{path}.extra_specs").items():
+        spec_path = below(f"{path}.extra_specs", key)
+        read_text(key, spec_path, wanted="a name of at most 255 characters")
+        numeric = isinstance(text, int) and not isinstance(text, bool)
+        specs[key] = str(text) if numeric else read_text(text, spec_path, wanted="a text", longest=SPEC_MAX)
     return Flavor(
         read_whole(given.get("vcpus"), f"{path}.vcpus", 1, 65536),
         read_whole(given.get("memory_mb"), f"{path}.memory_mb", 1, MAX_UNIT),
@@ -74,7 +72,7 @@ def claim_for_flavor(
     user_id: str = "plimsoll",
     consumer_type: str = "INSTANCE",
 ) -> ClaimRequest:
-    """What a guest of that flavor asks for. Raises UsageError, naming the spec at fault."""
+    """The claim request of a guest of that flavor. Raises UsageError, naming the spec at fault."""
     specs = flavor.extra_specs
     for key in specs:
         _check_known(key, specs[key])
@@ -103,7 +101,7 @@ def claim_for_flavor(
 
 
 def _check_known(key: str, value: str) -> None:
-    """Raises UsageError for a spec that belongs to us and is not known."""
+    """Raises UsageError for an unknown spec in a namespace that concerns resources."""
     namespace, colon, spec = key.partition(":")
     if not colon:
         if key not in _UNSCOPED:
@@ -167,8 +165,8 @@ def _has_device(resources: Mapping[str, int]) -> bool:
 def _check_against_policy(key: str, suffix: str, name: str, topology: TopologyRequest) -> None:
     if not suffix and name in ("VCPU", "PCPU") and topology.cpu_policy != "shared":
         raise UsageError(
-            f"{key}: hw:cpu_policy={topology.cpu_policy} already says how many CPUs of each kind; "
-            "drop one of the two.",
+            f"{key}: hw:cpu_policy={topology.cpu_policy} already determines the number of CPUs of each "
+            "kind; remove one of the two specs.",
             spec=key,
         )
 
@@ -185,10 +183,10 @@ def _cpus(vcpus: int, topology: TopologyRequest) -> dict[str, int]:
 def _pci(text: str | None) -> tuple[tuple[str, int], ...]:
     if text is None:
         return ()
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for part in text.split(","):
         match = _ALIAS.fullmatch(part)
         if not match or int(match[2]) < 1:
             raise fault("pci_passthrough:alias", "name:count,name:count", text)
-        found[match[1]] = found.get(match[1], 0) + int(match[2])
-    return tuple(found.items())
+        counts[match[1]] = counts.get(match[1], 0) + int(match[2])
+    return tuple(counts.items())

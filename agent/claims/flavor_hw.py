@@ -1,7 +1,8 @@
-"""The `hw:` extra specs of a flavor: what the guest wants of CPUs, cells and pages. Pure.
+"""The `hw:` extra specs of a flavor: CPU policy, NUMA cells and page sizes of a guest. Pure.
 
-See agent.claims.flavor. Specs that only shape the guest are known and say nothing here; those that want
-something of the host which this agent cannot place yet are refused.
+See agent.claims.flavor. Specs that concern only the guest's virtual hardware are accepted and ignored. Specs
+that need something of the host that this agent cannot place yet are refused. Source:
+https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 """
 
 import re
@@ -44,26 +45,29 @@ _NOT_YET: Mapping[str, frozenset[str]] = {  # spec: the values under which it as
 
 
 def check_hw(key: str, spec: str, value: str) -> None:
-    """Raises UsageError for a spec `key` = hw:`spec` that is not known, or that asks for too much."""
+    """Check the spec `key` = hw:`spec`. Raises UsageError where it is unknown or cannot be placed."""
     if spec in _FITTED or spec in _GUEST_ONLY or _CELL.fullmatch(spec):
         return
     if spec in _NOT_YET:
         if value.strip().lower() in _NOT_YET[spec]:
             return
         raise UsageError(
-            f"{key}={value}: this agent cannot place it yet; take it out of the flavor.", spec=key
+            f"{key}={value}: this agent cannot place it yet; remove it from the flavor.", spec=key
         )
     near = get_close_matches(spec, (*_FITTED, *_CELLED, *sorted(_GUEST_ONLY), *_NOT_YET), n=1, cutoff=0.0)
     raise UsageError(f"{key}: unknown extra spec; did you mean hw:{near[0]}?", spec=key)
 
 
 def topology_of(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> TopologyRequest:
-    """What the specs want of CPUs, cells and pages for a guest of that size (MiB)."""
+    """The CPU, cell and page requests of the specs, for a guest with `vcpus` CPUs and `memory_mb` MiB.
+
+    Raises UsageError, naming the spec at fault.
+    """
     policy = _choice(specs, "hw:cpu_policy", ("shared", "dedicated", "mixed")) or "shared"
     thread_policy = _choice(specs, "hw:cpu_thread_policy", ("prefer", "isolate", "require"))
     if thread_policy and policy == "shared":
         raise UsageError(
-            "hw:cpu_thread_policy: it needs hw:cpu_policy=dedicated or mixed, shared CPUs have no siblings.",
+            "hw:cpu_thread_policy: it needs hw:cpu_policy=dedicated or mixed; shared CPUs have no siblings.",
             spec="hw:cpu_thread_policy",
         )
     cells = _cells(vcpus, memory_mb, specs)
@@ -82,7 +86,7 @@ def _dedicated(specs: Mapping[str, str], policy: str, vcpus: int) -> frozenset[i
     mask = specs.get(spec)
     if (mask is not None) != (policy == "mixed"):
         raise UsageError(
-            f"{spec}: it goes with hw:cpu_policy=mixed, and mixed needs it (the policy is {policy}).",
+            f"{spec}: hw:cpu_policy=mixed needs it, and no other policy has it (the policy is {policy}).",
             spec=spec,
         )
     if mask is None:
@@ -129,38 +133,38 @@ def _cells(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> TopologyRequ
 
 
 def _cell_cpus(given: Mapping[int, str], vcpus: int) -> tuple[frozenset[int], ...]:
-    found: list[frozenset[int]] = []
+    cell_cpus: list[frozenset[int]] = []
     for cell in sorted(given):
         spec = f"hw:numa_cpus.{cell}"
         cpus = _cpu_set(spec, given[cell])
-        twice = cpus & frozenset().union(*found)
+        twice = cpus & frozenset().union(*cell_cpus)
         if not cpus or twice or max(cpus) >= vcpus:
             raise UsageError(
                 f"{spec}: {given[cell]!r} must name CPUs of the guest, 0-{vcpus - 1}, "
                 "that no cell before it has.",
                 spec=spec,
             )
-        found.append(cpus)
-    missing = frozenset(range(vcpus)).difference(*found) if found else frozenset()
+        cell_cpus.append(cpus)
+    missing = frozenset(range(vcpus)).difference(*cell_cpus) if cell_cpus else frozenset()
     if missing:
         raise UsageError(
             f"hw:numa_cpus.N: no cell has the guest's CPU {format_cpu_set(missing)}.", spec="hw:numa_cpus"
         )
-    return tuple(found)
+    return tuple(cell_cpus)
 
 
 def _cell_memory(given: Mapping[int, str], memory_mb: int) -> tuple[int, ...]:
-    found = tuple(read_whole_spec(f"hw:numa_mem.{cell}", given[cell], 1, MAX_UNIT) for cell in sorted(given))
-    if found and sum(found) != memory_mb:
+    memory = tuple(read_whole_spec(f"hw:numa_mem.{cell}", given[cell], 1, MAX_UNIT) for cell in sorted(given))
+    if memory and sum(memory) != memory_mb:
         raise UsageError(
-            f"hw:numa_mem.N: the cells have {sum(found)} MiB together, the flavor has {memory_mb}.",
+            f"hw:numa_mem.N: the cells have {sum(memory)} MiB together, the flavor has {memory_mb}.",
             spec="hw:numa_mem",
         )
-    return found
+    return memory
 
 
 def _page_size(text: str | None) -> int | str | None:
-    """KiB, or the word."""
+    """The size in KiB, or one of the words small, large, any."""
     if text is None or text in ("small", "large", "any"):
         return text
     match = _PAGE_SIZE.fullmatch(text.strip())
@@ -178,7 +182,8 @@ def _choice(specs: Mapping[str, str], spec: str, choices: tuple[str, ...]) -> st
 
 
 def read_whole_spec(spec: str, text: str, least: int, most: int) -> int:
-    digits = text.strip()  # of more than int() would take away
+    """The whole number of a spec. Raises UsageError where it is not between `least` and `most`."""
+    digits = text.strip()  # int() accepts more: signs, underscores, digits of other scripts
     if not _WHOLE.fullmatch(digits) or not least <= int(digits) <= most:
         raise fault(spec, f"a whole number between {least} and {most}", text)
     return int(digits)

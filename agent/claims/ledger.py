@@ -1,7 +1,8 @@
-"""Who holds what of this host, in memory: our claims, what others hold, and the exact units of both.
+"""The ledger: the host's inventory, the agent's claims, and the allocations and exact units of others. Pure.
 
-No I/O and no lock: whoever has the tracker's lock may call. Sums are kept up to date, so that fitting a claim
-does not depend on how many there are.
+It is kept in memory, without I/O and without a lock: callers hold the tracker's lock. The usages are kept up
+to date with each change, so that the time of a fit does
+not depend on the number of claims.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,13 +21,15 @@ from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages
 from agent.tree import ProviderTree
 
 DepartedConsumers = Mapping[str, frozenset[str]]
-"""{provider uuid: the consumers whose claims have gone from it}"""
+"""{provider uuid: consumers whose claims have left it}"""
 
 
 class Ledger:
-    """`host` is what may be claimed; `claims` {consumer: claim} is for reading only.
+    """What of the host is claimed, by whom, and what is left.
 
-    `suspects` are the consumers that, at the last refresh, did not hold what they claimed on this host.
+    `host` are the providers that may be claimed from, `claims` {consumer uuid: claim} the agent's claims
+    (read them only), and `suspects` the consumers whose allocations differed from their claims at the last
+    `refresh`.
     """
 
     def __init__(self, claims: Iterable[Claim] = ()) -> None:
@@ -44,13 +47,13 @@ class Ledger:
         self._departed: dict[str, frozenset[str]] = {}
         self._cells = CellUsage()
         self.to_make: UnitsToMake = {}
-        """What the driver says of units that do not exist yet."""
+        """The units that do not exist yet, as the driver describes them."""
         self.moves_under_way: Callable[[], Mapping[str, str]] = dict
-        """Tells {instance: migration} of the moves under way."""
+        """Returns {instance uuid: migration uuid} of the moves under way."""
         for claim in claims:
             self.put(claim)
 
-    # What the host is, and what others do on it
+    # The host, and the allocations of others on it
 
     def refresh(
         self,
@@ -60,9 +63,11 @@ class Ledger:
         cells: HostCells | None = None,
         departed: DepartedConsumers | None = None,
     ) -> None:
-        """Start over from what placement holds; of our own claims we know better ourselves.
+        """Replace the host and the allocations of others by what was read from Placement.
 
-        `departed` is what the property said before `held` was read, None: `held` is of this moment.
+        The agent's own claims stay: the ledger knows them better. `held` are the allocations on the host's
+        providers, `units` all exact units that the host offers. `departed` is the value of the property
+        before `held` was read; None: nothing has changed since.
         """
         self.host, self._offered = host, units
         self._cells.refresh(cells or HostCells())
@@ -83,7 +88,7 @@ class Ledger:
 
     @property
     def departed(self) -> DepartedConsumers:
-        """Where claims have gone since placement was last read: it may have said that they are there."""
+        """The consumers whose claims have left a provider since Placement was last read."""
         return dict(self._departed)
 
     def _departed_since(self, before: DepartedConsumers | None) -> dict[str, frozenset[str]]:
@@ -93,7 +98,7 @@ class Ledger:
         return {uuid: gone for uuid, gone in since.items() if gone}
 
     def observe_provider(self, uuid: str, consumers: Holders) -> None:
-        """What placement says just now about one provider."""
+        """Replace what others hold on the provider `uuid` by `consumers`, just read from Placement."""
         for consumer in [name for name, held in self._others.items() if uuid in held]:
             rest = {where: amounts for where, amounts in self._others[consumer].items() if where != uuid}
             self.set_other(consumer, rest)
@@ -102,22 +107,22 @@ class Ledger:
                 self.set_other(consumer, {**self._others.get(consumer, {}), uuid: amounts})
 
     def set_other(self, consumer: str, allocations: Allocations) -> None:
-        """What a consumer without a claim holds."""
+        """Replace the allocations of a consumer without a claim."""
         self._count(self._others.pop(consumer, {}), -1)
         if allocations:
             self._others[consumer] = dict(allocations)
             self._count(allocations, 1)
 
     def other_allocations(self, consumer: str) -> Allocations:
-        """What a consumer without a claim is known to hold."""
+        """The known allocations of a consumer without a claim."""
         return self._others.get(consumer, {})
 
     def others_on(self, uuids: Collection[str]) -> bool:
-        """Whether consumers without a claim are known to hold anything there."""
+        """Whether consumers without a claim have known allocations on any of these providers."""
         return any(uuid in held for held in self._others.values() for uuid in uuids)
 
     def observe_guests(self, guests: Collection[Guest]) -> None:
-        """The exact units that guests use, claimed or not, are not given to anybody else."""
+        """Replace the known guests; the exact units that they use are given to no other consumer."""
         self._in_guests = {
             (used.resource_class, used.unit): guest.uuid for guest in guests for used in guest.units
         }
@@ -130,15 +135,15 @@ class Ledger:
         }
 
     def expect_guest(self, consumer: str, guest: Guest | None) -> None:
-        """Its guest is about to come, so its memory counts until it is seen; None: it does not come."""
+        """Count the memory of a guest that will start soon, until it is observed; None ends that."""
         self._cells.expect_guest(consumer, guest)
 
     def restrict_units(
         self, consumer: str, units: Units | None, bound: Mapping[str, str] | None = None
     ) -> None:
-        """From now on the consumer gets just these units of their classes, and no others; None: as all do.
+        """Give the consumer only these units of their classes in later fits; None lifts the restriction.
 
-        `bound`: see `ProviderIndex`.
+        `bound` {group suffix: provider uuid} restricts its groups to one provider each (`ProviderIndex`).
         """
         self._named.pop(consumer, None)
         self._bound.pop(consumer, None)
@@ -147,49 +152,49 @@ class Ledger:
             self._bound[consumer] = bound or {}
 
     def owner(self, uuid: str, resource_class: str, unit: str) -> str | None:
-        """The consumer that claimed the unit, or whose guest uses it now."""
+        """The consumer that claimed the exact unit, or whose guest uses it now."""
         return self._taken.get((uuid, resource_class, unit)) or self._in_use.get((resource_class, unit))
 
     def made_instead(self, claim: Claim) -> dict[str, str]:
-        """{unit that was to be made: one that the claim's guest holds in its place, and nobody claimed}"""
-        found: dict[str, str] = {}
+        """{unit that was to be made: unclaimed unit that the claim's guest uses in its place}"""
+        instead: dict[str, str] = {}
         for uuid, classes in claim.units.items():
             for name, units in classes.items():
                 missing = self.to_make.get(uuid, {}).get(name, {})
-                idle = [unit for unit in units if unit in claim.makings and unit in missing]
-                held = [
+                missing_units = [unit for unit in units if unit in claim.makings and unit in missing]
+                used_units = [
                     unit
                     for unit in self._offered.get(uuid, {}).get(name, ())
                     if self._in_guests.get((name, unit)) == claim.consumer
                     and (uuid, name, unit) not in self._taken
                 ]
-                found.update(zip(idle, held, strict=False))
-        return found
+                instead.update(zip(missing_units, used_units, strict=False))
+        return instead
 
     @property
     def offered(self) -> Units:
-        """The exact units there are, free or not."""
+        """All exact units of the host, free or not."""
         return self._offered
 
     @property
     def used(self) -> Usages:
-        """What is in use, by whomever."""
+        """The usages of each provider, by claims and by others."""
         return self._used
 
     @property
     def others(self) -> Mapping[str, Allocations]:
-        """{consumer without a claim: what it holds on this host}"""
+        """{consumer without a claim: its allocations on this host}"""
         return self._others
 
     @property
     def cells(self) -> HostCells:
-        """The host's NUMA cells as they were last told."""
+        """The host's NUMA cells as of the last `refresh`."""
         return self._cells.host
 
-    # Our claims
+    # The agent's claims
 
     def put(self, claim: Claim) -> None:
-        """Count the claim, in the place of the one that its consumer had."""
+        """Add the claim, in place of an earlier one of its consumer."""
         before = self._take_out(claim.consumer)
         if before is not None:
             self._depart(claim.consumer, before.allocations.keys() - claim.allocations.keys())
@@ -201,6 +206,7 @@ class Ledger:
             self._taken[key] = claim.consumer
 
     def remove(self, consumer: str) -> None:
+        """Remove the consumer's claim, if it has one."""
         claim = self._take_out(consumer)
         if claim is not None:
             self._depart(consumer, claim.allocations)
@@ -219,10 +225,10 @@ class Ledger:
                     del self._taken[key]
         return claim
 
-    # Questions
+    # Queries
 
     def fit(self, request: ClaimRequest) -> Fit:
-        """Where the request fits, leaving aside what its consumer holds already."""
+        """Where the request fits, not counting what its consumer already has. Raises UsageError."""
         own = self._own(request.consumer)
         used = self._without(own) if own else self._used
         units = self._free_units(request.resources, request.consumer)
@@ -230,14 +236,14 @@ class Ledger:
         return self._with_makings(fit(request, self._host_for(request.consumer), used, units, cells))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
-        """Whether what the consumer holds covers its request; `exact`: its units must be free, too."""
+        """Whether the allocations `held` cover the request; `exact`: with exact units and cells."""
         classes = {name for amounts in held.values() for name in amounts}
         units = self._free_units(classes, request.consumer) if exact else {}
         cells = self._cells.stock(request.consumer, self.moves_under_way(), self._others) if exact else None
         return self._with_makings(cover(request, self.host, held, units, cells))
 
     def free(self, uuid: str, name: str, consumer: str) -> int:
-        """How much of the class the consumer could have there."""
+        """The amount of the class `name` that the consumer could have there, with what it already has."""
         provider = self.host.tree.get(uuid)
         inventory = provider.inventories.get(name) if provider else None
         own = self._own(consumer).get(uuid, {}).get(name, 0)
@@ -245,42 +251,44 @@ class Ledger:
         return max(0, inventory.capacity - used) if inventory else 0
 
     def memory_shortfalls(self, guest: Guest) -> tuple[Shortfall, ...]:
-        """What is not there of the memory that the guest must have on certain cells, or in large pages."""
+        """The shortfalls of the memory that the guest must have on certain cells or in large pages."""
         own = self._own(guest.uuid)
         stock = HostStock(self.host, self._without(own) if own else self._used, {})
         cells = self._cells.stock(guest.uuid, self.moves_under_way(), self._others)
         return memory_shortfalls(guest, self.claims.get(guest.uuid), cells, stock)
 
     def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Fit:
-        """Where the request of a moving instance fits, while what it has on this host goes to the migration.
+        """Where a moving instance's request fits, while the migration takes over what it has here.
 
-        `held` is all that the instance has. What of it is on providers shared with this host stays its own,
-        and if it can it stays there: its data is there.
+        `held` are all allocations of the instance. Those on providers that this host shares stay the
+        instance's, and are preferred, because its data is there.
         """
-        known = self._own(request.consumer)
+        current = self._own(request.consumer)
         shared = {uuid for uuid in held if uuid in self.host.tree and not self.host.is_own(uuid)}
-        aside = {uuid: amounts for uuid, amounts in known.items() if uuid in shared}
-        here = request.consumer in self.claims
-        units = self._free_units(request.resources, migration if here else request.consumer)
-        cells = self._cells.stock(request.consumer, self.moves_under_way(), self._others, keeps=here)
-        used = self._without(aside) if aside else self._used
+        shared_part = {uuid: amounts for uuid, amounts in current.items() if uuid in shared}
+        claimed_here = request.consumer in self.claims
+        units = self._free_units(request.resources, migration if claimed_here else request.consumer)
+        cells = self._cells.stock(request.consumer, self.moves_under_way(), self._others, keeps=claimed_here)
+        used = self._without(shared_part) if shared_part else self._used
         host = self._host_for(request.consumer)
         if shared:
             classes = {name for uuid in shared for name in held[uuid]}
-            found = fit(request, host.without(classes), used, units, cells)
-            if found.fits:
-                return self._with_makings(found)
+            result = fit(request, host.without(classes), used, units, cells)
+            if result.fits:
+                return self._with_makings(result)
         return self._with_makings(fit(request, host, used, units, cells))
 
     def holders_of(self, allocations: Allocations) -> tuple[str, ...]:
-        """The consumers without a claim that hold just that of this host's own tree."""
-        wanted = self._on_own(allocations)
+        """The consumers without a claim that have exactly these allocations in this host's own tree."""
+        wanted = self._in_own_tree(allocations)
         return tuple(
-            consumer for consumer, held in self._others.items() if wanted and self._on_own(held) == wanted
+            consumer
+            for consumer, held in self._others.items()
+            if wanted and self._in_own_tree(held) == wanted
         )
 
     def possible_holders(self, claim: Claim) -> tuple[str, ...]:
-        """The consumers without a claim that hold just what the claim has here, or may have its units."""
+        """The consumers without a claim that have the claim's allocations here, or may have its units."""
         alike = self.holders_of(claim.allocations)
         exact = {(uuid, name) for uuid, classes in claim.units.items() for name in classes}
         return tuple(
@@ -289,7 +297,7 @@ class Ledger:
             if consumer in alike or any(name in held.get(uuid, {}) for uuid, name in exact)
         )
 
-    def _on_own(self, allocations: Allocations) -> Allocations:
+    def _in_own_tree(self, allocations: Allocations) -> Allocations:
         return {uuid: amounts for uuid, amounts in allocations.items() if self.host.is_own(uuid)}
 
     def _differs(self, claim: Claim, held: Held) -> bool:
@@ -299,17 +307,17 @@ class Ledger:
             if self.host.is_own(uuid)
         )
 
-    def _with_makings(self, found: Fit) -> Fit:
-        """With what is to be made for its units that do not exist yet."""
+    def _with_makings(self, result: Fit) -> Fit:
+        """The fit with the makings of those of its units that do not exist yet."""
         makings = {
             unit: makings[unit]
-            for uuid, classes in found.units.items()
+            for uuid, classes in result.units.items()
             for name, units in classes.items()
             for makings in (self.to_make.get(uuid, {}).get(name, {}),)
             for unit in units
             if unit in makings
         }
-        return replace(found, makings=makings) if makings else found
+        return replace(result, makings=makings) if makings else result
 
     def _host_for(self, consumer: str) -> ProviderIndex:
         bound = self._bound.get(consumer)
@@ -331,34 +339,37 @@ class Ledger:
         }
 
     def _free_units(self, classes: Collection[str], consumer: str) -> Units:
-        """The free units of these classes in the host's order; those in the guest's own hands come first."""
-        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        """The free units of these classes, first those that the consumer's guest uses."""
+        free_units: dict[str, dict[str, tuple[str, ...]]] = {}
         for uuid, offered in self._offered.items():
             room = self._room(uuid, consumer) if uuid in self.host.ways else {}
             for name in offered.keys() & classes:
-                beside = [each for each in room if each != name] if name in room else []
+                excluded_with = [other for other in room if other != name] if name in room else []
                 free = [
                     unit
                     for unit in offered[name]
                     if self._taken.get((uuid, name, unit), consumer) == consumer
                     and self._in_guests.get((name, unit), consumer) == consumer
-                    and (not beside or all(self._is_free(uuid, each, unit, consumer) for each in beside))
+                    and (
+                        not excluded_with
+                        or all(self._is_free(uuid, other, unit, consumer) for other in excluded_with)
+                    )
                 ]
                 used = [unit for unit in free if (name, unit) in self._in_guests] if self._in_guests else []
                 ordered = (*used, *(unit for unit in free if unit not in used)) if used else tuple(free)
-                found.setdefault(uuid, {})[name] = ordered[: room.get(name)]
-        self._only_named(found, classes, consumer)
-        return found
+                free_units.setdefault(uuid, {})[name] = ordered[: room.get(name)]
+        self._restrict_to_named(free_units, classes, consumer)
+        return free_units
 
     def _is_free(self, uuid: str, name: str, unit: str, consumer: str) -> bool:
-        """Whether nobody else has it, claimed or not."""
+        """Whether no other consumer has the unit, by claim or by its guest."""
         return (
             self._taken.get((uuid, name, unit), consumer) == consumer
             and self._in_guests.get((name, unit), consumer) == consumer
         )
 
     def _room(self, uuid: str, consumer: str) -> dict[str, int]:
-        """How much the consumer could have of classes that exclude each other, beside what others have."""
+        """{class: amount} that the consumer could have of classes that exclude each other."""
         provider, own = self.host.tree.get(uuid), self._own(consumer).get(uuid, {})
         if provider is None:
             return {}
@@ -366,17 +377,19 @@ class Ledger:
         moving = self.moves_under_way()
         for name, units in self._offered.get(uuid, {}).items():
             holders = (self._in_guests.get((name, unit), consumer) for unit in units)
-            strangers = sum(
-                each != consumer
-                and not any(name in self._own(who).get(uuid, {}) for who in (each, moving.get(each, "")))
-                for each in holders
+            foreign = sum(
+                owner != consumer
+                and not any(name in self._own(who).get(uuid, {}) for who in (owner, moving.get(owner, "")))
+                for owner in holders
             )
-            used[name] = used.get(name, 0) + strangers
-        there = {name: each.total - each.reserved for name, each in provider.inventories.items()}
-        return room(self.host.ways[uuid], there, used)
+            used[name] = used.get(name, 0) + foreign
+        offered = {
+            name: inventory.total - inventory.reserved for name, inventory in provider.inventories.items()
+        }
+        return room(self.host.ways[uuid], offered, used)
 
-    def _only_named(
-        self, found: dict[str, dict[str, tuple[str, ...]]], classes: Collection[str], consumer: str
+    def _restrict_to_named(
+        self, free_units: dict[str, dict[str, tuple[str, ...]]], classes: Collection[str], consumer: str
     ) -> None:
         named = self._named.get(consumer, {})
         for name in {name for exact in named.values() for name in exact}.intersection(classes):
@@ -387,9 +400,9 @@ class Ledger:
                 free = tuple(
                     unit
                     for unit in units
-                    if all(self.owner(provider.uuid, each, unit) in (None, consumer) for each in sharing)
+                    if all(self.owner(provider.uuid, other, unit) in (None, consumer) for other in sharing)
                 )
-                found.setdefault(provider.uuid, {})[name] = free[: room.get(name)]
+                free_units.setdefault(provider.uuid, {})[name] = free[: room.get(name)]
 
     def _count(self, allocations: Allocations, sign: int) -> None:
         for uuid, amounts in allocations.items():

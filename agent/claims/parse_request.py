@@ -1,15 +1,15 @@
-"""What a claim asks for: Placement's request groups, and what the host itself must fit. Pure.
+"""Claim requests from and to JSON, the form of the local API. Pure.
 
-The JSON form is the local API's. Either groups, in Placement's terms:
+A request has either groups, in Placement's terms:
 
     {"consumer": uuid, "groups": [{"suffix": "", "resources": {"VCPU": 2},
                                    "required": ["HW_CPU_X86_AVX2", "in:A,B", "!CUSTOM_X"],
                                    "member_of": [uuid, "in:uuid,uuid"]}],
      "group_policy": "none" | "isolate", "same_subtree": [["_A", "_B"]]}
 
-or a flavor, as agent.claims.flavor has it: {"consumer": uuid, "flavor": {"vcpus": 2, ...}}. Both may have
-name, project_id, user_id and consumer_type. Groups may also have `topology` and `pci`, which is what a
-flavor's `hw:` and `pci_passthrough:` specs become, and each group a `numa_policy`.
+or a flavor (agent.claims.flavor): {"consumer": uuid, "flavor": {"vcpus": 2, ...}}. Both forms may have name,
+project_id, user_id and consumer_type. The first form may also have `topology` and `pci`, which express a
+flavor's `hw:` and `pci_passthrough:` specs, and each group a `numa_policy`.
 """
 
 import re
@@ -50,8 +50,8 @@ PAGE_WORDS = ("small", "large", "any")
 _IDENTITY = ("name", "project_id", "user_id", "consumer_type")
 _GROUPS_FORM = ("consumer", "groups", "group_policy", "same_subtree", "topology", "pci", *_IDENTITY)
 _FLAVOR_FORM = ("consumer", "flavor", *_IDENTITY)
-_GROUP_KEYS = tuple(each.name for each in fields(RequestGroup) if each.name != "forbidden")
-_TOPOLOGY_KEYS = tuple(each.name for each in fields(TopologyRequest))
+_GROUP_KEYS = tuple(field.name for field in fields(RequestGroup) if field.name != "forbidden")
+_TOPOLOGY_KEYS = tuple(field.name for field in fields(TopologyRequest))
 _NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
 _SUFFIX = re.compile(r"[A-Za-z0-9_-]{0,64}", re.ASCII)
 _CONSUMER_TYPE = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
@@ -62,7 +62,7 @@ _TRAIT_WANTED = "a trait such as HW_CPU_X86_AVX2, in:TRAIT,TRAIT or !TRAIT"
 
 
 def parse_claim(body: object) -> ClaimRequest:
-    """The claim that a body of the local API asks for.
+    """The request in a body of the local API.
 
     Raises UsageError, naming the path of the key at fault and what is allowed there.
     """
@@ -81,8 +81,8 @@ def parse_claim(body: object) -> ClaimRequest:
         ClaimRequest(
             consumer,
             tuple(
-                _group(each, f"groups[{number}]")
-                for number, each in enumerate(read_list(given["groups"], "groups"))
+                _group(group, f"groups[{number}]")
+                for number, group in enumerate(read_list(given["groups"], "groups"))
             ),
             group_policy=None if policy is None else read_choice(policy, "group_policy", GROUP_POLICIES),
             same_subtree=_subtrees(given.get("same_subtree", [])),
@@ -94,31 +94,31 @@ def parse_claim(body: object) -> ClaimRequest:
 
 
 def _identity(given: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
+    identity = {}
     for key in _IDENTITY:
         if key == "consumer_type" and key in given:
-            found[key] = read_text(given[key], key, _CONSUMER_TYPE, "a type such as INSTANCE")
+            identity[key] = read_text(given[key], key, _CONSUMER_TYPE, "a type such as INSTANCE")
         elif key == "name" and key in given:
-            found[key] = read_text(
+            identity[key] = read_text(
                 given[key], key, None, f"a name of at most {NAME_MAX} characters", NAME_MAX
             )
         elif key in given:
-            found[key] = read_text(given[key], key, _SOMETHING, "a text of 1 to 255 characters")
-    return found
+            identity[key] = read_text(given[key], key, _SOMETHING, "a text of 1 to 255 characters")
+    return identity
 
 
 def _group(value: object, path: str) -> RequestGroup:
     given = read_object(value, path, _GROUP_KEYS)
     required: list[frozenset[str]] = []
     forbidden: set[str] = set()
-    for number, each in enumerate(read_list(given.get("required", []), f"{path}.required")):
-        here = f"{path}.required[{number}]"
-        text = read_text(each, here, _SOMETHING, _TRAIT_WANTED, 16384)
+    for number, item in enumerate(read_list(given.get("required", []), f"{path}.required")):
+        item_path = f"{path}.required[{number}]"
+        text = read_text(item, item_path, _SOMETHING, _TRAIT_WANTED, 16384)
         if text.startswith("!"):
-            forbidden.add(read_text(text[1:], here, _NAME, _TRAIT_WANTED))
+            forbidden.add(read_text(text[1:], item_path, _NAME, _TRAIT_WANTED))
         else:
             required.append(
-                frozenset(read_text(name, here, _NAME, _TRAIT_WANTED) for name in _alternatives(text))
+                frozenset(read_text(name, item_path, _NAME, _TRAIT_WANTED) for name in _alternatives(text))
             )
     return RequestGroup(
         read_text(given.get("suffix", ""), f"{path}.suffix", _SUFFIX, "at most 64 of A-Z a-z 0-9 _ -"),
@@ -126,8 +126,8 @@ def _group(value: object, path: str) -> RequestGroup:
         tuple(required),
         frozenset(forbidden),
         tuple(
-            _aggregates(each, f"{path}.member_of[{number}]")
-            for number, each in enumerate(read_list(given.get("member_of", []), f"{path}.member_of"))
+            _aggregates(item, f"{path}.member_of[{number}]")
+            for number, item in enumerate(read_list(given.get("member_of", []), f"{path}.member_of"))
         ),
         _numa_policy(given.get("numa_policy"), f"{path}.numa_policy"),
     )
@@ -154,19 +154,22 @@ def _aggregates(value: object, path: str) -> frozenset[str]:
     text = read_text(value, path, _SOMETHING, "an aggregate's uuid or in:uuid,uuid", 16384)
     if text.startswith("!"):
         raise UsageError(
-            f"{path}: forbidden aggregates ({text}) cannot be asked of a single host.", path=path
+            f"{path}: forbidden aggregates ({text}) have no meaning for a single host; remove them.",
+            path=path,
         )
-    return frozenset(read_uuid(each, path) for each in _alternatives(text))
+    return frozenset(read_uuid(uuid, path) for uuid in _alternatives(text))
 
 
 def _subtrees(value: object) -> tuple[frozenset[str], ...]:
-    found = []
-    for number, each in enumerate(read_list(value, "same_subtree")):
+    subtrees = []
+    for number, suffixes in enumerate(read_list(value, "same_subtree")):
         path = f"same_subtree[{number}]"
-        found.append(
-            frozenset(read_text(one, path, _SUFFIX, "suffixes of groups") for one in read_list(each, path))
+        subtrees.append(
+            frozenset(
+                read_text(suffix, path, _SUFFIX, "suffixes of groups") for suffix in read_list(suffixes, path)
+            )
         )
-    return tuple(found)
+    return tuple(subtrees)
 
 
 def _topology(value: object, path: str) -> TopologyRequest:
@@ -180,10 +183,10 @@ def _topology(value: object, path: str) -> TopologyRequest:
         if thread_policy is None
         else read_choice(thread_policy, f"{path}.cpu_thread_policy", THREAD_POLICIES),
         read_whole(given.get("cells", 0), f"{path}.cells", 0, 1024),
-        tuple(_cpus(each, f"{path}.cell_cpus[{number}]") for number, each in enumerate(cpus)),
+        tuple(_cpus(item, f"{path}.cell_cpus[{number}]") for number, item in enumerate(cpus)),
         tuple(
-            read_whole(each, f"{path}.cell_memory_mb[{number}]", 1, MAX_UNIT)
-            for number, each in enumerate(memory)
+            read_whole(item, f"{path}.cell_memory_mb[{number}]", 1, MAX_UNIT)
+            for number, item in enumerate(memory)
         ),
         _cpus(given.get("dedicated_cpus", ""), f"{path}.dedicated_cpus"),
         _page_size(given.get("mem_page_size"), f"{path}.mem_page_size"),
@@ -208,17 +211,17 @@ def _page_size(value: object, path: str) -> int | str | None:
 
 
 def _pci(value: object) -> tuple[tuple[str, int], ...]:
-    found = []
-    for number, each in enumerate(read_list(value, "pci")):
+    aliases = []
+    for number, item in enumerate(read_list(value, "pci")):
         path = f"pci[{number}]"
-        given = read_object(each, path, ("alias", "count"))
+        given = read_object(item, path, ("alias", "count"))
         alias = read_text(given.get("alias"), f"{path}.alias", _ALIAS, "the name of an alias")
-        found.append((alias, read_whole(given.get("count", 1), f"{path}.count", 1, MAX_UNIT)))
-    return tuple(found)
+        aliases.append((alias, read_whole(given.get("count", 1), f"{path}.count", 1, MAX_UNIT)))
+    return tuple(aliases)
 
 
 def request_to_json(request: ClaimRequest) -> dict[str, Any]:
-    """The body, in its groups form, that `parse_claim` reads as this very request; defaults are left out."""
+    """The body, in the groups form, that `parse_claim` turns into an equal request; without defaults."""
     body: dict[str, Any] = {
         "consumer": request.consumer,
         "name": request.name,
@@ -236,17 +239,17 @@ def request_to_json(request: ClaimRequest) -> dict[str, Any]:
 
 
 def _group_json(group: RequestGroup) -> dict[str, Any]:
-    found: dict[str, Any] = {"suffix": group.suffix, "resources": dict(group.resources)}
+    body: dict[str, Any] = {"suffix": group.suffix, "resources": dict(group.resources)}
     required = [_any_of(traits) for traits in group.required] + [
         f"!{name}" for name in sorted(group.forbidden)
     ]
     if required:
-        found["required"] = required
+        body["required"] = required
     if group.member_of:
-        found["member_of"] = [_any_of(aggregates) for aggregates in group.member_of]
+        body["member_of"] = [_any_of(aggregates) for aggregates in group.member_of]
     if group.numa_policy:
-        found["numa_policy"] = group.numa_policy
-    return found
+        body["numa_policy"] = group.numa_policy
+    return body
 
 
 def _any_of(names: frozenset[str]) -> str:
@@ -256,7 +259,7 @@ def _any_of(names: frozenset[str]) -> str:
 def _topology_json(topology: TopologyRequest) -> dict[str, Any]:
     if topology == TopologyRequest():
         return {}
-    found: dict[str, Any] = {
+    body: dict[str, Any] = {
         "cpu_policy": topology.cpu_policy,
         "cpu_thread_policy": topology.cpu_thread_policy,
         "cells": topology.cells,
@@ -266,4 +269,4 @@ def _topology_json(topology: TopologyRequest) -> dict[str, Any]:
         "mem_page_size": topology.mem_page_size,
         "pci_numa_policy": topology.pci_numa_policy,
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in body.items() if value}

@@ -1,9 +1,9 @@
-"""PCI devices by alias: `[pci] alias`, in nova's words, and what a request for some becomes. Pure.
+"""PCI devices by alias: parse `[pci] alias` in nova's form, and turn requests for aliases into groups. Pure.
 
-One device is one request group, so that each may come from a provider of its own. Groups are made where a
-request enters, from the configuration and the tree of that moment, and stay with the claim: a configuration
-that says something else later changes no claim that there is.
-Source: https://docs.openstack.org/nova/latest/configuration/config.html#pci.alias
+Each device becomes one request group, so that the devices may come from different providers. The groups are
+made once, when the request arrives, from the configuration and the tree of that moment. They stay with the
+claim: a later change of the configuration does not change it. Source:
+https://docs.openstack.org/nova/latest/configuration/config.html#pci.alias
 """
 
 import json
@@ -48,8 +48,8 @@ _MODEL_CLASS = re.compile(pci_class("[0-9A-F]{4}", "[0-9A-F]{4}"), re.ASCII)
 class Alias:
     """A kind of device under the operator's name for it; ids are four hexadecimal digits.
 
-    `resource_class` None: the one that the host's providers of such devices have. `live_migratable` None: it
-    does not matter.
+    `resource_class` None stands for the class that the host's providers of such devices have.
+    `live_migratable` None means that it does not matter.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Alias:
 
     @property
     def model_traits(self) -> frozenset[str]:
-        """The traits of the providers that have such devices, beside the operator's own."""
-        found = {TYPES[self.device_type]} if self.device_type else set()
+        """The traits of the providers that have such devices, in addition to the operator's `traits`."""
+        traits = {TYPES[self.device_type]} if self.device_type else set()
         if self.vendor_id:
-            found.add(vendor_trait(self.vendor_id))
+            traits.add(vendor_trait(self.vendor_id))
         if self.product_id:
-            found.add(product_trait(self.product_id))
-        return frozenset(found)
+            traits.add(product_trait(self.product_id))
+        return frozenset(traits)
 
 
 Aliases = Mapping[str, Alias]
@@ -77,26 +77,28 @@ Aliases = Mapping[str, Alias]
 
 
 def parse_aliases(texts: Iterable[str]) -> Aliases:
-    """From JSON objects, one an alias; what is empty is none. Raises SettingsError with the text and why."""
-    found: dict[str, Alias] = {}
+    """The aliases of JSON texts, one each; blank texts are ignored. Raises SettingsError, naming the text."""
+    aliases: dict[str, Alias] = {}
     for text in filter(str.strip, texts):
         shown = f"[pci] alias {text[:SHOWN_MAX]!r}"
         try:
             alias = _alias(json.loads(text))
         except RecursionError as error:
-            raise SettingsError(f"{shown} is no JSON: it is nested too deeply.", option="alias") from error
+            raise SettingsError(
+                f"{shown} is not valid JSON: it is nested too deeply.", option="alias"
+            ) from error
         except json.JSONDecodeError as error:
-            raise SettingsError(f"{shown} is no JSON: {error}.", option="alias") from error
+            raise SettingsError(f"{shown} is not valid JSON: {error}.", option="alias") from error
         except ValueError as error:
             raise SettingsError(f"{shown}: {error}.", option="alias") from error
-        if alias.name in found:
+        if alias.name in aliases:
             raise SettingsError(
-                f"{shown}: the name {alias.name!r} is given twice; for one alias of several models give them "
-                "one resource_class in [pci] device_spec, and name that here.",
+                f"{shown}: the name {alias.name!r} is given twice; for an alias of several models, give them "
+                "one resource_class in [pci] device_spec and use it here.",
                 option="alias",
             )
-        found[alias.name] = alias
-    return found
+        aliases[alias.name] = alias
+    return aliases
 
 
 def _alias(data: object) -> Alias:
@@ -117,7 +119,7 @@ def _alias(data: object) -> Alias:
         live_migratable=flag_of(given, "live_migratable"),
     )
     if alias.resource_class is None and (alias.vendor_id is None or alias.product_id is None):
-        raise ValueError("it says of no device what it is: give vendor_id and product_id, or resource_class")
+        raise ValueError("it does not identify a device: give vendor_id and product_id, or resource_class")
     return alias
 
 
@@ -133,16 +135,16 @@ def with_device_groups(
 ) -> ClaimRequest:
     """The request with a group for each device that it asks for by alias.
 
-    `units` are the exact units that the tree's providers offer. Raises UsageError for an alias that is not
-    configured, or that means devices of several classes.
+    `units` are the exact units that the tree's providers offer. Raises UsageError where an alias is not
+    configured, or stands for devices of several classes.
     """
     if not request.pci:
         return request
     if any(is_device_group(group) for group in request.groups):
         raise UsageError(
-            f"groups: suffixes that begin with {DEVICE_PREFIX!r} are kept for devices asked for by alias."
+            f"groups: suffixes that begin with {DEVICE_PREFIX!r} are reserved for devices requested by alias."
         )
-    made: list[RequestGroup] = []
+    device_groups: list[RequestGroup] = []
     for name, count in request.pci:
         alias = aliases.get(name)
         if alias is None:
@@ -152,15 +154,15 @@ def with_device_groups(
                 alias=name,
             )
         wanted = _wanted(alias, request.topology.pci_numa_policy, tree, units)
-        made += [
+        device_groups += [
             replace(wanted, suffix=f"{DEVICE_PREFIX}{number}")
-            for number in range(len(made), len(made) + count)
+            for number in range(len(device_groups), len(device_groups) + count)
         ]
-    return check_request(replace(request, groups=(*request.groups, *made)))
+    return check_request(replace(request, groups=(*request.groups, *device_groups)))
 
 
 def without_device_groups(request: ClaimRequest) -> ClaimRequest:
-    """The request as it was before it got groups for its devices."""
+    """The request without the groups that `with_device_groups` added."""
     if not request.pci:
         return request
     return replace(request, groups=tuple(group for group in request.groups if not is_device_group(group)))
@@ -174,7 +176,7 @@ def _wanted(alias: Alias, numa_policy: str | None, tree: ProviderTree, units: Un
         and alias.product_id
         and resource_class == pci_class(alias.vendor_id, alias.product_id)
     ):
-        # The class says it already, also where a driver does not say it by traits.
+        # The class name contains both ids; a driver need not report them as traits, too.
         required -= {vendor_trait(alias.vendor_id), product_trait(alias.product_id)}
     if alias.live_migratable:
         required |= {LIVE_MIGRATABLE}
@@ -187,10 +189,10 @@ def _wanted(alias: Alias, numa_policy: str | None, tree: ProviderTree, units: Un
 
 
 def _reported_class(alias: Alias, tree: ProviderTree, units: Units) -> str:
-    """The class of such devices on this host; where there are none, the one that they would have."""
+    """The class of such devices on this host; if it has none, the class that they would have."""
     assert alias.vendor_id is not None and alias.product_id is not None
     types = frozenset(TYPES.values())
-    found = {
+    classes = {
         resource_class
         for provider in tree
         if alias.model_traits <= provider.traits and types & provider.traits
@@ -198,11 +200,11 @@ def _reported_class(alias: Alias, tree: ProviderTree, units: Units) -> str:
         if resource_class in provider.inventories
     }
     own = pci_class(alias.vendor_id, alias.product_id)
-    found = {own} if own in found else {name for name in found if not _MODEL_CLASS.fullmatch(name)}
-    if len(found) > 1:
+    classes = {own} if own in classes else {name for name in classes if not _MODEL_CLASS.fullmatch(name)}
+    if len(classes) > 1:
         raise UsageError(
-            f"pci_passthrough:alias: {alias.name!r} means devices of the classes {', '.join(sorted(found))}: "
-            "say in [pci] alias which one, by resource_class.",
+            f"pci_passthrough:alias: {alias.name!r} stands for devices of the classes "
+            f"{', '.join(sorted(classes))}: choose one in [pci] alias, by resource_class.",
             alias=alias.name,
         )
-    return found.pop() if found else own
+    return classes.pop() if classes else own

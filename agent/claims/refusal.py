@@ -1,4 +1,4 @@
-"""The sentences with which a claim is refused: what was asked, what is free, and where. Pure."""
+"""The errors with which a claim is refused: what was asked, what is free, and where. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -9,18 +9,18 @@ from agent.errors import ClaimConflict, DoesNotFit
 from agent.shapes import Allocations
 from agent.tree import ProviderTree
 
-TOLD_MAX = 4
+SHOWN_MAX = 4
 
 
 def does_not_fit(request: ClaimRequest, shortfalls: Sequence[Shortfall]) -> DoesNotFit:
-    """Tells the first few shortfalls; all of them are in `details`."""
-    told = [_short(short) for short in shortfalls[:TOLD_MAX]]
-    if len(told) < len(shortfalls):
-        told.append(f"and {len(shortfalls) - len(told)} more")
+    """The error for a request that does not fit: the first shortfalls in its sentence, all in `details`."""
+    clauses = [_clause(shortfall) for shortfall in shortfalls[:SHOWN_MAX]]
+    if len(clauses) < len(shortfalls):
+        clauses.append(f"and {len(shortfalls) - len(clauses)} more")
     return DoesNotFit(
-        f"The claim of {label(request)} does not fit: {'; '.join(told)}.",
+        f"The claim of {label(request)} does not fit: {'; '.join(clauses)}.",
         consumer=request.consumer,
-        shortfalls=[asdict(short) for short in shortfalls],
+        shortfalls=[asdict(shortfall) for shortfall in shortfalls],
     )
 
 
@@ -31,7 +31,10 @@ def refused_by_placement(
     tree: ProviderTree,
     free: Callable[[str, str, str], int],
 ) -> DoesNotFit:
-    """By our numbers it fits: tell them, and what placement says. `free` (provider, class, consumer)."""
+    """The error for a request that fits by the agent's ledger, and that Placement refuses with `message`.
+
+    `free` (provider uuid, class, consumer) returns the amount that the ledger says is free.
+    """
     return does_not_fit(
         request,
         [
@@ -41,33 +44,34 @@ def refused_by_placement(
                 free(uuid, name, request.consumer),
                 provider_label(uuid, tree),
                 uuid,
-                f"placement refuses: {message}",
+                f"Placement refuses: {message}",
             )
-            for uuid, each in allocations.items()
-            for name, asked in each.items()
+            for uuid, amounts in allocations.items()
+            for name, asked in amounts.items()
         ],
     )
 
 
-def _short(short: Shortfall) -> str:
-    if not short.resource_class:
-        return short.reason
-    where = f" on {short.provider}" if short.provider else ""
-    return f"{short.asked} {short.resource_class} asked, {short.free} free{where} ({short.reason})"
+def _clause(shortfall: Shortfall) -> str:
+    if not shortfall.resource_class:
+        return shortfall.reason
+    where = f" on {shortfall.provider}" if shortfall.provider else ""
+    asked = f"{shortfall.asked} {shortfall.resource_class} asked"
+    return f"{asked}, {shortfall.free} free{where} ({shortfall.reason})"
 
 
 def other_claim_conflict(claim: Claim) -> ClaimConflict:
-    """The consumer has, or is getting, another claim than the one asked for."""
+    """The error for a consumer that already has a claim for another request."""
     return ClaimConflict(
         f"{label(claim.request)} is {claim.state} already, with another request "
         f"({amounts_text(claim.request.resources)}): release it first.",
         consumer=claim.consumer,
-        holds={uuid: dict(each) for uuid, each in claim.allocations.items()},
+        holds={uuid: dict(amounts) for uuid, amounts in claim.allocations.items()},
     )
 
 
 def late_claim_conflict(claim: Claim) -> ClaimConflict:
-    """Another claim for the consumer was asked of placement, was not answered, and may be done yet."""
+    """The error for a consumer with an earlier, unanswered claim that Placement may still execute."""
     return ClaimConflict(
         f"Placement did not answer an earlier claim of {label(claim.request)} for "
         f"{amounts_text(claim.request.resources)} and may still execute it: try again in a minute, when the "
@@ -79,32 +83,36 @@ def late_claim_conflict(claim: Claim) -> ClaimConflict:
 def not_covered_conflict(
     request: ClaimRequest, held: Allocations, shortfalls: Sequence[Shortfall], tree: ProviderTree
 ) -> ClaimConflict:
-    """Somebody else wrote an allocation for the consumer, which does not cover what is asked."""
-    told = "; ".join(
-        f"{provider_label(uuid, tree)}: {amounts_text(each)}"
-        for uuid, each in sorted(held.items(), key=lambda item: item[0])
+    """The error for a consumer whose allocation, written by another service, does not cover the request."""
+    allocated = "; ".join(
+        f"{provider_label(uuid, tree)}: {amounts_text(amounts)}"
+        for uuid, amounts in sorted(held.items(), key=lambda item: item[0])
     )
-    here = any(uuid in tree for uuid in held)
+    on_this_host = any(uuid in tree for uuid in held)
     why = "; ".join(
-        f"{short.asked} {short.resource_class} asked, {short.free} held" for short in shortfalls[:TOLD_MAX]
+        f"{shortfall.asked} {shortfall.resource_class} asked, {shortfall.free} held"
+        for shortfall in shortfalls[:SHOWN_MAX]
     )
     return ClaimConflict(
-        f"{label(request)} already holds, in placement, {told}; "
-        + (f"that does not cover the claim ({why})." if here else "none of it on this host.")
-        + " Free that first, or ask for what it holds.",
+        f"{label(request)} already has an allocation in Placement: {allocated}; "
+        + (f"that does not cover the claim ({why})." if on_this_host else "none of it is on this host.")
+        + " Release that first, or ask for what it has.",
         consumer=request.consumer,
-        holds={uuid: dict(each) for uuid, each in held.items()},
+        holds={uuid: dict(amounts) for uuid, amounts in held.items()},
     )
 
 
 def label(request: ClaimRequest) -> str:
+    """The consumer in a sentence: "name (uuid)", or "consumer uuid"."""
     return f"{request.name} ({request.consumer})" if request.name else f"consumer {request.consumer}"
 
 
 def amounts_text(resources: Mapping[str, int]) -> str:
+    """{class: amount} in a sentence: "2048 MEMORY_MB, 2 VCPU"."""
     return ", ".join(f"{amount} {name}" for name, amount in sorted(resources.items()))
 
 
 def provider_label(uuid: str, tree: ProviderTree) -> str:
+    """The provider in a sentence: its name, or "provider uuid" where the tree does not have it."""
     provider = tree.get(uuid)
     return provider.name if provider else f"provider {uuid}"

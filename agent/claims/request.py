@@ -1,6 +1,6 @@
-"""What a claim asks for, as values, and the rules that they keep among each other. Pure.
+"""Claim requests as values, and the rules between their parts. Pure.
 
-Import these from `agent.claims.parse_request`, which also reads and writes them as JSON.
+`agent.claims.parse_request` reads them from JSON and writes them.
 Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates (granular groups).
 """
 
@@ -13,17 +13,18 @@ GROUP_POLICIES = ("none", "isolate")
 GROUPS_MAX = 64
 NUMA_POLICIES = ("required", "preferred", "legacy", "socket")
 DEVICE_PREFIX = "pci-"
-"""With which the suffix of a group begins that a device asked for by alias became."""
+"""Prefix of the suffixes of groups that come from a PCI alias."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestGroup:
-    """`resources` {class: amount} wanted together.
+    """A request group of Placement: `resources` {class: amount} that are wanted together.
 
-    suffix "" is the unsuffixed group, whose classes may come from several providers of the tree; any other
-    group comes from one provider. `required` is a conjunction of any-of sets; `forbidden` traits bar a
-    provider. `member_of` likewise is a conjunction of any-of sets of aggregates. `numa_policy` says how near
-    to the guest's cells its provider must be (NUMA_POLICIES, as in nova), None: as near as it can be.
+    The suffix "" is the unsuffixed group, whose classes may come from several providers of the tree; any
+    other group comes from one provider. `required` is a conjunction of any-of sets of traits, `member_of` one
+    of any-of sets of aggregates. A provider with a `forbidden` trait cannot serve the group. `numa_policy`
+    says how near the provider must be to the guest's cells (NUMA_POLICIES, as in nova); None: as near as
+    possible.
     """
 
     suffix: str = ""
@@ -36,12 +37,12 @@ class RequestGroup:
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """What a guest wants of CPUs, cells and pages; names as in a flavor's `hw:` extra specs.
+    """CPU policy, NUMA cells and page size of a guest; the names are those of a flavor's `hw:` extra specs.
 
-    `cell_cpus` and `cell_memory_mb` have one entry a guest cell, empty for "split evenly".
-    `dedicated_cpus` are the guest's CPUs to be pinned under the policy "mixed".
-    `mem_page_size` is KiB, or "small", "large", "any"; None: the guest does not care. `pci_numa_policy` goes
-    before that of an alias.
+    `cell_cpus` and `cell_memory_mb` (MiB) have one entry for each guest cell, or none for an even split.
+    `dedicated_cpus` are the guest CPUs that are pinned under the policy "mixed". `mem_page_size` is a size in
+    KiB, or "small", "large", "any"; None: any page size is acceptable. `pci_numa_policy` overrides that of an
+    alias.
     """
 
     cpu_policy: str = "shared"
@@ -56,8 +57,10 @@ class TopologyRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """All a consumer asks for at once. `name` is for people, `pci` is ((alias, count), ...)
-    makes groups of it where the request enters.
+    """Everything that one consumer asks for. `name` is for people.
+
+    `pci` ((alias, count), ...) are the devices requested by alias; agent.claims.pci_alias adds a group for
+    each.
     """
 
     consumer: str
@@ -73,7 +76,7 @@ class ClaimRequest:
 
     @property
     def resources(self) -> dict[str, int]:
-        """{class: amount}, over all groups."""
+        """{class: amount}, summed over all groups."""
         total: dict[str, int] = {}
         for group in self.groups:
             for name, amount in group.resources.items():
@@ -82,17 +85,17 @@ class ClaimRequest:
 
 
 def check_request(request: ClaimRequest) -> ClaimRequest:
-    """The request, if its groups make sense together. Raises UsageError as Placement answers 400."""
+    """Return the request if its groups are consistent. Raises UsageError where Placement answers 400."""
     suffixes = [group.suffix for group in request.groups]
     devices = {group.suffix for group in request.groups if is_device_group(group)}
-    # Devices are counted before they are groups: nobody shall have millions made.
+    # Count devices before they become groups, so that a request cannot make the agent create millions.
     count = len(suffixes) - len(devices) + max(len(devices), sum(number for _, number in request.pci))
     if not any(group.resources for group in request.groups):
-        raise UsageError("groups: nothing is asked for; name at least one resource and its amount.")
+        raise UsageError("groups: the request is empty; name at least one resource and its amount.")
     if count > GROUPS_MAX:
         raise UsageError(
-            f"groups: {count} groups are asked for, {GROUPS_MAX} are allowed; each device asked for by alias "
-            "is one."
+            f"groups: {count} groups are asked for, {GROUPS_MAX} are allowed; each device requested by "
+            "alias is one."
         )
     for suffix in suffixes:
         if suffixes.count(suffix) > 1:
@@ -104,12 +107,12 @@ def check_request(request: ClaimRequest) -> ClaimRequest:
 
 
 def is_device_group(group: RequestGroup) -> bool:
-    """Whether the group is what a device asked for by alias became."""
+    """Whether the group comes from a PCI alias."""
     return group.suffix.startswith(DEVICE_PREFIX)
 
 
 def has_unresolved_devices(request: ClaimRequest) -> bool:
-    """Whether it asks for devices by alias that are no groups yet."""
+    """Whether the request has devices by alias for which no groups were added yet."""
     return bool(request.pci) and not any(map(is_device_group, request.groups))
 
 

@@ -1,4 +1,4 @@
-"""Why a request does not fit, resource by resource and provider by provider. Pure."""
+"""Explain why a request does not fit: one shortfall for each resource and provider. Pure."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,16 @@ from agent.tree import Provider
 def shortfalls(
     request: ClaimRequest, stock: HostStock, slots: list[FitSlot], search: FitSearch
 ) -> tuple[Shortfall, ...]:
-    """At least one; `search` is the one that failed."""
-    alone = tuple(short for slot in slots if not slot.options for short in _of_slot(slot, stock))
-    if alone:
-        return alone
+    """The shortfalls of a request that does not fit, at least one.
+
+    `slots` are those of the request, and `search` is the search that failed. Rules are disabled one after the
+    other, to find the one that the failure is due to.
+    """
+    of_single_slots = tuple(
+        shortfall for slot in slots if not slot.options for shortfall in _of_slot(slot, stock)
+    )
+    if of_single_slots:
+        return of_single_slots
     if search.gave_up:
         asked = sum(request.resources.values())
         reason = f"no arrangement was found within {STEPS_MAX} steps; ask for fewer groups at once"
@@ -29,9 +35,11 @@ def shortfalls(
 
 
 def _of_slot(slot: FitSlot, stock: HostStock) -> Iterator[Shortfall]:
-    """A slot that no provider can serve even by itself."""
+    """The shortfalls of a slot that no provider can serve alone."""
     candidates = [
-        one for one in stock.host.providers if any(name in one.inventories for name in slot.resources)
+        provider
+        for provider in stock.host.providers
+        if any(name in provider.inventories for name in slot.resources)
     ]
     for provider in candidates:
         for name, reason in stock.obstacles(slot.group, slot.resources, provider):
@@ -77,35 +85,35 @@ def _of_traits(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
 
 def _of_subtrees(request: ClaimRequest, stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     for suffixes in request.same_subtree:
-        called = ", ".join(map(repr, sorted(suffixes)))
+        groups = ", ".join(map(repr, sorted(suffixes)))
         for slot in slots:
             if slot.group.suffix in suffixes:
-                reason = f"the groups {called} must lie in one subtree, and here they do not fit together"
+                reason = f"the groups {groups} must lie in one subtree, and here they do not fit together"
                 yield from _everywhere(slot, stock, reason)
 
 
 def _of_isolation(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     suffixed = [slot for slot in slots if slot.group.suffix]
-    within = {one.uuid for slot in suffixed for one in slot.options}
+    serving = {provider.uuid for slot in suffixed for provider in slot.options}
     reason = (
         f"group_policy isolate puts each of {len(suffixed)} groups on a provider of its own, "
-        f"and {len(within)} can serve them"
+        f"and {len(serving)} can serve them"
     )
     for slot in suffixed:
         yield from _everywhere(slot, stock, reason)
 
 
 def _of_crowding(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
-    """Each slot fits by itself; what several ask for is not there for all of them."""
+    """Each slot fits alone, but several slots compete for the same resources."""
     for name in dict.fromkeys(name for slot in slots for name in slot.resources):
         askers = [slot for slot in slots if name in slot.resources]
         if len(askers) < 2:
             continue
         asked = sum(slot.resources[name] for slot in askers)
-        for provider in {one.uuid: one for slot in askers for one in slot.options}.values():
-            called = ", ".join(repr(slot.group.suffix) for slot in askers)
+        for provider in {provider.uuid: provider for slot in askers for provider in slot.options}.values():
+            groups = ", ".join(repr(slot.group.suffix) for slot in askers)
             free = stock.free(provider, name)
-            yield _at(provider, name, asked, free, f"the groups {called} together ask for more than fits")
+            yield _at(provider, name, asked, free, f"the groups {groups} together ask for more than fits")
 
 
 def _everywhere(slot: FitSlot, stock: HostStock, reason: str) -> Iterator[Shortfall]:

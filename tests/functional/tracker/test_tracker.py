@@ -314,7 +314,7 @@ def test_an_allocation_on_another_host_is_a_conflict_that_names_the_provider(kit
     kit.schedule(asked.consumer, elsewhere={"VCPU": 2})
     before = kit.state()
     with pytest.raises(
-        ClaimConflict, match=f"provider {uuid_of('elsewhere')}: 2 VCPU; none of it on this host"
+        ClaimConflict, match=f"provider {uuid_of('elsewhere')}: 2 VCPU; none of it is on this host"
     ):
         kit.tracker.claim(asked)
     assert kit.state() == before
@@ -375,7 +375,7 @@ def test_what_placement_refuses_for_reasons_of_its_own_is_told_in_its_words(kit:
     inventories = dict(HOST[0].inventories)
     inventories["VCPU"] = replace(inventories["VCPU"], total=1)
     kit.raw.put_inventories(HOST_UUID, root.generation or 0, inventories)
-    with pytest.raises(DoesNotFit, match="placement refuses") as caught:
+    with pytest.raises(DoesNotFit, match="Placement refuses") as caught:
         kit.tracker.claim(request(VCPU=4))
     assert caught.value.details["shortfalls"][0]["provider"] == "host"
     assert (kit.tracker.claims(), kit.journal.claims(), kit.placed_all()) == ({}, {}, {})
@@ -476,7 +476,7 @@ def test_a_claim_that_may_be_done_late_stays_in_doubt_when_it_is_asked_for_again
     claim = given_up(kit, asked)
     if full:
         kit.schedule(other, host={"PCPU": 1})
-        with pytest.raises(DoesNotFit, match="placement refuses"):
+        with pytest.raises(DoesNotFit, match="Placement refuses"):
             kit.tracker.claim(asked)
         kit.raw.delete_allocations(other)
     else:

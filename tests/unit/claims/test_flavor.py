@@ -140,9 +140,9 @@ def test_other_namespaces_and_what_only_shapes_the_guest_say_nothing() -> None:
         ({"hw:numa_node": "2"}, "hw:numa_node", "did you mean hw:numa_nodes?"),
         ({"hw:numa_cpus": "0-1"}, "hw:numa_cpus", "did you mean hw:numa_cpus.0?"),
         ({"hw:cpu_policy": "pinned"}, "hw:cpu_policy", "one of shared, dedicated, mixed"),
-        ({"hw:cpu_policy": "dedicated", "resources:VCPU": "2"}, "resources:VCPU", "drop one of the two"),
+        ({"hw:cpu_policy": "dedicated", "resources:VCPU": "2"}, "resources:VCPU", "remove one of the two"),
         ({"hw:cpu_policy": "dedicated", "hw:cpu_dedicated_mask": "0"}, "hw:cpu_dedicated_mask", "mixed"),
-        ({"hw:cpu_policy": "mixed"}, "hw:cpu_dedicated_mask", "mixed needs it"),
+        ({"hw:cpu_policy": "mixed"}, "hw:cpu_dedicated_mask", "=mixed needs it"),
         (
             {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-3"},
             "hw:cpu_dedicated_mask",

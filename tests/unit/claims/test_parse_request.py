@@ -152,7 +152,7 @@ def test_a_flavor_makes_groups() -> None:
         (body(colour="red"), "colour", "allowed are consumer, groups"),
         (body(flavor={}), "groups", "allowed are consumer, flavor"),
         (body(groups={}), "groups", "a list"),
-        (body(groups=[]), "groups", "nothing is asked for"),
+        (body(groups=[]), "groups", "the request is empty"),
         (body(groups=[7]), "groups[0]", "an object"),
         (body(name=7), "name", "a name of at most 255"),
         (body(project_id=""), "project_id", "a text of 1 to 255"),

@@ -73,9 +73,9 @@ def test_an_alias_as_operators_write_it_for_nova() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "is no JSON"),
+        ("nonsense", "is not valid JSON"),
         ("[]", "an object was expected"),
-        ("[" * 100_000, "is no JSON"),
+        ("[" * 100_000, "is not valid JSON"),
         ('{"vendor_id": "8086", "product_id": "0443"}', "it needs a name"),
         ('{"name": "a b", "resource_class": "PGPU"}', "it needs a name"),
         ('{"name": 3}', "name must be text, not 3"),
@@ -102,7 +102,7 @@ def test_what_makes_no_sense_is_named(text: str, message: str) -> None:
 
 
 def test_a_name_is_given_once() -> None:
-    with pytest.raises(SettingsError, match="the name 'qat' is given twice; for one alias of several models"):
+    with pytest.raises(SettingsError, match="the name 'qat' is given twice; for an alias of several models"):
         aliases(QAT, {**QAT, "product_id": "0444"})
 
 
@@ -162,7 +162,7 @@ def test_the_class_is_the_one_that_the_host_has_for_such_devices() -> None:
     assert group.required == tuple(frozenset({trait}) for trait in sorted(traits))
     other = card("other", *traits, CUSTOM_NIC=1)
     units["other"] = {"CUSTOM_NIC": ("0000:42:10.0",)}
-    with pytest.raises(UsageError, match="'vf' means devices of the classes CUSTOM_NIC, SRIOV_NET_VF"):
+    with pytest.raises(UsageError, match="'vf' stands for devices of the classes CUSTOM_NIC, SRIOV_NET_VF"):
         with_device_groups(ask(("vf", 1)), known, ProviderTree([HOST, nic, other]), units)
 
 
@@ -184,7 +184,7 @@ def test_an_alias_that_is_not_configured_is_refused_with_those_that_are() -> Non
 
 def test_the_suffixes_of_devices_are_nobody_elses() -> None:
     mine = ClaimRequest(CONSUMER, (RequestGroup("pci-0", {"VGPU": 1}),), pci=(("qat", 1),))
-    with pytest.raises(UsageError, match="suffixes that begin with 'pci-' are kept for devices"):
+    with pytest.raises(UsageError, match="suffixes that begin with 'pci-' are reserved for devices"):
         with_device_groups(mine, aliases(QAT), ProviderTree([HOST]), {})
 
 
@@ -197,5 +197,5 @@ def test_the_suffixes_of_devices_are_nobody_elses() -> None:
     ],
 )
 def test_more_devices_than_groups_are_allowed_are_refused_before_any_is_made(asked: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="64 are allowed; each device asked for by alias is one"):
+    with pytest.raises(UsageError, match="64 are allowed; each device requested by alias is one"):
         parse_claim({"consumer": CONSUMER, **asked})
