@@ -1,12 +1,13 @@
-"""The libvirt driver: the contract, over the reader and the pure functions.
+"""The libvirt driver: `Driver`, from the readers in `io` and the pure functions in `describe`.
 
-libvirt-python is imported when the driver connects, so that the class can be had without it.
+The driver imports libvirt's binding when it connects, so that the class can be imported without it.
 """
 
 import importlib.util
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from agent.driver import Description, Driver, DriverSettings, Guest, Suggestion, Topology
@@ -17,45 +18,61 @@ from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs
-from drivers.libvirt.describe.model import DeviceModel, ModelSettings, make_model
-from drivers.libvirt.describe.moves import Tenant
-from drivers.libvirt.describe.suggest import suggestions
-from drivers.libvirt.io.deadline import Runner
-from drivers.libvirt.io.hints import Hints, Watcher
+from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
+from drivers.libvirt.describe.moves import GuestDomain
+from drivers.libvirt.describe.suggestions import suggestions
+from drivers.libvirt.io.change_notifier import ChangeNotifier
+from drivers.libvirt.io.deadline import DeadlineRunner
+from drivers.libvirt.io.device_state import DeviceState, boot_id
 from drivers.libvirt.io.options import OPTIONS, LibvirtOptions
-from drivers.libvirt.io.remembered import DriverMemory, boot_id
-from drivers.libvirt.io.sysfs import usual_page_kib
+from drivers.libvirt.io.pending_reads import PendingReads
+from drivers.libvirt.io.sysfs import Sysfs, default_huge_page_kib
 
 if TYPE_CHECKING:
     from drivers.libvirt.io.connection import Connection
-    from drivers.libvirt.io.reader import Reader
+    from drivers.libvirt.io.device_reader import DeviceReader
+    from drivers.libvirt.io.domain_reader import DomainReader
+    from drivers.libvirt.io.host_reader import HostReader
+    from drivers.libvirt.io.restore_mdevs import MdevRestorer
+
+
+@dataclass(frozen=True, slots=True)
+class _Readers:
+    """The connection, and what reads and writes over it."""
+
+    connection: "Connection"
+    host: "HostReader"
+    devices: "DeviceReader"
+    domains: "DomainReader"
+    mdevs: "MdevRestorer"
 
 
 class LibvirtDriver(Driver):
-    """A host that libvirt looks after. What did not change is the very same object as before."""
+    """A host with libvirt. Methods return the same object as before while its value stays the same."""
 
     OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = {"libvirt": OPTIONS, **DEVICE_OPTIONS}
 
     def __init__(self, settings: DriverSettings, options: LibvirtOptions) -> None:
         self._settings = settings
         self._options = options
-        self._hints = Hints()
+        self._pending_reads = PendingReads()
         self._lock = threading.RLock()
-        self._parts: tuple[Connection, Reader] | None = None
-        self._watchers: list[Watcher] = []
+        self._readers: _Readers | None = None
+        self._notifiers: list[ChangeNotifier] = []
         self._model_settings = ModelSettings(
             settings.host, settings.host_settings, device_settings(settings.options), options.report_numa
         )
-        self._memory = DriverMemory(settings.state_path)
-        self._boot = boot_id()
-        self._restores = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
+        self._device_state = DeviceState(settings.state_path)
+        self._boot_id = boot_id()
+        self._restore_mdevs = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
         self._facts: HostFacts | None = None
-        self._seen: tuple[object, ...] = ()
-        self._model: DeviceModel | None = None
+        self._model_inputs: tuple[object, ...] = ()
+        self._model: HostModel | None = None
         self._closed = False
 
     @classmethod
     def create(cls, settings: DriverSettings) -> Self:
+        """See `Driver`."""
         check_cpu_sets(settings.host_settings)
         options = LibvirtOptions.of(settings.options.get("libvirt", {}))
         if importlib.util.find_spec("libvirt") is None:
@@ -66,135 +83,162 @@ class LibvirtDriver(Driver):
         return cls(settings, options)
 
     def describe(self) -> Description:
-        model = self._look()
+        """See `Driver`. Creates mediated devices again that a reboot removed."""
+        model = self._read_model()
         self._restore(model)
         return model.description
 
     def topology(self) -> Topology:
-        return self._look(at_host=False).topology
+        """See `Driver`."""
+        return self._read_model(read_host=False).topology
 
     def guests(self) -> tuple[Guest, ...]:
-        return self._look(at_host=False).guests
+        """See `Driver`."""
+        return self._read_model(read_host=False).guests
 
     def suggest(self) -> tuple[Suggestion, ...]:
-        model = self._look()
+        """See `Driver`."""
+        model = self._read_model()
         return suggestions(model.topology, model.devices.cards)
 
     def guest_of(self, xml: str) -> Guest:
+        """See `Driver`."""
         with self._lock:
-            model, parts = self._model, self._parts
-        if model is None or parts is None:
+            model, readers = self._model, self._readers
+        if model is None or readers is None:
             raise DriverUnavailable("the devices of this host were not read yet")
-        domain = parse_domain(xml, huge_page_kib=usual_page_kib())
-        disk_gb = parts[1].disk_gb(domain)
+        domain = parse_domain(xml, huge_page_kib=default_huge_page_kib())
+        disk_gb = readers.domains.disk_gb(domain)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
-        return starting_guest(domain, disk_gb, dedicated, model.places)
+        return starting_guest(domain, disk_gb, dedicated, model.locations)
 
     def watch(self, changed: Callable[[str], None]) -> None:
-        watcher = Watcher(changed, self._connect)
+        """See `Driver`."""
+        notifier = ChangeNotifier(changed, self._connect)
         with self._lock:
-            self._watchers.append(watcher)
-        watcher.start()
-        watcher.connect()
+            self._notifiers.append(notifier)
+        notifier.start()
+        notifier.start_connecting()
 
     def close(self) -> None:
+        """See `Driver`."""
         with self._lock:
             self._closed = True
-            watchers, self._watchers = self._watchers, []
-            parts, self._parts = self._parts, None
-        for watcher in watchers:
-            watcher.close()
-        if parts is not None:
-            parts[0].close()
+            notifiers, self._notifiers = self._notifiers, []
+            readers, self._readers = self._readers, None
+        for notifier in notifiers:
+            notifier.close()
+        if readers is not None:
+            readers.connection.close()
 
-    def _look(self, *, at_host: bool = True) -> DeviceModel:
-        """The host as it is now; what did not change is the same object as before.
+    def _read_model(self, *, read_host: bool = True) -> HostModel:
+        """The model of the host now; parts that did not change are the same objects as before.
 
-        Without `at_host` what was last known of it will do: guests are there though a pool is away.
+        Without `read_host` the facts of an earlier reading do: guests can be listed while a pool is inactive.
         """
-        _, reader = self._connected()
-        facts = reader.facts() if at_host or self._facts is None else self._facts
-        domains, devices = reader.domains(), reader.devices()
+        readers = self._connected()
+        facts = readers.host.read() if read_host or self._facts is None else self._facts
+        domains, devices = (
+            readers.domains.read(),
+            readers.connection.run("read the devices", readers.devices.read, readers.devices.keep),
+        )
         with self._lock:
             self._facts = self._facts if self._facts == facts else facts
-            seen = (self._facts, devices, domains)
-            if self._model is None or not all(a is b for a, b in zip(self._seen, seen, strict=True)):
-                model = make_model(
+            inputs = (self._facts, devices, domains)
+            if self._model is None or not all(
+                old is new for old, new in zip(self._model_inputs, inputs, strict=True)
+            ):
+                model = build_model(
                     facts,
                     devices,
-                    [Tenant(known.guest, known.domain) for known in domains],
-                    self._memory.units,
-                    self._boot,
+                    [GuestDomain(known.guest, known.domain) for known in domains],
+                    self._device_state.units,
+                    self._boot_id,
                     self._model_settings,
-                    self._memory.classes,
+                    self._device_state.history,
                 )
-                self._memory.keep(model.units, model.classes)
+                self._device_state.save(model.units, model.history)
                 self._model = model if self._model is None else _keep_same(self._model, model)
-                self._seen = seen
+                self._model_inputs = inputs
             return self._model
 
-    def _restore(self, model: DeviceModel) -> None:
-        """Make again what a reboot took; libvirt's events then have the host looked at again."""
-        lost = lost_mdevs(model.missing, model.devices, self._boot) if self._restores else []
+    def _restore(self, model: HostModel) -> None:
+        """Create the mediated devices that a reboot removed; libvirt's events then cause another reading."""
+        lost = lost_mdevs(model.missing, model.devices, self._boot_id) if self._restore_mdevs else []
         if lost:
-            made = self._connected()[1].restore(lost)
-            if made:
-                self._hints.all_devices()
-                self._hint(f"{len(made)} mediated devices were made again")
+            readers = self._connected()
+            created = readers.connection.run(
+                "create mediated devices again",
+                lambda session: readers.mdevs.restore(session, lost),
+                lambda uuids: uuids,
+            )
+            if created:
+                self._pending_reads.add_all_devices()
+                self._report_change(f"{len(created)} mediated devices were created again")
 
-    def _connected(self) -> "tuple[Connection, Reader]":
-        """The connection and its reader, which open it when they need to."""
+    def _connected(self) -> _Readers:
+        """The readers, which open the connection when they need it."""
         with self._lock:
             if self._closed:
                 raise DriverUnavailable("the libvirt driver was closed")
-            if self._parts is None:
-                self._parts = self._make_parts()
-            return self._parts
+            if self._readers is None:
+                self._readers = self._make_readers()
+            return self._readers
 
-    def _make_parts(self) -> "tuple[Connection, Reader]":
-        from drivers.libvirt.io.connection import Connection  # late: they import libvirt
-        from drivers.libvirt.io.reader import Reader
+    def _make_readers(self) -> _Readers:
+        from drivers.libvirt.io.connection import Connection  # late: these modules import libvirt
+        from drivers.libvirt.io.device_reader import DeviceReader
+        from drivers.libvirt.io.domain_reader import DomainReader
+        from drivers.libvirt.io.host_reader import HostReader
+        from drivers.libvirt.io.restore_mdevs import MdevRestorer
 
         options = self._options
         connection = Connection(
             options.connection_uri,
-            Runner(
+            DeadlineRunner(
                 "libvirt",
-                "the connection is given up and a new one made; if that does not help, look at the state of "
-                "libvirtd, and restart it if it does not answer virsh either",
+                "the agent replaces the connection; if that does not help, check libvirtd, and restart it "
+                "if it does not answer virsh either",
                 options.call_timeout,
                 options.read_timeout,
             ),
-            self._hints,
+            self._pending_reads,
             turn_timeout_s=options.read_timeout,
-            why=self._hint,
-            opened=self._opened,
-            lost=self._lost,
+            changed=self._report_change,
+            opened=self._report_connect,
+            disconnected=self._report_disconnect,
         )
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
-        return connection, Reader(connection, self._hints, options, dedicated)
+        interval_s = options.full_read_interval
+        return _Readers(
+            connection,
+            HostReader(connection, options),
+            DeviceReader(self._pending_reads, Sysfs(Path(options.sysfs_path)), interval_s),
+            DomainReader(connection, self._pending_reads, dedicated, interval_s),
+            MdevRestorer(options.connection_uri),
+        )
 
     def _connect(self) -> None:
-        """The watchers' way to connect again. Raises DriverUnavailable."""
-        self._connected()[0].run("connect", _nothing, _nothing)
+        """Open the connection, for the notifiers. Raises DriverUnavailable."""
+        self._connected().connection.run("connect", _do_nothing, _do_nothing)
 
-    def _hint(self, why: str) -> None:
-        for watcher in tuple(self._watchers):
-            watcher.hint(why)
+    def _report_change(self, why: str) -> None:
+        for notifier in tuple(self._notifiers):
+            notifier.report_change(why)
 
-    def _opened(self, again: bool) -> None:
-        for watcher in tuple(self._watchers):
-            watcher.found()
+    def _report_connect(self, again: bool) -> None:
+        for notifier in tuple(self._notifiers):
+            notifier.report_connect()
             if again:
-                watcher.hint("connected to libvirt again")
+                notifier.report_change("connected to libvirt again")
 
-    def _lost(self, why: str) -> None:
-        for watcher in tuple(self._watchers):
-            watcher.lost(why)
+    def _report_disconnect(self, why: str) -> None:
+        for notifier in tuple(self._notifiers):
+            notifier.report_disconnect(why)
 
 
-def _keep_same(old: DeviceModel, new: DeviceModel) -> DeviceModel:
-    """The new model, with the old one's very objects where they are equal."""
+def _keep_same(old: HostModel, new: HostModel) -> HostModel:
+    """The new model, with the objects of the old one where they are equal."""
     return replace(
         new,
         description=old.description if old.description == new.description else new.description,
@@ -203,5 +247,5 @@ def _keep_same(old: DeviceModel, new: DeviceModel) -> DeviceModel:
     )
 
 
-def _nothing(_: object) -> None:
+def _do_nothing(_: object) -> None:
     pass

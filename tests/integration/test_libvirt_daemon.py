@@ -201,7 +201,7 @@ def test_a_libvirtd_that_hangs_costs_one_deadline_and_no_more(
         for _ in range(STUCK_MAX - 3):
             with pytest.raises(DriverUnavailable):
                 driver.describe()
-        with pytest.raises(DriverUnavailable, match=f"{STUCK_MAX} calls to libvirt hang already"):
+        with pytest.raises(DriverUnavailable, match=f"{STUCK_MAX} calls to libvirt are stuck"):
             driver.describe()
         assert threading.active_count() <= threads + STUCK_MAX
     finally:
@@ -225,7 +225,7 @@ def test_one_guest_whose_qemu_hangs_hides_no_other(
         hung, well = driver.guests()
         assert (
             hung.problem
-            == f"domain hung ({UUID}) is not read while libvirt hangs on it: its QEMU may not answer"
+            == f"domain hung ({UUID}) is not read while libvirt blocks on it: its QEMU may not answer"
         )
         assert (well.name, well.problem) == ("well", None)
         assert driver.guests() == (hung, well)

@@ -14,7 +14,7 @@ from agent.driver import DriverSettings, GuestState, HostSettings, UsedUnit
 from agent.errors import DriverDataError, DriverUnavailable
 from drivers.libvirt import LibvirtDriver
 from drivers.libvirt.io.connection import Session
-from drivers.libvirt.io.deadline import Beat
+from drivers.libvirt.io.deadline import CallDeadline
 from drivers.libvirt.io.guests import read_guest
 
 RECORDED = ("vm-mdev", "vm-vf", "vm-gpu", "vm-both", "vm-off-inactive", "vm-vendor", "vm-migrated-in")
@@ -113,7 +113,7 @@ def test_without_storage_pools_the_disk_is_the_image_directorys(drivers: Drivers
     status = os.statvfs(tmp_path)
     (root,) = drivers("test:///default").describe().providers
     assert root.inventories["DISK_GB"].total == status.f_blocks * status.f_frsize // 2**30
-    with pytest.raises(DriverUnavailable, match="images_path /nowhere/at/all is: No such file"):
+    with pytest.raises(DriverUnavailable, match="images_path /nowhere/at/all: No such file"):
         drivers("test:///default", images_path="/nowhere/at/all").describe()
 
 
@@ -202,7 +202,7 @@ def test_events_of_domains_reach_the_watcher(drivers: Drivers) -> None:
 
 
 def test_a_domain_that_goes_while_it_is_read_is_gone(tmp_path: Path) -> None:
-    session = Session(Beat(10))
+    session = Session(CallDeadline(10))
     session.libvirt = libvirt.open(write_node(tmp_path / "node.xml", [domain(1, running=False), domain(2)]))
     try:
         first, second = sorted(session.libvirt.listAllDomains(), key=lambda each: each.name())
@@ -210,15 +210,15 @@ def test_a_domain_that_goes_while_it_is_read_is_gone(tmp_path: Path) -> None:
         assert read_guest(session, first, ("guest-1", -1), None, frozenset()) is None
         known = read_guest(session, second, ("guest-2", second.ID()), None, frozenset())
         assert known is not None
-        assert not known.stale(("guest-2", second.ID()))
-        assert known.stale(("guest-2", 99)), "restarted"
-        assert known.stale(("other", second.ID())), "renamed"
+        assert not known.is_outdated(("guest-2", second.ID()))
+        assert known.is_outdated(("guest-2", 99)), "restarted"
+        assert known.is_outdated(("other", second.ID())), "renamed"
     finally:
         session.close()
 
 
 def test_a_domain_that_cannot_be_read_any_more_keeps_what_was_known(tmp_path: Path) -> None:
-    session = Session(Beat(10))
+    session = Session(CallDeadline(10))
     uri = write_node(tmp_path / "node.xml", [domain(1, vcpus=3, inside="<description>short</description>")])
     session.libvirt = libvirt.open(uri)
     try:
@@ -230,7 +230,7 @@ def test_a_domain_that_cannot_be_read_any_more_keeps_what_was_known(tmp_path: Pa
         assert again is not None
         assert again.guest.problem is not None
         assert again.guest.resources == known.guest.resources == {"VCPU": 3, "MEMORY_MB": 512}
-        assert again.stale(("guest-1", 1)), "it is tried again each time"
+        assert again.is_outdated(("guest-1", 1)), "it is tried again each time"
         found.setMetadata(libvirt.VIR_DOMAIN_METADATA_DESCRIPTION, "short", None, None, 0)
         assert read_guest(session, found, ("guest-1", 1), again, frozenset()) == known
     finally:

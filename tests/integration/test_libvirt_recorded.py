@@ -22,7 +22,7 @@ NIC, NIC_1, GPU, GPU_1 = "pci:0000:41:00.0", "pci:0000:81:00.0", "pci:0000:43:00
 
 
 class Hosts:
-    """Drivers on recorded hosts, which share what they remember."""
+    """Drivers on recorded hosts, which share what they update_records."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

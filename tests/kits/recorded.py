@@ -20,8 +20,8 @@ from agent.tree import Inventory, Provider
 from drivers.host.domain_xml import guest_of, parse_domain
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.describe.model import DeviceModel, ModelSettings, make_model
-from drivers.libvirt.describe.moves import Tenant
+from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
+from drivers.libvirt.describe.moves import GuestDomain
 from kits.libvirt_model import FACTS
 from kits.libvirt_model import HOST as RECORDED
 from kits.libvirt_node import domain_uuid
@@ -60,28 +60,28 @@ class Recorded(Driver):
         self.xml = xml
         self.states: dict[str, GuestState] = {}
         self.settings = ModelSettings(HOST, SHARED, devices())
-        self.memory: DeviceModel | None = None
+        self.memory: HostModel | None = None
         self.boot = "boot"
 
     @classmethod
     def create(cls, settings: DriverSettings) -> Recorded:
         raise NotImplementedError
 
-    def _model(self) -> DeviceModel:
+    def _model(self) -> HostModel:
         dedicated = self.settings.host.cpu_dedicated_set or frozenset()
         parsed = [parse_domain(text) for text in self.xml]
         states = [self.states.get(each.uuid, GuestState.RUNNING) for each in parsed]
-        self.memory = make_model(
+        self.memory = build_model(
             self.host,
             self.facts,
             [
-                Tenant(guest_of(each, state, 0, dedicated), each)
+                GuestDomain(guest_of(each, state, 0, dedicated), each)
                 for each, state in zip(parsed, states, strict=True)
             ],
             self.memory.units if self.memory else {},
             self.boot,
             self.settings,
-            self.memory.classes if self.memory else None,
+            self.memory.history if self.memory else None,
         )
         return self.memory
 

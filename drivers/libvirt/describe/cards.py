@@ -1,8 +1,10 @@
-"""Cards: what stands behind one provider, put together from node devices. Pure.
+"""Cards, each the device behind one provider, from node devices. Pure.
 
-A card is a PCI function that is not virtual, with everything that hangs on it: its virtual functions, their
-mediated devices, its network interface. The parent of a virtual function is a bridge in libvirt's tree, so
-only `physical_function` says whose it is.
+A card is a PCI function that is not virtual, with its virtual functions, their mediated devices and its
+network interface. In libvirt's tree of node devices the parent of a virtual function is a PCI bridge, so only
+`physical_function` tells to which card it belongs.
+Source: https://docs.kernel.org/PCI/pci-iov-howto.html and
+https://docs.kernel.org/driver-api/vfio-mediated-device.html
 """
 
 from collections.abc import Collection, Iterable
@@ -15,7 +17,7 @@ _NETWORK = 0x02
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A PCI function with its virtual functions, by address, and what is on any of them."""
+    """A PCI function, its virtual functions by address, and the mediated devices on any of them by uuid."""
 
     device: PciDevice
     vfs: tuple[PciDevice, ...] = ()
@@ -29,24 +31,26 @@ class Card:
 
     @property
     def mdev_parents(self) -> tuple[PciDevice, ...]:
-        """The functions that mediated devices can be made on: itself, or its virtual functions."""
-        return tuple(each for each in (self.device, *self.vfs) if each.mdev_types)
+        """The functions on which mediated devices can be created: the card, or its virtual functions."""
+        return tuple(function for function in (self.device, *self.vfs) if function.mdev_types)
 
     @property
     def is_network(self) -> bool:
+        """Whether it is a network card."""
         return self.device.class_id >> 16 == _NETWORK
 
     @property
     def numa(self) -> int | None:
+        """The id of its NUMA cell, None without affinity."""
         return self.device.numa
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """A unit that a domain names: a mediated device's uuid, or a virtual function's address.
+class UnitRecord:
+    """Where a unit was that a domain names: a mediated device by its uuid, a virtual function by its address.
 
-    `card` is the card's address, `parent` the function's that a mediated device was made on, `boot` the boot
-    of the host in which it was there.
+    `card` and `parent` are the addresses of its card and of the function on which a mediated device was
+    created; `type_id` is "" for a virtual function. `boot` is the id of the boot in which it existed.
     """
 
     unit: str
@@ -60,27 +64,27 @@ class Remembered:
 def cards_of(devices: Iterable[NodeDevice]) -> tuple[Card, ...]:
     """All cards, by address.
 
-    A virtual function whose physical function was not seen (yet) is left for the next look.
+    A virtual function whose physical function was not read is left out until it is.
     """
     devices = tuple(devices)
-    functions = {each.name: each for each in devices if isinstance(each, PciDevice)}
-    virtual: dict[str, list[PciDevice]] = {}
-    owner: dict[str, str] = {}
+    functions = {device.name: device for device in devices if isinstance(device, PciDevice)}
+    vfs: dict[str, list[PciDevice]] = {}
+    card_addresses: dict[str, str] = {}
     for function in functions.values():
-        owner[function.name] = function.physical_function or function.address
+        card_addresses[function.name] = function.physical_function or function.address
         if function.physical_function is not None:
-            virtual.setdefault(function.physical_function, []).append(function)
+            vfs.setdefault(function.physical_function, []).append(function)
     mdevs: dict[str, list[MediatedDevice]] = {}
     interfaces: dict[str, NetDevice] = {}
-    for each in devices:
-        if isinstance(each, MediatedDevice) and each.parent in owner:
-            mdevs.setdefault(owner[each.parent], []).append(each)
-        elif isinstance(each, NetDevice) and each.parent in functions:
-            interfaces[functions[each.parent].address] = each
+    for device in devices:
+        if isinstance(device, MediatedDevice) and device.parent in card_addresses:
+            mdevs.setdefault(card_addresses[device.parent], []).append(device)
+        elif isinstance(device, NetDevice) and device.parent in functions:
+            interfaces[functions[device.parent].address] = device
     return tuple(
         Card(
             device=function,
-            vfs=tuple(sorted(virtual.get(function.address, ()), key=lambda vf: vf.address)),
+            vfs=tuple(sorted(vfs.get(function.address, ()), key=lambda vf: vf.address)),
             mdevs=tuple(sorted(mdevs.get(function.address, ()), key=lambda mdev: (mdev.uuid, mdev.name))),
             interface=interfaces.get(function.address),
         )
@@ -90,57 +94,59 @@ def cards_of(devices: Iterable[NodeDevice]) -> tuple[Card, ...]:
 
 
 def mdev_types(card: Card) -> frozenset[str]:
-    """The ids of the types that the card can be divided into."""
+    """The ids of the types of mediated devices that the card offers."""
     return frozenset(type_id for parent in card.mdev_parents for type_id in parent.mdev_types)
 
 
-def parents_for(card: Card, type_id: str, named: Collection[str] = ()) -> tuple[PciDevice, ...]:
-    """The functions on which that type can be made: those `named`, or all where the card or none is."""
+def parents_for(card: Card, type_id: str, addresses: Collection[str] = ()) -> tuple[PciDevice, ...]:
+    """The functions that offer the type: those at `addresses`, or all if none or the card is given."""
     return tuple(
         parent
         for parent in card.mdev_parents
         if type_id in parent.mdev_types
-        and (not named or parent.address in named or card.device.address in named)
+        and (not addresses or parent.address in addresses or card.device.address in addresses)
     )
 
 
 def mdev_total(
     card: Card,
     type_id: str,
-    most: int | None = None,
-    cap: int | None = None,
-    made: int | None = None,
-    named: Collection[str] = (),
+    limit: int | None = None,
+    max_instances: int | None = None,
+    existing: int | None = None,
+    addresses: Collection[str] = (),
 ) -> int:
-    """How many mediated devices of that type the card is good for, those that are there included.
+    """How many mediated devices of the type the card can have, existing ones included.
 
-    `most` is how many of the type fit on the whole card, which its driver says in sysfs; `cap` is the
-    operator's; `made` is how many the kernel has: libvirt learns of them later than of what is available.
-    That shrinks for all types of a card when one device is made, so those that are there are counted whatever
-    their type: then the total stays as it is while guests come and go. Virtual functions each offer one of
-    what they share, so without `most` only one more than there are is certain.
-    What is there is never left out, whatever the cap. `named` see `parents_for`.
+    `limit` is how many of the type the whole card can have according to its driver's description in sysfs.
+    `max_instances` is the operator's limit, which never hides existing devices. `existing` is how many the
+    kernel has: libvirt learns of a new device later than of the lower number that is still available.
+
+    The available number of every type drops when a device of any type is created. So existing devices of all
+    types count, and the total stays the same while guests come and go. Virtual functions that share
+    a card each offer the same room again; without `limit`, only one more than the existing ones is certain.
     """
-    made = sum(mdev.active for mdev in card.mdevs) if made is None else made
-    total = made + mdev_room(card, type_id, most, made, named)
-    return total if cap is None else min(total, max(cap, made))
+    existing = sum(mdev.active for mdev in card.mdevs) if existing is None else existing
+    total = existing + mdev_room(card, type_id, limit, existing, addresses)
+    return total if max_instances is None else min(total, max(max_instances, existing))
 
 
 def mdev_room(
     card: Card,
     type_id: str,
-    most: int | None = None,
-    made: int | None = None,
-    named: Collection[str] = (),
+    limit: int | None = None,
+    existing: int | None = None,
+    addresses: Collection[str] = (),
 ) -> int:
-    """How many more of that type can be made on the card now; see `mdev_total`."""
-    made = sum(mdev.active for mdev in card.mdevs) if made is None else made
-    offers = [parent.mdev_types[type_id].available for parent in parents_for(card, type_id, named)]
-    shared = any(parent.physical_function is not None for parent in card.mdev_parents)
-    if most is not None:
-        return min(sum(offers), max(0, most - made))
-    return min(sum(offers), 1) if shared else sum(offers)
+    """How many more mediated devices of the type the card can have now; see `mdev_total`."""
+    existing = sum(mdev.active for mdev in card.mdevs) if existing is None else existing
+    parents = parents_for(card, type_id, addresses)
+    available = sum(parent.mdev_types[type_id].available for parent in parents)
+    if limit is not None:
+        return min(available, max(0, limit - existing))
+    parents_share_room = any(parent.physical_function is not None for parent in card.mdev_parents)
+    return min(available, 1) if parents_share_room else available
 
 
 NO_TYPE = "0"
-"""What a virtual function says that has no type: a guest cannot open it."""
+"""The vGPU type of a virtual function that has none; a guest cannot open it."""

@@ -1,4 +1,4 @@
-"""The options on devices; groups and names are nova's, and neutron's for bandwidth."""
+"""The options on devices. Their groups and names are those of nova, and for bandwidth those of Neutron."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -70,7 +70,10 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
 
 
 def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
-    """From the configuration's groups; what is missing has its default. Raises SettingsError."""
+    """The settings in the configuration's groups {group: {option: value}}.
+
+    Raises SettingsError where options are malformed or contradict each other.
+    """
     devices, pci = options.get("devices", {}), options.get("pci", {})
     types = tuple(dict.fromkeys(devices.get("enabled_mdev_types") or ()))
     groups = {group: values for group, values in options.items() if group.startswith(_MDEV_PREFIX)}
@@ -79,7 +82,7 @@ def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
         if group.lower() not in wanted:
             raise SettingsError(
                 f"[{group}] is of a type that [devices] enabled_mdev_types does not name; add "
-                f"{group.removeprefix(_MDEV_PREFIX)} there, or take the group out",
+                f"{group.removeprefix(_MDEV_PREFIX)} there, or remove the group",
                 group=group,
             )
     by_name = {group.lower(): values for group, values in groups.items()}
@@ -106,7 +109,7 @@ def _mdev(type_id: str, values: Mapping[str, Any]) -> MdevSpec:
 
 
 def _check_cards(mdevs: Iterable[MdevSpec]) -> None:
-    """A card is divided by one type, or by types that have classes of their own to be asked for by."""
+    """Raises SettingsError where two types of one class name the same card."""
     seen: dict[tuple[str, str], str] = {}
     for spec in mdevs:
         for address in sorted(spec.addresses):
@@ -114,25 +117,25 @@ def _check_cards(mdevs: Iterable[MdevSpec]) -> None:
             if key in seen:
                 raise SettingsError(
                     f"[mdev_{spec.type_id}] device_addresses names {address}, as [mdev_{seen[key]}] does, "
-                    f"and both are {spec.resource_class}; take it out of one of them, or give each type an "
+                    f"and both are {spec.resource_class}; remove it from one of them, or give each type an "
                     "mdev_class of its own"
                 )
             seen[key] = spec.type_id
 
 
 def _bandwidths(texts: Iterable[str]) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
+    bandwidths: dict[str, tuple[int, int]] = {}
     for text in texts:
         interface, egress, ingress = (*(part.strip() for part in text.split(":")), "", "", "")[:3]
-        if text.count(":") != 2 or not interface or interface in found:
+        if text.count(":") != 2 or not interface or interface in bandwidths:
             raise SettingsError(
-                f"[sriov_nic] resource_provider_bandwidths: {text!r} is no INTERFACE:EGRESS:INGRESS, or "
-                "names an interface again"
+                f"[sriov_nic] resource_provider_bandwidths: {text!r} is not INTERFACE:EGRESS:INGRESS, or "
+                "its interface is there twice"
             )
         try:
-            found[interface] = (int(egress or 0), int(ingress or 0))
+            bandwidths[interface] = (int(egress or 0), int(ingress or 0))
         except ValueError as error:
             raise SettingsError(f"[sriov_nic] resource_provider_bandwidths: {text!r}: {error}") from error
-        if min(found[interface]) < 0:
-            raise SettingsError(f"[sriov_nic] resource_provider_bandwidths: {text!r} is below nothing")
-    return found
+        if min(bandwidths[interface]) < 0:
+            raise SettingsError(f"[sriov_nic] resource_provider_bandwidths: {text!r} has a negative number")
+    return bandwidths

@@ -1,4 +1,4 @@
-"""What the operator says of devices, in nova's words: [pci] device_spec, [devices] enabled_mdev_types. Pure.
+"""The devices that the operator offers: [pci] device_spec and [devices] enabled_mdev_types, as in nova. Pure.
 
 Source: https://docs.openstack.org/nova/latest/configuration/config.html#pci.device_spec
 """
@@ -30,10 +30,11 @@ _FULL_ADDRESS = re.compile("{domain}:{bus}:{slot}\\.{function}".format(**_PARTS)
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """Devices that guests may have.
+    """One entry of [pci] device_spec.
 
-    Ids are four hexadecimal digits, None for any; `address` is a regular expression, `interface` a network
-    card's. `one_time_use`: it is reserved from when a guest had it until an operator releases it.
+    Ids are four hexadecimal digits, None for any. `address` is a regular expression, `interface` the name of
+    a network interface. With `one_time_use` a device stays reserved after its guest, until the operator
+    releases it.
     """
 
     vendor_id: str | None = None
@@ -46,7 +47,7 @@ class DeviceSpec:
     one_time_use: bool = False
 
     def matches(self, function: PciDevice, card: Card) -> bool:
-        """Does it speak of this function of the card? The card's address or interface means all of it."""
+        """Whether it offers the function. The address or interface of a card stands for all functions."""
         if self.vendor_id is not None and self.vendor_id != function.vendor_id:
             return False
         if self.product_id is not None and self.product_id != function.product_id:
@@ -61,36 +62,36 @@ class DeviceSpec:
 
 
 def parse_device_specs(texts: tuple[str, ...]) -> tuple[DeviceSpec, ...]:
-    """From JSON objects, or lists of them. Raises SettingsError with the text and what is wrong with it."""
-    found = []
+    """The specs in texts that are each a JSON object or a list of them. Raises SettingsError."""
+    specs = []
     for text in filter(str.strip, texts):
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise SettingsError(f"[pci] device_spec {text[:200]!r} is no JSON: {error}") from error
-        for each in data if isinstance(data, list) else [data]:
+            raise SettingsError(f"[pci] device_spec {text[:200]!r} is not JSON: {error}") from error
+        for entry in data if isinstance(data, list) else [data]:
             try:
-                found.append(_spec(each))
+                specs.append(_spec(entry))
             except ValueError as error:
                 raise SettingsError(f"[pci] device_spec {text[:200]!r}: {error}") from error
-    return tuple(found)
+    return tuple(specs)
 
 
 def _spec(data: object) -> DeviceSpec:
     given = known_object(data, _KEYS)
     if "devname" in given and "address" in given:
-        raise ValueError("devname and address say the same twice, leave one out")
+        raise ValueError("devname and address both name devices; remove one of them")
     if not {"vendor_id", "product_id", "devname", "address"} & given.keys():
         raise ValueError("it names no device: give vendor_id, product_id, address or devname")
     resource_class = text_of(given, "resource_class")
-    # `managed` and `trusted` say nothing of what there is, but are checked all the same.
+    # `managed` and `trusted` do not change the inventory, but must be booleans as for nova.
     flags = {key: flag_of(given, key) for key in _FLAGS}
     one_time_use, network = bool(flags["one_time_use"]), text_of(given, "physical_network")
     if one_time_use and network is not None:
         raise ValueError(
-            "one_time_use goes with devices that are asked for by alias, not with a physical_network"
+            "one_time_use is for devices that a flavor requests by alias, not with a physical_network"
         )
-    meant = {LIVE_MIGRATABLE: flags["live_migratable"], ONE_TIME_USE: one_time_use}
+    flag_traits = {LIVE_MIGRATABLE: flags["live_migratable"], ONE_TIME_USE: one_time_use}
     return DeviceSpec(
         vendor_id=_id_or_any(given, "vendor_id"),
         product_id=_id_or_any(given, "product_id"),
@@ -98,7 +99,7 @@ def _spec(data: object) -> DeviceSpec:
         interface=text_of(given, "devname"),
         physical_network=network,
         resource_class=None if resource_class is None else custom_class(resource_class),
-        traits=_traits(given.get("traits", "")) | {trait for trait, yes in meant.items() if yes},
+        traits=_traits(given.get("traits", "")) | {trait for trait, is_set in flag_traits.items() if is_set},
         one_time_use=one_time_use,
     )
 
@@ -108,13 +109,13 @@ def _id_or_any(data: Mapping[str, Any], key: str) -> str | None:
 
 
 def _address(value: object) -> str | None:
-    """A regular expression of a PCI address, from a glob ("*:41:00.*") or from one expression a part."""
+    """A regular expression of PCI addresses, from a glob ("*:41:00.*") or an object of expressions."""
     if value is None:
         return None
     if isinstance(value, str):
         match = _GLOB.fullmatch(value.strip())
         if not match:
-            raise ValueError(f"address {value!r} is no PCI address such as 0000:41:00.0 or *:41:*.*")
+            raise ValueError(f"address {value!r} is not a PCI address such as 0000:41:00.0 or *:41:*.*")
         given: Mapping[str, Any] = {name: _from_glob(text) for name, text in match.groupdict().items()}
     elif isinstance(value, dict) and value.keys() <= _PARTS.keys():
         given = value
@@ -144,13 +145,13 @@ def pci_address_of(text: str) -> str:
     """ "0000:41:10.2" from one address without globs. Raises ValueError."""
     match = re.fullmatch(_FULL_ADDRESS, text.strip().lower())
     if not match:
-        raise ValueError(f"{text!r} is no PCI address such as 0000:41:00.0")
+        raise ValueError(f"{text!r} is not a PCI address such as 0000:41:00.0")
     return match[0]
 
 
 @dataclass(frozen=True, slots=True)
 class MdevSpec:
-    """A type of mediated device that guests may have; no addresses means every card that offers it."""
+    """An enabled type of mediated device; without addresses, it is for every card that offers it."""
 
     type_id: str
     addresses: frozenset[str] = frozenset()
@@ -159,23 +160,20 @@ class MdevSpec:
 
 
 def vgpu_spec_of(card: Card, vf: PciDevice, number: str, specs: tuple[MdevSpec, ...]) -> MdevSpec | None:
-    """The type that a virtual function of a vendor's own VFIO driver has, if guests are meant to have it.
+    """The enabled type of a virtual function under a vendor's own VFIO driver, None if it is not enabled.
 
-    The driver gives the type as a number, which is what the type's id ends in.
+    The driver reports the type as a number, which is the end of the type's id.
     """
     for spec in specs:
-        meant = not spec.addresses or {vf.address, card.device.address} & spec.addresses
-        if meant and spec.type_id.rpartition("-")[2] == number:
+        is_enabled = not spec.addresses or {vf.address, card.device.address} & spec.addresses
+        if is_enabled and spec.type_id.rpartition("-")[2] == number:
             return spec
     return None
 
 
 def mdev_specs_of(card: Card, specs: tuple[MdevSpec, ...]) -> tuple[MdevSpec, ...]:
-    """The types that the card, or one of its virtual functions, offers and is meant to have.
-
-    That is the first; and where that names the card, all that name it.
-    """
-    found = [spec for spec in specs if parents_for(card, spec.type_id, spec.addresses)]
-    if found and found[0].addresses:
-        return tuple(spec for spec in found if spec.addresses)
-    return tuple(found[:1])
+    """The enabled types for a card: the first one that it offers, or all that name it if that one does."""
+    offered = [spec for spec in specs if parents_for(card, spec.type_id, spec.addresses)]
+    if offered and offered[0].addresses:
+        return tuple(spec for spec in offered if spec.addresses)
+    return tuple(offered[:1])

@@ -1,7 +1,7 @@
-"""What a device was before, which nobody else knows: who renames a class in the configuration, or a network
-interface, or divides the host into other NUMA cells, has the allocations follow. Pure.
+"""What devices were before, so that allocations can follow a rename. Pure.
 
-The configuration, and the host, say only how things are now. So what was described once is remembered.
+The configuration and the host show only the present. So the driver records each device's resource classes,
+the names of network interfaces, the slots of cards and the NUMA cells, and derives moves from changes.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,164 +9,177 @@ from dataclasses import replace
 
 from agent.driver import DescribedProvider
 from drivers.host.providers import cell_device
-from drivers.libvirt.describe.cards import Card, Remembered
+from drivers.libvirt.describe.cards import Card, UnitRecord
 from drivers.libvirt.xml.nodedevs import NetDevice
 
-CLASSES_MAX = 16
-USUAL = "VGPU"
-"""What nova calls mediated devices unless it is told otherwise."""
+ENTRIES_MAX = 16
+USUAL_MDEV_CLASS = "VGPU"
+"""The resource class of mediated devices in nova, unless the operator configured another."""
 
-Classes = Mapping[str, tuple[str, ...]]
-"""{DescribedProvider.device: the classes of its exact units, the one described last at the end; of a NUMA
-cell, once there were others than now: the cells that there ever were; "net:<a network card's address>": the
-names of its interface, the one it has or had last at the end, "" where it was first seen without one;
-"slot:<a card's address>": the addresses that the card had before}
+DeviceHistory = Mapping[str, tuple[str, ...]]
+"""Four kinds of entries, each with its newest value last:
+
+{`DescribedProvider.device` of a card: resource classes of its exact units}
+{`DescribedProvider.device` of a NUMA cell: the devices of all cells that were ever described}, or () as long
+as the cells never changed
+{"net:<PCI address of a network card>": names of its interface, "" while it has none}
+{"slot:<PCI address of a card>": addresses that the card had before}
 """
 
 
-def classes_described(
-    known: Classes, providers: Iterable[DescribedProvider], divided: Collection[str]
-) -> Classes:
-    """`known` with what these providers have, at most CLASSES_MAX a device.
+def record_classes(
+    history: DeviceHistory, providers: Iterable[DescribedProvider], with_mdevs: Collection[str]
+) -> DeviceHistory:
+    """The history with the resource classes of these providers, at most ENTRIES_MAX a device.
 
-    `divided` are the devices that mediated ones are made on: theirs may have had the usual class.
+    `with_mdevs` are the devices that can have mediated devices, which may have had nova's usual class.
     """
-    found = dict(known)
+    recorded = dict(history)
     for provider in providers:
         if not provider.device.startswith("pci:") or not provider.units:
             continue
         now = tuple(sorted(provider.units))
-        usual = (USUAL,) if provider.device in divided else ()
-        before = dict.fromkeys(name for name in (*usual, *found.get(provider.device, ())) if name not in now)
-        found[provider.device] = (*before, *now)[-CLASSES_MAX:]
-    return found
+        usual = (USUAL_MDEV_CLASS,) if provider.device in with_mdevs else ()
+        earlier = (*usual, *recorded.get(provider.device, ()))
+        before = dict.fromkeys(name for name in earlier if name not in now)
+        recorded[provider.device] = (*before, *now)[-ENTRIES_MAX:]
+    return recorded
 
 
-def slots_seen(known: Classes, cards: Sequence[Card], units: Mapping[str, Remembered]) -> Classes:
-    """`known` with the slots of cards that are in others now: what guests had there is here. `units` is what
-    was known of each before this look. A slot that has a card again is that one's."""
-    there = {card.device.address for card in cards}
-    found = {
-        key: tuple(each for each in was if each not in there) if key.startswith(_slot_of("")) else was
-        for key, was in known.items()
+def record_slots(
+    history: DeviceHistory, cards: Sequence[Card], records: Mapping[str, UnitRecord]
+) -> DeviceHistory:
+    """The history with the slots of cards that are in another slot now.
+
+    A mediated device that was recorded on another card's address tells that its card moved. A slot that has a
+    card again belongs to that card. `records` are those from before this reading.
+    """
+    occupied = {card.device.address for card in cards}
+    recorded = {
+        key: tuple(slot for slot in values if slot not in occupied)
+        if key.startswith(_slot_key(""))
+        else values
+        for key, values in history.items()
     }
     for card in cards:
-        slots = (units[mdev.uuid].card for mdev in card.mdevs if mdev.active and mdev.uuid in units)
-        gone = [slot for slot in slots if slot not in there]
-        if gone:
-            key = _slot_of(card.device.address)
-            found[key] = tuple(dict.fromkeys((*found.get(key, ()), *gone)))[-CLASSES_MAX:]
-    return found
+        slots = (records[mdev.uuid].card for mdev in card.mdevs if mdev.active and mdev.uuid in records)
+        former = [slot for slot in slots if slot not in occupied]
+        if former:
+            key = _slot_key(card.device.address)
+            recorded[key] = tuple(dict.fromkeys((*recorded.get(key, ()), *former)))[-ENTRIES_MAX:]
+    return recorded
 
 
-def slots_of(address: str, known: Classes) -> tuple[str, ...]:
+def former_slots(address: str, history: DeviceHistory) -> tuple[str, ...]:
     """The addresses that the card had before."""
-    return known.get(_slot_of(address), ())
+    return history.get(_slot_key(address), ())
 
 
-def _slot_of(address: str) -> str:
+def _slot_key(address: str) -> str:
     return f"slot:{address}"
 
 
-def interfaces_seen(known: Classes, cards: Iterable[Card]) -> Classes:
-    """`known` with the names that the cards' interfaces have now, at most CLASSES_MAX a card.
+def record_interfaces(history: DeviceHistory, cards: Iterable[Card]) -> DeviceHistory:
+    """The history with the names of the cards' interfaces, at most ENTRIES_MAX a card.
 
-    A name that another card has by now is no longer that of a card without an interface: two would be one
-    provider.
+    A card without an interface loses a name that another card has now, because two cards of one name would be
+    one provider.
     """
     cards = tuple(cards)
-    called = {
-        card.interface.interface: _interface_of(card.device.address)
+    current_keys = {
+        card.interface.interface: _interface_key(card.device.address)
         for card in cards
         if card.is_network and card.interface is not None
     }
-    found = {
-        key: (*(each for each in names if each), "")
-        if key.startswith(_interface_of("")) and names and called.get(names[-1], key) != key
+    recorded = {
+        key: (*filter(None, names), "")
+        if key.startswith(_interface_key("")) and names and current_keys.get(names[-1], key) != key
         else names
-        for key, names in known.items()
+        for key, names in history.items()
     }
     for card in cards:
         if card.is_network:
-            names = found.get(_interface_of(card.device.address), ())
+            names = recorded.get(_interface_key(card.device.address), ())
             name = card.interface.interface if card.interface is not None else ""
             if not names or (name and name != names[-1]):
-                before = tuple(each for each in names if each != name)
-                found[_interface_of(card.device.address)] = (*before, name)[-CLASSES_MAX:]
-    return found
+                before = tuple(former for former in names if former != name)
+                recorded[_interface_key(card.device.address)] = (*before, name)[-ENTRIES_MAX:]
+    return recorded
 
 
-def with_interfaces(cards: Iterable[Card], known: Classes) -> tuple[Card, ...]:
-    """The cards; one that has no interface now, because a guest has it whole, with the one that it had."""
-    return tuple(_with_interface(card, known.get(_interface_of(card.device.address), ())) for card in cards)
+def restore_interfaces(cards: Iterable[Card], history: DeviceHistory) -> tuple[Card, ...]:
+    """The cards; one without an interface, because a guest has all of it, gets the interface that it had."""
+    return tuple(
+        _restore_interface(card, history.get(_interface_key(card.device.address), ())) for card in cards
+    )
 
 
-def _with_interface(card: Card, names: tuple[str, ...]) -> Card:
+def _restore_interface(card: Card, names: tuple[str, ...]) -> Card:
     if card.interface is not None or not card.is_network or not names or not names[-1]:
         return card
     return replace(card, interface=NetDevice("", card.device.name, names[-1]))
 
 
-def interfaces_of(address: str, known: Classes, there: Collection[str]) -> tuple[str, ...]:
-    """The names that the card's interface has had, without those that others have by now whose units are
-    gone: what is held there is theirs. `there` are the devices that have units.
+def former_interfaces(address: str, history: DeviceHistory, with_units: Collection[str]) -> tuple[str, ...]:
+    """The names that the card's interface had.
+
+    A name that another card has now is left out if that card's units are gone: then allocations on a provider
+    of that name belong to the other card. `with_units` are the devices that have units.
     """
-    mine, prefix = _interface_of(address), _interface_of("")
-    theirs = {
+    own_key, prefix = _interface_key(address), _interface_key("")
+    without_units = history.keys() - set(with_units)
+    names_of_others = {
         names[-1]
-        for key, names in known.items()
-        if key.startswith(prefix) and key != mine and names and names[-1]
-        if _device_of(key.removeprefix(prefix)) in known.keys() - set(there)
+        for key, names in history.items()
+        if key.startswith(prefix) and key != own_key and names and names[-1]
+        if f"pci:{key.removeprefix(prefix)}" in without_units
     }
-    return tuple(name for name in known.get(mine, ()) if name not in theirs)
+    return tuple(name for name in history.get(own_key, ()) if name not in names_of_others)
 
 
-def _device_of(address: str) -> str:
-    return f"pci:{address}"
-
-
-def _interface_of(address: str) -> str:
+def _interface_key(address: str) -> str:
     return f"net:{address}"
 
 
-def cells_described(known: Classes, providers: Iterable[DescribedProvider]) -> Classes:
-    """`known` with the cells among these providers; they are others than before, or the same."""
-    now = {each.device for each in providers if _cells([each.device])}
-    before = {device for device in known if _cells([device])}
+def record_cells(history: DeviceHistory, providers: Iterable[DescribedProvider]) -> DeviceHistory:
+    """The history with the cells among these providers."""
+    now = {provider.device for provider in providers if _cell_ids([provider.device])}
+    before = {device for device in history if _cell_ids([device])}
     if not now or now == before:
-        return known
-    every = tuple(sorted(now | before)) if before else ()
-    return {**known, **dict.fromkeys(sorted(now | before), every)}
+        return history
+    all_cells = tuple(sorted(now | before)) if before else ()
+    return {**history, **dict.fromkeys(sorted(now | before), all_cells)}
 
 
-def cells_before(cell: int, known: Classes) -> tuple[int, ...]:
-    """The cells that this one's CPUs and memory may have been counted in."""
-    return tuple(each for each in _cells(known.get(cell_device(cell), ())) if each != cell)
+def former_cells(cell: int, history: DeviceHistory) -> tuple[int, ...]:
+    """The ids of other cells in which this cell's CPUs and memory may have been counted."""
+    return tuple(former for former in _cell_ids(history.get(cell_device(cell), ())) if former != cell)
 
 
-def cells_gone(known: Classes, there: Collection[int]) -> tuple[int, ...]:
-    """The cells that were described once and are not among those that are `there`."""
-    return tuple(cell for cell in _cells(known) if cell not in there)
+def removed_cells(history: DeviceHistory, present: Collection[int]) -> tuple[int, ...]:
+    """The ids of cells that were described once and are not `present`."""
+    return tuple(cell for cell in _cell_ids(history) if cell not in present)
 
 
-def cells_changed(known: Classes, there: Collection[int]) -> bool:
-    """Whether cells that were described are, or once were, others than those that are `there`: what each of
-    them had nobody knows.
+def cells_changed(history: DeviceHistory, present: Collection[int]) -> bool:
+    """Whether the described cells are or once were others than `present`.
+
+    Then it is unknown which CPUs and memory each of them had.
     """
-    before = _cells(known)
-    others = any(known[cell_device(cell)] for cell in before)
-    return others or bool(before and set(before) != set(there))
+    described = _cell_ids(history)
+    changed_before = any(history[cell_device(cell)] for cell in described)
+    return changed_before or bool(described and set(described) != set(present))
 
 
-def _cells(devices: Iterable[str]) -> list[int]:
+def _cell_ids(devices: Iterable[str]) -> list[int]:
     prefix = cell_device("")
-    numbers = (device.removeprefix(prefix) for device in devices if device.startswith(prefix))
-    return sorted(int(number) for number in numbers if number.isdecimal())
+    ids = (device.removeprefix(prefix) for device in devices if device.startswith(prefix))
+    return sorted(int(cell_id) for cell_id in ids if cell_id.isdecimal())
 
 
-def renamed(provider: DescribedProvider, known: Classes) -> Iterator[tuple[str, str]]:
-    """(class before, class now) for each that the device's units may have changed."""
-    for before in known.get(provider.device, ()):
-        if before not in provider.inventories:
-            for now in sorted(provider.units.keys() & provider.inventories.keys()):
-                yield before, now
+def renamed_classes(provider: DescribedProvider, history: DeviceHistory) -> Iterator[tuple[str, str]]:
+    """(former class, current class) for each former class of the device that it no longer has."""
+    for former in history.get(provider.device, ()):
+        if former not in provider.inventories:
+            for current in sorted(provider.units.keys() & provider.inventories.keys()):
+                yield former, current

@@ -1,4 +1,4 @@
-"""From what libvirt says of the host to the contract's description. Pure."""
+"""Describe the host and its cells from what libvirt reports. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -14,8 +14,8 @@ from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities
 class HostFacts:
     """All that was read of the host.
 
-    `online` are the ids of the CPUs in use, `cpu_flags` libvirt's names of those that guests can have;
-    `guests` is None where libvirt would not say what guests can have.
+    `online` are the ids of the online CPUs, `cpu_flags` libvirt's names of the CPU flags that guests can
+    have. `guests` is None where libvirt does not tell what guests can have.
     """
 
     capabilities: Capabilities
@@ -29,7 +29,10 @@ class HostFacts:
 def describe_host(
     facts: HostFacts, settings: HostSettings, name: str, *, report_numa: bool = False
 ) -> tuple[DescribedProvider, ...]:
-    """The host's own provider, called `name`, and those of its cells. Raises DriverDataError (CPU sets)."""
+    """The provider of the host, called `name`, and those of its cells, if they are reported.
+
+    Raises DriverDataError where a configured CPU is not online.
+    """
     capabilities = facts.capabilities
     traits = host_traits(capabilities, facts.online, facts.cpu_flags)
     if facts.guests is not None:
@@ -38,7 +41,7 @@ def describe_host(
 
 
 def describe_topology(facts: HostFacts, settings: HostSettings) -> Topology:
-    """Raises DriverDataError (CPU sets)."""
+    """The cells and the CPU sets. Raises DriverDataError where a configured CPU is not online."""
     cells = host_cells(facts)
     return Topology(cells, *split_cpus(frozenset().union(*(cell.cpus for cell in cells)), settings))
 
@@ -46,8 +49,8 @@ def describe_topology(facts: HostFacts, settings: HostSettings) -> Topology:
 def host_cells(facts: HostFacts) -> tuple[Cell, ...]:
     """The cells with their online CPUs.
 
-    A host that libvirt knows no cells of is one cell; memory that it knows no cell of is in all. Raises
-    DriverDataError where a CPU is in two cells.
+    If libvirt reports no cells, the host is one cell; if it reports cells without memory, they share the
+    host's memory evenly. Raises DriverDataError where a CPU is in two cells.
     """
     cells = tuple(_online(cell, facts.online) for cell in facts.capabilities.cells)
     if not any(cell.cpus for cell in cells):

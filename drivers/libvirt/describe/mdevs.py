@@ -1,28 +1,29 @@
-"""What a card has of mediated devices: those that are there, and those that can be made on it. Pure.
+"""The mediated devices of a card: those that exist, and those that can be created on it. Pure.
 
-One that can be made has its uuid before it is made, the same one each time the host is looked at: whoever
-claims it knows which uuid to make, of which type, on which parent, and made it is the same unit.
+A device that can be created has its uuid already, the same one in every description. So a claim says which
+uuid to create, of which type, on which parent, and once created the device is the claimed unit.
+Source: https://docs.kernel.org/driver-api/vfio-mediated-device.html
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from uuid import UUID, uuid5
 
 from agent.device_names import mdev_type_trait
 from agent.driver import DescribedInventory
-from drivers.libvirt.describe.cards import Card, Remembered, mdev_room, mdev_total, parents_for
+from drivers.libvirt.describe.cards import Card, UnitRecord, mdev_room, mdev_total, parents_for
 from drivers.libvirt.describe.device_spec import MdevSpec
 from drivers.libvirt.xml.nodedevs import MediatedDevice
 
 _NAMESPACE = UUID("5f0c2a53-6d0e-4c35-9a0e-0d9cf1a3d0c9")
 NOT_CONFIGURED = "VGPU"
-"""The class of what is in use of a type that is not, or no longer, enabled."""
+"""The resource class of existing devices whose type is not, or no longer, enabled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
-    """See DescribedProvider for all of it."""
+class MdevResources:
+    """The part of a card's provider that mediated devices make up; see `DescribedProvider`."""
 
     inventories: Mapping[str, DescribedInventory] = field(default_factory=dict)
     traits: frozenset[str] = frozenset()
@@ -32,7 +33,7 @@ class Division:
 
 
 def class_of(specs: Sequence[MdevSpec], type_id: str) -> str:
-    """The class of a mediated device of that type, on a card that is meant for these."""
+    """The resource class of a mediated device of that type, on a card with these specs."""
     for spec in specs:
         if spec.type_id == type_id:
             return spec.resource_class
@@ -40,65 +41,78 @@ def class_of(specs: Sequence[MdevSpec], type_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Divided:
-    """A card and what is known of it; see DeviceFacts for `most` and `made`."""
+class _TypeUnits:
+    """The devices of one type: its inventory, existing units, and how many more can be created."""
+
+    inventory: DescribedInventory
+    existing: tuple[str, ...]
+    creatable: int
+
+
+@dataclass(frozen=True, slots=True)
+class MdevCard:
+    """A card that has mediated devices.
+
+    `specs` are the enabled types for it. `limits` {type: how many it can have} and `existing` (how many the
+    kernel has) are those of `mdev_total`. `missing` are records of devices that domains name and that do not
+    exist now; `held` are all units that domains name.
+    """
 
     card: Card
     host: str
     specs: tuple[MdevSpec, ...]
-    most: Mapping[str, int]
-    made: int | None
-    lost: tuple[Remembered, ...]
+    limits: Mapping[str, int]
+    existing: int | None
+    missing: tuple[UnitRecord, ...]
     held: frozenset[str]
 
     @property
     def active(self) -> list[MediatedDevice]:
+        """The devices that exist; others are only defined."""
         return [mdev for mdev in self.card.mdevs if mdev.active]
 
-    def division(self) -> Division:
+    def resources(self) -> MdevResources:
+        """What the card's provider has of mediated devices."""
         if not self.specs:
-            return self._leftovers()
+            return self._resources_not_configured()
         if len(self.specs) == 1:
-            return self._of_one_type(self.specs[0])
-        return self._of_types()
+            return self._resources({self.specs[0]: self._units_of_only_type(self.specs[0])})
+        return self._resources({spec: self._units_of_type(spec) for spec in self.specs})
 
-    def _leftovers(self) -> Division:
-        """A card whose type is not enabled still has what is on it, and what is to come back."""
+    def _resources_not_configured(self) -> MdevResources:
+        """Existing and missing devices of a card for which no type is enabled."""
         units: dict[str, tuple[str, ...]] = {}
         if self.active:
             units[NOT_CONFIGURED] = tuple(mdev.uuid for mdev in self.active)
-        for each in self.lost:
-            units[each.resource_class] = (*units.get(each.resource_class, ()), each.unit)
-        return Division({name: _inventory(len(exact)) for name, exact in units.items()}, units=units)
+        for record in self.missing:
+            units[record.resource_class] = (*units.get(record.resource_class, ()), record.unit)
+        return MdevResources({name: _inventory(len(uuids)) for name, uuids in units.items()}, units=units)
 
-    def _of_one_type(self, spec: MdevSpec) -> Division:
-        """Whatever is there takes room, also of another type; only what is of this one is given out."""
-        most = self.most.get(spec.type_id)
-        total = mdev_total(self.card, spec.type_id, most, spec.max_instances, self.made, spec.addresses)
-        total = max(total, len(self.active) + len(self.lost))
-        there = max(len(self.active), self.made or 0)
+    def _units_of_only_type(self, spec: MdevSpec) -> _TypeUnits:
+        """Devices of other types take room on the card too: they count, and are reserved."""
+        limit = self.limits.get(spec.type_id)
+        total = mdev_total(self.card, spec.type_id, limit, spec.max_instances, self.existing, spec.addresses)
+        total = max(total, len(self.active) + len(self.missing))
+        existing = max(len(self.active), self.existing or 0)
         own = self._own(spec)
         inventory = _inventory(total, reserved=len(self.active) - len(own))
-        return self._division({spec: (inventory, own, total - there - len(self.lost))})
+        return _TypeUnits(inventory, own, total - existing - len(self.missing))
 
-    def _of_types(self) -> Division:
-        """Types that exclude each other, or share the card: each has a class of its own."""
-        parts = {}
-        for spec in self.specs:
-            own = self._own(spec)
-            held = len(own) + sum(each.resource_class == spec.resource_class for each in self.lost)
-            most = self.most.get(spec.type_id)
-            now = len(own) + mdev_room(self.card, spec.type_id, most, self.made, spec.addresses)
-            total = now if most is None else most
-            if spec.max_instances is not None:
-                total = min(total, spec.max_instances)
-            total = max(total, held)
-            inventory = _inventory(total, reserved=max(0, total - max(now, held)))
-            parts[spec] = (inventory, own, total - held)
-        return self._division(parts)
+    def _units_of_type(self, spec: MdevSpec) -> _TypeUnits:
+        """One of several types, each with its own class, that share the card or exclude each other."""
+        own = self._own(spec)
+        held = len(own) + sum(record.resource_class == spec.resource_class for record in self.missing)
+        limit = self.limits.get(spec.type_id)
+        possible = len(own) + mdev_room(self.card, spec.type_id, limit, self.existing, spec.addresses)
+        total = possible if limit is None else limit
+        if spec.max_instances is not None:
+            total = min(total, spec.max_instances)
+        total = max(total, held)
+        inventory = _inventory(total, reserved=max(0, total - max(possible, held)))
+        return _TypeUnits(inventory, own, total - held)
 
     def _own(self, spec: MdevSpec) -> tuple[str, ...]:
-        """Those of the type, and those of no such type that a domain holds all the same."""
+        """The uuids of devices of the type, and of held devices whose type is not enabled, by their class."""
         return tuple(
             mdev.uuid
             for mdev in self.active
@@ -106,45 +120,53 @@ class Divided:
             or (mdev.uuid in self.held and class_of(self.specs, mdev.type_id) == spec.resource_class)
         )
 
-    def _division(
-        self, parts: Mapping[MdevSpec, tuple[DescribedInventory, tuple[str, ...], int]]
-    ) -> Division:
+    def _resources(self, units_by_spec: Mapping[MdevSpec, _TypeUnits]) -> MdevResources:
         inventories, units, to_make = {}, {}, {}
-        for spec, (inventory, there, makeable) in parts.items():
-            if not inventory.total:
+        for spec, type_units in units_by_spec.items():
+            if not type_units.inventory.total:
                 continue
             name = spec.resource_class
-            made_here = dict(zip(range(max(0, makeable)), self._places(spec), strict=False))
-            new = {uuid: {"parent": parent, "type": spec.type_id} for uuid, parent in made_here.values()}
-            lost = tuple(each.unit for each in self.lost if each.resource_class == name or len(parts) == 1)
-            inventories[name] = inventory
-            units[name] = (*there, *lost, *new)
-            if new:
-                to_make[name] = new
-        ways: dict[object, set[str]] = {}
-        for spec in parts:
-            ways.setdefault(self.most.get(spec.type_id, spec.type_id), set()).add(spec.resource_class)
-        return Division(
+            chosen = zip(range(max(0, type_units.creatable)), self._creatable(spec), strict=False)
+            makings = {uuid: {"parent": parent, "type": spec.type_id} for _, (uuid, parent) in chosen}
+            missing = tuple(
+                record.unit
+                for record in self.missing
+                if record.resource_class == name or len(units_by_spec) == 1
+            )
+            inventories[name] = type_units.inventory
+            units[name] = (*type_units.existing, *missing, *makings)
+            if makings:
+                to_make[name] = makings
+        return MdevResources(
             inventories,
-            frozenset(mdev_type_trait(spec.type_id) for spec in parts),
+            frozenset(mdev_type_trait(spec.type_id) for spec in units_by_spec),
             units,
-            tuple(map(frozenset, ways.values())) if len(parts) > 1 else (),
+            self._ways(units_by_spec) if len(units_by_spec) > 1 else (),
             to_make,
         )
 
-    def _places(self, spec: MdevSpec) -> Iterator[tuple[str, str]]:
-        """(uuid, parent's address) of what can be made; a virtual function takes one."""
-        names = {mdev.parent for mdev in self.active}
-        busy = {each.parent for each in self.lost}
-        there = {mdev.uuid for mdev in self.active} | {each.unit for each in self.lost}
+    def _ways(self, specs: Iterable[MdevSpec]) -> tuple[frozenset[str], ...]:
+        """Types of which the card can have the same number share it; others exclude each other."""
+        ways: dict[object, set[str]] = {}
+        for spec in specs:
+            ways.setdefault(self.limits.get(spec.type_id, spec.type_id), set()).add(spec.resource_class)
+        return tuple(map(frozenset, ways.values()))
+
+    def _creatable(self, spec: MdevSpec) -> Iterator[tuple[str, str]]:
+        """(uuid, parent's address) of each device that can be created; a virtual function can have one."""
+        used_parents = {mdev.parent for mdev in self.active}
+        missing_parents = {record.parent for record in self.missing}
+        taken_uuids = {mdev.uuid for mdev in self.active} | {record.unit for record in self.missing}
         for parent in parents_for(self.card, spec.type_id, spec.addresses):
             if parent.physical_function is None:
-                count = self.most.get(spec.type_id, parent.mdev_types[spec.type_id].available) + len(there)
+                count = self.limits.get(spec.type_id, parent.mdev_types[spec.type_id].available) + len(
+                    taken_uuids
+                )
             else:
-                count = int(parent.name not in names and parent.address not in busy)
+                count = int(parent.name not in used_parents and parent.address not in missing_parents)
             for number in range(count):
                 uuid = _uuid(self.host, parent.address, number)
-                if uuid not in there:
+                if uuid not in taken_uuids:
                     yield uuid, parent.address
 
 

@@ -1,30 +1,29 @@
-"""All that was read of a host, made into what the contract asks for. Pure."""
+"""Build the answers of `Driver` from all that was read of a host. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettings, Topology
-from drivers.host.domain_xml import Domain
 from drivers.host.providers import cell_provider_name, host_providers, page_providers
 from drivers.host.unit_locations import UnitLocation, locate_units
-from drivers.libvirt.describe.cards import Remembered
+from drivers.libvirt.describe.cards import UnitRecord
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
 from drivers.libvirt.describe.history import (
-    Classes,
-    cells_described,
-    classes_described,
-    interfaces_seen,
-    slots_seen,
-    with_interfaces,
+    DeviceHistory,
+    record_cells,
+    record_classes,
+    record_interfaces,
+    record_slots,
+    restore_interfaces,
 )
 from drivers.libvirt.describe.host import HostFacts, describe_host, describe_topology, host_cells
-from drivers.libvirt.describe.moves import Tenant, moves_of
-from drivers.libvirt.describe.used_units import missing_units, remember, unit_locations
+from drivers.libvirt.describe.moves import GuestDomain, moves_of
+from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """`name` is the host's; `report_numa`: CPUs, memory and devices under a provider for each cell."""
+    """`name` is the host's; with `report_numa` each cell has a provider with its CPUs, memory and devices."""
 
     name: str
     host: HostSettings
@@ -33,83 +32,87 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceModel:
-    """The contract's answers; the units to remember, those of them that are not there, the devices, what each
-    unit that is described is of, and the classes to remember."""
+class HostModel:
+    """The answers of `Driver`, and what the driver needs for the next model.
+
+    `units` {unit: record} and `history` are to be remembered. `missing` are the records of units that domains
+    name and that do not exist now. `locations` {unit: location} has all described units.
+    """
 
     description: Description
     topology: Topology
     guests: tuple[Guest, ...]
-    units: Mapping[str, Remembered]
-    missing: tuple[Remembered, ...]
+    units: Mapping[str, UnitRecord]
+    missing: tuple[UnitRecord, ...]
     devices: DeviceFacts
-    places: Mapping[str, UnitLocation]
-    classes: Classes
+    locations: Mapping[str, UnitLocation]
+    history: DeviceHistory
 
 
-def make_model(
+def build_model(
     host: HostFacts,
     devices: DeviceFacts,
-    domains: Sequence[Tenant],
-    known: Mapping[str, Remembered],
+    domains: Sequence[GuestDomain],
+    known: Mapping[str, UnitRecord],
     boot: str,
     settings: ModelSettings,
-    classes: Classes | None = None,
-) -> DeviceModel:
-    """`domains` are guests with their devices as their XML names them, in order; `known` and `classes` see
-    `DeviceModel`, `boot` is the id of the host's current boot. Raises DriverDataError (CPU sets).
+    history: DeviceHistory | None = None,
+) -> HostModel:
+    """The model of a host. The guests of `domains` have their devices as the XML names them.
+
+    `known` are the records and `history` the history of the model before; `boot` is the id of the host's
+    current boot. Raises DriverDataError where a configured CPU is not online or device specs contradict.
     """
-    classes = slots_seen(interfaces_seen(classes or {}, devices.cards), devices.cards, known)
-    devices = replace(devices, cards=with_interfaces(devices.cards, classes))
-    named = _named(domains)
-    missing = missing_units(named, devices, settings.devices, known)
-    own = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
+    history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
+    devices = replace(devices, cards=restore_interfaces(devices.cards, history))
+    named = _named_units(domains)
+    missing = missing_records(named, devices, settings.devices, known)
+    host_and_cells = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
     cells = host_cells(host)
     cards = describe_cards(
         devices,
         settings.devices,
         settings.name,
-        _parents(own, settings),
+        _parent_names(host_and_cells, settings),
         held=named,
         missing=missing,
     )
     pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
-    providers = (*own, *pages, *cards)
-    places = unit_locations(providers, devices, settings.devices, missing)
-    tenants = [Tenant(locate_units(each.guest, places), each.domain) for each in domains]
-    divided = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}
-    classes = cells_described(classes_described(classes, cards, divided), own)
-    moves = moves_of(providers, _cell_totals(cells, settings), tenants, cells, classes)
-    complete = all(each.domain is not None for each in domains)
-    return DeviceModel(
+    providers = (*host_and_cells, *pages, *cards)
+    locations = unit_locations(providers, devices, settings.devices, missing)
+    located = [
+        GuestDomain(locate_units(guest_domain.guest, locations), guest_domain.domain)
+        for guest_domain in domains
+    ]
+    with_mdevs = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}
+    history = record_cells(record_classes(history, cards, with_mdevs), host_and_cells)
+    moves = moves_of(providers, _cell_totals(cells, settings), located, cells, history)
+    all_read = all(guest_domain.domain is not None for guest_domain in domains)
+    return HostModel(
         Description(providers, moves),
         describe_topology(host, settings.host),
-        tuple(tenant.guest for tenant in tenants),
-        remember(named, devices, places, known, boot, forget=complete),
+        tuple(guest_domain.guest for guest_domain in located),
+        update_records(named, devices, locations, known, boot, forget=all_read),
         tuple(missing),
         devices,
-        places,
-        classes,
+        locations,
+        history,
     )
 
 
-def _domains(tenants: Sequence[Tenant]) -> list[Domain]:
-    return [each.domain for each in tenants if each.domain is not None]
-
-
-def _addresses(tenants: Sequence[Tenant]) -> frozenset[str]:
+def _named_units(guest_domains: Sequence[GuestDomain]) -> frozenset[str]:
+    """The PCI addresses and the uuids of mediated devices that the domains name."""
+    domains = [pair.domain for pair in guest_domains if pair.domain is not None]
     return frozenset(
-        address for each in _domains(tenants) for address in (*each.pci_devices, *each.interfaces)
+        unit for domain in domains for unit in (*domain.pci_devices, *domain.interfaces, *domain.mdevs)
     )
 
 
-def _named(tenants: Sequence[Tenant]) -> frozenset[str]:
-    return _addresses(tenants) | {uuid for each in _domains(tenants) for uuid in each.mdevs}
-
-
-def _parents(own: Sequence[DescribedProvider], settings: ModelSettings) -> Callable[[int | None], str]:
-    """A device without affinity, or of a cell that is not reported, is the host's."""
-    names = {provider.name for provider in own}
+def _parent_names(
+    host_and_cells: Sequence[DescribedProvider], settings: ModelSettings
+) -> Callable[[int | None], str]:
+    """A function from a device's cell to its parent: the host, unless the cell has a provider."""
+    names = {provider.name for provider in host_and_cells}
 
     def parent_of(numa: int | None) -> str:
         name = settings.name if numa is None else cell_provider_name(settings.name, numa)
@@ -119,9 +122,9 @@ def _parents(own: Sequence[DescribedProvider], settings: ModelSettings) -> Calla
 
 
 def _cell_totals(cells: tuple[Cell, ...], settings: ModelSettings) -> dict[int, dict[str, int]]:
-    """{cell: {class: total}} as if the cells were reported, which a host of one cell need not be."""
-    found = host_providers(settings.name, cells, 0, frozenset(), settings.host, report_numa=True)
+    """{cell id: {resource class: total}} as if each cell had a provider."""
+    providers = host_providers(settings.name, cells, 0, frozenset(), settings.host, report_numa=True)
     return {
         cell.id: {name: inventory.total for name, inventory in provider.inventories.items()}
-        for cell, provider in zip(cells, found[1:], strict=True)
+        for cell, provider in zip(cells, providers[1:], strict=True)
     }

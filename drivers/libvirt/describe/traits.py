@@ -1,7 +1,7 @@
-"""From libvirt's words to os-traits' names. Pure.
+"""Translate what libvirt reports into standard traits. Pure.
 
-Sources: libvirt's src/cpu_map (the flags' names), https://libvirt.org/formatdomaincaps.html, os-traits'
-comments. What libvirt does not say is not claimed, with one exception, see NETWORK_CARDS.
+Sources: libvirt's src/cpu_map (the names of flags), https://libvirt.org/formatdomaincaps.html, and the
+comments of os-traits. A trait that libvirt does not report is left out; NETWORK_CARDS is the one exception.
 """
 
 from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities
@@ -64,7 +64,7 @@ CPU_FLAGS: dict[str, tuple[str, ...]] = {
     "vpclmulqdq": ("AVX512VPCLMULQDQ",),
     "xop": ("XOP",),
 }
-"""libvirt's name of an x86 flag: the ends of HW_CPU_X86_ traits."""
+"""{libvirt's name of an x86 flag: the ends of its HW_CPU_X86_ traits}"""
 
 _ARCHITECTURES = {
     "aarch64": "AARCH64",
@@ -92,7 +92,7 @@ _ENUMS: dict[str, tuple[str, frozenset[str]]] = {
     ),
     "iommu.model": ("COMPUTE_VIOMMU_MODEL_", frozenset({"intel", "smmuv3", "virtio"})),
 }
-"""An enumeration of the domain capabilities: the start of a trait, and the values that os-traits has."""
+"""{enumeration of the domain capabilities: (start of the trait, values for which os-traits has one)}"""
 
 _SINGLE = {
     ("os.firmware", "bios"): "COMPUTE_FIRMWARE_BIOS",
@@ -110,14 +110,13 @@ _FEATURES = {
 }
 
 NETWORK_CARDS = ("E1000", "E1000E", "NE2K_PCI", "PCNET", "RTL8139", "VIRTIO", "VMXNET3")
-"""libvirt does not list network cards; these are part of every QEMU for x86, and what nova reports of one."""
+"""libvirt does not report network cards; every QEMU for x86 has these, and nova reports them too."""
 
 
 def host_traits(
     capabilities: Capabilities, online: frozenset[int], cpu_flags: frozenset[str]
 ) -> frozenset[str]:
-    """What the host is: COMPUTE_NODE, HW_ARCH_, the architectures of guests, HW_CPU_; whether its sockets are
-    known.
+    """The traits of the host: COMPUTE_NODE, HW_ARCH_, COMPUTE_ARCH_, HW_CPU_, and the one for known sockets.
 
     `cpu_flags` are libvirt's names of the flags that guests can have.
     """
@@ -137,7 +136,7 @@ def host_traits(
 
 
 def guest_traits(capabilities: DomainCapabilities, arch: str) -> frozenset[str]:
-    """What guests can have: COMPUTE_STORAGE_, COMPUTE_GRAPHICS_, COMPUTE_FIRMWARE_, COMPUTE_SECURITY_ ..."""
+    """The traits of what guests can have: COMPUTE_STORAGE_, COMPUTE_GRAPHICS_, COMPUTE_FIRMWARE_ and more."""
     traits: set[str] = set()
     for enum, (start, known) in _ENUMS.items():
         traits.update(start + value.upper() for value in capabilities.enums.get(enum, frozenset()) & known)
@@ -155,14 +154,14 @@ def guest_traits(capabilities: DomainCapabilities, arch: str) -> frozenset[str]:
 
 
 def _tpm_traits(capabilities: DomainCapabilities) -> set[str]:
-    """An emulated TPM is what a guest can have without holding the host's own."""
+    """The traits of emulated TPMs; the host's own TPM is for one guest only and does not count."""
     if "emulator" not in capabilities.enums.get("tpm.backendModel", ()):
         return set()
     traits = {
         f"COMPUTE_SECURITY_TPM_{model.removeprefix('tpm-').upper()}"
         for model in capabilities.enums.get("tpm.model", frozenset()) & {"tpm-tis", "tpm-crb"}
     }
-    # libvirt before 8.6 does not say which versions; 2.0 is what every swtpm has
+    # libvirt before 8.6 does not report the versions; every swtpm has 2.0
     versions = capabilities.enums.get("tpm.backendVersion", frozenset({"2.0"}))
     return traits | {
         f"COMPUTE_SECURITY_TPM_{version.replace('.', '_')}" for version in versions & {"1.2", "2.0"}

@@ -1,7 +1,8 @@
-"""A deadline on calls that have none: each piece of work runs in a thread that can be left behind.
+"""Deadlines for calls that have none, such as libvirt's.
 
-libvirt's calls wait as long as their daemon likes. Python cannot interrupt them, so the caller stops
-waiting, and the thread goes on alone until its call returns; the number of such threads is bounded.
+A call to libvirt may block as long as its daemon does, and Python cannot interrupt it. So each piece of work
+runs in a thread of its own. When a deadline passes, the caller stops waiting and the thread goes on alone
+until its call returns. The number of such abandoned threads is bounded.
 """
 
 import threading
@@ -15,38 +16,46 @@ T = TypeVar("T")
 STUCK_MAX = 8
 
 
-class Hung(DriverUnavailable):
-    """A deadline was over, and the work's thread was left behind; `returned` is set once it comes back."""
+class CallTimeout(DriverUnavailable):
+    """A deadline passed and the thread was abandoned; `returned` is set when its call returns after all."""
 
     def __init__(self, message: str, returned: threading.Event) -> None:
         super().__init__(message)
         self.returned = returned
 
 
-class LeftBehind(Exception):
-    """The work's caller has given up; the work ends here, and with it the thread that nobody waits for."""
+class WorkAbandoned(Exception):
+    """Ends work, and its thread, after its caller has stopped waiting."""
 
 
-class Beat:
-    """The work's side of its deadline, called before each call that may hang."""
+class CallDeadline:
+    """The deadline of the next call. Work extends it before each call that may block.
+
+    `ends_at` is in seconds of the monotonic clock; `abandoned` is set by the caller.
+    """
 
     def __init__(self, call_timeout_s: float) -> None:
         self._call_timeout_s = call_timeout_s
-        self.due = time.monotonic() + call_timeout_s
-        self.given_up = False
+        self.ends_at = time.monotonic() + call_timeout_s
+        self.abandoned = False
 
-    def __call__(self, within_s: float | None = None) -> None:
-        """The next call may take `within_s` seconds. Raises LeftBehind where nobody waits any more."""
-        if self.given_up:
-            raise LeftBehind
-        self.due = time.monotonic() + (self._call_timeout_s if within_s is None else within_s)
+    def extend(self, within_s: float | None = None) -> None:
+        """Give the next call `within_s` seconds, by default the call timeout.
+
+        Raises WorkAbandoned where the caller has stopped waiting.
+        """
+        if self.abandoned:
+            raise WorkAbandoned
+        self.ends_at = time.monotonic() + (self._call_timeout_s if within_s is None else within_s)
 
 
 class _Job(Generic[T]):
-    """One piece of work: it is either finished or given up, whichever comes first."""
+    """One piece of work, which is either finished or abandoned, never both."""
 
-    def __init__(self, work: Callable[[Beat], T], late: Callable[[], None], beat: Beat) -> None:
-        self.beat = beat
+    def __init__(
+        self, work: Callable[[CallDeadline], T], late: Callable[[], None], deadline: CallDeadline
+    ) -> None:
+        self.deadline = deadline
         self.finished = threading.Event()
         self.result: T
         self.error: BaseException | None = None
@@ -56,26 +65,26 @@ class _Job(Generic[T]):
 
     def run(self) -> None:
         try:
-            self.result = self._work(self.beat)
-        except BaseException as error:  # noqa: BLE001 - carried to the thread that waits, which raises it
+            self.result = self._work(self.deadline)
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
             self.error = error
         with self._lock:
-            in_time = not self.beat.given_up
+            in_time = not self.deadline.abandoned
             self.finished.set()
         if not in_time:
             self._late()
 
-    def give_up(self) -> bool:
-        """False where the work was finished meanwhile."""
+    def abandon(self) -> bool:
+        """False where the work finished meanwhile."""
         with self._lock:
-            self.beat.given_up = not self.finished.is_set()
-            return self.beat.given_up
+            self.deadline.abandoned = not self.finished.is_set()
+            return self.deadline.abandoned
 
 
-class Runner:
-    """Runs work with a deadline on each of its calls (`call_timeout_s`) and one on the whole.
+class DeadlineRunner:
+    """Runs work with a deadline for each of its calls (`call_timeout_s`) and one for all of it.
 
-    `who` is what may hang, `advice` what to do about it, for the errors.
+    In errors, `who` names what did not answer, and `advice` says what to do about it.
     """
 
     def __init__(
@@ -89,21 +98,22 @@ class Runner:
         self._stuck: list[threading.Thread] = []
         self._lock = threading.Lock()
 
-    def run(self, what: str, work: Callable[[Beat], T], late: Callable[[], None] = lambda: None) -> T:
-        """What `work` returns or raises; `late` is called in its thread if it ends after it was given up.
+    def run(self, what: str, work: Callable[[CallDeadline], T], late: Callable[[], None] = lambda: None) -> T:
+        """The result of `work`. If the work ends after it was abandoned, its thread calls `late`.
 
-        Raises Hung when a deadline is over, DriverUnavailable when too many calls hang already.
+        Raises CallTimeout where a deadline passes, DriverUnavailable where too many calls are stuck already,
+        and the exceptions of `work`.
         """
         self._refuse_when_stuck(what)
         started = time.monotonic()
-        job = _Job(work, late, Beat(self.call_timeout_s))
+        job = _Job(work, late, CallDeadline(self.call_timeout_s))
         thread = threading.Thread(target=job.run, name="plimsoll-libvirt-call", daemon=True)
         thread.start()
-        while not job.finished.wait(max(0.0, self._due(job.beat, started) - time.monotonic())):
-            if time.monotonic() >= self._due(job.beat, started) and job.give_up():
+        while not job.finished.wait(max(0.0, self._ends_at(job.deadline, started) - time.monotonic())):
+            if time.monotonic() >= self._ends_at(job.deadline, started) and job.abandon():
                 with self._lock:
                     self._stuck.append(thread)
-                raise Hung(
+                raise CallTimeout(
                     f"{self._who} did not answer within {time.monotonic() - started:.1f} s ({what}): "
                     f"{self._advice}",
                     job.finished,
@@ -112,14 +122,14 @@ class Runner:
             raise job.error
         return job.result
 
-    def _due(self, beat: Beat, started: float) -> float:
-        return min(beat.due, started + self._total_timeout_s)
+    def _ends_at(self, deadline: CallDeadline, started: float) -> float:
+        return min(deadline.ends_at, started + self._total_timeout_s)
 
     def _refuse_when_stuck(self, what: str) -> None:
         with self._lock:
             self._stuck = [thread for thread in self._stuck if thread.is_alive()]
             if len(self._stuck) >= self._stuck_max:
                 raise DriverUnavailable(
-                    f"{len(self._stuck)} calls to {self._who} hang already, none is added ({what}): "
+                    f"{len(self._stuck)} calls to {self._who} are stuck, the agent starts no other ({what}): "
                     f"{self._advice}"
                 )

@@ -1,7 +1,7 @@
-"""Reading the node devices over a connection; what was read is kept, as the domains are.
+"""Read the node devices over a connection.
 
-A device that is gone between the listing and the question is gone. One that makes no sense is left out with a
-warning, and hides no other.
+A device is read again when an event named it, when it depends on others, or when all devices are due. One
+that cannot be read or understood stays as it was known, with a warning in the log, and hides no other.
 """
 
 import logging
@@ -16,7 +16,7 @@ from agent.errors import DriverDataError
 from drivers.libvirt.describe.cards import cards_of
 from drivers.libvirt.describe.devices import DeviceFacts
 from drivers.libvirt.io.connection import Session
-from drivers.libvirt.io.hints import Hints
+from drivers.libvirt.io.pending_reads import PendingReads
 from drivers.libvirt.io.sysfs import Sysfs
 from drivers.libvirt.xml.nodedevs import NodeDevice, PciDevice, parse_node_device
 
@@ -28,7 +28,7 @@ _KINDS = (
 )
 _ACTIVE = getattr(libvirt, "VIR_CONNECT_LIST_NODE_DEVICES_ACTIVE", 0)
 _INACTIVE = getattr(libvirt, "VIR_CONNECT_LIST_NODE_DEVICES_INACTIVE", 0)
-"""Without either of them libvirt lists both kinds. Old bindings have neither (before 7.3)."""
+"""Without either flag libvirt lists active and inactive devices. Bindings before 7.3 have neither flag."""
 _NOT_SUPPORTED = (
     libvirt.VIR_ERR_NO_SUPPORT,
     libvirt.VIR_ERR_INVALID_ARG,
@@ -36,85 +36,93 @@ _NOT_SUPPORTED = (
 )
 _DISPLAY, _ACCELERATOR = 0x03, 0x12
 
-Key = tuple[str, bool]
-"""A node device's name, and whether it is active: a defined one and a running one may share the name."""
+DeviceKey = tuple[str, bool]
+"""(name, is active): a defined device and an active one may have the same name."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A device as it was last read, None if it is of no interest; `most` and `made` see DeviceFacts."""
+class _KnownDevice:
+    """A device as it was last read; `device` is None for kinds that the driver does not use.
+
+    `mdev_limits` {mediated type: how many the card can have} and `mdev_count` are those of one PCI function.
+    """
 
     device: NodeDevice | None
-    most: Mapping[str, int] = field(default_factory=dict)
-    made: int | None = None
+    mdev_limits: Mapping[str, int] = field(default_factory=dict)
+    mdev_count: int | None = None
 
 
 @dataclass(slots=True)
-class Reading:
-    """One reading of the devices; `changed` is False where everything is as it was."""
+class DeviceReading:
+    """One reading of the devices; `changed` is False where all devices are as they were."""
 
-    known: dict[Key, _Known] = field(default_factory=dict)
+    known: dict[DeviceKey, _KnownDevice] = field(default_factory=dict)
     vgpu_types: dict[str, str] = field(default_factory=dict)
     everything: bool = False
     changed: bool = False
 
 
 class DeviceReader:
-    """`read` runs where it may be left behind and changes nothing; `keep` takes over what it found."""
+    """Reads the node devices and keeps them.
 
-    def __init__(self, hints: Hints, sysfs: Sysfs, full_read_interval_s: float) -> None:
-        self._hints = hints
+    `read` changes nothing, since its thread may be abandoned; `keep` takes over its result.
+    """
+
+    def __init__(self, pending_reads: PendingReads, sysfs: Sysfs, full_read_interval_s: float) -> None:
+        self._pending_reads = pending_reads
         self._sysfs = sysfs
         self._full_read_interval_s = full_read_interval_s
-        self._known: dict[Key, _Known] = {}
+        self._known: dict[DeviceKey, _KnownDevice] = {}
         self._facts = DeviceFacts()
         self._all_read_at = -float("inf")
 
-    def read(self, session: Session) -> Reading:
-        """Raises libvirtError where the connection broke."""
-        named = self._hints.take_devices()
-        old = time.monotonic() - self._all_read_at > self._full_read_interval_s
-        reading = Reading(everything=old or named is None or not session.has_device_events)
+    def read(self, session: Session) -> DeviceReading:
+        """Read what changed. Raises libvirtError where the connection broke."""
+        named = self._pending_reads.take_devices()
+        is_old = time.monotonic() - self._all_read_at > self._full_read_interval_s
+        reading = DeviceReading(everything=is_old or named is None or not session.has_device_events)
         try:
             self._read(session, reading, named or frozenset())
         except BaseException:
-            self._hints.all_devices()  # what was taken has not been read
+            self._pending_reads.add_all_devices()  # those that were taken are not read yet
             raise
         return reading
 
-    def keep(self, reading: Reading) -> DeviceFacts:
-        """The devices as they are now; the same object as before if none changed."""
+    def keep(self, reading: DeviceReading) -> DeviceFacts:
+        """Take over a reading; the devices now, the same object as before if none changed."""
         if reading.everything:
             self._all_read_at = time.monotonic()
         if not reading.changed and reading.vgpu_types == self._facts.vgpu_types:
             return self._facts
         self._known = reading.known
         devices = [known.device for known in reading.known.values() if known.device is not None]
-        most: dict[str, dict[str, int]] = {}
-        made: dict[str, int] = {}
+        mdev_limits: dict[str, dict[str, int]] = {}
+        mdev_counts: dict[str, int] = {}
         for known in reading.known.values():
             if isinstance(known.device, PciDevice) and known.device.mdev_types:
                 card = known.device.physical_function or known.device.address
-                most.setdefault(card, {}).update(known.most)
-                if known.made is not None:
-                    made[card] = made.get(card, 0) + known.made
-        facts = DeviceFacts(cards_of(devices), most, reading.vgpu_types, made)
+                mdev_limits.setdefault(card, {}).update(known.mdev_limits)
+                if known.mdev_count is not None:
+                    mdev_counts[card] = mdev_counts.get(card, 0) + known.mdev_count
+        facts = DeviceFacts(cards_of(devices), mdev_limits, reading.vgpu_types, mdev_counts)
         if facts != self._facts:
             self._facts = facts
         return self._facts
 
-    def _read(self, session: Session, reading: Reading, named: frozenset[str]) -> None:
+    def _read(self, session: Session, reading: DeviceReading, named: frozenset[str]) -> None:
         listed = {
-            (device.name(), active): device for active in (True, False) for device in _list(session, active)
+            (device.name(), active): device
+            for active in (True, False)
+            for device in _list_devices(session, active)
         }
-        stale = bool(named) or reading.everything or listed.keys() != self._known.keys()
+        any_outdated = bool(named) or reading.everything or listed.keys() != self._known.keys()
         for key, device in listed.items():
             known = self._known.get(key)
             if (
                 known is None
                 or reading.everything
                 or key[0] in named
-                or (stale and _depends_on_others(known.device))
+                or (any_outdated and _depends_on_others(known.device))
             ):
                 before, known = known, self._read_one(session, device, key, known)
                 reading.changed |= known != before
@@ -123,66 +131,70 @@ class DeviceReader:
         reading.changed |= reading.known.keys() != self._known.keys()
         reading.vgpu_types = self._vgpu_types(session, reading.known.values())
 
-    def _read_one(self, session: Session, device: Any, key: Key, known: _Known | None) -> _Known | None:
-        """None if it is gone meanwhile."""
-        session.beat()
+    def _read_one(
+        self, session: Session, device: Any, key: DeviceKey, known: _KnownDevice | None
+    ) -> _KnownDevice | None:
+        """None if the device is gone meanwhile."""
+        session.deadline.extend()
         try:
-            found = parse_node_device(device.XMLDesc(), f"node device {key[0]}", active=key[1])
+            parsed = parse_node_device(device.XMLDesc(), f"node device {key[0]}", active=key[1])
         except libvirt.libvirtError as error:
             if not session.alive():
                 raise
             if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:
-                LOG.warning("node device %s cannot be read, it is taken as it was: %s", key[0], error)
+                LOG.warning("node device %s cannot be read, so it stays as it was known: %s", key[0], error)
                 return known
             return None
         except DriverDataError as error:
-            LOG.warning("%s; it is taken as it was", error.message)
+            LOG.warning("%s; it stays as it was known", error.message)
             return known
-        if not isinstance(found, PciDevice) or not found.mdev_types:
-            return _Known(found)
-        session.beat()
-        made = self._sysfs.made(found.address)
+        if not isinstance(parsed, PciDevice) or not parsed.mdev_types:
+            return _KnownDevice(parsed)
+        session.deadline.extend()
+        mdev_count = self._sysfs.mdev_count(parsed.address)
         try:
-            return _Known(found, self._sysfs.most(found.address, sorted(found.mdev_types)), made)
+            limits = self._sysfs.mdev_limits(parsed.address, sorted(parsed.mdev_types))
         except DriverDataError as error:
             LOG.warning("node device %s: %s", key[0], error.message)
-            return _Known(found, {}, made)
+            limits = {}
+        return _KnownDevice(parsed, limits, mdev_count)
 
-    def _vgpu_types(self, session: Session, known: Iterable[_Known]) -> dict[str, str]:
-        """There is no event when a virtual function is given its type, so each look asks."""
-        found = {}
-        for each in known:
-            device = each.device
+    def _vgpu_types(self, session: Session, known_devices: Iterable[_KnownDevice]) -> dict[str, str]:
+        """{PCI address: vGPU type}. Read each time, because no event tells when a function gets its type."""
+        vgpu_types = {}
+        for known in known_devices:
+            device = known.device
             if isinstance(device, PciDevice) and _may_be_vgpu(device):
-                session.beat()
+                session.deadline.extend()
                 vgpu_type = self._sysfs.vgpu_type(device.address)
                 if vgpu_type is not None:
-                    found[device.address] = vgpu_type
-        return found
+                    vgpu_types[device.address] = vgpu_type
+        return vgpu_types
 
 
-def _list(session: Session, active: bool) -> list[Any]:
-    """Devices of the kinds that matter; an old libvirt knows no inactive ones."""
-    chosen = (_ACTIVE if active else _INACTIVE) if session.lists_inactive_devices else 0
-    if not active and not chosen:
+def _list_devices(session: Session, active: bool) -> list[Any]:
+    """The devices of the kinds that the driver uses. An old libvirt has no inactive ones."""
+    flag = (_ACTIVE if active else _INACTIVE) if session.lists_inactive_devices else 0
+    if not active and not flag:
         return []
-    session.beat()
+    session.deadline.extend()
     try:
-        return list(session.libvirt.listAllDevices(_KINDS | chosen))
+        return list(session.libvirt.listAllDevices(_KINDS | flag))
     except libvirt.libvirtError as error:
         if error.get_error_code() not in _NOT_SUPPORTED:
             raise
-        if not chosen:
+        if not flag:
             return []
         session.lists_inactive_devices = False
-        return _list(session, active)
+        return _list_devices(session, active)
 
 
 def _depends_on_others(device: NodeDevice | None) -> bool:
-    """No event tells that a parent has fewer mediated devices to give, or how many functions a card has."""
+    """No event tells when a card can have fewer mediated devices, or has other virtual functions."""
     return isinstance(device, PciDevice) and (bool(device.mdev_types) or device.vfs_max is not None)
 
 
 def _may_be_vgpu(device: PciDevice) -> bool:
-    kind = device.class_id >> 16
-    return device.physical_function is not None and not device.mdev_types and kind in (_DISPLAY, _ACCELERATOR)
+    pci_class = device.class_id >> 16
+    is_vf = device.physical_function is not None
+    return is_vf and not device.mdev_types and pci_class in (_DISPLAY, _ACCELERATOR)

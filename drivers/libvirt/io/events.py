@@ -1,7 +1,8 @@
-"""libvirt's events: the event loop's thread, and what is subscribed to on a connection.
+"""libvirt's events: the thread of the event loop, and the subscriptions of a connection.
 
-The callbacks run in the event loop's thread. They only leave a hint: a call to libvirt from there would wait
-for the very thread that it runs in.
+The callbacks run in the thread of the event loop, so they must not call libvirt: the call would wait for the
+thread that it runs in. They only record what must be read again.
+Source: https://libvirt.org/html/libvirt-libvirt-event.html
 """
 
 import logging
@@ -12,7 +13,7 @@ from typing import Any
 
 import libvirt
 
-from drivers.libvirt.io.hints import Hints
+from drivers.libvirt.io.pending_reads import PendingReads
 
 LOG = logging.getLogger(__name__)
 KEEPALIVE_INTERVAL_S = 5
@@ -22,14 +23,14 @@ _loop_lock = threading.Lock()
 
 
 def start_event_loop() -> None:
-    """Before the first connection is opened; libvirt has one event loop a process, so it is started once."""
+    """Start the event loop of the process, if it does not run; call this before opening a connection."""
     with _loop_lock:
         _start_event_loop()
 
 
 @cache
 def _start_event_loop() -> None:
-    libvirt.registerErrorHandler(_say_nothing, None)
+    libvirt.registerErrorHandler(_ignore_error, None)
     libvirt.virEventRegisterDefaultImpl()
     threading.Thread(target=_run_event_loop, name="plimsoll-libvirt-events", daemon=True).start()
 
@@ -39,38 +40,43 @@ def _run_event_loop() -> None:
         try:
             libvirt.virEventRunDefaultImpl()
         except libvirt.libvirtError as error:
-            LOG.error("libvirt's event loop ended, changes are seen by polling from now on: %s", error)
+            LOG.error("libvirt's event loop ended, so the agent sees changes only when it polls: %s", error)
             return
 
 
-def _say_nothing(_context: object, _error: object) -> None:
-    """libvirt writes every error to stderr by itself; ours come as exceptions."""
+def _ignore_error(_context: object, _error: object) -> None:
+    """Keep libvirt from writing each error to stderr; the binding raises them as exceptions."""
 
 
 class Subscriptions:
     """The event callbacks of one connection.
 
-    `complete` is False where it has no domain events at all, `devices` where it has none of node devices.
+    `has_domain_events` and `has_device_events` are False where libvirt does not offer them to this user. An
+    event calls `changed(why)`, the loss of the connection `disconnected(why)`.
     """
 
     def __init__(
-        self, connection: Any, hints: Hints, why: Callable[[str], None], lost: Callable[[str], None]
+        self,
+        connection: Any,
+        pending_reads: PendingReads,
+        changed: Callable[[str], None],
+        disconnected: Callable[[str], None],
     ) -> None:
         self._connection = connection
-        self._hints = hints
-        self._why = why
-        self._lost = lost
+        self._pending_reads = pending_reads
+        self._changed = changed
+        self._disconnected = disconnected
         self._undo: list[Callable[[], Any]] = []
-        self.complete = self._subscribe()
+        self.has_domain_events = self._subscribe()
 
     def _subscribe(self) -> bool:
         connection = self._connection
-        found = self._try(
+        has_domain_events = self._register(
             partial(
                 connection.domainEventRegisterAny,
                 None,
                 libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE,
-                self._domain_lifecycle,
+                self._on_domain_lifecycle,
                 None,
             ),
             connection.domainEventDeregisterAny,
@@ -81,67 +87,67 @@ class Subscriptions:
             libvirt.VIR_DOMAIN_EVENT_ID_MEMORY_DEVICE_SIZE_CHANGE,
             libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE,
         ):
-            self._try(
-                partial(connection.domainEventRegisterAny, None, event, self._domain_changed, None),
+            self._register(
+                partial(connection.domainEventRegisterAny, None, event, self._on_domain_change, None),
                 connection.domainEventDeregisterAny,
             )
-        self.devices = True
+        self.has_device_events = True
         for event in (libvirt.VIR_NODE_DEVICE_EVENT_ID_LIFECYCLE, libvirt.VIR_NODE_DEVICE_EVENT_ID_UPDATE):
-            self.devices &= self._try(
-                partial(connection.nodeDeviceEventRegisterAny, None, event, self._device_changed, None),
+            self.has_device_events &= self._register(
+                partial(connection.nodeDeviceEventRegisterAny, None, event, self._on_device_change, None),
                 connection.nodeDeviceEventDeregisterAny,
             )
         for event in (libvirt.VIR_STORAGE_POOL_EVENT_ID_LIFECYCLE, libvirt.VIR_STORAGE_POOL_EVENT_ID_REFRESH):
-            self._try(
-                partial(connection.storagePoolEventRegisterAny, None, event, self._pool_changed, None),
+            self._register(
+                partial(connection.storagePoolEventRegisterAny, None, event, self._on_pool_change, None),
                 connection.storagePoolEventDeregisterAny,
             )
-        self._try(
-            partial(connection.registerCloseCallback, self._closed, None),
+        self._register(
+            partial(connection.registerCloseCallback, self._on_close, None),
             lambda _: connection.unregisterCloseCallback(),
         )
-        return found
+        return has_domain_events
 
-    def _try(self, register: Callable[[], Any], undo: Callable[[Any], Any]) -> bool:
-        """False where there are no such events, or not for this user: then polling has to do."""
+    def _register(self, register: Callable[[], Any], undo: Callable[[Any], Any]) -> bool:
+        """Register a callback; False where libvirt does not offer the events to this user."""
         try:
-            number = register()
+            callback_id = register()
         except libvirt.libvirtError as error:
             if not self._connection.isAlive():
                 raise
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-                LOG.warning("some of libvirt's events are refused, changes are seen by polling: %s", error)
+                LOG.warning("libvirt refuses a kind of event, so the agent polls for such changes: %s", error)
             return False
-        self._undo.append(partial(undo, number))
+        self._undo.append(partial(undo, callback_id))
         return True
 
     def cancel(self) -> None:
-        """Take the callbacks back, so that nothing holds on to the connection. The connection may be dead."""
+        """Deregister the callbacks, which hold references to the connection. The connection may be dead."""
         for undo in self._undo:
             try:
                 undo()
             except libvirt.libvirtError as error:
-                LOG.debug("taking back an event callback: %s", error)
+                LOG.debug("deregistering an event callback: %s", error)
         self._undo.clear()
 
-    # The callbacks; their arguments are libvirt's
+    # Callbacks, with libvirt's arguments
 
-    def _domain_lifecycle(self, _connection: Any, domain: Any, *_details: Any) -> None:
-        self._domain(domain, "changed its state or definition")
+    def _on_domain_lifecycle(self, _connection: Any, domain: Any, *_details: Any) -> None:
+        self._report_domain(domain, "changed its state or definition")
 
-    def _domain_changed(self, _connection: Any, domain: Any, *_details: Any) -> None:
-        self._domain(domain, "changed")
+    def _on_domain_change(self, _connection: Any, domain: Any, *_details: Any) -> None:
+        self._report_domain(domain, "changed")
 
-    def _domain(self, domain: Any, what: str) -> None:
-        self._hints.domain(domain.UUIDString())
-        self._why(f"domain {domain.name()} {what}")
+    def _report_domain(self, domain: Any, what: str) -> None:
+        self._pending_reads.add_domain(domain.UUIDString())
+        self._changed(f"domain {domain.name()} {what}")
 
-    def _device_changed(self, _connection: Any, device: Any, *_details: Any) -> None:
-        self._hints.device(device.name())
-        self._why(f"device {device.name()} changed")
+    def _on_device_change(self, _connection: Any, device: Any, *_details: Any) -> None:
+        self._pending_reads.add_device(device.name())
+        self._changed(f"device {device.name()} changed")
 
-    def _pool_changed(self, _connection: Any, pool: Any, *_details: Any) -> None:
-        self._why(f"storage pool {pool.name()} changed")
+    def _on_pool_change(self, _connection: Any, pool: Any, *_details: Any) -> None:
+        self._changed(f"storage pool {pool.name()} changed")
 
-    def _closed(self, _connection: Any, _reason: int, _opaque: Any) -> None:
-        self._lost("the connection to libvirt was lost")
+    def _on_close(self, _connection: Any, _reason: int, _opaque: Any) -> None:
+        self._disconnected("the connection to libvirt was lost")

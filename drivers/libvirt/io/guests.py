@@ -1,4 +1,4 @@
-"""One domain read over a connection. Whatever is wrong with one hides no other, and does not hide itself."""
+"""Read one domain over a connection. A domain with a problem is reported as such and hides no other."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from agent.driver import Guest, GuestState
 from agent.errors import DriverDataError
 from drivers.host.domain_xml import Disk, Domain, guest_of, parse_domain
 from drivers.libvirt.io.connection import Session
-from drivers.libvirt.io.sysfs import usual_page_kib
+from drivers.libvirt.io.sysfs import default_huge_page_kib
 
 LOG = logging.getLogger(__name__)
 
@@ -24,49 +24,49 @@ _STATES = {
     libvirt.VIR_DOMAIN_CRASHED: GuestState.CRASHED,
     libvirt.VIR_DOMAIN_PMSUSPENDED: GuestState.SUSPENDED,
 }
-"""A domain that is shutting down still holds everything."""
+"""A domain that is shutting down still uses all its resources."""
 
 _PAUSED_FOR = {
     libvirt.VIR_DOMAIN_PAUSED_STARTING_UP: GuestState.STARTING,
     libvirt.VIR_DOMAIN_PAUSED_MIGRATION: GuestState.MIGRATING,
 }
 
-Mark = tuple[str, int]
-"""A domain's name and its id (-1 when it does not run), which a listing gives for nothing."""
+NameAndId = tuple[str, int]
+"""The name and the id (-1 if it does not run) of a domain, which a listing has without a further call."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownGuest:
-    """A domain as it was last read; `domain` None if it never could be.
+    """A domain as it was last read; `domain` is None if its XML never was.
 
-    The guest's devices are as its XML names them, which says nothing of whose they are.
+    The guest has its devices as the XML names them, without the providers that have them.
     """
 
-    mark: Mark
+    name_and_id: NameAndId
     guest: Guest
     domain: Domain | None = None
 
-    def stale(self, mark: Mark) -> bool:
-        """True if it was restarted or renamed since, or was not read in full."""
-        return self.mark != mark or self.guest.problem is not None
+    def is_outdated(self, name_and_id: NameAndId) -> bool:
+        """Whether it was restarted or renamed since, or was not read in full."""
+        return self.name_and_id != name_and_id or self.guest.problem is not None
 
 
 def read_guest(
-    session: Session, domain: Any, mark: Mark, known: KnownGuest | None, dedicated: frozenset[int]
+    session: Session, domain: Any, name_and_id: NameAndId, known: KnownGuest | None, dedicated: frozenset[int]
 ) -> KnownGuest | None:
-    """The domain, None if it is gone meanwhile.
+    """Read a domain; None if it is gone meanwhile.
 
-    A domain that cannot be read is there all the same: with what was last known of it, and its `problem`.
-    Raises libvirtError where the connection broke.
+    A domain that cannot be read is returned as it was last known, with its `problem`. Raises libvirtError
+    where the connection broke.
     """
-    uuid, name = domain.UUIDString(), mark[0]
+    uuid, name = domain.UUIDString(), name_and_id[0]
     state = GuestState.RUNNING
     parsed = known.domain if known is not None else None
     try:
-        session.beat()
+        session.deadline.extend()
         state = _state(*domain.state())
-        session.beat()
-        parsed = parse_domain(domain.XMLDesc(), f"domain {name} ({uuid})", usual_page_kib())
+        session.deadline.extend()
+        parsed = parse_domain(domain.XMLDesc(), f"domain {name} ({uuid})", default_huge_page_kib())
         size, problem = _disk_bytes(session, domain, parsed.disks)
         guest = replace(guest_of(parsed, state, size, dedicated), uuid=uuid, problem=problem)
         if problem is not None and known is not None and "DISK_GB" in known.guest.resources:
@@ -80,7 +80,7 @@ def read_guest(
         guest = _unread(uuid, name, state, known, f"domain {name} ({uuid}) could not be read: {error}")
     except DriverDataError as error:
         guest = _unread(uuid, name, state, known, error.message)
-    return _told(KnownGuest(mark, guest, parsed), known)
+    return _with_logged_problem(KnownGuest(name_and_id, guest, parsed), known)
 
 
 def _state(state: int, reason: int) -> GuestState:
@@ -88,20 +88,23 @@ def _state(state: int, reason: int) -> GuestState:
     return paused or _STATES.get(state, GuestState.RUNNING)
 
 
-def _told(new: KnownGuest, old: KnownGuest | None) -> KnownGuest:
-    """Warn of a problem once, not each time that the domain is read."""
+def _with_logged_problem(new: KnownGuest, old: KnownGuest | None) -> KnownGuest:
+    """The new guest, after logging its problem unless the old one had the same."""
     problem = new.guest.problem
     if problem is not None and (old is None or old.guest.problem != problem):
         LOG.warning("%s", problem)
     return new
 
 
-def pass_over(uuid: str, mark: Mark, known: KnownGuest | None) -> KnownGuest:
-    """A domain that libvirt hangs on, without asking for it."""
-    problem = f"domain {mark[0]} ({uuid}) is not read while libvirt hangs on it: its QEMU may not answer"
+def skipped_guest(uuid: str, name_and_id: NameAndId, known: KnownGuest | None) -> KnownGuest:
+    """A domain on which libvirt blocks, as it was last known."""
+    name = name_and_id[0]
+    problem = f"domain {name} ({uuid}) is not read while libvirt blocks on it: its QEMU may not answer"
     state = known.guest.state if known is not None else GuestState.RUNNING
     domain = known.domain if known is not None else None
-    return _told(KnownGuest(mark, _unread(uuid, mark[0], state, known, problem), domain), known)
+    return _with_logged_problem(
+        KnownGuest(name_and_id, _unread(uuid, name, state, known, problem), domain), known
+    )
 
 
 def _unread(uuid: str, name: str, state: GuestState, known: KnownGuest | None, problem: str) -> Guest:
@@ -111,7 +114,7 @@ def _unread(uuid: str, name: str, state: GuestState, known: KnownGuest | None, p
 
 
 def _disk_bytes(session: Session, domain: Any, disks: tuple[Disk, ...]) -> tuple[int, str | None]:
-    """The sum of the disks' sizes as the guest sees them, and what is wrong if one could not be had."""
+    """The sum of the sizes that the guest sees, in bytes, and the problem if one could not be read."""
     total = 0
     for disk in disks:
         try:
@@ -122,17 +125,16 @@ def _disk_bytes(session: Session, domain: Any, disks: tuple[Disk, ...]) -> tuple
             where = disk.path or f"volume {disk.volume} of pool {disk.pool}"
             return total, (
                 f"domain {domain.name()} ({domain.UUIDString()}): the size of its disk {disk.target} "
-                f"({where}) "
-                f"could not be read, so its DISK_GB is not known: {error}"
+                f"({where}) could not be read, so its DISK_GB is unknown: {error}"
             )
     return total, None
 
 
 def _size(session: Session, domain: Any, disk: Disk) -> int:
-    """Bytes; a volume is asked itself, because only a running domain's disk knows its volume."""
-    session.beat()
+    """Bytes. A volume tells its size itself; through the domain it would only while the domain runs."""
+    session.deadline.extend()
     if disk.pool:
         volume = session.libvirt.storagePoolLookupByName(disk.pool).storageVolLookupByName(disk.volume)
-        session.beat()
+        session.deadline.extend()
         return int(volume.info()[1])
     return int(domain.blockInfo(disk.target)[0])

@@ -1,4 +1,4 @@
-"""The options of group [libvirt]; names are nova's where nova has the option."""
+"""The options of group [libvirt], with nova's names where nova has the option."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ from agent.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class LibvirtOptions:
-    """The group's values, with its defaults. Times are in seconds."""
+    """The values of the group, with its defaults. Times are in seconds."""
 
     connection_uri: str = "qemu:///system"
     virt_type: str | None = None
@@ -27,13 +27,13 @@ class LibvirtOptions:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "LibvirtOptions":
-        """From the configuration; what is missing has its default. Raises SettingsError."""
+        """The options in the configuration {option: value}. Raises SettingsError where one makes no sense."""
         known = {field.name for field in fields(cls)}
         given = {name: value for name, value in values.items() if name in known and value is not None}
         given["storage_pools"] = tuple(given.get("storage_pools", ()))
         options = cls(**given)
         if len(set(options.storage_pools)) != len(options.storage_pools):
-            raise SettingsError("[libvirt] storage_pools names a pool twice")
+            raise SettingsError("[libvirt] storage_pools names a pool twice; remove one of them")
         for name in ("images_path", "sysfs_path"):
             path = getattr(options, name)
             if not path.startswith("/"):

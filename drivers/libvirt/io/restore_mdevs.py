@@ -1,6 +1,7 @@
-"""Making mediated devices again over a connection; which ones, says `drivers.libvirt.describe.lost_mdevs`.
+"""Create the mediated devices that a reboot removed; `describe.lost_mdevs` says which ones.
 
-One that cannot be made again is named in the log, once.
+A warning in the log names each device that cannot be created, once.
+Source: https://libvirt.org/html/libvirt-libvirt-nodedev.html#virNodeDeviceCreateXML
 """
 
 import logging
@@ -10,56 +11,64 @@ from typing import Any
 
 import libvirt
 
-from drivers.libvirt.describe.lost_mdevs import Lost, mdev_xml
+from drivers.libvirt.describe.lost_mdevs import LostMdev, mdev_xml
 from drivers.libvirt.io.connection import Session
 
 LOG = logging.getLogger(__name__)
 
 
-class Restorer:
-    """Makes them over a connection of its own, because the other one is read-only."""
+class MdevRestorer:
+    """Creates the devices over a connection of its own, because the driver's connection is read-only."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._told: dict[str, str] = {}
+        self._logged_errors: dict[str, str] = {}
 
-    def restore(self, session: Session, lost: Iterable[Lost]) -> list[str]:
-        """The uuids of those that are there again. Raises libvirtError where the connection broke."""
-        session.beat()
+    def restore(self, session: Session, lost: Iterable[LostMdev]) -> list[str]:
+        """Create the devices, and return the uuids of those that exist again.
+
+        Raises libvirtError where the connection broke.
+        """
+        session.deadline.extend()
         try:
             with closing(libvirt.open(self._uri)) as connection:
-                return [each.unit.unit for each in lost if self._make(session, connection, each)]
+                return [mdev.record.unit for mdev in lost if self._create(session, connection, mdev)]
         except libvirt.libvirtError as error:
             if not session.alive():
                 raise
-            for each in lost:
-                self._tell(each, error)
+            for mdev in lost:
+                self._log_failure(mdev, error)
             return []
 
-    def _make(self, session: Session, connection: Any, lost: Lost) -> bool:
-        session.beat()
+    def _create(self, session: Session, connection: Any, mdev: LostMdev) -> bool:
+        session.deadline.extend()
         try:
-            if lost.defined is not None:
-                connection.nodeDeviceLookupByName(lost.defined).create()
+            if mdev.defined_name is not None:
+                connection.nodeDeviceLookupByName(mdev.defined_name).create()
             else:
-                connection.nodeDeviceCreateXML(mdev_xml(lost))
+                connection.nodeDeviceCreateXML(mdev_xml(mdev))
         except libvirt.libvirtError as error:
             if not connection.isAlive():
                 raise
-            self._tell(lost, error)
+            self._log_failure(mdev, error)
             return False
-        LOG.info("made mediated device %s again, as %s on %s", lost.unit.unit, lost.unit.type_id, lost.parent)
+        LOG.info(
+            "created mediated device %s again, as %s on %s",
+            mdev.record.unit,
+            mdev.record.type_id,
+            mdev.parent,
+        )
         return True
 
-    def _tell(self, lost: Lost, error: libvirt.libvirtError) -> None:
-        unit = lost.unit
-        if self._told.get(unit.unit) != str(error):
-            self._told[unit.unit] = str(error)
+    def _log_failure(self, mdev: LostMdev, error: libvirt.libvirtError) -> None:
+        record = mdev.record
+        if self._logged_errors.get(record.unit) != str(error):
+            self._logged_errors[record.unit] = str(error)
             LOG.warning(
-                "mediated device %s (%s on %s), which a domain names, was lost by a reboot and cannot be "
-                "made again: %s; make it by hand, or let this user manage libvirt",
-                unit.unit,
-                unit.type_id,
-                unit.parent,
+                "mediated device %s (%s on %s), which a domain names, was lost in a reboot and cannot be "
+                "created again: %s; create it by hand, or let this user manage libvirt",
+                record.unit,
+                record.type_id,
+                record.parent,
                 error,
             )

@@ -1,7 +1,9 @@
-"""What only the kernel says: how many mediated devices of a type fit on a card, which type a virtual
-function of a vendor's own VFIO driver has, how large a large page is.
+"""Read what libvirt does not report from sysfs and /proc.
 
-Source: https://docs.kernel.org/driver-api/vfio-mediated-device.html and admin-guide/mm/hugetlbpage.html
+That is: how many mediated devices of a type a card can have, which vGPU type a virtual function of a vendor's
+own VFIO driver has, and the default size of huge pages.
+Source: https://docs.kernel.org/driver-api/vfio-mediated-device.html and
+https://docs.kernel.org/admin-guide/mm/hugetlbpage.html
 """
 
 import re
@@ -14,61 +16,59 @@ from drivers.host.domain_memory import DEFAULT_HUGE_PAGE_KIB
 
 SIZE_MAX = 65536
 _SAFE = re.compile(r"[A-Za-z0-9_.:-]*[A-Za-z0-9_-]", re.ASCII)
-_MOST = re.compile(r"\bmax_instance=([0-9]{1,6})\b", re.ASCII)
+_MAX_INSTANCE = re.compile(r"\bmax_instance=([0-9]{1,6})\b", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _TYPE = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 MEMINFO = Path("/proc/meminfo")
-_USUAL = re.compile(r"^Hugepagesize: +([0-9]{1,12}) kB$", re.ASCII | re.MULTILINE)
+_HUGE_PAGE_SIZE = re.compile(r"^Hugepagesize: +([0-9]{1,12}) kB$", re.ASCII | re.MULTILINE)
 
 
 @cache
-def usual_page_kib(path: Path = MEMINFO) -> int:
-    """The size in KiB of this host's large pages where a domain names none; the kernel's from the boot on."""
+def default_huge_page_kib(path: Path = MEMINFO) -> int:
+    """The size in KiB of huge pages for which a domain gives none; it is fixed at the boot of the host."""
     try:
-        found = _USUAL.search(path.read_text(encoding="ascii"))
+        match = _HUGE_PAGE_SIZE.search(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        found = None
-    return int(found[1]) if found else DEFAULT_HUGE_PAGE_KIB
+        match = None
+    return int(match[1]) if match else DEFAULT_HUGE_PAGE_KIB
 
 
 class Sysfs:
-    """The devices below `root`/bus/pci/devices; what is not there or cannot be read is None."""
+    """The devices below `root`/bus/pci/devices. A file that is missing or cannot be read has no value."""
 
     def __init__(self, root: Path) -> None:
         self._devices = root / "bus" / "pci" / "devices"
 
-    def most(self, address: str, types: Iterable[str]) -> dict[str, int]:
-        """{mediated type: how many fit on the whole card}, of the types whose driver says so."""
-        found = {}
+    def mdev_limits(self, address: str, types: Iterable[str]) -> dict[str, int]:
+        """{mediated type: how many the whole card can have}, of the types whose driver reports it."""
+        limits = {}
         for type_id in types:
             text = self._read(address, "mdev_supported_types", type_id, "description")
-            match = _MOST.search(text or "")
+            match = _MAX_INSTANCE.search(text or "")
             if match:
-                found[type_id] = int(match[1])
-        return found
+                limits[type_id] = int(match[1])
+        return limits
 
-    def made(self, address: str) -> int | None:
-        """How many mediated devices the kernel has on the function; None where it does not say."""
+    def mdev_count(self, address: str) -> int | None:
+        """How many mediated devices exist on the function; None where sysfs does not have it."""
         self._check(address)
         try:
-            return sum(bool(_UUID.fullmatch(each.name)) for each in (self._devices / address).iterdir())
+            return sum(bool(_UUID.fullmatch(entry.name)) for entry in (self._devices / address).iterdir())
         except OSError:
             return None
 
     def vgpu_type(self, address: str) -> str | None:
-        """The number of the type that the virtual function has, NO_TYPE for none, None if it is of no such
-        kind.
-        """
+        """The number of the virtual function's vGPU type, NO_TYPE for none; None if it cannot have one."""
         text = self._read(address, "nvidia", "current_vgpu_type")
         return text.strip() if text is not None and _TYPE.fullmatch(text.strip()) else None
 
     def _check(self, *parts: str) -> None:
-        """The parts come from XML: none of them may lead out of the folder. Raises DriverDataError."""
+        """Raises DriverDataError where a part, which comes from XML, would lead out of the folder."""
         for part in parts:
             if not _SAFE.fullmatch(part):
-                raise DriverDataError(f"{part[:60]!r} cannot be a name in sysfs")
+                raise DriverDataError(f"{part[:60]!r} is not a name in sysfs")
 
     def _read(self, *parts: str) -> str | None:
         self._check(*parts)

@@ -1,4 +1,4 @@
-"""What libvirt says of the host and of the guests it can run: values from its XML. Pure.
+"""Parse the capabilities of the host and of its guests. Pure.
 
 Source: https://libvirt.org/formatcaps.html and https://libvirt.org/formatdomaincaps.html
 """
@@ -18,9 +18,9 @@ CELLS_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The host. `cpu` is its <cpu> element as text, `features` the CPU flags it lists beside its model's.
+    """The host. `cpu` is its <cpu> element as text, `features` are the CPU flags beside those of its model.
 
-    `guests` {architecture: the domain types that it runs as ("kvm", "qemu")}.
+    `guests` {architecture: domain types of its guests, such as "kvm" and "qemu"}.
     """
 
     arch: str
@@ -34,8 +34,8 @@ class Capabilities:
 class DomainCapabilities:
     """What guests of one type can have.
 
-    `enums` {"disk.bus": {"virtio", "sata"}} holds every enumeration of what is supported, `features` the
-    supported features, `cpu` the host-model CPU as a <cpu> element's text ("" if there is none).
+    `enums` {"disk.bus": {"virtio", "sata"}} are the enumerations of supported elements, `features` the names
+    of supported features. `cpu` is the host-model CPU as the text of a <cpu> element, "" if there is none.
     """
 
     domain_type: str
@@ -45,7 +45,7 @@ class DomainCapabilities:
 
 
 def parse_capabilities(text: str) -> Capabilities:
-    """Raises DriverDataError."""
+    """The capabilities of the host. Raises DriverDataError."""
     what = "the host's capabilities"
     root = parse_xml(text, what, "capabilities", HOST_SIZE_MAX)
     cells = root.findall("host/topology/cells/cell")
@@ -54,9 +54,9 @@ def parse_capabilities(text: str) -> Capabilities:
     cpu = root.find("host/cpu")
     guests: dict[str, frozenset[str]] = {}
     for arch in root.findall("guest/arch"):
-        kinds = {each.get("type", "") for each in arch.findall("domain")}
+        domain_types = {domain.get("type", "") for domain in arch.findall("domain")}
         name = arch.get("name", "")
-        guests[name] = guests.get(name, frozenset()) | kinds
+        guests[name] = guests.get(name, frozenset()) | domain_types
     return Capabilities(
         arch=text_of(root, "host/cpu/arch", what),
         cells=tuple(sorted((_cell(cell, what) for cell in cells), key=lambda cell: cell.id)),
@@ -93,7 +93,7 @@ def _cell(element: Element, what: str) -> Cell:
 
 
 def _siblings(cpu: Element, cpu_id: int, what: str) -> frozenset[int]:
-    """An offline CPU has no siblings in the XML; it is one of its own."""
+    """The hardware threads of the CPU's core. An offline CPU has none in the XML, so it is a core alone."""
     try:
         return parse_cpu_set(cpu.get("siblings", "")) | {cpu_id}
     except ValueError as error:
@@ -101,7 +101,7 @@ def _siblings(cpu: Element, cpu_id: int, what: str) -> frozenset[int]:
 
 
 def parse_domain_capabilities(text: str) -> DomainCapabilities:
-    """Raises DriverDataError."""
+    """The domain capabilities of one machine type. Raises DriverDataError."""
     what = "the domain capabilities"
     root = parse_xml(text, what, "domainCapabilities", HOST_SIZE_MAX)
     enums: dict[str, frozenset[str]] = {}
@@ -124,8 +124,8 @@ def _enums(element: Element) -> dict[str, frozenset[str]]:
 
 
 def _features(root: Element) -> frozenset[str]:
-    """Supported features by tag; encrypted memory by its kinds ("sev", "sev-es", "sev-snp", "tdx")."""
-    supported = {each.tag for each in root.findall("features/*") if each.get("supported") == "yes"}
+    """The tags of supported features; kinds of encrypted memory are "sev", "sev-es", "sev-snp" and "tdx"."""
+    supported = {feature.tag for feature in root.findall("features/*") if feature.get("supported") == "yes"}
     for kind in root.findall("features/launchSecurity[@supported='yes']/enum[@name='sectype']/value"):
         supported.add(kind.text or "")
     guests = root.findtext("features/sev[@supported='yes']/maxESGuests", "0").strip()
@@ -135,41 +135,41 @@ def _features(root: Element) -> frozenset[str]:
 
 
 def _host_model(root: Element, arch: str) -> str:
-    """The host-model CPU in the form that libvirt's baselineCPU takes."""
+    """The host-model CPU in the form of an argument of libvirt's baselineCPU."""
     mode = root.find("cpu/mode[@name='host-model'][@supported='yes']")
     if mode is None or mode.find("model") is None:
         return ""
     cpu = Element("cpu")
     ElementTree.SubElement(cpu, "arch").text = arch
-    cpu.extend(each for each in mode if each.tag in ("model", "vendor", "feature"))
+    cpu.extend(element for element in mode if element.tag in ("model", "vendor", "feature"))
     return ElementTree.tostring(cpu, encoding="unicode")
 
 
-def merge(found: Iterable[DomainCapabilities]) -> DomainCapabilities | None:
-    """What guests of any of several machine types can have; the first one's CPU. None for none."""
+def merge(capabilities: Iterable[DomainCapabilities]) -> DomainCapabilities | None:
+    """What guests of any of these machine types can have, with the CPU of the first; None for no types."""
     merged: DomainCapabilities | None = None
-    for each in found:
+    for other in capabilities:
         if merged is None:
-            merged = each
+            merged = other
             continue
-        names = merged.enums.keys() | each.enums.keys()
+        names = merged.enums.keys() | other.enums.keys()
         none: frozenset[str] = frozenset()
-        enums = {name: merged.enums.get(name, none) | each.enums.get(name, none) for name in names}
-        merged = replace(merged, enums=enums, features=merged.features | each.features)
+        enums = {name: merged.enums.get(name, none) | other.enums.get(name, none) for name in names}
+        merged = replace(merged, enums=enums, features=merged.features | other.features)
     return merged
 
 
 def parse_cpu_features(text: str) -> frozenset[str]:
-    """The flags that a <cpu> element requires, such as baselineCPU answers. Raises DriverDataError."""
+    """The flags that a <cpu> element requires, as baselineCPU returns it. Raises DriverDataError."""
     return _required_features(parse_xml(text, "the CPU's flags", "cpu"))
 
 
 def _required_features(cpu: Element | None) -> frozenset[str]:
     if cpu is None:
         return frozenset()
-    without = ("disable", "forbid", "optional")
+    not_required = ("disable", "forbid", "optional")
     return frozenset(
-        each.get("name", "")
-        for each in cpu.findall("feature")
-        if each.get("policy", "require") not in without
+        feature.get("name", "")
+        for feature in cpu.findall("feature")
+        if feature.get("policy", "require") not in not_required
     )

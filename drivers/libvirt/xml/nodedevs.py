@@ -1,11 +1,11 @@
-"""libvirt's node devices as values. Pure.
+"""Parse node devices: PCI functions, network interfaces and mediated devices. Pure.
 
-Names of node devices are never parsed where the XML says the same: a network device's changes with its MAC
-address, a mediated device's with libvirt's version. Source: https://libvirt.org/formatnode.html
+Names of node devices are not parsed where the XML has the value: the name of a network device changes with
+its MAC address, that of a mediated device with libvirt's version. Source: https://libvirt.org/formatnode.html
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
@@ -17,7 +17,7 @@ _NAME_UUID = re.compile(r"mdev_([0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})", r
 
 @dataclass(frozen=True, slots=True)
 class MdevType:
-    """A type of mediated device; `available` is how many more can be made now, not a total."""
+    """A type of mediated device; `available` is how many more can be created now, not a total."""
 
     id: str
     name: str
@@ -28,8 +28,9 @@ class MdevType:
 class PciDevice:
     """A PCI function. `vendor_id` and `product_id` are four hexadecimal digits, `class_id` is like 0x030200.
 
-    `vfs` are the addresses of its virtual functions, `vfs_max` how many it can have (None: it is no physical
-    function), `physical_function` the address of the one it belongs to. `numa` None: no affinity.
+    `vfs` are the addresses of its virtual functions; `vfs_max` is how many it can have, None if it is not a
+    physical function. `physical_function` is the address of the one to which a virtual function belongs.
+    `numa` is the id of its NUMA cell, None without affinity; `iommu_devices` are the addresses in its group.
     """
 
     name: str
@@ -57,7 +58,7 @@ class NetDevice:
 
 @dataclass(frozen=True, slots=True)
 class MediatedDevice:
-    """A mediated device; `parent` is a node device's name. One that is not active is defined only."""
+    """A mediated device; `parent` is a node device's name. One that is not active is only defined."""
 
     name: str
     uuid: str
@@ -70,7 +71,7 @@ NodeDevice = PciDevice | NetDevice | MediatedDevice
 
 
 def parse_node_device(text: str, what: str = "a node device", *, active: bool = True) -> NodeDevice | None:
-    """None for a device of a kind that is of no interest here. Raises DriverDataError naming `what`."""
+    """The device, None for kinds that the driver does not use. Raises DriverDataError naming `what`."""
     root = parse_xml(text, what, "device")
     name = text_of(root, "name", what)
     for capability in root.findall("capability"):
@@ -98,12 +99,16 @@ def _pci(name: str, root: Element, capability: Element, what: str) -> PciDevice:
         class_id=number(capability.findtext("class", "0"), f"{what}: <class>", 0xFFFFFF),
         driver=root.findtext("driver/name", ""),
         numa=_numa(capability, what),
-        iommu_devices=tuple(pci_address(each, what) for each in capability.findall("iommuGroup/address")),
-        vfs=() if virtual is None else tuple(pci_address(each, what) for each in virtual.findall("address")),
+        iommu_devices=_addresses(capability.findall("iommuGroup/address"), what),
+        vfs=() if virtual is None else _addresses(virtual.findall("address"), what),
         vfs_max=None if virtual is None else number(virtual.get("maxCount", "0"), f"{what}: maxCount"),
         physical_function=None if physical is None else pci_address(physical, what),
         mdev_types=_mdev_types(capability, what),
     )
+
+
+def _addresses(elements: Iterable[Element], what: str) -> tuple[str, ...]:
+    return tuple(pci_address(element, what) for element in elements)
 
 
 def _id(capability: Element, tag: str, what: str) -> str:
@@ -119,14 +124,14 @@ def _numa(capability: Element, what: str) -> int | None:
 
 
 def _mdev_types(capability: Element, what: str) -> dict[str, MdevType]:
-    found = {}
-    for each in capability.findall("capability[@type='mdev_types']/type"):
-        type_id = each.get("id", "")
+    types = {}
+    for element in capability.findall("capability[@type='mdev_types']/type"):
+        type_id = element.get("id", "")
         available = number(
-            each.findtext("availableInstances"), f"{what}: availableInstances of {type_id[:40]}"
+            element.findtext("availableInstances"), f"{what}: availableInstances of {type_id[:40]}"
         )
-        found[type_id] = MdevType(type_id, each.findtext("name", ""), available)
-    return found
+        types[type_id] = MdevType(type_id, element.findtext("name", ""), available)
+    return types
 
 
 def _net(name: str, root: Element, capability: Element, what: str) -> NetDevice:
@@ -136,9 +141,9 @@ def _net(name: str, root: Element, capability: Element, what: str) -> NetDevice:
 def _mdev(name: str, root: Element, capability: Element, what: str, active: bool) -> MediatedDevice:
     kind = capability.find("type")
     if kind is None or not kind.get("id"):
-        raise DriverDataError(f"{what}: a mediated device without a type")
+        raise DriverDataError(f"{what}: the mediated device has no type")
     uuid = capability.findtext("uuid")
-    if uuid is None:  # libvirt before 7.3 has it in the name only
+    if uuid is None:  # libvirt before 7.3 has the uuid in the name only
         match = _NAME_UUID.match(name)
         uuid = match[1].replace("_", "-") if match else ""
     return MediatedDevice(

@@ -37,7 +37,7 @@ def test_each_guests_mediated_device_is_its_own_over_a_reboot(stage: Stage) -> N
     def to_make() -> dict[str, str]:
         assert stage.driver.memory is not None
         missing, facts = stage.driver.memory.missing, stage.driver.memory.devices
-        return {each.unit.unit: each.parent for each in lost_mdevs(missing, facts, stage.driver.boot)}
+        return {each.record.unit: each.parent for each in lost_mdevs(missing, facts, stage.driver.boot)}
 
     stage.driver.boot = "the second"
     stage.show(facts=FACTS["boot"])

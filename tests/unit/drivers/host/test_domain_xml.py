@@ -11,7 +11,7 @@ from kits.libvirt_node import DATA, domain, domain_uuid
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
 from drivers.host.domain_xml import Disk, Domain, guest_of, parse_domain
-from drivers.libvirt.io.sysfs import usual_page_kib
+from drivers.libvirt.io.sysfs import default_huge_page_kib
 
 DEDICATED = frozenset({4, 5, 6, 7})
 
@@ -333,5 +333,5 @@ def test_memory_that_makes_no_sense_is_told(element: str) -> None:
 def test_the_kernel_says_how_large_a_page_is_of_which_a_domain_says_nothing(tmp_path: Path) -> None:
     told = tmp_path / "meminfo"
     told.write_text("HugePages_Free:        0\nHugepagesize:    1048576 kB\nHugetlb: 0 kB\n")
-    assert usual_page_kib(told) == 1048576
-    assert usual_page_kib(tmp_path / "none") == 2048
+    assert default_huge_page_kib(told) == 1048576
+    assert default_huge_page_kib(tmp_path / "none") == 2048

@@ -12,7 +12,7 @@ from drivers.host.domain_xml import parse_domain
 from drivers.libvirt.describe.cards import Card, cards_of, mdev_total, mdev_types
 from drivers.libvirt.describe.device_spec import MdevSpec
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.describe.used_units import unit_locations
+from drivers.libvirt.describe.unit_records import unit_locations
 from drivers.libvirt.xml.nodedevs import (
     MdevType,
     MediatedDevice,
@@ -98,7 +98,7 @@ def test_the_functions_of_a_card_offer_the_same_room_again(
 @pytest.mark.parametrize(("cap", "total"), [(None, 16), (5, 5), (2, 2), (1, 2), (0, 2), (99, 16)])
 def test_a_cap_caps_exactly_and_takes_nothing_away(cap: int | None, total: int) -> None:
     """Scenario 100."""
-    assert mdev_total(cards("mdevs")[M60], "nvidia-11", cap=cap) == total
+    assert mdev_total(cards("mdevs")[M60], "nvidia-11", max_instances=cap) == total
 
 
 def owners_of(found: tuple[Card, ...]) -> dict[str, str]:
@@ -163,7 +163,7 @@ def test_an_old_libvirt_has_the_uuid_in_the_name_only() -> None:
     [
         ("<device/>", "d: <name> is missing or empty"),
         (MDEV.format(name="x", inside="<type id='t'/>"), "d: '' is not a uuid"),
-        (MDEV.format(name="x", inside=""), "d: a mediated device without a type"),
+        (MDEV.format(name="x", inside=""), "d: the mediated device has no type"),
         ("<device><name>x</name><capability type='pci'/></device>", "d: PCI domain: '' is not a number"),
         ("<device><name>x</name><capability type='net'/></device>", "d: <interface> is missing or empty"),
     ],

@@ -45,7 +45,7 @@ def test_types_with_their_groups_in_the_operator_s_order() -> None:
         ),
         (
             {"devices": {"enabled_mdev_types": ("a",)}, "mdev_a": {"device_addresses": ("42:00.0",)}},
-            r"\[mdev_a\]: '42:00.0' is no PCI address",
+            r"\[mdev_a\]: '42:00.0' is not a PCI address",
         ),
         (
             {
@@ -55,10 +55,13 @@ def test_types_with_their_groups_in_the_operator_s_order() -> None:
             },
             r"\[mdev_b\] device_addresses names 0000:42:00.0, as \[mdev_a\] does",
         ),
-        ({"sriov_nic": {"resource_provider_bandwidths": ("eth0",)}}, "'eth0' is no INTERFACE:EGRESS:INGRESS"),
-        ({"sriov_nic": {"resource_provider_bandwidths": ("e:1:2", "e:1:2")}}, "names an interface again"),
+        (
+            {"sriov_nic": {"resource_provider_bandwidths": ("eth0",)}},
+            "'eth0' is not INTERFACE:EGRESS:INGRESS",
+        ),
+        ({"sriov_nic": {"resource_provider_bandwidths": ("e:1:2", "e:1:2")}}, "its interface is there twice"),
         ({"sriov_nic": {"resource_provider_bandwidths": ("e:x:2",)}}, "invalid literal"),
-        ({"sriov_nic": {"resource_provider_bandwidths": ("e:-1:2",)}}, "is below nothing"),
+        ({"sriov_nic": {"resource_provider_bandwidths": ("e:-1:2",)}}, "has a negative number"),
         ({"pci": {"device_spec": ("{}",)}}, "it names no device"),
     ],
 )

@@ -182,17 +182,17 @@ def test_a_list_of_specs_is_as_good_as_many() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "is no JSON"),
+        ("nonsense", "is not JSON"),
         ("3", "an object was expected"),
         ("{}", "it names no device"),
         ('{"physical_network": "p"}', "it names no device"),
         ('{"vendor": "8086"}', "'vendor' is not known; there are address, devname,"),
         ('{"vendor_id": "80867"}', "vendor_id '80867' is no id of four hexadecimal digits"),
         ('{"vendor_id": 8086}', "vendor_id must be text"),
-        ('{"address": "41"}', "is no PCI address such as"),
+        ('{"address": "41"}', "is not a PCI address such as"),
         ('{"address": {"bus": "("}}', "address: "),
         ('{"address": {"bus": 3, "x": 1}}', "address must be text or an object of"),
-        ('{"devname": "eth0", "address": "0000:41:00.0"}', "say the same twice"),
+        ('{"devname": "eth0", "address": "0000:41:00.0"}', "both name devices"),
         ('{"address": "0000:41:00.0", "traits": 3}', "traits must be text"),
         ('{"address": "0000:41:00.0", "resource_class": "!"}', "'!' cannot be made a name"),
     ],
@@ -316,7 +316,7 @@ def test_one_time_use_is_for_whole_devices() -> None:
     found = describe("vfs", DeviceSettings(parse_device_specs((spec % ("10de", "1eb8"),))))
     assert "HW_PCI_ONE_TIME_USE" in found[f"pci:{T4}"].traits
     with pytest.raises(
-        DriverDataError, match=r"one_time_use of 0000:41:10.0, a virtual function of 0000:41:00"
+        DriverDataError, match=r"one_time_use for 0000:41:10.0, a virtual function of 0000:41:00"
     ):
         describe("vfs", DeviceSettings(parse_device_specs((spec % ("8086", "10ca"),))))
     with pytest.raises(SettingsError, match="not with a physical_network"):
@@ -342,7 +342,7 @@ def test_only_the_functions_that_are_named_are_divided() -> None:
 def test_types_of_one_class_on_functions_of_one_card_are_named() -> None:
     """Their addresses differ, so that only the card shows it."""
     types = [MdevSpec(f"nvidia-{n}", frozenset({f"0000:84:00.{n - 470}"})) for n in (471, 473)]
-    with pytest.raises(DriverDataError, match=r"0000:84:00\.0 into nvidia-471, nvidia-473, some of which"):
+    with pytest.raises(DriverDataError, match=r"0000:84:00\.0 into nvidia-471, nvidia-473, several of which"):
         describe("vfs", DeviceSettings(mdevs=tuple(types)))
     types[1] = replace(types[1], resource_class="CUSTOM_40C")
     card = describe("vfs", DeviceSettings(mdevs=tuple(types)))["pci:0000:84:00.0"]

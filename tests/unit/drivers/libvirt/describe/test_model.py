@@ -9,13 +9,13 @@ from kits.libvirt_node import domain, domain_uuid
 
 from agent.driver import DescribedProvider, GuestState, HostSettings, MoveInstruction
 from drivers.host.domain_xml import guest_of, parse_domain
-from drivers.libvirt.describe.cards import Remembered
+from drivers.libvirt.describe.cards import UnitRecord
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings
-from drivers.libvirt.describe.history import Classes, cells_before, cells_described, cells_gone
+from drivers.libvirt.describe.history import DeviceHistory, former_cells, record_cells, removed_cells
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs, mdev_xml
-from drivers.libvirt.describe.model import DeviceModel, ModelSettings, make_model
-from drivers.libvirt.describe.moves import Tenant
+from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
+from drivers.libvirt.describe.moves import GuestDomain
 from drivers.libvirt.xml.nodedevs import MediatedDevice, parse_node_device
 
 ANY_VF = parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca"}',))
@@ -29,20 +29,20 @@ def model(
     *xml: str,
     numa: bool = False,
     host: HostSettings | None = None,
-    known: Mapping[str, Remembered] | None = None,
+    known: Mapping[str, UnitRecord] | None = None,
     devices: DeviceSettings = DEVICES,
-) -> DeviceModel:
+) -> HostModel:
     host = host or HostSettings()
     parsed = [parse_domain(text) for text in xml]
     tenants = [
-        Tenant(guest_of(each, GuestState.RUNNING, 0, host.cpu_dedicated_set or frozenset()), each)
+        GuestDomain(guest_of(each, GuestState.RUNNING, 0, host.cpu_dedicated_set or frozenset()), each)
         for each in parsed
     ]
     settings = ModelSettings("node1", host, devices, numa)
-    return make_model(HOST, FACTS[moment], tenants, known or {}, "boot-1", settings)
+    return build_model(HOST, FACTS[moment], tenants, known or {}, "boot-1", settings)
 
 
-def moves(found: DeviceModel, source: str, target: str) -> list[MoveInstruction]:
+def moves(found: HostModel, source: str, target: str) -> list[MoveInstruction]:
     return [
         move
         for move in found.description.moves
@@ -85,19 +85,19 @@ def test_moves_between_the_host_and_its_cells() -> None:
 def test_cells_are_remembered_once_there_are_others() -> None:
     """So that what was counted in those that are gone, or in larger ones, comes to those that there are."""
 
-    def seen(known: Classes, *cells: int) -> Classes:
+    def seen(known: DeviceHistory, *cells: int) -> DeviceHistory:
         described = [DescribedProvider(f"x{cell}", "node1", device=f"numa:{cell}") for cell in cells]
-        return cells_described(known, [DescribedProvider("node1"), *described])
+        return record_cells(known, [DescribedProvider("node1"), *described])
 
     two = seen({"pci:x": ("VGPU",)}, 0, 1)
-    assert [cells_before(cell, two) for cell in (0, 1)] == [(), ()]
+    assert [former_cells(cell, two) for cell in (0, 1)] == [(), ()]
     assert seen(two, 0, 1) is seen(two) is two, "the same, or not reported: nothing new"
     one = seen(two, 0)
-    assert (cells_before(0, one), cells_gone(one, {0})) == ((1,), (1,))
+    assert (former_cells(0, one), removed_cells(one, {0})) == ((1,), (1,))
     assert seen(one, 0) == one
     many = seen(one, *range(12))
-    assert cells_before(0, many) == tuple(range(1, 12)), "in the order of their numbers"
-    assert (many["pci:x"], cells_gone(many, range(12))) == (("VGPU",), ())
+    assert former_cells(0, many) == tuple(range(1, 12)), "in the order of their numbers"
+    assert (many["pci:x"], removed_cells(many, range(12))) == (("VGPU",), ())
 
 
 def test_a_guest_of_both_cells_has_its_dedicated_cpus_where_they_are() -> None:
@@ -110,7 +110,10 @@ def test_a_guest_of_both_cells_has_its_dedicated_cpus_where_they_are() -> None:
             moves(found, "node1", f"node1_numa{cell}"), key=lambda move: len(move.becomes)
         )
         assert plain.consumers == {domain_uuid(1): {"PCPU": 1}}
-        assert (renamed.becomes, renamed.consumers) == ({"VCPU": "PCPU"}, {domain_uuid(1): {"VCPU": 1}})
+        assert (renamed.becomes, renamed.consumers) == (
+            {"VCPU": "PCPU"},
+            {domain_uuid(1): {"VCPU": 1}},
+        )
 
 
 def test_moves_of_pinned_guests_to_dedicated_cpus_and_back() -> None:
@@ -128,7 +131,7 @@ def test_a_unit_that_was_there_before_is_remembered_until_nobody_names_it() -> N
     guest = domain(1, devices=HOSTDEV.format(uuid))
     seen = model("mdevs", guest)
     assert seen.units == {
-        uuid: Remembered(uuid, "0000:84:00.0", "VGPU", "0000:84:00.1", "nvidia-471", "boot-1")
+        uuid: UnitRecord(uuid, "0000:84:00.0", "VGPU", "0000:84:00.1", "nvidia-471", "boot-1")
     }
     assert seen.missing == ()
     gone = model("boot", guest, known=seen.units)
@@ -146,7 +149,7 @@ def test_what_a_reboot_took_is_made_again_where_it_was() -> None:
     after = model("boot", guest, known=seen.units)
     assert lost_mdevs(after.missing, after.devices, "boot-1") == [], "somebody removed it in this boot"
     (first,) = lost_mdevs(after.missing, after.devices, "boot-2")
-    assert (first.unit.unit, first.parent, first.defined) == (uuids[1], "pci_0000_42_00_0", None)
+    assert (first.record.unit, first.parent, first.defined_name) == (uuids[1], "pci_0000_42_00_0", None)
     parsed = parse_node_device(mdev_xml(first).replace("<device>", "<device><name>new</name>"))
     assert parsed == MediatedDevice("new", uuids[1], "pci_0000_42_00_0", "nvidia-11")
     with_vfs = model("vfs", guest, known=seen.units)

@@ -4,14 +4,14 @@ import time
 import pytest
 
 from agent.errors import DriverDataError, DriverUnavailable
-from drivers.libvirt.io.deadline import Beat, Runner
+from drivers.libvirt.io.deadline import CallDeadline, DeadlineRunner
 
 
 def test_work_in_time_gives_its_result_or_its_error() -> None:
-    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=5, total_timeout_s=5)
-    assert runner.run("count", lambda beat: 3) == 3
+    runner = DeadlineRunner("libvirt", "look at libvirtd", call_timeout_s=5, total_timeout_s=5)
+    assert runner.run("count", lambda deadline: 3) == 3
 
-    def fail(beat: Beat) -> None:
+    def fail(deadline: CallDeadline) -> None:
         raise DriverDataError("nonsense")
 
     with pytest.raises(DriverDataError, match="nonsense"):
@@ -19,13 +19,13 @@ def test_work_in_time_gives_its_result_or_its_error() -> None:
 
 
 def test_a_call_that_hangs_is_left_behind_and_cleaned_up_when_it_comes_back() -> None:
-    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=0.05, total_timeout_s=5)
+    runner = DeadlineRunner("libvirt", "look at libvirtd", call_timeout_s=0.05, total_timeout_s=5)
     go_on, late, went_on = threading.Event(), threading.Event(), threading.Event()
 
-    def hang(beat: Beat) -> None:
-        beat()
+    def hang(deadline: CallDeadline) -> None:
+        deadline.extend()
         go_on.wait(10)
-        beat()
+        deadline.extend()
         went_on.set()
 
     with pytest.raises(DriverUnavailable, match=r"did not answer within 0\.\d s \(read the host\)"):
@@ -37,11 +37,11 @@ def test_a_call_that_hangs_is_left_behind_and_cleaned_up_when_it_comes_back() ->
 
 
 def test_many_short_calls_may_take_longer_than_one() -> None:
-    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=0.2, total_timeout_s=5)
+    runner = DeadlineRunner("libvirt", "look at libvirtd", call_timeout_s=0.2, total_timeout_s=5)
 
-    def work(beat: Beat) -> int:
+    def work(deadline: CallDeadline) -> int:
         for _ in range(10):
-            beat()
+            deadline.extend()
             time.sleep(0.03)
         return 10
 
@@ -49,11 +49,11 @@ def test_many_short_calls_may_take_longer_than_one() -> None:
 
 
 def test_the_whole_has_a_deadline_too() -> None:
-    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=5, total_timeout_s=0.1)
+    runner = DeadlineRunner("libvirt", "look at libvirtd", call_timeout_s=5, total_timeout_s=0.1)
 
-    def work(beat: Beat) -> None:
+    def work(deadline: CallDeadline) -> None:
         while True:
-            beat()
+            deadline.extend()
             time.sleep(0.01)
 
     with pytest.raises(DriverUnavailable):
@@ -61,10 +61,10 @@ def test_the_whole_has_a_deadline_too() -> None:
 
 
 def test_one_call_may_be_given_more_time() -> None:
-    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=0.05, total_timeout_s=5)
+    runner = DeadlineRunner("libvirt", "look at libvirtd", call_timeout_s=0.05, total_timeout_s=5)
 
-    def work(beat: Beat) -> bool:
-        beat(5)
+    def work(deadline: CallDeadline) -> bool:
+        deadline.extend(5)
         time.sleep(0.2)
         return True
 
@@ -72,19 +72,22 @@ def test_one_call_may_be_given_more_time() -> None:
 
 
 def test_the_number_of_threads_left_behind_is_bounded() -> None:
-    runner = Runner("libvirt", "look at libvirtd", call_timeout_s=0.01, total_timeout_s=5, stuck_max=2)
+    runner = DeadlineRunner(
+        "libvirt", "look at libvirtd", call_timeout_s=0.01, total_timeout_s=5, stuck_max=2
+    )
     go_on = threading.Event()
     before = threading.active_count()
     for _ in range(2):
         with pytest.raises(DriverUnavailable, match="did not answer"):
-            runner.run("hang", lambda beat: go_on.wait(10))
+            runner.run("hang", lambda deadline: go_on.wait(10))
     with pytest.raises(
-        DriverUnavailable, match=r"2 calls to libvirt hang already, none is added \(more\): look at libvirtd"
+        DriverUnavailable,
+        match=r"2 calls to libvirt are stuck, the agent starts no other \(more\): look at libvirtd",
     ):
-        runner.run("more", lambda beat: None)
+        runner.run("more", lambda deadline: None)
     assert threading.active_count() == before + 2
     go_on.set()
     deadline = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert runner.run("again", lambda beat: 1) == 1
+    assert runner.run("again", lambda deadline: 1) == 1

@@ -10,8 +10,9 @@ import libvirt
 import pytest
 
 from drivers.libvirt.io.connection import Session
+from drivers.libvirt.io.deadline import CallDeadline
 from drivers.libvirt.io.device_reader import DeviceReader
-from drivers.libvirt.io.hints import Hints
+from drivers.libvirt.io.pending_reads import PendingReads
 from drivers.libvirt.io.sysfs import Sysfs
 from drivers.libvirt.xml.nodedevs import MediatedDevice
 
@@ -65,9 +66,9 @@ class Libvirt:
 def test_what_is_only_defined_is_not_taken_for_active(
     tmp_path: Path, known: int, found: set[tuple[str, bool]]
 ) -> None:
-    session = Session(lambda: None)
+    session = Session(CallDeadline(10))
     session.libvirt = Libvirt(known)
-    reader = DeviceReader(Hints(), Sysfs(tmp_path), 60.0)
+    reader = DeviceReader(PendingReads(), Sysfs(tmp_path), 60.0)
     for _ in range(2):
         reading: Any = reader.read(session)
         devices = [each.device for each in reading.known.values()]

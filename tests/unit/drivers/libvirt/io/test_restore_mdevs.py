@@ -12,18 +12,19 @@ import libvirt
 import pytest
 from kits.libvirt_model import FACTS
 
-from drivers.libvirt.describe.cards import Remembered
+from drivers.libvirt.describe.cards import UnitRecord
 from drivers.libvirt.describe.devices import DeviceFacts
-from drivers.libvirt.describe.lost_mdevs import Lost, lost_mdevs, mdev_xml
+from drivers.libvirt.describe.lost_mdevs import LostMdev, lost_mdevs, mdev_xml
 from drivers.libvirt.io.connection import Session
-from drivers.libvirt.io.restore_mdevs import Restorer
+from drivers.libvirt.io.deadline import CallDeadline
+from drivers.libvirt.io.restore_mdevs import MdevRestorer
 from drivers.libvirt.xml.nodedevs import MediatedDevice
 
 M60 = "0000:42:00.0"
 PARENT = "pci_0000_42_00_0"
 UUID = "11111111-1111-4111-8111-111111111111"
 NAME = f"mdev_{UUID.replace('-', '_')}_0000_42_00_0"
-UNIT = Remembered(UUID, M60, "VGPU", M60, "nvidia-11", "boot-1")
+UNIT = UnitRecord(UUID, M60, "VGPU", M60, "nvidia-11", "boot-1")
 
 
 def after_a_reboot(*mdevs: MediatedDevice) -> DeviceFacts:
@@ -37,18 +38,20 @@ def mdev(parent: str = PARENT, *, active: bool) -> MediatedDevice:
     return MediatedDevice(NAME, UUID, parent, "nvidia-11", active)
 
 
-def lost(facts: DeviceFacts, missing: tuple[Remembered, ...] = (UNIT,)) -> list[Lost]:
+def lost(facts: DeviceFacts, missing: tuple[UnitRecord, ...] = (UNIT,)) -> list[LostMdev]:
     return lost_mdevs(missing, facts, "boot-2")
 
 
 def test_a_transient_one_is_made_anew() -> None:
-    assert lost(after_a_reboot()) == [Lost(UNIT, PARENT, None)]
+    assert lost(after_a_reboot()) == [LostMdev(UNIT, PARENT, None)]
 
 
 def test_a_persistent_one_is_started_as_it_is_defined() -> None:
-    assert lost(after_a_reboot(mdev(active=False))) == [Lost(UNIT, PARENT, NAME)]
+    assert lost(after_a_reboot(mdev(active=False))) == [LostMdev(UNIT, PARENT, NAME)]
     elsewhere = mdev("pci_0000_82_00_0", active=False)
-    assert lost(after_a_reboot(elsewhere)) == [Lost(UNIT, PARENT, None)], "that definition is of another card"
+    assert lost(after_a_reboot(elsewhere)) == [LostMdev(UNIT, PARENT, None)], (
+        "that definition is of another card"
+    )
 
 
 def test_one_with_autostart_is_there_and_left_alone() -> None:
@@ -90,18 +93,18 @@ class Defined:
 
 def opened(monkeypatch: pytest.MonkeyPatch, connection: Any) -> Session:
     monkeypatch.setattr(libvirt, "open", lambda _: connection)
-    session = Session(lambda: None)
+    session = Session(CallDeadline(10))
     session.libvirt = connection
     return session
 
 
 def test_each_kind_is_made_again_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = Connection()
-    transient = Lost(replace(UNIT, unit=UUID.replace("1", "2")), PARENT)
-    made = Restorer("test:///").restore(
-        opened(monkeypatch, connection), [Lost(UNIT, PARENT, NAME), transient]
+    transient = LostMdev(replace(UNIT, unit=UUID.replace("1", "2")), PARENT)
+    made = MdevRestorer("test:///").restore(
+        opened(monkeypatch, connection), [LostMdev(UNIT, PARENT, NAME), transient]
     )
-    assert made == [UUID, transient.unit.unit]
+    assert made == [UUID, transient.record.unit]
     assert connection.made == [NAME, mdev_xml(transient)]
 
 
@@ -109,11 +112,11 @@ def test_one_that_cannot_be_made_is_told_once_and_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = Connection(NAME)
-    other = Lost(replace(UNIT, unit=UUID.replace("1", "2")), PARENT)
-    restorer = Restorer("test:///")
+    other = LostMdev(replace(UNIT, unit=UUID.replace("1", "2")), PARENT)
+    restorer = MdevRestorer("test:///")
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             session = opened(monkeypatch, connection)
-            assert restorer.restore(session, [Lost(UNIT, PARENT, NAME), other]) == [other.unit.unit]
+            assert restorer.restore(session, [LostMdev(UNIT, PARENT, NAME), other]) == [other.record.unit]
     (record,) = caplog.records
-    assert UUID in record.message and "no room on the card; make it by hand" in record.message
+    assert UUID in record.message and "no room on the card; create it by hand" in record.message

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from agent.errors import DriverDataError
-from drivers.libvirt.describe.cards import Remembered
-from drivers.libvirt.io.remembered import FILE, DriverMemory, boot_id
+from drivers.libvirt.describe.cards import UnitRecord
+from drivers.libvirt.io.device_state import FILE, DeviceState, boot_id
 from drivers.libvirt.io.sysfs import Sysfs
 
 UNITS = {
     each.unit: each
     for each in (
-        Remembered("0000:41:10.0", "0000:41:00.0", "SRIOV_NET_VF"),
-        Remembered(
+        UnitRecord("0000:41:10.0", "0000:41:00.0", "SRIOV_NET_VF"),
+        UnitRecord(
             "11111111-1111-4111-8111-111111111111", "0000:42:00.0", "VGPU", "0000:42:00.0", "nvidia-11", "b"
         ),
     )
@@ -24,16 +24,16 @@ CLASSES = {"pci:0000:42:00.0": ("VGPU", "CUSTOM_X")}
 
 
 def test_what_is_kept_is_there_after_a_restart(tmp_path: Path) -> None:
-    DriverMemory(tmp_path).keep(UNITS, CLASSES)
-    again = DriverMemory(tmp_path)
-    assert (again.units, again.classes) == (UNITS, CLASSES)
+    DeviceState(tmp_path).save(UNITS, CLASSES)
+    again = DeviceState(tmp_path)
+    assert (again.units, again.history) == (UNITS, CLASSES)
     written = json.loads((tmp_path / FILE).read_text())
     (tmp_path / FILE).write_text(json.dumps(written["units"]))
-    earlier = DriverMemory(tmp_path)
-    assert (earlier.units, earlier.classes) == (UNITS, {}), "a version before this wrote the units only"
-    DriverMemory(tmp_path).keep({}, {})
-    assert DriverMemory(tmp_path).units == {}
-    assert DriverMemory(None).units == {}
+    earlier = DeviceState(tmp_path)
+    assert (earlier.units, earlier.history) == (UNITS, {}), "a version before this wrote the units only"
+    DeviceState(tmp_path).save({}, {})
+    assert DeviceState(tmp_path).units == {}
+    assert DeviceState(None).units == {}
 
 
 @pytest.mark.parametrize(
@@ -52,23 +52,23 @@ def test_a_file_that_makes_no_sense_is_told_and_left_alone(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / FILE).write_bytes(text.encode("latin-1"))
-    assert DriverMemory(tmp_path).units == {}
-    assert "cannot be read, so nothing is known of devices from before" in caplog.text
+    assert DeviceState(tmp_path).units == {}
+    assert "cannot be read, so the driver has forgotten earlier devices" in caplog.text
     assert (tmp_path / FILE).read_bytes() == text.encode("latin-1")
 
 
 def test_a_disk_that_does_not_take_it_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    memory = DriverMemory(tmp_path / "nowhere")
+    memory = DeviceState(tmp_path / "nowhere")
     with caplog.at_level(logging.WARNING):
-        memory.keep(UNITS, {})
-        memory.keep({}, {})
+        memory.save(UNITS, {})
+        memory.save({}, {})
     assert caplog.text.count("cannot be written: No such file") == 1
     assert memory.units == {}
 
 
 def test_making_a_driver_touches_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    DriverMemory(tmp_path / "file")  # what cannot be read is no error until it is asked for
+    DeviceState(tmp_path / "file")  # what cannot be read is no error until it is asked for
 
 
 def test_the_boot_s_id(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_sysfs_is_read_inside_its_folder(tmp_path: Path) -> None:
     (device / "nvidia").mkdir()
     (device / "nvidia" / "current_vgpu_type").write_text("471\n")
     sysfs = Sysfs(tmp_path)
-    assert sysfs.most("0000:42:00.0", ["nvidia-11", "nvidia-12", "nvidia-13"]) == {"nvidia-11": 16}
-    assert (sysfs.made("0000:42:00.0"), sysfs.made("0000:43:00.0")) == (1, None)
+    assert sysfs.mdev_limits("0000:42:00.0", ["nvidia-11", "nvidia-12", "nvidia-13"]) == {"nvidia-11": 16}
+    assert (sysfs.mdev_count("0000:42:00.0"), sysfs.mdev_count("0000:43:00.0")) == (1, None)
     assert (sysfs.vgpu_type("0000:42:00.0"), sysfs.vgpu_type("0000:43:00.0")) == ("471", None)
     for name in ("..", "a/../..", "", "nvidia-11/", "."):
-        with pytest.raises(DriverDataError, match="cannot be a name in sysfs"):
-            sysfs.most("0000:42:00.0", [name])
+        with pytest.raises(DriverDataError, match="is not a name in sysfs"):
+            sysfs.mdev_limits("0000:42:00.0", [name])

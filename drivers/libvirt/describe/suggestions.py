@@ -1,4 +1,4 @@
-"""Which options a host calls for, by what it has. Pure."""
+"""Options that fit a host's hardware, for `plimsoll init`. Pure."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -11,9 +11,9 @@ SHOWN_MAX = 3
 
 
 def suggestions(topology: Topology, cards: Iterable[Card]) -> tuple[Suggestion, ...]:
-    """What can be known of a host is certain; what its devices are for is the operator's to say."""
+    """The options to suggest. Those on devices are not certain: only the operator knows their purpose."""
     cards = tuple(cards)
-    return (*_cells(topology), *_mediated(cards), *_networks(cards), *_whole(cards))
+    return (*_cells(topology), *_mdevs(cards), *_networks(cards), *_passthrough(cards))
 
 
 def _cells(topology: Topology) -> Iterator[Suggestion]:
@@ -28,15 +28,16 @@ def _cells(topology: Topology) -> Iterator[Suggestion]:
         )
 
 
-def _mediated(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
+def _mdevs(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
     types: dict[str, list[str]] = {}
     names: dict[str, str] = {}
     for card in cards:
         for type_id in mdev_types(card):
             types.setdefault(type_id, []).append(card.device.address)
-        names |= {found.id: found.name for each in card.mdev_parents for found in each.mdev_types.values()}
+        for parent in card.mdev_parents:
+            names |= {mdev_type.id: mdev_type.name for mdev_type in parent.mdev_types.values()}
     if types:
-        told = "; ".join(
+        offers = "; ".join(
             f"{type_id} ({names[type_id]}) on {_few(addresses)}"
             for type_id, addresses in sorted(types.items())
         )
@@ -44,7 +45,7 @@ def _mediated(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
             "devices",
             "enabled_mdev_types",
             sorted(types)[0],
-            f"Cards here can be divided into vGPUs; choose one type for each card: {told}.",
+            f"Cards here can be divided into vGPUs; choose one type for each card: {offers}.",
             certain=False,
         )
 
@@ -63,7 +64,7 @@ def _networks(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
             )
 
 
-def _whole(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
+def _passthrough(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
     kinds: dict[tuple[str, str], list[str]] = {}
     for card in cards:
         device = card.device

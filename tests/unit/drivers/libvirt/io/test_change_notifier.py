@@ -5,19 +5,7 @@ import time
 import pytest
 
 from agent.errors import DriverUnavailable
-from drivers.libvirt.io.hints import Hints, Watcher
-
-
-def test_at_first_everything_is_out_of_date_and_then_what_was_named() -> None:
-    hints = Hints()
-    assert hints.take_domains() is None
-    assert hints.take_domains() == frozenset()
-    hints.domain("a")
-    hints.domain("a")
-    assert hints.take_domains() == {"a"}
-    hints.domain("b")
-    hints.everything()
-    assert hints.take_domains() is None
+from drivers.libvirt.io.change_notifier import ChangeNotifier
 
 
 @pytest.fixture
@@ -30,42 +18,42 @@ def no_connection() -> None:
 
 
 def test_a_burst_of_events_is_told_once(told: "queue.Queue[str]") -> None:
-    watcher = Watcher(told.put, no_connection, quiet_s=0.05, longest_s=5)
-    watcher.start()
+    notifier = ChangeNotifier(told.put, no_connection, quiet_s=0.05, longest_s=5)
+    notifier.start()
     try:
         for _ in range(5):
-            watcher.hint("domain a changed")
-            watcher.hint("domain b changed")
+            notifier.report_change("domain a changed")
+            notifier.report_change("domain b changed")
             time.sleep(0.01)
         assert told.get(timeout=5) == "domain a changed; domain b changed"
         time.sleep(0.1)
         assert told.empty()
     finally:
-        watcher.close()
+        notifier.close()
 
 
 def test_events_without_end_are_told_after_a_while(told: "queue.Queue[str]") -> None:
-    watcher = Watcher(told.put, no_connection, quiet_s=0.1, longest_s=0.2)
-    watcher.start()
+    notifier = ChangeNotifier(told.put, no_connection, quiet_s=0.1, longest_s=0.2)
+    notifier.start()
     try:
         deadline = time.monotonic() + 5
         while told.empty() and time.monotonic() < deadline:
-            watcher.hint("domain a changed")
+            notifier.report_change("domain a changed")
             time.sleep(0.01)
         assert told.get(timeout=1) == "domain a changed"
     finally:
-        watcher.close()
+        notifier.close()
 
 
 def test_many_reasons_are_counted(told: "queue.Queue[str]") -> None:
-    watcher = Watcher(told.put, no_connection, quiet_s=0.01)
+    notifier = ChangeNotifier(told.put, no_connection, quiet_s=0.01)
     for number in range(8):
-        watcher.hint(f"{number}")
-    watcher.start()
+        notifier.report_change(f"{number}")
+    notifier.start()
     try:
         assert told.get(timeout=5) == "0; 1; 2; 3; 4; and 3 more"
     finally:
-        watcher.close()
+        notifier.close()
 
 
 def test_a_lost_connection_is_told_and_made_again(told: "queue.Queue[str]") -> None:
@@ -78,35 +66,35 @@ def test_a_lost_connection_is_told_and_made_again(told: "queue.Queue[str]") -> N
             raise DriverUnavailable("not yet")
         connected.set()
 
-    watcher = Watcher(told.put, connect, quiet_s=0.01, reconnect_first_s=0.02)
-    watcher.start()
+    notifier = ChangeNotifier(told.put, connect, quiet_s=0.01, reconnect_first_s=0.02)
+    notifier.start()
     try:
-        watcher.lost("the connection broke")
+        notifier.report_disconnect("the connection broke")
         assert told.get(timeout=5) == "the connection broke"
         assert connected.wait(5)
         assert tries[2] - tries[1] > tries[1] - tries[0] > 0.03, "the pauses grow"
         time.sleep(0.2)
         assert len(tries) == 3, "a connection that is there is not made again"
     finally:
-        watcher.close()
+        notifier.close()
 
 
 def test_a_connection_that_somebody_else_made_is_not_made_again(told: "queue.Queue[str]") -> None:
     tries: list[int] = []
-    watcher = Watcher(told.put, lambda: tries.append(1), quiet_s=0.01, reconnect_first_s=0.05)
-    watcher.connect()
-    watcher.found()
-    watcher.start()
+    notifier = ChangeNotifier(told.put, lambda: tries.append(1), quiet_s=0.01, reconnect_first_s=0.05)
+    notifier.start_connecting()
+    notifier.report_connect()
+    notifier.start()
     try:
         time.sleep(0.15)
         assert tries == []
     finally:
-        watcher.close()
+        notifier.close()
 
 
 def test_close_ends_the_thread() -> None:
-    watcher = Watcher(lambda why: None, no_connection)
+    notifier = ChangeNotifier(lambda why: None, no_connection)
     before = threading.active_count()
-    watcher.start()
-    watcher.close()
+    notifier.start()
+    notifier.close()
     assert threading.active_count() == before

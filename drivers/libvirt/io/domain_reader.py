@@ -1,0 +1,116 @@
+"""Read the domains over a connection.
+
+A domain is read again when an event named it, when the listing shows that it was restarted or renamed, or
+when all domains are due. So the state never depends on events alone.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libvirt
+
+from agent.errors import DriverUnavailable
+from drivers.host.domain_xml import Domain
+from drivers.libvirt.io.connection import Connection, Session
+from drivers.libvirt.io.deadline import CallTimeout
+from drivers.libvirt.io.guests import KnownGuest, read_guest, skipped_guest
+from drivers.libvirt.io.pending_reads import PendingReads
+
+
+@dataclass(slots=True)
+class _DomainReading:
+    """One reading of the domains; `current` is the uuid of the domain that is being read."""
+
+    guests: dict[str, KnownGuest] = field(default_factory=dict)
+    everything: bool = False
+    current: str | None = None
+
+
+class DomainReader:
+    """Reads the domains and keeps them; several threads may call it.
+
+    `dedicated` are the host's CPUs for dedicated use.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        pending_reads: PendingReads,
+        dedicated: frozenset[int],
+        full_read_interval_s: float,
+    ) -> None:
+        self._connection = connection
+        self._pending_reads = pending_reads
+        self._dedicated = dedicated
+        self._full_read_interval_s = full_read_interval_s
+        self._known: dict[str, KnownGuest] = {}
+        self._domains: tuple[KnownGuest, ...] = ()
+        self._all_read_at = -float("inf")
+        self._blocked: dict[str, threading.Event] = {}
+
+    def read(self) -> tuple[KnownGuest, ...]:
+        """The domains now, by uuid; the same tuple as before if none changed.
+
+        A domain on which libvirt blocks fails one reading. Later readings skip it until that call returns, so
+        the others can be read. Raises DriverUnavailable.
+        """
+        reading = _DomainReading()
+        try:
+            return self._connection.run(
+                "read the domains", lambda session: self._read_all(session, reading), self._keep
+            )
+        except CallTimeout as error:
+            if reading.current is not None:
+                self._blocked[reading.current] = error.returned
+            raise
+
+    def disk_gb(self, domain: Domain) -> int | None:
+        """The DISK_GB of the domain's disks as last read, None if they never were. Makes no call."""
+        known = self._known.get(domain.uuid)
+        if not domain.disks:
+            return 0
+        if known is None or known.domain is None or known.domain.disks != domain.disks:
+            return None
+        return known.guest.resources.get("DISK_GB")
+
+    def _read_all(self, session: Session, reading: _DomainReading) -> _DomainReading:
+        named = self._pending_reads.take_domains()
+        is_old = time.monotonic() - self._all_read_at > self._full_read_interval_s
+        reading.everything = is_old or named is None or not session.has_events
+        try:
+            for uuid, known in self._read_domains(session, None if reading.everything else named, reading):
+                reading.guests[uuid] = known
+        except (libvirt.libvirtError, DriverUnavailable):
+            self._pending_reads.add_all_domains()  # those that were taken are not read yet
+            raise
+        return reading
+
+    def _read_domains(
+        self, session: Session, named: frozenset[str] | None, reading: _DomainReading
+    ) -> Iterator[tuple[str, KnownGuest]]:
+        session.deadline.extend()
+        for domain in session.libvirt.listAllDomains():
+            uuid = domain.UUIDString()
+            name_and_id = (domain.name(), domain.ID())
+            known = self._known.get(uuid)
+            if uuid in self._blocked and not self._blocked[uuid].is_set():
+                yield uuid, skipped_guest(uuid, name_and_id, known)
+                continue
+            if named is None or uuid in named or known is None or known.is_outdated(name_and_id):
+                reading.current = uuid
+                known = read_guest(session, domain, name_and_id, known, self._dedicated)
+                reading.current = None
+            if known is not None:
+                yield uuid, known
+
+    def _keep(self, reading: _DomainReading) -> tuple[KnownGuest, ...]:
+        if reading.everything:
+            self._all_read_at = time.monotonic()
+        self._known = reading.guests
+        self._blocked = {uuid: returned for uuid, returned in self._blocked.items() if not returned.is_set()}
+        domains = tuple(reading.guests[uuid] for uuid in sorted(reading.guests))
+        if domains != self._domains:
+            self._domains = domains
+        return self._domains

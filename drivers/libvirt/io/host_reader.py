@@ -1,0 +1,228 @@
+"""Read the host over a connection: CPUs, memory, disk, and what its guests can have."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import libvirt
+
+from agent.errors import DriverDataError, DriverUnavailable
+from drivers.host.xml_parser import parse_xml
+from drivers.libvirt.describe.host import HostFacts
+from drivers.libvirt.io.connection import Connection, Session
+from drivers.libvirt.io.deadline import CallDeadline, DeadlineRunner
+from drivers.libvirt.io.options import LibvirtOptions
+from drivers.libvirt.xml.capabilities import (
+    Capabilities,
+    DomainCapabilities,
+    merge,
+    parse_capabilities,
+    parse_cpu_features,
+    parse_domain_capabilities,
+)
+
+LOG = logging.getLogger(__name__)
+BYTES_PER_GIB = 2**30
+CAPABILITIES_INTERVAL_S = 3600.0
+"""Capabilities may take libvirt seconds. The online CPUs, which change more often, have their own call."""
+MACHINES = {"x86_64": ("pc", "q35")}
+"""Machine types whose guests can have different devices; other architectures use the default type alone."""
+
+_NOT_SUPPORTED = (
+    libvirt.VIR_ERR_NO_SUPPORT,
+    libvirt.VIR_ERR_INVALID_ARG,
+    libvirt.VIR_ERR_CONFIG_UNSUPPORTED,
+    libvirt.VIR_ERR_OPERATION_UNSUPPORTED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _SlowFacts:
+    """Facts that hardly change during a connection and are slow to read; `read_at` is monotonic seconds."""
+
+    capabilities: Capabilities
+    guests: DomainCapabilities | None
+    cpu_flags: frozenset[str]
+    online: frozenset[int]
+    memory_mb: int
+    read_at: float
+
+    def is_old(self) -> bool:
+        return time.monotonic() - self.read_at > CAPABILITIES_INTERVAL_S
+
+
+class HostReader:
+    """Reads `HostFacts`; several threads may call it."""
+
+    def __init__(self, connection: Connection, options: LibvirtOptions) -> None:
+        self._connection = connection
+        self._options = options
+        self._known_guest_capabilities: DomainCapabilities | None = None
+        self._logged_refusal = ""
+        self._file_system = DeadlineRunner(
+            f"the file system of [libvirt] images_path {options.images_path}",
+            "see whether its server answers",
+            options.call_timeout,
+            options.call_timeout,
+        )
+
+    def read(self) -> HostFacts:
+        """The host now. Raises DriverUnavailable or DriverDataError."""
+        disk_bytes = 0
+        if not self._options.storage_pools:
+            disk_bytes = self._file_system.run("read its size", self._images_size)
+
+        def read(session: Session) -> HostFacts:
+            pools = sum(_pool_sizes(session, self._options.storage_pools))
+            return self._facts(session, disk_bytes + pools)
+
+        return self._connection.run("read the host", read, lambda facts: facts)
+
+    def _facts(self, session: Session, disk_bytes: int) -> HostFacts:
+        online = _online(session)
+        slow_facts = session.slow_facts
+        if slow_facts is None or slow_facts.online != online or slow_facts.is_old():
+            slow_facts = session.slow_facts = self._read_slow_facts(session, online)
+        return HostFacts(
+            capabilities=slow_facts.capabilities,
+            guests=slow_facts.guests,
+            cpu_flags=slow_facts.cpu_flags,
+            online=online or frozenset().union(*(cell.cpus for cell in slow_facts.capabilities.cells)),
+            memory_mb=slow_facts.memory_mb,
+            disk_gb=disk_bytes // BYTES_PER_GIB,
+        )
+
+    def _read_slow_facts(self, session: Session, online: frozenset[int]) -> _SlowFacts:
+        session.deadline.extend(self._options.probe_timeout)
+        capabilities = parse_capabilities(session.libvirt.getCapabilities())
+        before = session.slow_facts
+        guests = (
+            before.guests if before and before.guests else self._guest_capabilities(session, capabilities)
+        )
+        cpu = guests.cpu if guests is not None and guests.cpu else capabilities.cpu
+        flags = _cpu_flags(session, cpu, capabilities)
+        session.deadline.extend()
+        memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
+        return _SlowFacts(capabilities, guests, flags, online, memory_mb, time.monotonic())
+
+    def _guest_capabilities(self, session: Session, capabilities: Capabilities) -> DomainCapabilities | None:
+        """What guests can have; None where libvirt never told it to this user."""
+        if not self._options.full_connection:
+            return None
+        session.deadline.extend()
+        try:
+            with closing(libvirt.open(self._options.connection_uri)) as connection:
+                guest_capabilities = merge(self._read_guest_capabilities(session, connection, capabilities))
+        except libvirt.libvirtError as error:
+            if not session.alive():
+                raise
+            if str(error) != self._logged_refusal:
+                self._logged_refusal = str(error)
+                LOG.warning(
+                    "libvirt does not tell this user what guests can have (%s): traits of firmware, vTPM, "
+                    "disk buses and graphics are missing, and CPU flags are the host's; let this user manage "
+                    "libvirt, or set [libvirt] full_connection=false to do without these traits",
+                    error,
+                )
+            return self._known_guest_capabilities
+        self._known_guest_capabilities = guest_capabilities
+        return guest_capabilities
+
+    def _read_guest_capabilities(
+        self, session: Session, connection: Any, capabilities: Capabilities
+    ) -> Iterator[DomainCapabilities]:
+        domain_types = capabilities.guests.get(capabilities.arch, frozenset())
+        domain_type = self._options.virt_type or ("kvm" if "kvm" in domain_types else None)
+        for machine in MACHINES.get(capabilities.arch, (None,)):
+            session.deadline.extend(self._options.probe_timeout)
+            try:
+                text = connection.getDomainCapabilities(None, capabilities.arch, machine, domain_type)
+            except libvirt.libvirtError as error:
+                if error.get_error_code() not in _NOT_SUPPORTED:
+                    raise
+                LOG.info(
+                    "libvirt has no domain capabilities for machine type %s: %s", machine or "default", error
+                )
+                continue
+            yield parse_domain_capabilities(text)
+
+    def _images_size(self, _deadline: CallDeadline) -> int:
+        path = self._options.images_path
+        try:
+            status = os.statvfs(path)
+        except OSError as error:
+            raise DriverUnavailable(
+                f"cannot read the size of the file system of [libvirt] images_path {path}: {error.strerror}; "
+                "create the directory, or name storage_pools instead"
+            ) from error
+        return status.f_blocks * status.f_frsize
+
+
+def _online(session: Session) -> frozenset[int]:
+    """The ids of the online CPUs; empty where libvirt does not report them."""
+    session.deadline.extend()
+    try:
+        _, online_map, _ = session.libvirt.getCPUMap()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            raise
+        return frozenset()
+    return frozenset(cpu for cpu, is_online in enumerate(online_map) if is_online)
+
+
+def _cpu_flags(session: Session, cpu: str, capabilities: Capabilities) -> frozenset[str]:
+    """The flags of a <cpu> element, with those of its model, which libvirt knows."""
+    if not cpu:
+        return capabilities.features
+    session.deadline.extend()
+    try:
+        text = session.libvirt.baselineCPU([cpu], libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES)
+    except libvirt.libvirtError as error:
+        if not session.alive():
+            raise
+        LOG.info("libvirt does not expand the CPU model, so only the flags beside it are used: %s", error)
+        text = cpu
+    return parse_cpu_features(text)
+
+
+def _pool_sizes(session: Session, names: tuple[str, ...]) -> list[int]:
+    """The sizes of the pools in bytes; directories on the same file system count once."""
+    sizes: dict[object, int] = {}
+    for name in names:
+        session.deadline.extend()
+        try:
+            pool = session.libvirt.storagePoolLookupByName(name)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_POOL:
+                raise
+            raise DriverDataError(
+                f"[libvirt] storage_pools names {name!r}, which libvirt does not have; "
+                "define the pool, or remove its name from the option"
+            ) from error
+        session.deadline.extend()
+        state, capacity, _, _ = pool.info()
+        if state != libvirt.VIR_STORAGE_POOL_RUNNING:
+            raise DriverUnavailable(
+                f"the storage pool {name!r} is not active, so its size is not known; start it "
+                f"(virsh pool-start {name}) or remove it from [libvirt] storage_pools"
+            )
+        sizes[_file_system(session, pool, name) if len(names) > 1 else name] = capacity
+    return list(sizes.values())
+
+
+def _file_system(session: Session, pool: Any, name: str) -> object:
+    """What identifies the file system of a pool: the device of its directory, or else its name."""
+    session.deadline.extend()
+    root = parse_xml(pool.XMLDesc(), f"storage pool {name}", "pool")
+    path = root.findtext("target/path")
+    if root.get("type") not in ("dir", "fs", "netfs") or not path:
+        return name
+    session.deadline.extend()
+    try:
+        return os.stat(path).st_dev  # noqa: PTH116 - the path is libvirt's
+    except OSError:
+        return name  # only libvirt can see the directory
