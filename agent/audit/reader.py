@@ -67,7 +67,10 @@ class AuditReader:
         return frozenset(guest.uuid for guest in self._guests())
 
     def judge_consumer(self, observation: Observation, consumer: str) -> Finding | None:
-        """Judge the consumer; None also while an operation on it is under way. Raises PlacementError."""
+        """Judge the consumer; None also while an operation on it is under way.
+
+        Raises PlacementError, StateError.
+        """
         try:
             with self._tracker.turn(consumer):
                 return self.judge_consumer_alone(observation, consumer)
@@ -75,14 +78,17 @@ class AuditReader:
             return None
 
     def judge_consumer_alone(self, observation: Observation, consumer: str) -> Finding | None:
-        """The same for a caller that has the consumer's turn. Raises PlacementError."""
+        """The same for a caller that has the consumer's turn. Raises PlacementError, StateError."""
         known = self._tracker.snapshot()
         placed = self._client.allocations_of(consumer)
         present = replace(observation, claims=known.claims, moves=known.moves)
         return judge_consumer(ConsumerCase.of(present, placed))
 
     def judge_move(self, observation: Observation, move: Move) -> Finding | None:
-        """Judge the move; None also while an operation on it is under way. Raises PlacementError."""
+        """Judge the move; None also while an operation on it is under way.
+
+        Raises PlacementError, StateError.
+        """
         try:
             with self._tracker.turns(move.instance, move.migration):
                 present = self._tracker.moves().get(move.migration)

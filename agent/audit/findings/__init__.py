@@ -10,8 +10,7 @@ To add a kind of finding, for example `lost thing`:
 2. This file: import it and add it to `FINDING_KINDS`. The order matters: a consumer or a move has one finding
    at most, that of the first kind that returns one.
 3. `tests/unit/audit/findings/test_lost_thing.py`: the judgement, from values made by `kits.audit`.
-4. Run `./dev generate`, which writes the table in docs/audit.md and the list of kinds in
-   agent/api/openapi.json.
+4. `./dev generate`: it writes the table in docs/audit.md and the list of kinds in agent/api/openapi.json.
 5. A line in CHANGELOG.md.
 
 The metric `plimsoll_audit_findings`, the command line, the status page and the history show the new kind
