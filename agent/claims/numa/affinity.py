@@ -1,10 +1,10 @@
-"""Which device a guest may have, once it is known which of the host's NUMA cells the guest is on. Pure.
+"""NUMA affinity: which devices suit a guest that is on given host cells. Pure.
 
-This is the seam between the fitting of cells (agent.claims.numa.fit) and what a group of devices wants of
-them. `fit` asks it for each group that is not the guest's CPUs and memory, and for each provider that could
-serve the group; the host cell that a provider is on comes from `HostCells.cell_of`:
-its own `DescribedProvider.cell`, or that of the nearest provider above it. Among the ways to place the
-guest, those where every group ranks 0 are tried first, in the order of placing; then all others.
+agent.claims.numa.fit calls an `Affinity` for each group other than the guest's CPUs and memory, and for each
+provider that could serve the group. `HostCells.cell_of` has the host cell of a provider: its own
+`DescribedProvider.cell`, or that of the nearest provider above it. The placements of the guest in which each
+group has rank 0 are tried first, in the order of placing, then all others. Source:
+https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (numa_policy).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Mapping
 from agent.claims.request import RequestGroup
 
 Affinity = Callable[[RequestGroup, int | None, Collection[int]], int | str]
-"""(group, the host cell that a provider is on or None, the host cells of the guest) -> how good it is.
+"""(group, host cell of the provider or None, host cells of the guest) -> rank of the provider, or why not.
 
-0 is as good as it gets, a larger number is taken only if nothing better fits; a text bars the provider, and
-is the clause that says why: "is on NUMA cell 1, the guest would be on 0".
+Rank 0 is the best; a larger rank is used only if nothing better fits. A text excludes the provider and is the
+clause that says why: "is on NUMA cell 1, the guest would be on 0".
 """
 
 
 def nova_affinity(sockets: Mapping[int, int]) -> Affinity:
-    """nova's NUMA policies, as each group asks for one; `sockets` {cell id: CPU socket} where it is known.
+    """The affinity under nova's NUMA policies; `sockets` is {cell id: CPU socket} where it is known.
 
-    A group that asks for none gets the nearest.
+    A group without a policy gets the nearest device.
     """
 
     def affinity(group: RequestGroup, cell: int | None, guest: Collection[int]) -> int | str:
@@ -36,10 +36,10 @@ def nova_affinity(sockets: Mapping[int, int]) -> Affinity:
             case "legacy" if cell is None:
                 return 1
             case "socket" if cell is not None and cell in sockets:
-                if sockets[cell] in {sockets.get(each) for each in guest}:
+                if sockets[cell] in {sockets.get(cell_id) for cell_id in guest}:
                     return 1
-        told = "has no NUMA affinity" if cell is None else f"is on NUMA cell {cell}"
+        position = "has no NUMA affinity" if cell is None else f"is on NUMA cell {cell}"
         where = ", ".join(map(str, sorted(guest)))
-        return f"{told}, the guest would be on {where} (policy {group.numa_policy})"
+        return f"{position}, the guest would be on {where} (policy {group.numa_policy})"
 
     return affinity

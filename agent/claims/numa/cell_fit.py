@@ -1,7 +1,7 @@
-"""NUMA fitting: which host cell, which pinned CPUs and which pages each guest cell gets. Pure.
+"""Place guest cells on host cells, and choose their pinned CPUs and page sizes. Pure.
 
-Every guest cell gets a host cell of its own. What one cell can give does not depend on the others, so the
-fit is worked out once for each pair, and what remains is a small matching. Source: the flavor extra specs
+Each guest cell gets its own host cell. What a host cell can give does not depend on the other cells, so the
+fit of each pair is computed once, and a small bipartite matching remains. Source: the flavor extra specs
 `hw:numa_*`, `hw:cpu_policy`, `hw:cpu_thread_policy` and `hw:mem_page_size` as documented for nova,
 https://docs.openstack.org/nova/latest/admin/cpu-topologies.html.
 """
@@ -17,7 +17,11 @@ PLACEMENTS_MAX = 128
 
 
 class ThreadPolicy(StrEnum):
-    """PREFER siblings of one core together; ISOLATE every CPU on a core of its own; REQUIRE siblings."""
+    """hw:cpu_thread_policy.
+
+    PREFER puts CPUs on sibling threads where possible, REQUIRE only on siblings, and ISOLATE each CPU on its
+    own core.
+    """
 
     PREFER = "prefer"
     ISOLATE = "isolate"
@@ -26,14 +30,14 @@ class ThreadPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FreeCell:
-    """What a host cell still has to give.
+    """What a host cell can still give.
 
-    `cores` are the cell's cores, each with the ids of all threads that guests might run on; `free_cpus` are
-    those for dedicated use that nobody holds, of which `favoured` go first; `shared_cpus` is the number of
-    CPUs that floating guests share, `floating` how many floating CPUs they may still have on them (None: no
-    bound but each guest's own); `memory_mb` is free memory in small pages, and `pages` {size in KiB: free
-    count}. `loose_mb` is what a guest may have of the small ones that does not ask for a page size (None: the
-    same): such memory may be overcommitted.
+    `cores` are the cell's cores, each with the ids of all threads that guests may run on. `free_cpus` are the
+    free CPUs for dedicated use; those in `favoured` are chosen first. `shared_cpus` is the number of CPUs
+    that floating guest CPUs share, and `floating` how many floating CPUs may still be placed on them (None:
+    no limit but `shared_cpus` for each guest). `memory_mb` is the free memory in small pages (MiB), `pages`
+    is {size in KiB: free count}. `loose_mb` is the free memory (MiB) for a guest that asks for no page size,
+    which may be overcommitted (None: the same as `memory_mb`).
     """
 
     id: int
@@ -50,7 +54,7 @@ class FreeCell:
 
 @dataclass(frozen=True, slots=True)
 class GuestCell:
-    """What a guest wants of one cell: the ids of its floating and of its pinned virtual CPUs, and memory."""
+    """A guest cell: the ids of its floating and of its pinned virtual CPUs, and its memory in MiB."""
 
     id: int
     floating: frozenset[int] = frozenset()
@@ -62,9 +66,9 @@ class GuestCell:
 class PlacedCell:
     """A guest cell on its host cell.
 
-    `pinning` {guest CPU: host CPU}; `withheld` are host CPUs nobody else may have while this guest does (the
-    silent siblings of isolated CPUs); `page_kib` the page size that backs `memory_mb`; `floating` are guest
-    CPUs that run on the cell's shared CPUs.
+    `pinning` is {guest CPU: host CPU}. `withheld` are host CPUs that no other guest may have: the unused
+    siblings of isolated CPUs. `page_kib` is the page size that backs `memory_mb`. `floating` are guest CPUs
+    that run on the cell's shared CPUs.
     """
 
     guest_cell: int
@@ -77,15 +81,16 @@ class PlacedCell:
 
     @property
     def cpus(self) -> frozenset[int]:
-        """The host CPUs that are the guest's alone."""
+        """The host CPUs that only this guest may have."""
         return self.withheld.union(self.pinning.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Why one guest cell cannot go onto one host cell, as a clause: "has 3 free dedicated CPUs, 4 asked".
+    """Why a guest cell cannot be placed on a host cell: "has 3 free dedicated CPUs, 4 asked".
 
-    `asked` and `free` are of `resource_class`. `host_cell` -1: the reason is not one host cell's.
+    `reason` is a clause. `asked` and `free` are amounts of `resource_class`. `host_cell` is -1 where the
+    reason concerns no single cell.
     """
 
     guest_cell: int
@@ -98,13 +103,14 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True)
 class NumaFit:
-    """`cells` in the guest's order, empty if the guest does not fit; then `misfits` says why, each pair."""
+    """`cells` in the guest's order, or none; then `misfits` has the reason for each pair."""
 
     cells: tuple[PlacedCell, ...]
     misfits: tuple[Misfit, ...] = ()
 
     @property
     def fits(self) -> bool:
+        """Whether the guest fits."""
         return bool(self.cells)
 
 
@@ -116,7 +122,7 @@ def fit_cells(
     page_sizes_kib: Sequence[int] | None = (SMALL_PAGE_KIB,),
     near: frozenset[int] = frozenset(),
 ) -> NumaFit:
-    """Place every guest cell on a host cell of its own; the parameters are those of `CellPairs.of`."""
+    """Place each guest cell on its own host cell; the parameters are those of `CellPairs.of`."""
     pairs = CellPairs.of(guest, host, thread_policy=thread_policy, page_sizes_kib=page_sizes_kib, near=near)
     chosen = next(pairs.placements(), None)
     return NumaFit(chosen) if chosen is not None else NumaFit((), pairs.misfits())
@@ -124,8 +130,11 @@ def fit_cells(
 
 @dataclass(frozen=True, slots=True)
 class CellPairs:
-    """Each guest cell with each host cell: `options` are those that fit, in the order in which they are
-    tried, and `bad` those that do not."""
+    """Each guest cell paired with each host cell.
+
+    `options` has, for each guest cell, the pairs that fit, in the order in which they are tried; `bad` has
+    the pairs that do not fit.
+    """
 
     guest: Sequence[GuestCell]
     host: Sequence[FreeCell]
@@ -143,16 +152,17 @@ class CellPairs:
         near: frozenset[int] = frozenset(),
         at: Mapping[int, int] | None = None,
     ) -> "CellPairs":
-        """:param page_sizes_kib: acceptable page sizes, the best first; None: the guest does not care
-        :param near: host cells that the guest's devices are attached to; they are tried first
-        :param at: {guest cell: host cell} where it is already; that one before all others
-        Otherwise the cells with the most free memory are tried first, so that guests spread; equal ones by
-        id.
+        """Compute the fit of each pair.
+
+        `page_sizes_kib` are the acceptable page sizes (KiB), the best first; None: any size. `near` are host
+        cells that are tried first: the guest's devices are attached to them. `at` {guest cell: host cell} is
+        where the guest already is; it is tried before all others. All other host cells are tried by free
+        memory, the most first, so that guests spread, and then by id.
         """
         ranked = sorted(host, key=lambda cell: (cell.id not in near, -cell.memory_mb, cell.id))
         options: list[list[PlacedCell]] = []
         misfits: list[Misfit] = []
-        alike: dict[tuple[int, int, int, int], PlacedCell | Misfit] = {}  # guest cells mostly are
+        alike: dict[tuple[int, int, int, int], PlacedCell | Misfit] = {}  # most guest cells are alike
         for wanted in guest:
             placed = []
             for cell in ranked:
@@ -163,46 +173,52 @@ class CellPairs:
                 if isinstance(fitted, Misfit):
                     misfits.append(replace(fitted, guest_cell=wanted.id))
                 else:
-                    placed.append(_for(wanted, fitted))
+                    placed.append(_for_alike(wanted, fitted))
             if at:
                 placed.sort(key=lambda one: one.host_cell != at.get(one.guest_cell))
             options.append(placed)
         return cls(guest, host, options, tuple(misfits))
 
     def placements(self) -> Iterator[tuple[PlacedCell, ...]]:
-        """The ways to place the guest, each on other host cells, the first choice first; at most
-        PLACEMENTS_MAX."""
+        """At most PLACEMENTS_MAX placements of the guest, the best first, each on another set of cells."""
         first = _match(self.options)
         if first is None:
             return
         yield first
         taken = {cell.host_cell for cell in first}
-        ranked = list(dict.fromkeys(option.host_cell for some in self.options for option in some))
+        ranked = list(
+            dict.fromkeys(option.host_cell for cell_options in self.options for option in cell_options)
+        )
         subsets = combinations(ranked, len(self.options))
         for subset in islice(subsets, PLACEMENTS_MAX):
             if set(subset) == taken:
                 continue
-            found = _match([[one for one in some if one.host_cell in subset] for some in self.options])
-            if found is not None:
-                yield found
+            placement = _match(
+                [
+                    [option for option in cell_options if option.host_cell in subset]
+                    for cell_options in self.options
+                ]
+            )
+            if placement is not None:
+                yield placement
 
     def misfits(self) -> tuple[Misfit, ...]:
-        """Why the guest has no placement: for each guest cell and host cell the reason, in this order."""
-        bad = sorted(self.bad, key=lambda each: (each.guest_cell, each.host_cell))
+        """Why the guest has no placement: the reason for each pair, by guest cell and host cell."""
+        bad = sorted(self.bad, key=lambda misfit: (misfit.guest_cell, misfit.host_cell))
         if len(self.guest) > len(self.host):
             reason = f"the guest wants {len(self.guest)} cells of their own, the host has {len(self.host)}"
             crowded = self.guest[len(self.host)].id
             return (*bad, Misfit(crowded, -1, reason, "", len(self.guest), len(self.host)))
         taken = tuple(
             Misfit(option.guest_cell, option.host_cell, "has room, and is needed for another guest cell")
-            for some in self.options
-            for option in some
+            for cell_options in self.options
+            for option in cell_options
         )
         return (*bad, *taken)
 
 
-def _for(wanted: GuestCell, fitted: PlacedCell) -> PlacedCell:
-    """What was found for a guest cell of the same size."""
+def _for_alike(wanted: GuestCell, fitted: PlacedCell) -> PlacedCell:
+    """The result for another guest cell of the same size, with the CPU ids of `wanted`."""
     if fitted.guest_cell == wanted.id:
         return fitted
     pinning = dict(zip(sorted(wanted.pinned), fitted.pinning.values(), strict=True))
@@ -210,12 +226,14 @@ def _for(wanted: GuestCell, fitted: PlacedCell) -> PlacedCell:
 
 
 def _match(options: Sequence[Sequence[PlacedCell]]) -> tuple[PlacedCell, ...] | None:
-    """One option for each guest cell, no host cell twice: augmenting paths, the first options preferred."""
+    """One option for each guest cell, no host cell twice, the first options preferred (augmenting paths)."""
     taken: dict[int, int] = {}  # host cell -> index of the guest cell that has it
     placed: dict[int, PlacedCell] = {}
 
     def place(index: int, tried: set[int]) -> bool:
-        for option in sorted(options[index], key=lambda one: one.host_cell in taken):  # the free ones first
+        for option in sorted(
+            options[index], key=lambda option: option.host_cell in taken
+        ):  # free cells first
             if option.host_cell in tried:
                 continue
             tried.add(option.host_cell)
@@ -234,12 +252,12 @@ def _match(options: Sequence[Sequence[PlacedCell]]) -> tuple[PlacedCell, ...] | 
 def _fit_one(
     wanted: GuestCell, cell: FreeCell, policy: ThreadPolicy, page_sizes_kib: Sequence[int] | None
 ) -> PlacedCell | Misfit:
-    short = _no_floating(wanted, cell)
+    short = _floating_misfit(wanted, cell)
     if short is not None:
         return short
     page_kib = _page_size(wanted.memory_mb, cell, page_sizes_kib)
     if page_kib is None:
-        reason, free_mb = _no_memory(wanted.memory_mb, cell, page_sizes_kib)
+        reason, free_mb = _memory_shortfall(wanted.memory_mb, cell, page_sizes_kib)
         return Misfit(wanted.id, cell.id, reason, "MEMORY_MB", wanted.memory_mb, free_mb)
     pins = _pins(len(wanted.pinned), cell, policy)
     if pins is None:
@@ -253,7 +271,7 @@ def _fit_one(
     return PlacedCell(wanted.id, cell.id, pinning, withheld, page_kib, wanted.memory_mb, wanted.floating)
 
 
-def _no_floating(wanted: GuestCell, cell: FreeCell) -> Misfit | None:
+def _floating_misfit(wanted: GuestCell, cell: FreeCell) -> Misfit | None:
     asked = len(wanted.floating)
     if not asked:
         return None
@@ -290,38 +308,42 @@ def _loose_mb(cell: FreeCell) -> int:
     return cell.memory_mb if cell.loose_mb is None else cell.loose_mb
 
 
-def _no_memory(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int] | None) -> tuple[str, int]:
-    """The clause, and the most MiB that are free in one acceptable size."""
+def _memory_shortfall(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int] | None) -> tuple[str, int]:
+    """The clause, and the most memory (MiB) that is free in one acceptable page size."""
     if sizes_kib is None:
         return f"has {_loose_mb(cell)} MiB free, {memory_mb} MiB asked", max(0, _loose_mb(cell))
-    told, most_mb = [], 0
+    amounts, most_mb = [], 0
     for size in sizes_kib:
         if size == cell.small_page_kib:
             free_mb = cell.memory_mb
-            told.append(f"{free_mb} MiB")
+            amounts.append(f"{free_mb} MiB")
         else:
             free = cell.pages.get(size, 0)
             free_mb = free * size // KIB_PER_MIB
             divides = memory_mb * KIB_PER_MIB % size == 0
-            told.append(f"{free} pages of {size} KiB" + ("" if divides else " (which do not divide it)"))
+            amounts.append(f"{free} pages of {size} KiB" + ("" if divides else " (which do not divide it)"))
         most_mb = max(most_mb, free_mb)
-    return f"has {' or '.join(told) or 'no pages'} free, {memory_mb} MiB asked", most_mb
+    return f"has {' or '.join(amounts) or 'no pages'} free, {memory_mb} MiB asked", most_mb
 
 
 def _pins(count: int, cell: FreeCell, policy: ThreadPolicy) -> list[int] | None:
-    """`count` free CPUs of the cell under the policy, siblings next to each other; None if there are not."""
+    """`count` free CPUs under the policy, siblings next to each other; None if there are not enough."""
     if not count:
         return []
-    liked = cell.favoured & cell.free_cpus
+    preferred = cell.favoured & cell.free_cpus
     if policy is ThreadPolicy.ISOLATE:
-        whole = [core for core in cell.cores if core <= cell.free_cpus]
-        if liked:
-            whole.sort(key=lambda core: not core & liked)
-        return [min(core & liked or core) for core in whole[:count]] if len(whole) >= count else None
-    if len(liked) >= count:
-        found = _threads(count, [core & liked for core in cell.cores], policy)
-        if found is not None:
-            return found
+        free_cores = [core for core in cell.cores if core <= cell.free_cpus]
+        if preferred:
+            free_cores.sort(key=lambda core: not core & preferred)
+        return (
+            [min(core & preferred or core) for core in free_cores[:count]]
+            if len(free_cores) >= count
+            else None
+        )
+    if len(preferred) >= count:
+        pins = _threads(count, [core & preferred for core in cell.cores], policy)
+        if pins is not None:
+            return pins
     return _threads(count, [core & cell.free_cpus for core in cell.cores], policy)
 
 
@@ -334,7 +356,7 @@ def _threads(count: int, free: Sequence[frozenset[int]], policy: ThreadPolicy) -
 
 
 def _paired(count: int, free: Sequence[frozenset[int]]) -> list[int] | None:
-    """Only sibling groups of equal size, the largest size that divides `count` and is there often enough."""
+    """CPUs in sibling groups of equal size: the largest size that divides `count` and has enough groups."""
     for size in range(max(map(len, free), default=0), 1, -1):
         if count % size:
             continue
@@ -345,7 +367,7 @@ def _paired(count: int, free: Sequence[frozenset[int]]) -> list[int] | None:
 
 
 def _packed(count: int, free: Sequence[frozenset[int]]) -> Iterator[int]:
-    """Whole cores while they are needed whole, then the core with the fewest threads that holds the rest."""
+    """Whole cores first, then the core with the fewest free threads that has room for the rest."""
     left = count
     remaining = sorted((sorted(threads) for threads in free if threads), key=lambda threads: -len(threads))
     while left:

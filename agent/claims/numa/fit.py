@@ -1,9 +1,9 @@
-"""Fitting a guest that has NUMA cells: its CPUs and memory onto host cells, all else beside them. Pure.
+"""Fit a guest with NUMA cells: its CPUs and memory on host cells, and all else near them. Pure.
 
-First the guest's cells are placed (`cell_fit`), those ways first that are near the devices it asks
-for. Each way says what the providers of the cells give, and those of their large pages; the rest of the
-request is then searched for as for any other guest, with the devices that `affinity` likes best for these
-cells. The first way that holds is taken.
+First the guest's cells are placed (agent.claims.numa.cell_fit), preferably near the devices that it asks for.
+A placement determines what the providers of the cells give, and those of their large pages. The rest of the
+request is then searched for as for any other guest, with the devices that the `affinity` ranks best for these
+cells. The first placement for which the search succeeds is the result.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,15 +21,18 @@ from agent.device_names import is_page_class, page_class
 from agent.shapes import Allocations, Units
 from agent.tree import Provider, ProviderTree
 
-CELLS_UNKNOWN = "the host has not told its NUMA cells yet"
+CELLS_UNKNOWN = "the driver has not reported the host's NUMA cells yet"
 
 
 def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, affinity: Affinity) -> Fit:
-    """Where the request fits, with the guest's cells, or why it does not. Raises UsageError."""
+    """Where the request fits, with the guest's cells, or why it does not.
+
+    Raises UsageError where the request's topology and amounts do not agree.
+    """
     guest = guest_cells(request)
     root = stock.host.root
     if not cells.host.cells or root is None:
-        return _refused(
+        return _no_fit(
             [
                 Shortfall(
                     "", len(guest), 0, root.name if root else "", root.uuid if root else "", CELLS_UNKNOWN
@@ -42,34 +45,34 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
         cells.free(stock),
         thread_policy=thread_policy(request.topology),
         page_sizes_kib=page_sizes(request.topology, cells.host.page_sizes_kib),
-        near=cells.near or _near(rest, stock, cells.host),
+        near=cells.near or _cells_near_devices(rest, stock, cells.host),
         at=cells.at,
     )
     refusal: tuple[list[FitSlot], FitSearch] | None = None
     steps, hopeless = 0, not all(slot.options for slot in rest)
     for exacting in (True, False):
         for placed in pairs.placements():
-            beside = _beside(rest, placed, stock, cells.host, affinity, exacting=exacting)
+            beside = _device_slots(rest, placed, stock, cells.host, affinity, exacting=exacting)
             if exacting and not all(slot.options for slot in beside):
                 continue
-            slots = [*_own_slots(request, placed, stock, cells.host), *beside]
+            slots = [*_cell_slots(request, placed, stock, cells.host), *beside]
             search = FitSearch(request, stock, slots)
             if all(slot.options for slot in slots) and search.run():
-                return _explained(slots, search.chosen, placed, stock.units, cells.host)
+                return _fit_of(slots, search.chosen, placed, stock.units, cells.host)
             steps += 1 + search.steps
             if not exacting and refusal is None:
                 refusal = slots, search
             if hopeless or steps > STEPS_MAX:
                 break
     if refusal is None:
-        return _refused(_shortfall(each, stock, cells.host) for each in pairs.misfits())
-    return _refused(shortfalls(request, stock, *refusal))
+        return _no_fit(_shortfall(misfit, stock, cells.host) for misfit in pairs.misfits())
+    return _no_fit(shortfalls(request, stock, *refusal))
 
 
 def without_cell_resources(request: ClaimRequest) -> ClaimRequest:
-    """The request without the CPUs and the memory of its unsuffixed group.
+    """The request without the CPUs and the memory of its unsuffixed group, which its cells provide.
 
-    With a page size, so many large pages as the memory comes to are its cells', whatever it names besides.
+    If the request has a page size, its cells provide the large pages too, so it loses all classes of pages.
     """
     own = frozenset[str]()
     if request.topology.mem_page_size is not None:
@@ -89,41 +92,42 @@ def _without(group: RequestGroup, classes: frozenset[str]) -> RequestGroup:
 def cell_amounts(
     placed: Iterable[PlacedCell], host: HostCells, tree: ProviderTree
 ) -> dict[str, dict[str, int]]:
-    """{provider uuid: {class: amount}} of CPUs and memory of a guest on these cells; withheld CPUs count, and
-    large pages besides, where `tree` has them.
+    """{provider uuid: {class: amount}} of the CPUs and memory of a guest on these cells.
+
+    Withheld CPUs count, and so do large pages where a provider in `tree` has inventory of them.
     """
     cells = {cell.id: cell for cell in host.cells}
-    found: dict[str, dict[str, int]] = {}
+    amounts_by_provider: dict[str, dict[str, int]] = {}
     for cell in placed:
         amounts = {"VCPU": len(cell.floating), "PCPU": len(cell.cpus), "MEMORY_MB": cell.memory_mb}
         uuid, pages = cells[cell.host_cell].page_providers.get(cell.page_kib, ""), page_class(cell.page_kib)
         if uuid in tree and pages in tree[uuid].inventories:
-            found.setdefault(uuid, {})[pages] = cell.memory_mb * KIB_PER_MIB // cell.page_kib
-        here = found.setdefault(cells[cell.host_cell].provider, {})
+            amounts_by_provider.setdefault(uuid, {})[pages] = cell.memory_mb * KIB_PER_MIB // cell.page_kib
+        given = amounts_by_provider.setdefault(cells[cell.host_cell].provider, {})
         for name, amount in amounts.items():
             if amount:
-                here[name] = here.get(name, 0) + amount
-    return found
+                given[name] = given.get(name, 0) + amount
+    return amounts_by_provider
 
 
 def pinned_first(units: Units, placed: Sequence[PlacedCell], host: HostCells) -> Units:
-    """The same units, those of the chosen CPUs before all others."""
+    """The same units, with those of the chosen CPUs before all others."""
     providers = {cell.id: cell.provider for cell in host.cells}
     chosen: dict[str, list[str]] = {}
     for cell in placed:
         cpus = (*cell.pinning.values(), *sorted(cell.withheld))
         chosen.setdefault(providers[cell.host_cell], []).extend(map(str, cpus))
-    found = dict(units)
+    ordered = dict(units)
     for uuid, pinned in chosen.items():
         exact = units.get(uuid, {}).get("PCPU")
         if exact is not None and pinned:
             others = (unit for unit in exact if unit not in pinned)
-            found[uuid] = {**units[uuid], "PCPU": (*pinned, *others)}
-    return found
+            ordered[uuid] = {**units[uuid], "PCPU": (*pinned, *others)}
+    return ordered
 
 
-def _near(rest: Sequence[FitSlot], stock: HostStock, host: HostCells) -> frozenset[int]:
-    """The cells on which all the devices are to be had; or else those on which any is."""
+def _cells_near_devices(rest: Sequence[FitSlot], stock: HostStock, host: HostCells) -> frozenset[int]:
+    """The host cells that have all requested devices; if there are none, those that have any."""
     wanted = []
     for slot in rest:
         on = {host.cell_of(provider.uuid, stock.host.tree) for provider in slot.options}
@@ -134,7 +138,7 @@ def _near(rest: Sequence[FitSlot], stock: HostStock, host: HostCells) -> frozens
     return frozenset.intersection(*wanted) or frozenset.union(*wanted)
 
 
-def _beside(
+def _device_slots(
     rest: Sequence[FitSlot],
     placed: Sequence[PlacedCell],
     stock: HostStock,
@@ -143,9 +147,9 @@ def _beside(
     *,
     exacting: bool,
 ) -> list[FitSlot]:
-    """The rest's slots with their options in the order that suits these cells; `exacting`: the best alone."""
+    """The other slots, their options ordered by affinity to these cells; `exacting`: rank 0 only."""
     cells = {cell.host_cell for cell in placed}
-    found = []
+    slots = []
     for slot in rest:
         ranked: list[tuple[int, Provider]] = []
         barred = {}
@@ -156,24 +160,24 @@ def _beside(
             elif rank == 0 or not exacting:
                 ranked.append((rank, provider))
         ranked.sort(key=lambda pair: pair[0])
-        found.append(replace(slot, options=tuple(provider for _, provider in ranked), barred=barred))
-    return found
+        slots.append(replace(slot, options=tuple(provider for _, provider in ranked), barred=barred))
+    return slots
 
 
-def _own_slots(
+def _cell_slots(
     request: ClaimRequest, placed: Sequence[PlacedCell], stock: HostStock, host: HostCells
 ) -> Iterator[FitSlot]:
-    """What the cells' providers are to give: a slot for each provider and class, with that one option."""
-    group = next((each for each in request.groups if not each.suffix), RequestGroup())
+    """A slot for each amount that the cells' providers are to give, with that provider as its only option."""
+    unsuffixed = next((group for group in request.groups if not group.suffix), RequestGroup())
     for uuid, amounts in cell_amounts(placed, host, stock.host.tree).items():
         provider = stock.host.tree[uuid]
         for name, amount in amounts.items():
             resources = {name: amount}
-            able = next(stock.obstacles(group, resources, provider), None) is None
-            yield FitSlot(group, resources, (provider,) if able else ())
+            able = next(stock.obstacles(unsuffixed, resources, provider), None) is None
+            yield FitSlot(unsuffixed, resources, (provider,) if able else ())
 
 
-def _explained(
+def _fit_of(
     slots: Sequence[FitSlot],
     chosen: Sequence[Provider],
     placed: tuple[PlacedCell, ...],
@@ -186,16 +190,16 @@ def _explained(
 
 
 def sum_slots(slots: Sequence[FitSlot], chosen: Sequence[Provider]) -> Allocations:
-    """What each provider gives, all its slots together."""
-    found: dict[str, dict[str, int]] = {}
+    """The allocations of filled slots, summed by provider and class."""
+    allocations: dict[str, dict[str, int]] = {}
     for slot, provider in zip(slots, chosen, strict=True):
         for name, amount in slot.resources.items():
-            given = found.setdefault(provider.uuid, {})
+            given = allocations.setdefault(provider.uuid, {})
             given[name] = given.get(name, 0) + amount
-    return found
+    return allocations
 
 
-def _refused(short: Iterable[Shortfall]) -> Fit:
+def _no_fit(short: Iterable[Shortfall]) -> Fit:
     return Fit(False, {}, {}, tuple(short))
 
 
@@ -216,29 +220,29 @@ def _shortfall(misfit: Misfit, stock: HostStock, host: HostCells) -> Shortfall:
 
 
 def fit_in_sum(request: ClaimRequest, stock: HostStock) -> Fit:
-    """Whether the amounts are there, whichever cells they are on, and all else as it must be.
+    """Whether the amounts of a consumer's own allocations suffice, on any cells, and its other groups fit.
 
-    For a consumer that holds something already: which cells that comes to is another question.
+    `stock` has only what the consumer holds. Which cells the amounts are on is not checked.
     """
     own = [provider for provider in stock.host.providers if stock.host.is_own(provider.uuid)]
     slots, short = [], []
-    group = next((each for each in request.groups if not each.suffix), RequestGroup())
-    for name in (name for name in group.resources if name in CELL_CLASSES):
-        left = asked = group.resources[name]
+    unsuffixed = next((group for group in request.groups if not group.suffix), RequestGroup())
+    for name in (name for name in unsuffixed.resources if name in CELL_CLASSES):
+        left = asked = unsuffixed.resources[name]
         for provider in own:
             resources = {name: min(left, stock.free(provider, name))}
             if resources[name]:
                 left -= resources[name]
-                able = next(stock.obstacles(group, resources, provider), None) is None
-                slots.append(FitSlot(group, resources, (provider,) if able else ()))
+                able = next(stock.obstacles(unsuffixed, resources, provider), None) is None
+                slots.append(FitSlot(unsuffixed, resources, (provider,) if able else ()))
         if left:
             at = (stock.host.root.name, stock.host.root.uuid) if stock.host.root else ("", "")
             reason = f"only {asked - left} of it are held"
             short.append(Shortfall(name, asked, asked - left, *at, reason))
     if short:
-        return _refused(short)
+        return _no_fit(short)
     slots += fit_slots(without_cell_resources(request), stock)
     search = FitSearch(request, stock, slots)
     if not all(slot.options for slot in slots) or not search.run():
-        return _refused(shortfalls(request, stock, slots, search))
+        return _no_fit(shortfalls(request, stock, slots, search))
     return Fit(True, {}, {}, ())

@@ -1,7 +1,8 @@
-"""From what a claim asks for to the guest's NUMA cells. Pure.
+"""Derive a guest's NUMA cells from its claim request. Pure.
 
-As in nova, a guest has cells if it asks for any (`hw:numa_nodes`), and one implicit cell if it asks for
-pinned CPUs (`hw:cpu_policy`) or for a page size (`hw:mem_page_size`). Any other guest floats over the host.
+As in nova, a guest has the cells that it asks for (`hw:numa_nodes`), or one implicit cell if it asks for
+pinned CPUs (`hw:cpu_policy`) or a page size (`hw:mem_page_size`). Any other guest floats over the host's
+shared CPUs. Source: https://docs.openstack.org/nova/latest/admin/cpu-topologies.html
 """
 
 from collections.abc import Sequence
@@ -12,14 +13,14 @@ from agent.errors import UsageError
 
 
 def wants_cells(topology: TopologyRequest) -> bool:
-    """Whether such a guest is fitted onto cells."""
+    """Whether a guest with this topology has NUMA cells."""
     return bool(topology.cells or topology.cpu_policy != "shared" or topology.mem_page_size is not None)
 
 
 def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
-    """The cells; their CPUs and memory are what the unsuffixed group asks for of VCPU, PCPU and MEMORY_MB.
+    """The guest's cells, with the VCPU, PCPU and MEMORY_MB (MiB) of the request's unsuffixed group.
 
-    Raises UsageError where the two do not agree.
+    Raises UsageError where the topology and these amounts do not agree.
     """
     topology = request.topology
     asked = _unsuffixed(request)
@@ -43,19 +44,22 @@ def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
             f"topology: the cells have {sum(memory)} MiB together, and {memory_mb} MEMORY_MB are asked for."
         )
     return tuple(
-        GuestCell(number, floating=cpus[number] - pinned, pinned=cpus[number] & pinned, memory_mb=each)
-        for number, each in enumerate(memory)
+        GuestCell(
+            number, floating=cpus[number] - pinned, pinned=cpus[number] & pinned, memory_mb=cell_memory_mb
+        )
+        for number, cell_memory_mb in enumerate(memory)
     )
 
 
 def thread_policy(topology: TopologyRequest) -> ThreadPolicy:
+    """The guest's thread policy; PREFER if it has none."""
     return ThreadPolicy(topology.cpu_thread_policy or ThreadPolicy.PREFER)
 
 
 def page_sizes(topology: TopologyRequest, sizes_kib: Sequence[int]) -> tuple[int, ...] | None:
-    """The acceptable page sizes in KiB, the best first, None where the guest does not care.
+    """The acceptable page sizes in KiB, the best first; None where the guest accepts any.
 
-    `sizes_kib` are those of the host, the largest first; the last is the small one.
+    `sizes_kib` are the host's page sizes, the largest first; the last is the base page.
     """
     wanted = topology.mem_page_size
     if wanted is None:
@@ -75,30 +79,30 @@ def _unsuffixed(request: ClaimRequest) -> dict[str, int]:
 
 
 def _pinned(topology: TopologyRequest, asked: dict[str, int]) -> frozenset[int]:
-    """The guest's CPUs that are pinned. Raises UsageError where the amounts say another policy."""
+    """The guest's pinned CPUs. Raises UsageError where the amounts contradict the CPU policy."""
     vcpus, pcpus = asked["VCPU"], asked["PCPU"]
     if not vcpus:
-        return frozenset(range(pcpus))  # PCPU alone says dedicated, too
+        return frozenset(range(pcpus))  # PCPU alone implies dedicated
     if not pcpus and topology.cpu_policy == "shared":
         return frozenset()
     if topology.cpu_policy == "mixed" and len(topology.dedicated_cpus) == pcpus:
         return topology.dedicated_cpus
     raise UsageError(
-        f"topology: {vcpus} VCPU and {pcpus} PCPU are asked for, and the CPU policy {topology.cpu_policy} "
-        f"says that {len(topology.dedicated_cpus) if topology.cpu_policy == 'mixed' else 'all or none'} of "
-        "the CPUs are pinned: say mixed, and which ones."
+        f"topology: {vcpus} VCPU and {pcpus} PCPU are asked for, but the CPU policy {topology.cpu_policy} "
+        f"pins {len(topology.dedicated_cpus) if topology.cpu_policy == 'mixed' else 'all or none'} of "
+        "the CPUs: use the policy mixed, with as many dedicated_cpus as PCPU."
     )
 
 
 def _evenly(vcpus: int, count: int) -> tuple[frozenset[int], ...]:
-    """Consecutive CPUs; the first cells have one more where they do not divide."""
-    first, found = 0, []
+    """Consecutive CPUs for each cell; if they do not divide evenly, the first cells have one more."""
+    first, cells = 0, []
     for share in _shares(vcpus, count):
-        found.append(frozenset(range(first, first + share)))
+        cells.append(frozenset(range(first, first + share)))
         first += share
-    return tuple(found)
+    return tuple(cells)
 
 
 def _shares(amount: int, parts: int) -> tuple[int, ...]:
-    each, rest = divmod(amount, parts)
-    return tuple(each + (1 if part < rest else 0) for part in range(parts))
+    share, rest = divmod(amount, parts)
+    return tuple(share + (1 if part < rest else 0) for part in range(parts))

@@ -1,8 +1,8 @@
-"""The host's NUMA cells as claims see them: what each has for guests, and what of it is in use. Pure.
+"""The host's NUMA cells: what each has for guests, and what of it is in use. Pure.
 
-Placement knows totals; it does not know which CPU is whose sibling, nor that memory is in pages of some size
-on some cell. That part is the agent's own accounting: `HostCells` is what there is, a `CellUse` what is used
-of it, and `CellStock` puts both together with what placement's inventories still let through.
+Placement knows totals. It does not know which CPUs are siblings, nor the page sizes of a cell's memory. The
+agent accounts for these itself: `HostCells` is what there is, a `CellUse` what is in use of it, and
+`CellStock` combines both with what Placement's inventories still allow.
 """
 
 from collections import Counter
@@ -18,18 +18,21 @@ from agent.shapes import Allocations, UnitsToMake
 from agent.tree import Inventory, Provider, ProviderTree
 
 CELL_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
-_HUGE_KIB = 1024  # the base page of every architecture is smaller, most huge pages are larger
+_HUGE_KIB = 1024  # base pages of all architectures are smaller, huge pages are not
 
 CellUse = Mapping[tuple[int, str], int]
-"""{(cell id, what): how much}: what is "vcpus" (floating), "memory_mb" (in small pages) or "pages:2048"."""
+"""{(cell id, resource): amount}; the resource is "vcpus" (floating CPUs), "memory_mb" (MiB in small pages),
+or
+"pages:" and a page size in KiB ("pages:2048", a number of pages).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class HostLayout:
-    """What the driver says of the host beside its inventories.
+    """What the driver describes of the host in addition to its inventories.
 
-    `of_provider` {provider uuid: id of the cell it is on}; `ways` {provider uuid: classes that exclude each
-    other} and `to_make` {provider uuid: units that do not exist yet}, see DescribedProvider.
+    `of_provider` is {provider uuid: id of its NUMA cell}, `ways` {provider uuid: classes that exclude each
+    other} and `to_make` {provider uuid: units that do not exist yet}; see `DescribedProvider`.
     """
 
     topology: Topology
@@ -40,13 +43,14 @@ class HostLayout:
 
 @dataclass(frozen=True, slots=True)
 class HostCell:
-    """One cell: what of it guests may have.
+    """The part of a host cell that guests may have.
 
-    `provider` is the uuid of the one that has its CPUs and memory in placement, the host's root where cells
-    are not reported; `cores` are its threads for guests by core. `vcpus` is how many floating CPUs guests
-    with cells of their own may have on its `shared` ones; `memory_mb` is its memory in small pages,
-    `loose_mb` the same with what placement lets be overcommitted; `pages` {size in KiB: count} the larger
-    ones, and `page_providers` {size: uuid} who has them in placement.
+    `provider` is the uuid of the provider with its CPUs and memory in Placement: the host's root if cells
+    have no providers. `cores` are the threads for guests, by core; `shared` and `dedicated` are CPU ids.
+    `vcpus` is the number of floating CPUs that guests with cells may have on the `shared` CPUs. `memory_mb`
+    is the memory in small pages (MiB), and `loose_mb` the same with Placement's allocation ratio. `pages` is
+    {size in KiB: count} of larger pages, and `page_providers` {size in KiB: uuid of the provider that has
+    them in Placement}.
     """
 
     id: int
@@ -63,10 +67,10 @@ class HostCell:
 
 @dataclass(frozen=True, slots=True)
 class HostCells:
-    """The host's cells by id, and on which of them its providers are; empty: the host has not told yet.
+    """The host's cells by id, and the cells of its providers; empty until the driver has reported them.
 
-    `of_provider` {provider uuid: cell id} as the driver says (`DescribedProvider.cell`); `sockets`
-    {cell id: CPU socket} where it is known.
+    `of_provider` is {provider uuid: cell id} (`DescribedProvider.cell`), and `sockets` {cell id: CPU socket}
+    where the socket is known.
     """
 
     cells: tuple[HostCell, ...] = ()
@@ -76,7 +80,7 @@ class HostCells:
 
     @classmethod
     def of(cls, layout: HostLayout | None, host: ProviderIndex) -> "HostCells":
-        """The cells of a host, which `host` is in placement; None: they are not known."""
+        """The cells of a host that has the providers `host` in Placement; empty if `layout` is None."""
         if layout is None or host.root is None:
             return cls()
         topology, of_provider = layout.topology, layout.of_provider
@@ -84,7 +88,7 @@ class HostCells:
             (size for cell in topology.cells for size in cell.pages if size < _HUGE_KIB),
             default=SMALL_PAGE_KIB,
         )
-        nested = _reported(host, of_provider)
+        nested = _cell_providers(host, of_provider)
         cells = sorted(topology.cells, key=lambda cell: cell.id)
         root = host.root
         return cls(
@@ -101,7 +105,7 @@ class HostCells:
         )
 
     def cell_of(self, uuid: str, tree: ProviderTree) -> int | None:
-        """The id of the cell that a provider is on: its own, or that of the nearest one above it."""
+        """The id of the provider's cell: its own, or that of the nearest provider above it."""
         provider = tree.get(uuid)
         while provider is not None:
             if provider.uuid in self.of_provider:
@@ -111,19 +115,19 @@ class HostCells:
 
     @property
     def page_sizes_kib(self) -> tuple[int, ...]:
-        """All sizes that some cell has, the largest first; the small one is the last."""
+        """The page sizes of all cells, the largest first, the base page last."""
         larger = {size for cell in self.cells for size in cell.pages}
         return (*sorted(larger, reverse=True), self.small_page_kib)
 
 
-def _reported(host: ProviderIndex, of_provider: Mapping[str, int]) -> dict[int, Provider]:
-    """{cell id: the provider that has the cell's CPUs or memory in placement}"""
-    found: dict[int, Provider] = {}
+def _cell_providers(host: ProviderIndex, of_provider: Mapping[str, int]) -> dict[int, Provider]:
+    """{cell id: the provider that has the cell's CPUs or memory in Placement}"""
+    cell_providers: dict[int, Provider] = {}
     for provider in host.providers:
         cell = of_provider.get(provider.uuid)
         if cell is not None and any(name in provider.inventories for name in CELL_CLASSES):
-            found.setdefault(cell, provider)
-    return found
+            cell_providers.setdefault(cell, provider)
+    return cell_providers
 
 
 def _page_providers(cell: Cell, host: ProviderIndex, of_provider: Mapping[str, int]) -> dict[int, str]:
@@ -136,18 +140,18 @@ def _page_providers(cell: Cell, host: ProviderIndex, of_provider: Mapping[str, i
 
 
 def _reserved_mb(root: Provider, cells: int) -> tuple[int, ...]:
-    """What is reserved for the host on its root comes from its cells evenly, as where those are reported."""
+    """The memory (MiB) reserved on the root, split evenly over the cells, as where cells have providers."""
     memory = root.inventories.get("MEMORY_MB")
-    each, rest = divmod(memory.reserved if memory else 0, max(1, cells))
-    return tuple(each + (1 if number < rest else 0) for number in range(cells))
+    share, rest = divmod(memory.reserved if memory else 0, max(1, cells))
+    return tuple(share + (1 if number < rest else 0) for number in range(cells))
 
 
 def _host_cell(
     cell: Cell, topology: Topology, provider: Provider, small_kib: int, reserved_mb: int
 ) -> HostCell:
-    ours = (topology.shared_cpus | topology.dedicated_cpus) & cell.cpus
-    grouped = [core & ours for core in cell.siblings if core & ours]
-    alone = ours.difference(*grouped)
+    guest_cpus = (topology.shared_cpus | topology.dedicated_cpus) & cell.cpus
+    cores = [core & guest_cpus for core in cell.siblings if core & guest_cpus]
+    single = guest_cpus.difference(*cores)
     shared = topology.shared_cpus & cell.cpus
     memory = provider.inventories.get("MEMORY_MB")
     if provider.parent is not None:
@@ -158,7 +162,7 @@ def _host_cell(
     return HostCell(
         id=cell.id,
         provider=provider.uuid,
-        cores=tuple(sorted((*grouped, *(frozenset({cpu}) for cpu in alone)), key=min)),
+        cores=tuple(sorted((*cores, *(frozenset({cpu}) for cpu in single)), key=min)),
         shared=shared,
         dedicated=topology.dedicated_cpus & cell.cpus,
         vcpus=_overcommitted(len(shared), provider.inventories.get("VCPU")),
@@ -176,7 +180,7 @@ def _overcommitted(amount: int, inventory: Inventory | None) -> int:
 
 
 def cell_use(cells: Iterable[PlacedCell], small_page_kib: int = SMALL_PAGE_KIB) -> Counter[tuple[int, str]]:
-    """What a guest with these cells uses."""
+    """What a guest with these cells uses, as a `CellUse`."""
     used: Counter[tuple[int, str]] = Counter()
     for cell in cells:
         used[cell.host_cell, "vcpus"] += len(cell.floating)
@@ -186,9 +190,10 @@ def cell_use(cells: Iterable[PlacedCell], small_page_kib: int = SMALL_PAGE_KIB) 
 
 
 def cell_use_of_guests(guests: Iterable[Guest], host: HostCells, beside: CellUse) -> Counter[tuple[int, str]]:
-    """What guests use of cells as far as the driver tells.
+    """What guests use of the cells, as the driver reports it, as a `CellUse`.
 
-    Large pages of any cells count evenly on those that have them left, beside what is in use already.
+    Large pages that are bound to no cell count evenly on the cells that have them left; `beside` is in use
+    already.
     """
     used: Counter[tuple[int, str]] = Counter()
     anywhere: Counter[str] = Counter()
@@ -205,39 +210,39 @@ def cell_use_of_guests(guests: Iterable[Guest], host: HostCells, beside: CellUse
 
 
 def _spread(what: str, amount: int, host: HostCells, used: CellUse) -> dict[tuple[int, str], int]:
-    """Evenly over the cells, to none more than it has left; what no cell has is nowhere."""
+    """The amount, split evenly over the cells, to none more than it has left; the rest is dropped."""
     left = {
         cell.id: count - used.get((cell.id, what), 0)
         for cell in host.cells
         for size, count in cell.pages.items()
         if what == page_key(size)
     }
-    found: dict[tuple[int, str], int] = {}
+    shares: dict[tuple[int, str], int] = {}
     fullest_first = sorted(left, key=lambda cell: (left[cell], cell))
     for among, cell in zip(range(len(left), 0, -1), fullest_first, strict=True):
-        found[cell, what] = max(0, min(-(-amount // among), left[cell]))
-        amount -= found[cell, what]
-    return found
+        shares[cell, what] = max(0, min(-(-amount // among), left[cell]))
+        amount -= shares[cell, what]
+    return shares
 
 
 def charged_pages(held: Allocations, use: CellUse, host: HostCells) -> Counter[str]:
-    """{provider uuid: large pages} of `held`, in placement, that `use` counts as well."""
-    found: Counter[str] = Counter()
+    """{provider uuid: number of large pages} that both the allocations `held` and `use` count."""
+    pages: Counter[str] = Counter()
     for cell in host.cells:
         for size, uuid in cell.page_providers.items():
             amount = held.get(uuid, {}).get(page_class(size), 0)
             if amount:
-                found[uuid] = min(amount, use.get((cell.id, page_key(size)), 0))
-    return found
+                pages[uuid] = min(amount, use.get((cell.id, page_key(size)), 0))
+    return pages
 
 
 def page_key(size_kib: int) -> str:
-    """What a `CellUse` calls pages of that size."""
+    """The resource of a `CellUse` for pages of that size."""
     return f"pages:{size_kib}"
 
 
 def memory_use(memory_mb: int, page_kib: int | None, small_page_kib: int) -> tuple[str, int]:
-    """As what, and how much of it, memory counts in a `CellUse`."""
+    """The resource and the amount of a `CellUse` for memory in pages of that size; None: small pages."""
     if page_kib is None or page_kib in (SMALL_PAGE_KIB, small_page_kib):
         return "memory_mb", memory_mb
     return page_key(page_kib), -(-memory_mb * KIB_PER_MIB // page_kib)
@@ -245,12 +250,11 @@ def memory_use(memory_mb: int, page_kib: int | None, small_page_kib: int) -> tup
 
 @dataclass(frozen=True, slots=True)
 class CellStock:
-    """What is left of the cells: `host` is what there is, `use` what is in use of it.
+    """What is left of the cells for one consumer: `host` is what there is, `use` what is in use of it.
 
-    `charged` {provider uuid: pages} is what is held in placement of what `use` counts too; `busy` are
-    dedicated CPUs that somebody else has; `favoured` are CPUs, and `near` cells, that go first:
-    the consumer's guest is on them already, and each of its own cells on the one that `at` {guest cell: host
-    cell} says.
+    `busy` are dedicated CPUs that other consumers have. `charged` {provider uuid: pages} are the pages that
+    both Placement's usages and `use` count. `favoured` CPUs and `near` cells are chosen first, because the
+    consumer's guest is on them already; `at` {guest cell: host cell} says where each of its cells is.
     """
 
     host: HostCells = HostCells()
@@ -262,7 +266,7 @@ class CellStock:
     charged: Mapping[str, int] = field(default_factory=dict)
 
     def free(self, stock: HostStock) -> tuple[FreeCell, ...]:
-        """What each cell still has, of what `stock` says that placement lets through."""
+        """What each cell can still give, within what `stock` has left in Placement."""
         offered = {
             uuid: frozenset(map(int, stock.units[uuid]["PCPU"]))
             for uuid in {cell.provider for cell in self.host.cells}
@@ -302,13 +306,14 @@ class CellStock:
         )
 
     def _free_pages(self, cell: HostCell, size: int, stock: HostStock, counted: bool) -> int:
-        """What neither a claim or a guest has, nor anybody else in placement; `counted`: all that there is to
-        have is in placement, as it has pages of some cell.
+        """The free pages, neither claimed, nor used by a guest, nor allocated to others in Placement.
+
+        `counted`: Placement has inventory of pages, so it knows of all allocations of them.
         """
         free = cell.pages[size] - self.use.get((cell.id, page_key(size)), 0)
         provider = stock.host.tree.get(cell.page_providers.get(size, ""))
         if provider is None or not counted:
             return free
         name = page_class(size)
-        strangers = stock.used.get(provider.uuid, {}).get(name, 0) - self.charged.get(provider.uuid, 0)
-        return min(free - max(0, strangers), stock.free(provider, name))
+        foreign = stock.used.get(provider.uuid, {}).get(name, 0) - self.charged.get(provider.uuid, 0)
+        return min(free - max(0, foreign), stock.free(provider, name))

@@ -1,8 +1,8 @@
-"""Whether the memory is there that a guest must have on certain cells, or in large pages. Pure.
+"""Check whether a host has the memory that a guest needs on certain cells or in large pages. Pure.
 
-A guest that comes with a domain of its own is asked no more than its hypervisor will ask of the host: memory
-bound to a cell must be on it, memory bound to several must be on all of them together, and so must large
-pages that are bound to none.
+A guest that starts with its own domain XML is checked for what its hypervisor will need: memory that is bound
+to a cell must be free on that cell, memory that is bound to several cells on these cells together, and large
+pages that are bound to no cell on all cells together.
 """
 
 from collections import Counter
@@ -22,19 +22,19 @@ _PAGES = "pages:"
 def memory_shortfalls(
     guest: Guest, claim: Claim | None, cells: CellStock, stock: HostStock
 ) -> tuple[Shortfall, ...]:
-    """What its cells do not have free of the guest's memory, or what its claim does not have that has cells.
+    """The shortfalls of the guest's bound memory, against its claim's cells if it has any, else the host's.
 
-    Nothing where the host has not told its cells.
+    There are none if the driver has not reported the host's cells.
     """
     if not cells.host.cells or not guest.memory:
         return ()
     if claim is not None and claim.cells:
-        room: CellUse = cell_use(claim.cells, cells.host.small_page_kib)
-        return tuple(_lacking(guest.memory, room, cells.host, stock, "its claim has"))
-    return tuple(_lacking(guest.memory, _room(cells, stock), cells.host, stock, "there are"))
+        available: CellUse = cell_use(claim.cells, cells.host.small_page_kib)
+        return tuple(_compare(guest.memory, available, cells.host, stock, "its claim has"))
+    return tuple(_compare(guest.memory, _free_by_cell(cells, stock), cells.host, stock, "there are"))
 
 
-def _room(cells: CellStock, stock: HostStock) -> Counter[tuple[int, str]]:
+def _free_by_cell(cells: CellStock, stock: HostStock) -> Counter[tuple[int, str]]:
     room: Counter[tuple[int, str]] = Counter()
     for cell in cells.free(stock):
         room[cell.id, "memory_mb"] = cell.memory_mb if cell.loose_mb is None else cell.loose_mb
@@ -43,7 +43,7 @@ def _room(cells: CellStock, stock: HostStock) -> Counter[tuple[int, str]]:
     return room
 
 
-def _lacking(
+def _compare(
     memory: Collection[UsedMemory], room: CellUse, host: HostCells, stock: HostStock, has: str
 ) -> Iterator[Shortfall]:
     left = Counter(room)
@@ -60,20 +60,20 @@ def _lacking(
 
 
 def _asked(memory: Collection[UsedMemory], host: HostCells) -> Mapping[tuple[frozenset[int], str], int]:
-    """{(cells, none for any, what): how much}, what is bound the closest first."""
+    """{(cells, empty for any; resource): amount}, the tightest binding first; see `CellUse`."""
     asked: Counter[tuple[frozenset[int], str]] = Counter()
     together: dict[str, set[int]] = {}
     split: Counter[str] = Counter()
     anywhere: Counter[tuple[frozenset[int], str]] = Counter()
-    for each in memory:
-        what, amount = memory_use(each.memory_mb, each.page_kib, host.small_page_kib)
-        if each.cell is None:
+    for part in memory:
+        what, amount = memory_use(part.memory_mb, part.page_kib, host.small_page_kib)
+        if part.cell is None:
             anywhere[frozenset(), what] += amount
-        elif each.guest_cell is None:
-            together.setdefault(what, set()).add(each.cell)
+        elif part.guest_cell is None:
+            together.setdefault(what, set()).add(part.cell)
             split[what] += amount
         else:
-            asked[frozenset({each.cell}), what] += amount
+            asked[frozenset({part.cell}), what] += amount
     asked.update({(frozenset(together[what]), what): amount for what, amount in split.items()})
     asked.update(anywhere)
     return asked
@@ -84,13 +84,13 @@ def _shortfall(
 ) -> Shortfall:
     provider = _provider(among, host, stock)
     size = what.removeprefix(_PAGES) if what.startswith(_PAGES) else ""
-    each = int(size) if size else KIB_PER_MIB
+    unit_kib = int(size) if size else KIB_PER_MIB
     cells = f"host cell{'s' if len(among) > 1 else ''} {', '.join(map(str, among))}"
     counted = f"{free} pages of {size} KiB" if size else f"{free} MiB"
     return Shortfall(
         _MEMORY,
-        asked * each // KIB_PER_MIB,
-        free * each // KIB_PER_MIB,
+        asked * unit_kib // KIB_PER_MIB,
+        free * unit_kib // KIB_PER_MIB,
         provider.name if provider else "",
         provider.uuid if provider else "",
         f"{has} {counted} {'' if has.startswith('its') else 'free '}on {cells}, {asked} asked",

@@ -1,7 +1,7 @@
-"""Who uses what of the host's NUMA cells, in memory: claims with cells of their own, and guests. Pure.
+"""What claims and guests use of the host's NUMA cells; a part of the ledger. Pure.
 
-Part of the ledger. A guest whose claim says which cells it has is counted by its claim; of any other guest
-counts what the driver tells of its memory, and the CPUs that it is pinned to.
+A guest whose claim has cells is counted by its claim. Of any other guest, the memory that the driver reports
+is counted, and the CPUs that it is pinned to.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from agent.shapes import Allocations
 
 CPUS = "PCPU"
 _ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
-"""Their memory is free; their CPUs are kept for them, as every exact unit is."""
+"""Guests in these states use no memory; their CPUs stay theirs, as all exact units do."""
 
 
 class CellUsage:
@@ -35,13 +35,14 @@ class CellUsage:
         self._coming: dict[str, Guest] = {}
 
     def refresh(self, host: HostCells) -> None:
+        """Replace the host's cells, and count all claims anew."""
         self.host = host
         self._use, self._charged = Counter(), Counter()
         for claim in self._claims.values():
             self._count(claim)
 
     def put(self, claim: Claim) -> None:
-        """Count the claim, in the place of the one that its consumer had."""
+        """Add the claim, in place of an earlier one of its consumer."""
         self.remove(claim.consumer)
         self._claims[claim.consumer] = claim
         self._count(claim)
@@ -49,6 +50,7 @@ class CellUsage:
             self._owners[cpu] = claim.consumer
 
     def remove(self, consumer: str) -> None:
+        """Remove the consumer's claim, if it has one."""
         claim = self._claims.pop(consumer, None)
         if claim is None:
             return
@@ -65,16 +67,17 @@ class CellUsage:
         self._charged.update(charged_pages(claim.allocations, use, self.host))
 
     def observe_guests(self, guests: Iterable[Guest]) -> None:
-        seen = tuple(guests)
+        """Replace the known guests by those that the driver reports now."""
+        known = tuple(guests)
         self._in_guests = {
             int(used.unit): guest.uuid
-            for guest in seen
+            for guest in known
             for used in guest.units
             if used.resource_class == CPUS and used.unit.isdecimal()
         }
-        here = {guest.uuid: guest for guest in seen if guest.state not in _ABSENT}
-        self._guests = {uuid: guest for uuid, guest in here.items() if guest.memory}
-        self._coming = {uuid: guest for uuid, guest in self._coming.items() if uuid not in here}
+        present = {guest.uuid: guest for guest in known if guest.state not in _ABSENT}
+        self._guests = {uuid: guest for uuid, guest in present.items() if guest.memory}
+        self._coming = {uuid: guest for uuid, guest in self._coming.items() if uuid not in present}
 
     def expect_guest(self, consumer: str, guest: Guest | None) -> None:
         """Count the memory of a guest that will start soon until `observe_guests` sees it; None ends that."""
@@ -90,20 +93,21 @@ class CellUsage:
         *,
         keeps: bool = False,
     ) -> CellStock:
-        """What is left for the consumer; `keeps`: besides what it has already, which goes to a migration.
+        """What is left of the cells for the consumer, including what it has already.
 
-        `moving` {instance: migration} are the moves under way: a guest that moves is counted by its
-        migration. `others` {consumer: what it holds} are those who have no claim.
+        `keeps`: not including that, because a migration takes it over. `moving` {instance: migration} are the
+        moves under way: a moving guest is counted by its migration. `others` are {consumer without a claim:
+        allocations}.
         """
         use, held = Counter(self._use), Counter(self._charged)
         own = None if keeps else self._claims.get(consumer)
         if own is not None:
-            mine = cell_use(own.cells, self.host.small_page_kib)
-            use.subtract(mine)
-            held.subtract(charged_pages(own.allocations, mine, self.host))
+            own_use = cell_use(own.cells, self.host.small_page_kib)
+            use.subtract(own_use)
+            held.subtract(charged_pages(own.allocations, own_use, self.host))
         holder = None if keeps else consumer
         guests = {**self._guests, **self._coming}
-        counted = [guest for guest in guests.values() if self._counts(guest, holder, moving)]
+        counted = [guest for guest in guests.values() if self._is_counted(guest, holder, moving)]
         use.update(cell_use_of_guests(counted, self.host, use))
         held.update(self._charged_to(counted, moving, others))
         cpus = frozenset(cpu for cpu, who in self._in_guests.items() if who == holder)
@@ -123,8 +127,8 @@ class CellUsage:
     def _charged_to(
         self, guests: Iterable[Guest], moving: Mapping[str, str], others: Mapping[str, Allocations]
     ) -> Counter[str]:
-        """What these guests, which no claim stands for, use of what somebody holds for them in placement."""
-        found: Counter[str] = Counter()
+        """{provider uuid: pages} that these guests use and that consumers hold for them in Placement."""
+        pages: Counter[str] = Counter()
         providers = {uuid for cell in self.host.cells for uuid in cell.page_providers.values()}
         for guest in guests:
             for holder in {guest.uuid, moving.get(guest.uuid, guest.uuid)}:
@@ -132,18 +136,18 @@ class CellUsage:
                 held = claim.allocations if claim else others.get(holder, {})
                 if not providers.isdisjoint(held):
                     bound = replace(
-                        guest, memory=tuple(each for each in guest.memory if each.cell is not None)
+                        guest, memory=tuple(memory for memory in guest.memory if memory.cell is not None)
                     )
-                    found.update(charged_pages(held, cell_use_of_guests([bound], self.host, {}), self.host))
-        return found
+                    pages.update(charged_pages(held, cell_use_of_guests([bound], self.host, {}), self.host))
+        return pages
 
-    def _counts(self, guest: Guest, holder: str | None, moving: Mapping[str, str]) -> bool:
+    def _is_counted(self, guest: Guest, holder: str | None, moving: Mapping[str, str]) -> bool:
         claims = (self._claims.get(guest.uuid), self._claims.get(moving.get(guest.uuid, "")))
         return guest.uuid != holder and not any(claim and claim.cells for claim in claims)
 
 
 def _cpus_of(claim: Claim) -> Iterable[int]:
-    """The host CPUs that nobody else may have."""
+    """The host CPUs that only this claim's consumer may have."""
     for classes in claim.units.values():
         yield from (int(unit) for unit in classes.get(CPUS, ()) if unit.isdecimal())
     for cell in claim.cells:

@@ -232,7 +232,7 @@ def test_what_the_groups_and_the_topology_say_must_agree(host: NumaHost) -> None
     asked = ask(2, 1024, hw_numa_nodes="1")
     for resources, what in (
         ({"VCPU": 2, "MEMORY_MB": 512}, None),
-        ({"VCPU": 1, "PCPU": 1, "MEMORY_MB": 512}, "say mixed, and which ones"),
+        ({"VCPU": 1, "PCPU": 1, "MEMORY_MB": 512}, "use the policy mixed"),
         ({"MEMORY_MB": 512}, "each cell needs one"),
     ):
         odd = replace(asked, groups=(RequestGroup("", resources),), consumer=str(uuid4()))

@@ -280,7 +280,7 @@ def test_an_alias_is_refused_and_not_ignored() -> None:
 def test_a_guest_with_cells_is_refused_while_the_hosts_are_not_known() -> None:
     request = ClaimRequest(CONSUMER, (group(PCPU=1),), topology=TopologyRequest("dedicated"))
     assert reasons(fitted(request, provider("host", PCPU=2))) == [
-        ("", 1, 0, "host", "the host has not told its NUMA cells yet")
+        ("", 1, 0, "host", "the driver has not reported the host's NUMA cells yet")
     ]
 
 
