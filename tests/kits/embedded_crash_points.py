@@ -1,5 +1,4 @@
-"""Kills the program of crash_program.py at every system call that touches its files, and looks at what is
-left.
+"""Kills embedded_crash_program.py at every system call that touches its files, and checks what is left.
 
     python tests/kits/embedded_crash_points.py        every point; prints how many there were
 
@@ -19,10 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kits.paths import TESTS
-
-HERE = TESTS / "functional/embedded"
-TOP = HERE.parents[2]
+PROGRAM = Path(__file__).with_name("embedded_crash_program.py")
+TOP = PROGRAM.parents[2]
 sys.path[:0] = [str(TOP), str(TOP / "tests")]
 
 from agent.placement.embedded import Core  # noqa: E402
@@ -79,7 +76,7 @@ def expected(skipped: frozenset[int] = frozenset()) -> list[Content]:
 
 def run(mode: str, state_dir: Path, injection: str | None = None) -> Run:
     """Run the program, under strace where something is to be injected (see strace(1), "Tampering")."""
-    command = [sys.executable, str(HERE / "crash_program.py"), mode, str(state_dir)]
+    command = [sys.executable, "-P", str(PROGRAM), mode, str(state_dir)]
     if injection is not None:
         call = injection.partition(":")[0]
         # Only calls on files of the state directory count. A migration makes more than can be named, and

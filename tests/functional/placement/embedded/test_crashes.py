@@ -1,4 +1,4 @@
-"""The embedded core under kill -9, failing syncs and a full disk, by way of strace; see crash_points.py."""
+"""The embedded core under kill -9, failing syncs and a full disk, with strace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from kits.embedded_api import Api, new
 from kits.embedded_crash_points import (
-    HERE,
     KILLED,
+    PROGRAM,
     SYSCALLS,
     TOP,
     content,
@@ -39,7 +39,7 @@ RELEASES = {
 
 
 def test_a_sample_of_the_kill_points(tmp_path: Path) -> None:
-    """Every 17th; crash_points.py itself goes through all of them."""
+    """Every 17th; embedded_crash_points.py itself goes through all of them."""
     found = len(list(kill_points("write", None, 17)))
     found += len(list(kill_points("open", unclean(tmp_path / "unclean"), 17)))
     assert found >= 15
@@ -52,7 +52,7 @@ def test_a_sample_of_the_kill_points_of_a_migration(tmp_path: Path) -> None:
 def test_every_answer_comes_after_its_sync(tmp_path: Path) -> None:
     log = tmp_path / "strace"
     command = ["strace", "-f", "-y", "-o", str(log), "-e", "trace=pwrite64,fdatasync,write"]
-    program = [sys.executable, str(HERE / "crash_program.py"), "write", str(tmp_path / "state")]
+    program = [sys.executable, "-P", str(PROGRAM), "write", str(tmp_path / "state")]
     subprocess.run(
         [*command, *program], check=True, capture_output=True, timeout=60, env={"PYTHONPATH": str(TOP)}
     )

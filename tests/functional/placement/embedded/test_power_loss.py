@@ -1,7 +1,7 @@
 """Power loss: what was written but not yet synced may be on disk, or not, or in part.
 
-The program of crash_program.py runs once under strace, which records every write, truncation and sync. From
-the record the files are built as a power loss at any moment may leave them: all that was synced, and of the
+embedded_crash_program.py runs once under strace, which records every write, truncation and sync. From the
+record the files are built as a power loss at any moment may leave them: all that was synced, and of the
 rest any part, down to single sectors. The memory-mapped `-shm` is not among them: SQLite builds it anew.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from kits.embedded_crash_points import HERE, TOP, content, expected
+from kits.embedded_crash_points import PROGRAM, TOP, content, expected
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 
@@ -89,7 +89,7 @@ def record(state_dir: Path, log: Path) -> Iterator[tuple[Disk, int]]:
     """The disk after every system call, and how many steps had been answered by then."""
     calls = "trace=pwrite64,ftruncate,fdatasync,fsync,unlink,write"
     strace = ["strace", "-f", "-y", "-xx", "-s", str(1 << 20), "-o", str(log), "-e", calls]
-    program = [sys.executable, str(HERE / "crash_program.py"), "write", str(state_dir)]
+    program = [sys.executable, "-P", str(PROGRAM), "write", str(state_dir)]
     subprocess.run(
         [*strace, *program], check=True, capture_output=True, timeout=60, env={"PYTHONPATH": str(TOP)}
     )

@@ -7,25 +7,25 @@ from contextlib import closing
 from pathlib import Path
 
 from kits.embedded_api import Api
-from kits.paths import TESTS
+from kits.paths import DATA
 
 from agent.placement.embedded import Core
 from agent.placement.embedded.tables import FILE_NAME, MIGRATIONS
 
-HERE = TESTS / "functional/embedded"
+DUMPS = DATA / "placement"
 ROOT, CHILD, INSTANCE, UNTYPED, AGGREGATE = (
     f"{number:08}-0000-4000-8000-000000000000" for number in range(1, 6)
 )
 
 
 def test_there_is_a_dump_of_every_schema() -> None:
-    dumps = {path.name for path in HERE.glob("placement-schema-*.sql")}
-    assert dumps == {f"placement-schema-{number}.sql" for number in range(1, len(MIGRATIONS) + 1)}
+    dumps = {path.name for path in DUMPS.glob("schema-*.sql")}
+    assert dumps == {f"schema-{number}.sql" for number in range(1, len(MIGRATIONS) + 1)}
 
 
 def test_schema_1_is_read(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
-        connection.executescript((HERE / "placement-schema-1.sql").read_text(encoding="utf-8"))
+        connection.executescript((DUMPS / "schema-1.sql").read_text(encoding="utf-8"))
     core = Core.open(tmp_path)
     api = Api(core)
     assert api.done("GET", f"/allocations/{INSTANCE}") == {
