@@ -1,4 +1,4 @@
-"""The embedded core's front door: one function call per Placement API request.
+"""The entry of the embedded core: one function call per Placement API request.
 
 core = Core.open(Path("/var/lib/plimsoll"))
 answer = core.request("GET", "/resource_providers?name=host1", microversion="1.39")
@@ -34,21 +34,21 @@ LOG = logging.getLogger(__name__)
 
 
 class Core:
-    """A complete Placement over one state directory. `request` may be called from any thread."""
+    """A complete Placement over one state directory. Any thread may call `request`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @classmethod
     def open(cls, state_dir: Path, *, clock: Callable[[], float] = time.time) -> Core:
-        """Take the directory's lock, migrate and load placement.db, and be ready.
+        """Lock the directory, migrate and load placement.db.
 
-        :raises DatabaseError: typed by cause, see sqliteerrors.py; the file is left as it is
+        Raises DatabaseError, typed by cause (see agent/durable/errors.py); the file stays unchanged.
         """
         return cls(Store(state_dir, clock))
 
     def close(self) -> None:
-        """Finish the writes under way, close the file and give up the lock."""
+        """Finish the current writes, close the file and release the lock."""
         self._store.close()
 
     def request(
@@ -61,30 +61,32 @@ class Core:
         headers: Mapping[str, str] | None = None,
         admit: Callable[[], None] | None = None,
     ) -> CoreResponse:
-        """Answer one request as the Placement API does; a write is on disk when its answer is given.
+        """Answer one request as the Placement API does. A write is on disk when the call returns.
 
-        `path` may carry a query string; `body` is the Python object that the JSON would be. `microversion`
-        is "1.N" or "latest"; without it the openstack-api-version header decides, and without that 1.0.
-        `admit` is called before the body is looked at; a door raises Refused there for a caller's role.
-        What goes wrong is an answer too: 4xx, 503 where the disk refused (nothing was changed), 500.
+        `path` may have a query string; `body` is the Python object of the JSON. `microversion` is "1.N" or
+        "latest"; by default the header openstack-api-version decides, and without it 1.0. `admit` is called
+        before the body is checked; an HTTP server raises RequestRefused in it if the caller's role does not
+        allow the request.
+
+        Errors are responses too: 4xx, 503 if the disk failed (nothing has changed), 500.
         """
         request_id = f"req-{uuid.uuid4()}"
         minor: int | None = None
         try:
-            told = {name.lower(): value for name, value in headers.items()} if headers else {}
+            lower_headers = {name.lower(): value for name, value in headers.items()} if headers else {}
             if microversion is None:
-                microversion = mv.from_header(told.get(mv.HEADER))
+                microversion = mv.from_header(lower_headers.get(mv.HEADER))
             minor = mv.parse(microversion)
             bare_path, _, query = path.partition("?")
             route, args = routes.find_route(method, unquote(bare_path), minor)
-            routes.check_media_types(route, told)
+            routes.check_media_types(route, lower_headers)
             if admit is not None:
                 admit()
             answer = route.handler(Request(self._store, minor, method, args, Query(query), body))
         except RequestRefused as refusal:
             answer = error_response(refusal, minor, request_id)
         except DatabaseError as error:
-            LOG.error("%s %s was not done: %s", method, path, error)
+            LOG.error("%s %s changed nothing: %s", method, path, error)
             answer = error_response(RequestRefused(UNAVAILABLE, str(error)), minor, request_id)
         except Exception as error:
             LOG.exception("%s %s failed", method, path)
@@ -99,7 +101,7 @@ class Core:
 
 
 def error_response(refusal: RequestRefused, minor: int | None, request_id: str) -> CoreResponse:
-    """The answer that tells a refusal. `minor` is None where the microversion itself was refused."""
+    """The response for a refused request. `minor` is None where the microversion itself was refused."""
     problem = refusal.problem
     error: dict[str, Any] = {
         "status": problem.status,

@@ -1,4 +1,4 @@
-"""One lock for many readers and one writer, where the writer never waits for more than those before it."""
+"""A lock for many readers and one writer that readers cannot delay for long."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 
 class WriterFirstLock:
-    """Everybody excludes everybody, and a waiting writer goes before readers that come after it.
+    """A mutual exclusion of all holders, in which a waiting writer goes before readers that come after it.
 
-    A plain lock lets a thread that has just given it up take it again before those that wait for it. A few
-    busy readers could keep the writer out for seconds, and with it everybody who waits for a write.
+    A thread that releases a plain lock may take it again before the threads that wait for it. A few busy
+    readers could so keep the writer out for seconds, and with it all threads that wait for a write.
     """
 
     def __init__(self) -> None:
@@ -21,14 +21,16 @@ class WriterFirstLock:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
+        """Hold the lock as a reader."""
         if self._writer_waits:
-            with self._turn:  # the writer holds it until it is through
+            with self._turn:  # the writer holds it until it has the lock and is done
                 pass
         with self._lock:
             yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
+        """Hold the lock as the writer."""
         with self._turn:
             self._writer_waits = True
             try:

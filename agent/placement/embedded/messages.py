@@ -1,4 +1,4 @@
-"""What a handler gets and gives: the parsed request, the answer, and the headers that most answers carry."""
+"""The request that a handler receives, the response that it returns, and the headers of most responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from agent.placement.embedded.store import Store
 
 
 class Request(NamedTuple):
-    """`minor` is the microversion, `args` are the path's own parts, `body` is a Python object."""
+    """One request.
+
+    `minor` is the minor number of the microversion, `args` are the variable parts of the path, `body` is the
+    Python object of the JSON.
+    """
 
     store: Store
     minor: int
@@ -22,21 +26,21 @@ class Request(NamedTuple):
     query: Query
     body: Any
 
-    def checked_body(self, versions: Versions) -> Any:
-        """:raises Refused: 400"""
+    def read_body(self, versions: Versions) -> Any:
+        """The body, valid for the microversion. Raises RequestRefused (400) where it is not."""
         return validate(versions, self.minor, self.body, "body")
 
-    def checked_query(self, versions: Versions) -> dict[str, str]:
-        """Each parameter with its last value.
-
-        :raises Refused: 400
-        """
+    def read_query(self, versions: Versions) -> dict[str, str]:
+        """Each query parameter with its last value. Raises RequestRefused (400) for invalid parameters."""
         parameters: dict[str, str] = validate(versions, self.minor, self.query.as_dict(), "query")
         return parameters
 
 
 class CoreResponse(NamedTuple):
-    """`headers` have lower-case names; `body` is a Python object of its own, None for an empty one."""
+    """One response.
+
+    `headers` have lower-case names; `body` is a Python object that the caller owns, None for an empty one.
+    """
 
     status: int
     headers: dict[str, str]
@@ -44,12 +48,12 @@ class CoreResponse(NamedTuple):
 
 
 def json_response(request: Request, body: Any, modified_at: float | None, status: int = 200) -> CoreResponse:
-    """An answer with a body. `modified_at` None leaves out last-modified."""
+    """A response with a body. `modified_at` (seconds since 1970) becomes last-modified, unless it is None."""
     return CoreResponse(status, cache_headers(request, modified_at), body)
 
 
 def cache_headers(request: Request, modified_at: float | None) -> dict[str, str]:
-    """The caching headers, from the microversion on that has them."""
+    """The caching headers, from microversion 1.15 on."""
     if request.minor < mv.LAST_MODIFIED:
         return {}
     headers = {"cache-control": "no-cache"}
@@ -59,4 +63,5 @@ def cache_headers(request: Request, modified_at: float | None) -> dict[str, str]
 
 
 def empty_response(status: int = 204, headers: dict[str, str] | None = None) -> CoreResponse:
+    """A response without a body."""
     return CoreResponse(status, headers or {}, None)

@@ -1,7 +1,8 @@
 """The microversions of the Placement API, 1.0 to 1.39, and what each changed.
 
-This is the one place that knows in which microversion something appeared. A microversion is held as its minor
-number; `version >= TRAITS` reads "the request's microversion knows traits".
+No other module knows in which microversion something appeared. A microversion is represented by its minor
+number; `minor >= TRAITS` reads "the request's microversion has traits". Source:
+https://docs.openstack.org/placement/latest/placement-api-microversion-history.html.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from agent.placement.embedded.problems import BAD_REQUEST, NOT_ACCEPTABLE, Reque
 
 MIN, MAX = 0, 39
 
-# name                        minor   what a client sees from there on
+# name                        minor   what changes for a client
 AGGREGATES = 1  #                     aggregates of a provider
 CUSTOM_CLASSES = 2  #                 /resource_classes
 LIST_MEMBER_OF = 3  #                 member_of on the provider list
@@ -60,9 +61,9 @@ SERVICE = "placement"
 
 
 def parse(wanted: str | None) -> int:
-    """The minor number of a microversion as a client writes it: "1.N", "latest", or None for the oldest.
+    """The minor number of a microversion as a client writes it: "1.N", "latest", or None for 1.0.
 
-    :raises Refused: 400 for what is no version at all, 406 for one that is not served
+    Raises RequestRefused: 400 for malformed text, 406 for a microversion that is not served.
     """
     if wanted is None:
         return MIN
@@ -82,7 +83,7 @@ def parse(wanted: str | None) -> int:
 
 
 def from_header(header: str | None) -> str | None:
-    """The version that an OpenStack-API-Version header asks of this service; the last one wins."""
+    """The microversion that an OpenStack-API-Version header requests of this service; the last one wins."""
     for part in reversed((header or "").split(",")):
         service, _, version = part.strip().partition(" ")
         if service.lower() == SERVICE and version.strip():
@@ -91,6 +92,7 @@ def from_header(header: str | None) -> str | None:
 
 
 def text(minor: int) -> str:
+    """The microversion as clients write it, "1.N"."""
     return f"1.{minor}"
 
 

@@ -1,11 +1,11 @@
-"""The committed state of placement in memory: frozen records and the indexes that the questions need.
+"""The committed state of the embedded core in memory: frozen records, and indexes for the questions of rules.
 
-The records are values (`records`): a change puts a new record in the old one's place,
-so a record that a reader holds never changes. Their mappings must not be modified by anybody.
+Records are values: a change puts a new record in place of the old one, so that a record that a reader holds
+never changes. Their mappings must not be modified.
 
-`Model` holds what is on disk, nothing else. Readers hold `model.lock` while they look at more than one record
-(the writer takes it only for the short moment in which it applies a committed `Draft`, see draft.py). The
-public dictionaries are for reading; only `apply` changes them. They keep the order in which things were made.
+`Model` has what is on disk. A reader holds `model.lock` while it reads more than one record; the writer takes
+it only while it applies a committed `Draft` (see draft.py). The public dictionaries are for reading; only
+`apply` and `load` change them. They are ordered by creation.
 
 Amounts are whole units of the resource class; times are seconds since 1970 (UTC).
 """
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from agent.placement.embedded.draft import Draft
 
 OrderedSet = dict[str, None]
-"""A set of uuids that keeps the order of insertion."""
+"""A set of uuids in insertion order."""
 
 
 class Model:
-    """`traits` and `resource_classes` map every known name to its creation time."""
+    """The state. `traits` and `resource_classes` map each existing name to its creation time."""
 
     def __init__(self, traits: Mapping[str, float], resource_classes: Mapping[str, float]) -> None:
         self.lock = WriterFirstLock()
@@ -34,7 +34,7 @@ class Model:
         self.resource_classes: dict[str, float] = dict(resource_classes)
         self.providers: dict[str, ProviderRecord] = {}
         self.consumers: dict[str, ConsumerRecord] = {}
-        # Indexes, each derived from the records above. A missing key means "none".
+        # Indexes, derived from the records above. A missing key stands for an empty entry.
         self.uuid_by_name: dict[str, str] = {}
         self.children: dict[str, OrderedSet] = {}
         """Provider uuid -> uuids of its direct children."""
@@ -48,53 +48,60 @@ class Model:
         """Provider uuid -> {resource class: sum of the allocations}, without zeros."""
         self.consumers_by_provider: dict[str, OrderedSet] = {}
         self.changes = 0
-        """Counts the drafts applied; a reader may cache what it derived from the model under this number."""
+        """The number of applied drafts: a key for caches of what a reader derives from the model."""
 
-    # -- reading; Draft answers the same questions --
+    # -- CoreState --
 
     def provider(self, uuid: str) -> ProviderRecord | None:
+        """See `CoreState.provider`."""
         return self.providers.get(uuid)
 
     def provider_named(self, name: str) -> ProviderRecord | None:
+        """See `CoreState.provider_named`."""
         uuid = self.uuid_by_name.get(name)
         return None if uuid is None else self.providers[uuid]
 
     def consumer(self, uuid: str) -> ConsumerRecord | None:
+        """See `CoreState.consumer`."""
         return self.consumers.get(uuid)
 
     def consumers_of(self, provider_uuid: str) -> list[ConsumerRecord]:
-        """The consumers that hold something on the provider."""
+        """See `CoreState.consumers_of`."""
         return [self.consumers[uuid] for uuid in self.consumers_by_provider.get(provider_uuid, ())]
 
     def used(self, provider_uuid: str, resource_class: str) -> int:
-        """The sum of the allocations of `resource_class` on the provider."""
+        """See `CoreState.used`."""
         usage = self.usages.get(provider_uuid)
         return 0 if usage is None else usage.get(resource_class, 0)
 
     def children_of(self, provider_uuid: str) -> list[ProviderRecord]:
+        """See `CoreState.children_of`."""
         return [self.providers[uuid] for uuid in self.children.get(provider_uuid, ())]
 
     def tree(self, root_uuid: str) -> list[ProviderRecord]:
-        """All providers of the tree under `root_uuid`, the root included."""
+        """See `CoreState.tree`."""
         return [self.providers[uuid] for uuid in self.trees.get(root_uuid, ())]
 
     def has_trait(self, name: str) -> bool:
+        """See `CoreState.has_trait`."""
         return name in self.traits
 
     def has_resource_class(self, name: str) -> bool:
+        """See `CoreState.has_resource_class`."""
         return name in self.resource_classes
 
     def providers_with_trait(self, name: str) -> list[ProviderRecord]:
+        """See `CoreState.providers_with_trait`."""
         return [self.providers[uuid] for uuid in self.providers_by_trait.get(name, ())]
 
     def providers_with_class(self, name: str) -> list[ProviderRecord]:
-        """The providers that have an inventory of the resource class."""
+        """See `CoreState.providers_with_class`."""
         return [self.providers[uuid] for uuid in self.providers_by_class.get(name, ())]
 
     # -- writing --
 
     def apply(self, draft: Draft) -> None:
-        """Take over the changes of a draft that has been committed; the caller holds the lock."""
+        """Take over the changes of a committed draft; the caller holds the lock."""
         _replace_all(self.traits, draft.traits)
         _replace_all(self.resource_classes, draft.resource_classes)
         for uuid, provider in draft.providers.items():
@@ -104,7 +111,7 @@ class Model:
         self.changes += 1
 
     def load(self, providers: Iterable[ProviderRecord], consumers: Iterable[ConsumerRecord]) -> None:
-        """Fill an empty model, in the order in which the records were made."""
+        """Fill an empty model, in the order in which the records were created."""
         for provider in providers:
             self._put_provider(provider.uuid, provider)
         for consumer in consumers:
@@ -117,12 +124,12 @@ class Model:
         else:
             self.providers[uuid] = new
         if old is not None and self.uuid_by_name.get(old.name) == uuid:
-            # Within one draft another provider may have taken the name over already; then it stays there.
+            # Another provider of the same draft may already have the name: then the entry stays.
             del self.uuid_by_name[old.name]
         if new is not None:
             self.uuid_by_name[new.name] = uuid
-        _reindex(self.children, uuid, _one(old and old.parent_uuid), _one(new and new.parent_uuid))
-        _reindex(self.trees, uuid, _one(old and old.root_uuid), _one(new and new.root_uuid))
+        _reindex(self.children, uuid, _as_keys(old and old.parent_uuid), _as_keys(new and new.parent_uuid))
+        _reindex(self.trees, uuid, _as_keys(old and old.root_uuid), _as_keys(new and new.root_uuid))
         _reindex(self.providers_by_trait, uuid, old.traits if old else (), new.traits if new else ())
         _reindex(
             self.providers_by_aggregate, uuid, old.aggregates if old else (), new.aggregates if new else ()
@@ -157,7 +164,7 @@ class Model:
             del self.usages[provider_uuid]
 
 
-def _one(key: str | None) -> tuple[str, ...]:
+def _as_keys(key: str | None) -> tuple[str, ...]:
     return () if key is None else (key,)
 
 
@@ -172,7 +179,7 @@ def _replace_all(names: dict[str, float], changes: Mapping[str, float | None]) -
 def _reindex(
     index: dict[str, OrderedSet], uuid: str, old_keys: Iterable[str], new_keys: Iterable[str]
 ) -> None:
-    """Take `uuid` out of the index under the keys it lost, and put it under those it gained."""
+    """Remove `uuid` from the index under the keys that it lost, and add it under those that it gained."""
     if old_keys is new_keys or old_keys == new_keys:
         return
     kept = set(new_keys)

@@ -1,6 +1,7 @@
-"""Every way in which a request is refused, in one table: HTTP status and Placement's error code.
+"""The kinds of refused requests, in one table: HTTP status and Placement's error code.
 
-A client tells "retry" from "full" by the code of a 409 alone, so the codes are part of the interface.
+A client tells "retry" from "full" by the code of a 409 alone, so the codes are part of the interface. Source:
+https://docs.openstack.org/api-ref/placement/#error-codes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ TITLES = {
 
 
 class ProblemType(NamedTuple):
+    """An HTTP status and the error code that is sent with it from microversion 1.23 on."""
+
     status: int
     code: str = UNDEFINED_CODE
 
@@ -52,10 +55,10 @@ UNAVAILABLE = ProblemType(503)
 
 
 class RequestRefused(Exception):
-    """A request that is not granted; nothing was changed.
+    """The request is refused, and nothing has changed.
 
-    `reasons` is the machine-readable part of a capacity refusal (see rules/allocations.py), `headers` are
-    added to the answer's.
+    `reasons` is the machine-readable part of a capacity refusal (see rules/allocations.py); `headers` are
+    added to those of the response.
     """
 
     def __init__(

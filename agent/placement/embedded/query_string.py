@@ -1,6 +1,6 @@
-"""The query string: its parameters, and the small languages inside `resources`, `required` and `member_of`.
+"""The query string: its parameters, and the syntax of `resources`, `required` and `member_of`.
 
-The provider list and the allocation candidates speak the same languages, so both read them here.
+The provider list and the allocation candidates have the same syntax and use the same functions.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from agent.placement.embedded.validation import is_loose_uuid
 
 
 class Query:
-    """The parameters in the order in which they stand; a parameter may be given more than once."""
+    """The parameters in their order in the query string; a parameter may occur more than once."""
 
     def __init__(self, text: str) -> None:
-        """:raises Refused: 400, where the text is not UTF-8 once decoded"""
+        """Parse `text`. Raises RequestRefused (400) where the decoded text is not UTF-8."""
         try:
             self.pairs = parse_qsl(text, keep_blank_values=True, errors="strict") if text else []
         except ValueError as error:
@@ -27,11 +27,12 @@ class Query:
         return any(key == name for key, _ in self.pairs)
 
     def get(self, name: str) -> str | None:
-        """The last value given for `name`."""
+        """The last value of the parameter `name`."""
         values = self.all(name)
         return values[-1] if values else None
 
     def all(self, name: str) -> list[str]:
+        """All values of the parameter `name`."""
         return [value for key, value in self.pairs if key == name]
 
     def as_dict(self) -> dict[str, str]:
@@ -40,34 +41,34 @@ class Query:
 
 
 class TraitFilter(NamedTuple):
-    """`required`: of each set one trait must be there; `forbidden`: none of these may."""
+    """A condition on traits: one trait of each set in `required`, and no trait in `forbidden`."""
 
     required: tuple[frozenset[str], ...] = ()
     forbidden: frozenset[str] = frozenset()
 
     @property
     def names(self) -> set[str]:
+        """All traits that the filter mentions."""
         return set().union(self.forbidden, *self.required)
 
     def admits(self, traits: frozenset[str]) -> bool:
-        return not (self.forbidden & traits) and all(anyone & traits for anyone in self.required)
+        """Whether these traits meet the condition."""
+        return not (self.forbidden & traits) and all(any_of & traits for any_of in self.required)
 
 
 class AggregateFilter(NamedTuple):
-    """`required`: of each set one aggregate must be there; `forbidden`: none of these may."""
+    """A condition on aggregates: one of each set in `required`, and none in `forbidden`."""
 
     required: tuple[frozenset[str], ...] = ()
     forbidden: frozenset[str] = frozenset()
 
     def admits(self, aggregates: frozenset[str]) -> bool:
-        return not (self.forbidden & aggregates) and all(anyone & aggregates for anyone in self.required)
+        """Whether these aggregates meet the condition."""
+        return not (self.forbidden & aggregates) and all(any_of & aggregates for any_of in self.required)
 
 
 def parse_resources(value: str) -> dict[str, int]:
-    """`VCPU:2,MEMORY_MB:1024` as {class: amount}.
-
-    :raises Refused: 400
-    """
+    """`VCPU:2,MEMORY_MB:1024` as {class: amount}. Raises RequestRefused (400) for other text."""
     amounts: dict[str, int] = {}
     for part in value.split(","):
         name, colon, text = part.partition(":")
@@ -84,9 +85,9 @@ def parse_resources(value: str) -> dict[str, int]:
 
 
 def parse_required(values: list[str], minor: int) -> TraitFilter:
-    """All values of one `required` parameter: `A,!B`, or from 1.39 on `in:A,B`, and repeated.
+    """The filter of all values of one `required` parameter: `A,!B`, or from 1.39 on also `in:A,B`, repeated.
 
-    :raises Refused: 400
+    Raises RequestRefused (400) for other text.
     """
     if minor < mv.ANY_TRAITS:
         values = values[-1:]
@@ -127,9 +128,9 @@ def _any_of(value: str, minor: int) -> frozenset[str]:
 
 
 def parse_member_of(values: list[str], minor: int, parameter: str = "member_of") -> AggregateFilter:
-    """All values of one `member_of` parameter: `UUID`, `in:UUID,UUID`, and from 1.32 on with a `!` before.
+    """The filter of all values of one `member_of` parameter: `UUID`, `in:UUID,UUID`, and `!` before them.
 
-    :raises Refused: 400
+    The `!` is allowed from 1.32 on. Raises RequestRefused (400) for other text.
     """
     if len(values) > 1 and minor < mv.REPEATED_MEMBER_OF:
         raise RequestRefused(BAD_REQUEST, f"{parameter} may be given once, before 1.{mv.REPEATED_MEMBER_OF}.")

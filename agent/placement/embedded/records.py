@@ -1,4 +1,4 @@
-"""What the model of the embedded core holds: providers, inventories, consumers."""
+"""The records of the model: providers, their inventories, and consumers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
 
 
 class InventoryRecord(NamedTuple):
-    """What a provider offers of one resource class."""
+    """A provider's inventory of one resource class."""
 
     total: int
     reserved: int
@@ -21,7 +21,7 @@ class InventoryRecord(NamedTuple):
 
     @property
     def capacity(self) -> float:
-        """How much may be used in sum; summaries truncate it to an int."""
+        """The amount that all allocations together may have; provider summaries truncate it to an integer."""
         return (self.total - self.reserved) * self.allocation_ratio
 
     def admits(self, amount: int) -> bool:
@@ -30,7 +30,7 @@ class InventoryRecord(NamedTuple):
 
 
 class ProviderRecord(NamedTuple):
-    """A resource provider with everything that hangs on it, except usage."""
+    """A resource provider with inventories, traits and aggregates, without usage."""
 
     uuid: str
     name: str
@@ -44,13 +44,14 @@ class ProviderRecord(NamedTuple):
 
     @property
     def is_sharing(self) -> bool:
+        """Whether the provider shares its inventory through its aggregates."""
         return SHARING_TRAIT in self.traits
 
 
 class ConsumerRecord(NamedTuple):
-    """A consumer and all its allocations: `{provider uuid: {resource class: amount}}`, never empty.
+    """A consumer with its allocations, {provider uuid: {resource class: amount}}, which are never empty.
 
-    `consumer_type` is None where the consumer was last written before microversion 1.38 ("unknown").
+    `consumer_type` is None for a consumer that was last written before microversion 1.38 ("unknown").
     """
 
     uuid: str

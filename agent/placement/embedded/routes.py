@@ -1,7 +1,7 @@
-"""The routes of the Placement API: which function answers which method, from which microversion on.
+"""The routes of the Placement API: the handler of each path and method, from its first microversion on.
 
-A route's rows stand newest first. Before the oldest row a route is not born yet: 404, or where the path has
-other methods and the API says so, 405.
+The entries of a route are ordered newest first. Before the oldest one the route does not exist yet: 404, or
+405 where the path has other methods and the API defines it so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ from agent.placement.embedded.problems import (
 
 
 class BodyRule(Flag):
-    """JSON_IN: takes a body, which must be JSON. JSON_OUT: minds an Accept header that bars JSON."""
+    """The media types of a route.
+
+    JSON_IN: the request body must be JSON. JSON_OUT: an Accept header that excludes JSON is refused.
+    """
 
     NONE = 0
     JSON_IN = auto()
@@ -45,6 +48,8 @@ NONE, JSON_IN, JSON_OUT = BodyRule.NONE, BodyRule.JSON_IN, BodyRule.JSON_OUT
 
 
 class Route(NamedTuple):
+    """A handler, its first microversion, its media types, and the problem before that microversion."""
+
     since: int
     handler: Callable[[Request], CoreResponse]
     content: BodyRule
@@ -52,12 +57,12 @@ class Route(NamedTuple):
 
 
 def _too_early(request: Request) -> CoreResponse:
-    """:raises Refused: 404, always"""
+    """Raises RequestRefused (404)."""
     raise RequestRefused(NOT_FOUND, f"This resource is not served yet at microversion 1.{request.minor}.")
 
 
 _JSON_RANGES = ("*/*", "application/*", "application/json")
-"""The media ranges that JSON falls into, the most precise last."""
+"""The media ranges that include JSON, the most precise last."""
 
 Methods = Mapping[str, tuple[Route, ...]]
 
@@ -100,7 +105,7 @@ ROUTES: Mapping[str, Methods] = {
     },
     "/resource_providers/{uuid}/aggregates": {
         "GET": (Route(mv.AGGREGATES, traits.get_aggregates, JSON_OUT),),
-        # Here alone Placement looks at the media type before it finds the microversion too old.
+        # Only here, Placement checks the media type before the microversion.
         "PUT": (Route(mv.AGGREGATES, traits.put_aggregates, JSON_IN), Route(mv.MIN, _too_early, JSON_IN)),
     },
     "/resource_providers/{uuid}/allocations": {
@@ -132,9 +137,9 @@ ROUTES: Mapping[str, Methods] = {
 
 
 def find_route(method: str, path: str, minor: int) -> tuple[Route, dict[str, str]]:
-    """The route for a decoded path without its query, and the values of the path's own parts.
+    """The route of a decoded path without query string, and the values of the path's variable parts.
 
-    :raises Refused: 404, or 405 with the methods that the path has
+    Raises RequestRefused: 404, or 405 with the allowed methods.
     """
     parts = path.split("/")[1:] if path not in ("", "/") else []
     names, methods = _BY_SHAPE.get(_shape(parts), ((), None))
@@ -153,9 +158,9 @@ def find_route(method: str, path: str, minor: int) -> tuple[Route, dict[str, str
 
 
 def check_media_types(route: Route, headers: Mapping[str, str]) -> None:
-    """Check media types where the caller tells any (lower-case names); a call in process tells none.
+    """Check the media types in the headers (lower-case names); a call in the same process has none.
 
-    :raises Refused: 406 or 415
+    Raises RequestRefused: 406 or 415.
     """
     if JSON_OUT in route.content and not _takes_json(headers.get("accept", "")):
         raise RequestRefused(NOT_ACCEPTABLE, "Only application/json is provided.")
@@ -169,7 +174,7 @@ def check_media_types(route: Route, headers: Mapping[str, str]) -> None:
 
 
 def _takes_json(accept: str) -> bool:
-    """Whether an Accept header, where there is one, leaves room for JSON (RFC 9110, section 12.5.1)."""
+    """Whether an Accept header, if there is one, allows JSON (RFC 9110, section 12.5.1)."""
     best: tuple[int, bool] = (-1, not accept.strip())
     for media_range in accept.split(","):
         name, *parameters = (part.strip().lower() for part in media_range.split(";"))
@@ -180,7 +185,7 @@ def _takes_json(accept: str) -> bool:
 
 
 def _shape(parts: list[str]) -> tuple[str | int, ...]:
-    """What tells routes apart: how many parts, and the fixed ones, which alternate with the free."""
+    """The key of a route: the number of parts and the fixed parts, which alternate with the variable ones."""
     return (len(parts), *parts[::2])
 
 

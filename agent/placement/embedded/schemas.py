@@ -1,6 +1,7 @@
-"""The bodies and query parameters that each operation takes, and from which microversion on.
+"""The bodies and query parameters of each operation, by microversion.
 
-Each table lists (since, check), newest first; `validate` picks the row. The limits are the Placement API's.
+Each table lists (first microversion, check), newest first; `validate` picks the entry. The limits are the
+Placement API's.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ POST_INVENTORY: Versions = (
     (mv.MIN, record({**_total, "resource_class": string(0, None, CLASS_NAME)}, {**_limits, **_generation})),
 )
 PUT_INVENTORY: Versions = ((mv.MIN, record({**_total, **_generation}, _limits)),)
-# A name that can be no class is refused like one that is not known: 400 either way.
+# A malformed class name is refused with 400, as an unknown one is.
 _inventories = record({**_generation, "inventories": mapping(CLASS_NAME, _inventory)})
 PUT_INVENTORIES: Versions = ((mv.MIN, _inventories),)
 
@@ -112,11 +113,11 @@ _with_generation = {
 
 
 def _mappings_check(value: Any, where: str) -> Any:
-    """Suffixes to arrays of UUIDs; keys that can be no suffix are not looked at."""
+    """Check {suffix: [uuid, ...]}; keys that contain no character of a suffix are not checked."""
     if not isinstance(value, Mapping) or not value:
         raise Invalid(f"{where} must be an object that is not empty.")
     for key, providers in value.items():
-        # The API's pattern is not anchored: any key with one good character is a suffix.
+        # The API's pattern is not anchored: a key with one allowed character counts as a suffix.
         if _has_suffix(key):
             _mapping_items(providers, f"{where}.{key}")
     return value
@@ -174,7 +175,7 @@ POST_RESHAPER: Versions = (
 # -- usages --
 
 _usages = {"user_id": _identity}
-# "all" needs no end in the API's pattern: whatever begins with it is a type that nobody has.
+# The API's pattern does not anchor the end of "all": longer words are types without consumers.
 _type_filter = {"consumer_type": string(1, 255, r"^[A-Z0-9_]+\Z|^all|^unknown\Z")}
 GET_USAGES: Versions = (
     (mv.CONSUMER_TYPES, record({"project_id": _identity}, {**_usages, **_type_filter})),
@@ -183,9 +184,9 @@ GET_USAGES: Versions = (
 
 
 def validate(versions: Versions, minor: int, value: Any, where: str) -> Any:
-    """`value` as the newest row up to microversion `minor` has it.
+    """`value`, as the newest entry up to microversion `minor` returns it.
 
-    :raises Refused: 400, naming the place and what was expected
+    Raises RequestRefused (400) with the place and what was expected.
     """
     for since, check in versions:
         if minor >= since:

@@ -1,7 +1,7 @@
-"""The model and its durable journal, kept in step.
+"""The model and placement.db, kept in step.
 
-Every write runs on the journal's writer thread: checked against a draft that sees what the writes before it
-in the same group did, then committed together with them, and only then applied to the model and answered.
+Each write runs on the file's writer thread. It is checked against a draft that includes the earlier writes of
+the same group, committed together with them, and only then applied to the model and answered.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Rule = Callable[[Draft], T]
 
 
 class Store:
-    """One placement.db and the model of it. `clock` gives seconds since 1970."""
+    """A placement.db and its model. `clock` returns seconds since 1970."""
 
     def __init__(self, state_dir: Path, clock: Callable[[], float] = time.time) -> None:
-        """:raises DatabaseError: see SqliteFile.open"""
+        """Open the file and load the model. Raises DatabaseError, see SqliteFile.open."""
         self.clock = clock
         self.file = SqliteFile.open(
             state_dir / tables.FILE_NAME,
@@ -44,17 +44,17 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Model]:
-        """The committed state, standing still inside the block. Nothing slow may be done in there."""
+        """The committed state, which does not change inside the block. The block must be short."""
         with self.model.lock.reading():
             yield self.model
 
     def write(self, rule: Rule[T], *, releases: bool = False) -> T:
-        """Run the rule on a draft; once it returns, what it changed is on disk and visible.
+        """Run the rule on a draft. When it returns, its changes are on disk and visible.
 
-        `releases` marks a write that frees resources, and so must get through on a full disk.
+        `releases` marks a write that frees resources and must succeed on a full disk.
 
-        :raises Refused: the rule refused, nothing was changed
-        :raises DatabaseError: the disk refused, nothing was changed
+        Raises RequestRefused where the rule refuses, DatabaseError where the disk fails; then nothing has
+        changed.
         """
 
         def job(_: Transaction) -> T:
@@ -66,19 +66,23 @@ class Store:
         return self.file.run(job, releases=releases)
 
     def close(self) -> None:
+        """Close the file."""
         self.file.close()
 
     # -- Participant: called on the writer thread --
 
     def flush(self, transaction: Transaction) -> None:
+        """Write the group's changes."""
         if not self._group.is_empty:
             tables.write_draft(transaction, self._group, self.model)
 
     def publish(self) -> None:
+        """Apply the group's changes to the model."""
         if not self._group.is_empty:
             with self.model.lock.writing():
                 self.model.apply(self._group)
             self._group = Draft(self.model, self._group.now)
 
     def discard(self) -> None:
+        """Discard the group's changes."""
         self._group = Draft(self.model, self._group.now)

@@ -1,7 +1,7 @@
-"""The durable form of the model: the tables, and the way of records into them and back.
+"""The tables of placement.db, and how records of the model are written to and read from them.
 
-One row per provider and one per consumer, with what hangs on it as JSON. A claim therefore writes one
-consumer row, and of each provider that it names only the generation.
+A row per provider and a row per consumer; inventories, traits, aggregates and allocations are JSON in it. So
+a claim writes one consumer row, and only the generation of each provider that it names.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _dump = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def write_draft(transaction: Transaction, draft: Draft, before: Model) -> None:
-    """Write what the draft changes over the state `before`."""
+    """Write the changes of the draft over the state `before`."""
     _write_providers(transaction, draft, before)
     if draft.consumers:
         gone = [(uuid,) for uuid, consumer in draft.consumers.items() if consumer is None]
@@ -88,7 +88,7 @@ def write_draft(transaction: Transaction, draft: Draft, before: Model) -> None:
 
 def _write_names(transaction: Transaction, table: str, names: Mapping[str, float | None]) -> None:
     for name, created_at in names.items():
-        transaction.execute(f"DELETE FROM {table} WHERE name = ?", (name,))  # noqa: S608 - table is ours
+        transaction.execute(f"DELETE FROM {table} WHERE name = ?", (name,))  # noqa: S608 - a constant table name
         if created_at is not None:
             transaction.execute(f"INSERT INTO {table} VALUES (?, ?)", (name, created_at))  # noqa: S608
 
@@ -126,9 +126,9 @@ def _row_of(provider: ProviderRecord) -> tuple[Any, ...]:
 
 
 def load_model(file: SqliteFile) -> Model:
-    """The model of what is in the file. The standard names are as old as the file.
+    """The model of the file's contents. The standard names are as old as the file.
 
-    :raises DatabaseDamaged: SQLite finds the file sound, but a row does not hold what we write
+    Raises DatabaseDamaged where a row does not have the expected form, although SQLite finds the file intact.
     """
     try:
         return _load(file)
@@ -143,7 +143,7 @@ def _load(file: SqliteFile) -> Model:
         resource_classes=dict.fromkeys(os_resource_classes.STANDARDS, created_at),
     )
     for table, names in (("traits", model.traits), ("resource_classes", model.resource_classes)):
-        names.update(file.read(f"SELECT name, created_at FROM {table} ORDER BY rowid"))  # noqa: S608 - ours
+        names.update(file.read(f"SELECT name, created_at FROM {table} ORDER BY rowid"))  # noqa: S608 - constants
     providers = file.read(
         "SELECT uuid, name, generation, parent_provider_uuid, root_provider_uuid, inventories, traits,"
         " aggregates, updated_at FROM resource_providers ORDER BY id"
@@ -158,7 +158,7 @@ def _load(file: SqliteFile) -> Model:
 
 
 def _keep_standard(known: dict[str, float], used: Iterable[str], created_at: float) -> None:
-    """A standard name that a newer library brought stays known while something uses it."""
+    """Keep a standard name that something uses, even if the installed library no longer has it."""
     for name in used:
         if not name.startswith("CUSTOM_"):
             known.setdefault(name, created_at)

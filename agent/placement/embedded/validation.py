@@ -1,8 +1,8 @@
-"""Checks of what came in from outside, as small functions that are put together like a schema.
+"""Checks of input, as small functions that are combined like a schema.
 
-A `SchemaCheck` takes a value and its place, and returns the value (an integral float as an int, as
-JSON Schema has it) or raises `Invalid` with a sentence that names the place. Hand-made because a claim is
-checked on the hot path: this takes microseconds, where a schema library takes hundreds.
+A `SchemaCheck` takes a value and its place, and returns the value (a float such as 3.0 as an int, as JSON
+Schema defines it) or raises `Invalid` with a sentence that names the place. A claim is checked on the hot
+path: this takes microseconds, a schema library takes hundreds.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 SchemaCheck = Callable[[Any, str], Any]
 
 MAX_INT = 2**31 - 1
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can write them as escapes, and no database can hold them
+_SURROGATE = re.compile("[\ud800-\udfff]")  # valid as escapes in JSON, but not in UTF-8
 
 
 class Invalid(Exception):
-    """A value is not what it must be; the message says where, and what was expected."""
+    """A value is invalid; the message has the place and what was expected."""
 
 
 def integer(minimum: int | None = None, maximum: int | None = None) -> SchemaCheck:
-    """A whole number between both, inclusive; 3.0 is one, true is not."""
+    """A whole number between both limits, inclusive; 3.0 is one, true is not."""
 
     def check(value: Any, where: str) -> int:
         if isinstance(value, float) and value.is_integer():
@@ -41,7 +41,7 @@ def integer(minimum: int | None = None, maximum: int | None = None) -> SchemaChe
 
 
 def number(maximum: float) -> SchemaCheck:
-    """A finite number, `maximum` included."""
+    """A finite number up to `maximum`, inclusive."""
 
     def check(value: Any, where: str) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -54,7 +54,7 @@ def number(maximum: float) -> SchemaCheck:
 
 
 def string(minimum: int = 0, maximum: int | None = None, pattern: str | None = None) -> SchemaCheck:
-    """Text of so many characters, both included, in which `pattern` is found; none that UTF-8 cannot hold."""
+    """Text with `minimum` to `maximum` characters that contains a match of `pattern`, without surrogates."""
     match = re.compile(pattern).search if pattern else None
 
     def check(value: Any, where: str) -> str:
@@ -72,11 +72,12 @@ def string(minimum: int = 0, maximum: int | None = None, pattern: str | None = N
 
 
 def nullable(inner: SchemaCheck) -> SchemaCheck:
+    """None, or a value that passes `inner`."""
     return lambda value, where: None if value is None else inner(value, where)
 
 
 def array(items: SchemaCheck, minimum: int = 0, unique: bool = False) -> SchemaCheck:
-    """At least `minimum` items, each checked; `unique`: no two of them equal."""
+    """At least `minimum` items that each pass `items`; `unique`: no two of them equal."""
 
     def check(value: Any, where: str) -> list[Any]:
         if not isinstance(value, list | tuple):
@@ -94,7 +95,7 @@ def array(items: SchemaCheck, minimum: int = 0, unique: bool = False) -> SchemaC
 def record(
     required: Mapping[str, SchemaCheck], optional: Mapping[str, SchemaCheck] | None = None
 ) -> SchemaCheck:
-    """An object with exactly these keys."""
+    """An object with all of the `required` keys, and no others but the `optional` ones."""
     known = {**required, **(optional or {})}
 
     def check(value: Any, where: str) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def record(
 
 
 def mapping(key_pattern: str, items: SchemaCheck, minimum: int = 0) -> SchemaCheck:
-    """An object whose keys all match `key_pattern`."""
+    """At least `minimum` keys, all of which match `key_pattern`, with values that pass `items`."""
     match = re.compile(key_pattern).search
 
     def check(value: Any, where: str) -> dict[str, Any]:
@@ -134,21 +135,21 @@ def mapping(key_pattern: str, items: SchemaCheck, minimum: int = 0) -> SchemaChe
 
 
 def loose_uuid(value: Any, where: str) -> str:
-    """A UUID in any of its written forms: with or without dashes, braces or a urn prefix, in any case."""
+    """A UUID in any form: with or without dashes, braces and urn prefix, in upper or lower case."""
     if not isinstance(value, str) or not is_loose_uuid(value):
         raise Invalid(f"{where} must be a UUID, not {_shown(value)}.")
     return value
 
 
 def dashed_uuid(value: Any, where: str) -> str:
-    """A UUID with its dashes, as query parameters have it."""
+    """A UUID with dashes, as query parameters require."""
     if is_loose_uuid(value) and all(value[index : index + 1] == "-" for index in (8, 13, 18, 23)):
         return str(value)
     raise Invalid(f"{where} must be a UUID with dashes, not {_shown(value)}.")
 
 
 def is_loose_uuid(value: Any) -> bool:
-    """Whether Placement takes it for a UUID: with or without dashes, braces and "urn:uuid:"."""
+    """Whether Placement accepts the value as a UUID: dashes, braces and "urn:uuid:" are optional."""
     if not isinstance(value, str):
         return False
     digits = value.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "").lower()

@@ -1,12 +1,12 @@
-"""Allocation candidates: the ways in which a query's request groups fit into the trees, found one at a time.
+"""Allocation candidates: the ways in which the request groups of a query fit into the trees, found lazily.
 
-For each tree (its root is the *anchor*) the providers in reach are those of the tree and the sharing ones
-that have an aggregate in common with any of them. A query is cut into *slots* (candidate_slots.py), each
-filled by one provider: one slot per class of the unsuffixed group, one per suffixed group. Each tree is
-searched for all ways to fill them (candidate_search.py), and only as long as somebody asks for more.
+The *anchor* of a tree is its root. The providers in reach of a tree are its own and the sharing ones that
+have an aggregate in common with one of its own. A query consists of *slots* (slots.py), each filled by one
+provider: a slot for each class of the unsuffixed group, and one for each suffixed group. `TreeSearch`
+(search.py) yields all ways to fill the slots of one tree; it searches no further than the caller iterates.
 
-Pure functions over the model; the caller holds `model.lock`. tests/differential compares what follows here
-with OpenStack Placement 16.
+Pure functions over the model; the caller holds `model.lock`. tests/differential compares them with OpenStack
+Placement 16. Source: https://docs.openstack.org/api-ref/placement/#allocation-candidates.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from agent.placement.embedded.records import SHARING_TRAIT, ProviderRecord
 
 
 class Candidate(NamedTuple):
-    """Amounts by provider and class, and the providers of each group."""
+    """{provider uuid: {class: amount}}, and {suffix of a group: [provider uuid, ...]}."""
 
     allocations: Mapping[str, Mapping[str, int]]
     mappings: Mapping[str, list[str]]
 
 
 def find_candidates(model: Model, query: CandidateQuery) -> Iterator[Candidate]:
-    """Every candidate once, tree by tree, in the order in which the trees were made.
+    """Each candidate once, tree by tree, in the order in which the trees were created.
 
-    The classes and traits of the query exist; whoever calls has checked that.
+    The caller has checked that the classes and traits of the query exist.
     """
     seen: set[tuple[str, ...]] = set()
     reach, demands = ProviderReach(model), SlotDemands(model, query)
@@ -42,7 +42,7 @@ def find_candidates(model: Model, query: CandidateQuery) -> Iterator[Candidate]:
             continue
         for chosen in TreeSearch(model, query, slots).fill():
             if all(provider.is_sharing for provider in chosen):
-                # Nothing of the tree itself is used: other trees that share these come to the same candidate.
+                # No provider of the tree itself is used: other trees in reach give the same candidate.
                 key = tuple(provider.uuid for provider in chosen)
                 if key in seen:
                     continue
@@ -64,7 +64,7 @@ def _candidate(slots: Iterable[CandidateSlot], chosen: Iterable[ProviderRecord])
 
 
 class ProviderReach:
-    """Which providers serve which tree."""
+    """The providers that serve each tree: its own, and sharing ones."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -79,11 +79,11 @@ class ProviderReach:
         tree = self._model.tree(root)
         if not self._sharing:
             return tree
-        found = {provider.uuid: provider for provider in tree}
+        reachable = {provider.uuid: provider for provider in tree}
         aggregates = {name for provider in tree for name in provider.aggregates}
         for aggregate in sorted(aggregates & self._sharing.keys()):
-            found.update((provider.uuid, provider) for provider in self._sharing[aggregate])
-        return list(found.values())
+            reachable.update((provider.uuid, provider) for provider in self._sharing[aggregate])
+        return list(reachable.values())
 
     def roots(self, provider: ProviderRecord) -> Iterator[str]:
         """The roots of the trees that the provider can serve."""
@@ -95,9 +95,10 @@ class ProviderReach:
 
 
 def anchors(model: Model, query: CandidateQuery, reach: ProviderReach) -> Iterator[str]:
-    """Roots of the trees in which there might be a candidate, lazily, each once.
+    """The roots of the trees that may have a candidate, lazily, each once.
 
-    The rarest thing that the query needs leads the way, so that it does not look at every tree in vain.
+    The rarest requirement of the query selects the trees, so that most trees without a candidate are never
+    read.
     """
     seen = set()
     for uuid in min(_needs(model, query), key=len):
@@ -110,7 +111,7 @@ def anchors(model: Model, query: CandidateQuery, reach: ProviderReach) -> Iterat
 
 
 def _needs(model: Model, query: CandidateQuery) -> Iterator[Mapping[str, None]]:
-    """Sets of providers; of each set at least one provider takes part in every candidate."""
+    """Sets of providers; each candidate contains at least one provider of each set."""
     for group in query.groups:
         for name in group.resources:
             yield model.providers_by_class.get(name, {})
@@ -125,5 +126,5 @@ def _needs(model: Model, query: CandidateQuery) -> Iterator[Mapping[str, None]]:
 
 
 def _union(index: Mapping[str, Mapping[str, None]], keys: frozenset[str]) -> Mapping[str, None]:
-    found = [index.get(key, {}) for key in sorted(keys)]
-    return found[0] if len(found) == 1 else dict.fromkeys(itertools.chain(*found))
+    entries = [index.get(key, {}) for key in sorted(keys)]
+    return entries[0] if len(entries) == 1 else dict.fromkeys(itertools.chain(*entries))

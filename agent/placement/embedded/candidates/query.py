@@ -1,10 +1,10 @@
-"""The query of `GET /allocation_candidates`, parsed at the edge into frozen values.
+"""The query of `GET /allocation_candidates`, parsed into frozen values.
 
-A query names *request groups*: the unsuffixed one (`resources`, `required`, `member_of`, `in_tree`), whose
+A query has *request groups*: the unsuffixed one (`resources`, `required`, `member_of`, `in_tree`), whose
 classes may come from several providers of a tree, and suffixed ones (`resources_NIC`, `required_NIC`, ...),
-each of which takes all it asks for from one provider.
+each of which takes all of its resources from one provider.
 
-The details here are for people; clients act upon the status and the error code.
+The detail of a refusal is for people; clients use the status and the error code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from agent.placement.embedded.validation import is_loose_uuid
 
 _GROUP_KEYS = ("resources", "required", "member_of", "in_tree")
 
-_BORN = {
+_FIRST_MICROVERSION = {
     "resources": mv.CANDIDATES,
     "limit": mv.CANDIDATES_LIMIT,
     "required": mv.CANDIDATES_REQUIRED,
@@ -50,7 +50,7 @@ _LIMIT = re.compile(r"[1-9][0-9]*")
 
 
 class CandidateGroup(NamedTuple):
-    """One group; `suffix` is "" for the unsuffixed one, `in_tree` the uuid of any provider of the tree."""
+    """One group. `suffix` is "" for the unsuffixed one; `in_tree` is the uuid of any provider of the tree."""
 
     suffix: str
     resources: Mapping[str, int]
@@ -60,7 +60,7 @@ class CandidateGroup(NamedTuple):
 
 
 class CandidateQuery(NamedTuple):
-    """All that a client asked for; `groups` in the order in which it named them."""
+    """The whole query; `groups` are in the order of the query string."""
 
     groups: tuple[CandidateGroup, ...]
     minor: int
@@ -70,18 +70,18 @@ class CandidateQuery(NamedTuple):
     same_subtrees: tuple[frozenset[str], ...] = ()
 
     def trait_names(self) -> set[str]:
-        """Every trait that the query mentions."""
+        """All traits that the query mentions."""
         return self.root_traits.names.union(*(group.traits.names for group in self.groups))
 
     def resource_classes(self) -> set[str]:
-        """Every resource class that the query asks for."""
+        """All resource classes that the query requests."""
         return {name for group in self.groups for name in group.resources}
 
 
 def parse_query(parameters: Query, minor: int) -> CandidateQuery:
-    """Understand the query string as microversion 1.`minor` does.
+    """Parse the query string as microversion 1.`minor` defines it.
 
-    :raises Refused: 400 for everything but unknown traits and classes, which only the model knows
+    Raises RequestRefused (400) for all errors but unknown traits and classes, which only the model knows.
     """
     _check_keys(parameters, minor)
     whole = _request_wide(parameters, minor)
@@ -95,11 +95,11 @@ def parse_query(parameters: Query, minor: int) -> CandidateQuery:
 
 
 def _check_keys(parameters: Query, minor: int) -> None:
-    """The checks that come before all others; of a repeated parameter they see the last value only."""
+    """The checks that precede all others. Of a repeated parameter they see only the last value."""
     last = parameters.as_dict()
     for key in last:
         base, suffix = _split_key(key)
-        if minor < _BORN.get(base, minor + 1) or not _suffix_allowed(suffix, minor):
+        if minor < _FIRST_MICROVERSION.get(base, minor + 1) or not _suffix_allowed(suffix, minor):
             raise RequestRefused(BAD_REQUEST, f"Unknown query parameter {key!r} at microversion 1.{minor}.")
     if minor < mv.GRANULAR_GROUPS and "resources" not in last:
         raise RequestRefused(BAD_REQUEST, "The query parameter 'resources' is required.")
@@ -129,7 +129,7 @@ def _suffixes(parameters: Query) -> list[str]:
 
 
 def _request_wide(parameters: Query, minor: int) -> CandidateQuery:
-    """What concerns the request as a whole. Of repeated parameters the first counts."""
+    """The parameters of the request as a whole. Of a repeated one the first value counts."""
     limits, policies = parameters.all("limit"), parameters.all("group_policy")
     return CandidateQuery(
         (),
@@ -144,14 +144,14 @@ def _request_wide(parameters: Query, minor: int) -> CandidateQuery:
 def _limit(value: str) -> int:
     if not _LIMIT.fullmatch(value):
         raise RequestRefused(BAD_REQUEST, f"limit is a positive number, not {value!r}.")
-    # More than an index can hold is as good as the most that it can.
+    # No result is longer than the largest index.
     return min(int(value[:20]), sys.maxsize)
 
 
 def _root_traits(values: list[str]) -> TraitFilter:
     if len(values) > 1:
         raise RequestRefused(DUPLICATE_KEY, "root_required may be given once only.")
-    # Alternatives (in:A,B) came for the groups alone.
+    # The groups alone accept alternatives (in:A,B).
     root = parse_required(values, mv.ANY_TRAITS - 1)
     if both := frozenset().union(*root.required) & root.forbidden:
         raise RequestRefused(BAD_VALUE, f"root_required both demands and forbids {sorted(both)}.")
@@ -166,7 +166,7 @@ def _subtree(value: str) -> frozenset[str]:
 
 
 def _group(suffix: str, parameters: Query, minor: int) -> CandidateGroup:
-    # Of a repeated parameter the last value counts, but a wrong one before it is refused all the same.
+    # Of a repeated parameter the last value counts, but an invalid value before it is refused too.
     demands = [parse_resources(value) for value in parameters.all("resources" + suffix)]
     trees = [_in_tree(value) for value in parameters.all("in_tree" + suffix)]
     return CandidateGroup(
@@ -201,7 +201,7 @@ def _check_groups(groups: Sequence[CandidateGroup], subtrees: Sequence[frozenset
 
 
 def _in_tree(value: str) -> str:
-    """The uuid of a provider, checked for its form only and kept as it is written."""
+    """The uuid of a provider, unchanged; only its form is checked."""
     value = value.strip()
     if not is_loose_uuid(value):
         raise RequestRefused(BAD_REQUEST, f"in_tree needs a UUID, not {value!r}.")

@@ -1,7 +1,7 @@
 """The search through one tree: every way to fill the slots of a query.
 
-It goes depth first and is a generator, so who stops asking stops the work. A branch that failed is remembered
-by the state it failed in, because isolated or crowded groups come to the same hopeless state in very many
+It is depth first, and a generator, so it searches no further than the caller iterates. A branch that failed
+is remembered by its state, because isolated or crowded groups reach the same hopeless state in very many
 orders.
 """
 
@@ -21,7 +21,7 @@ _State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], froz
 
 
 class TreeSearch:
-    """Fills the slots of one tree, each with one of its options."""
+    """Fills the slots for one tree, each with one of its options."""
 
     def __init__(self, model: Model, query: CandidateQuery, slots: list[CandidateSlot]) -> None:
         self._model = model
@@ -36,12 +36,12 @@ class TreeSearch:
         self._hopeless: set[_State] = set()
 
     def fill(self) -> Iterator[tuple[ProviderRecord, ...]]:
-        """Every way to fill all slots: one provider for each, in the order of the slots."""
+        """Every way to fill all slots: a provider for each, in the order of the slots."""
         subtrees = self._query.same_subtrees
         if not subtrees:
             yield from self._fill(0, [slot.options for slot in self._slots])
             return
-        # The top of a subtree is one of the providers chosen in it, so each possible top is tried on its own.
+        # The top of a subtree is one of the providers chosen in it; each possible top is tried in turn.
         for tops in itertools.product(*(self._tops(suffixes) for suffixes in subtrees)):
             options = self._below(tops)
             if all(options):
@@ -70,11 +70,11 @@ class TreeSearch:
             self._hopeless.add(self._state(depth))
 
     def _fits(self, slot: CandidateSlot, provider: ProviderRecord) -> bool:
-        """Whether the provider can take this slot besides those it has taken already."""
+        """Whether the provider can fill this slot beside those that it already fills."""
         if self._query.isolate and slot.group.suffix and provider in self._chosen[self._unsuffixed :]:
             return False
         if self._query.minor < CANDIDATES_TREES and any(
-            one.root_uuid == provider.root_uuid and one.uuid != provider.uuid for one in self._chosen
+            chosen.root_uuid == provider.root_uuid and chosen.uuid != provider.uuid for chosen in self._chosen
         ):
             return False
         for name, amount in slot.resources.items():
@@ -108,7 +108,7 @@ class TreeSearch:
         )
 
     def _traits_are_met(self) -> bool:
-        """The unsuffixed group's traits are met by its providers together."""
+        """Whether the unsuffixed group's providers together have its required traits."""
         if not self._required:
             return True
         traits = frozenset().union(*(provider.traits for provider in self._chosen[: self._unsuffixed]))
@@ -117,18 +117,20 @@ class TreeSearch:
     # -- same_subtree --
 
     def _tops(self, suffixes: frozenset[str]) -> list[tuple[frozenset[str], ProviderRecord]]:
-        """Each provider that could be the top of the subtree, together with the suffixes it is to hold."""
+        """Each provider that could be the top of the subtree, with the suffixes of the subtree."""
         options = (slot.options for slot in self._slots if slot.group.suffix in suffixes)
         distinct = {provider.uuid: provider for some in options for provider in some}
         return [(suffixes, provider) for provider in distinct.values()]
 
     def _below(self, tops: Iterable[tuple[frozenset[str], ProviderRecord]]) -> list[list[ProviderRecord]]:
-        """The options of every slot, cut down to what lies under the tops of its subtrees."""
+        """The options of each slot that are under the tops of its subtrees."""
         options = [slot.options for slot in self._slots]
         for suffixes, top in tops:
             for number, slot in enumerate(self._slots):
                 if slot.group.suffix in suffixes:
-                    options[number] = [one for one in options[number] if self._is_under(one, top.uuid)]
+                    options[number] = [
+                        provider for provider in options[number] if self._is_under(provider, top.uuid)
+                    ]
         return options
 
     def _is_under(self, provider: ProviderRecord, top: str) -> bool:

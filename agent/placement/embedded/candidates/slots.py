@@ -1,4 +1,4 @@
-"""The slots of a query, and which providers of a tree could fill each of them by itself."""
+"""The slots of a query, and the providers of a tree that could fill each of them alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent.placement.embedded.records import ProviderRecord
 
 
 class CandidateSlot(NamedTuple):
-    """A group, or one class of the unsuffixed group, and the providers that could serve it by itself."""
+    """A suffixed group, or one class of the unsuffixed group, and the providers that could fill it alone."""
 
     group: CandidateGroup
     resources: Mapping[str, int]
@@ -20,38 +20,41 @@ class CandidateSlot(NamedTuple):
 
 
 class SlotDemands:
-    """What the slots of a query ask for; the unsuffixed ones first."""
+    """The resources of the query's slots; those of the unsuffixed group come first."""
 
     def __init__(self, model: Model, query: CandidateQuery) -> None:
         self._model = model
         self._query = query
-        self._asked: list[tuple[CandidateGroup, Mapping[str, int]]] = []
+        self._demands: list[tuple[CandidateGroup, Mapping[str, int]]] = []
         for group in sorted(query.groups, key=lambda group: group.suffix != ""):
             single = [{name: amount} for name, amount in group.resources.items()]
-            self._asked += [
+            self._demands += [
                 (group, resources) for resources in ([group.resources] if group.suffix else single)
             ]
-        self._order = list(range(len(self._asked)))
+        self._order = list(range(len(self._demands)))
 
     def slots(self, providers: list[ProviderRecord]) -> list[CandidateSlot] | None:
-        """The slots with their options among the providers in reach of a tree.
+        """The slots with their options among these providers, None if the tree has no candidate.
 
-        None when the tree certainly has no candidate. What one tree lacks most others lack too, so that is
-        looked at first from then on.
+        What one tree lacks, most others lack too: a slot without options is checked first in the next trees.
         """
-        options: list[list[ProviderRecord]] = [[] for _ in self._asked]
+        options: list[list[ProviderRecord]] = [[] for _ in self._demands]
         for place, number in enumerate(self._order):
-            group, resources = self._asked[number]
-            options[number] = [one for one in providers if _serves(self._model, group, resources, one)]
+            group, resources = self._demands[number]
+            options[number] = [
+                provider for provider in providers if _serves(self._model, group, resources, provider)
+            ]
             if not options[number]:
                 self._order.insert(0, self._order.pop(place))
                 return None
-        slots = [CandidateSlot(*asked, some) for asked, some in zip(self._asked, options, strict=True)]
+        slots = [
+            CandidateSlot(*demand, serving) for demand, serving in zip(self._demands, options, strict=True)
+        ]
         return slots if _might_fit(self._model, self._query, slots) else None
 
 
 def _might_fit(model: Model, query: CandidateQuery, slots: list[CandidateSlot]) -> bool:
-    """Whether the slots could be filled as far as sums and isolation go: a full tree costs no search."""
+    """Whether sums and isolation allow a candidate, so that a full tree costs no search."""
     if query.isolate and not _can_be_isolated([slot for slot in slots if slot.group.suffix]):
         return False
     demands = Counter[str]()
@@ -59,7 +62,7 @@ def _might_fit(model: Model, query: CandidateQuery, slots: list[CandidateSlot]) 
     for slot in slots:
         demands.update(slot.resources)
         for name in slot.resources:
-            options.setdefault(name, {}).update((one.uuid, one) for one in slot.options)
+            options.setdefault(name, {}).update((provider.uuid, provider) for provider in slot.options)
     return all(
         amount <= sum(_free(model, provider, name) for provider in options[name].values())
         for name, amount in demands.items()
@@ -91,7 +94,7 @@ def _can_be_isolated(slots: list[CandidateSlot]) -> bool:
 def _serves(
     model: Model, group: CandidateGroup, resources: Mapping[str, int], provider: ProviderRecord
 ) -> bool:
-    """Whether the provider can serve these resources of the group, seen by itself."""
+    """Whether the provider alone can serve these resources of the group."""
     for name, amount in resources.items():
         inventory = provider.inventories.get(name)
         if inventory is None or not inventory.admits(amount):
@@ -103,7 +106,7 @@ def _serves(
         if known is None or known.root_uuid != provider.root_uuid:
             return False
     if not resources and not group.traits.required and not group.aggregates.required:
-        # A group without resources finds what it asks for by trait or aggregate; to exclude finds nothing.
+        # A group without resources selects providers by trait or aggregate; an exclusion alone selects none.
         return False
     if group.suffix:
         return group.traits.admits(provider.traits) and group.aggregates.admits(provider.aggregates)
@@ -111,11 +114,14 @@ def _serves(
 
 
 def _admits_tree(model: Model, group: CandidateGroup, provider: ProviderRecord) -> bool:
-    """Aggregates of the root span the tree, for the unsuffixed group: they let in, and they keep out."""
+    """Whether the provider meets the unsuffixed group's `member_of`, by its own aggregates or its root's.
+
+    The aggregates of a root count for all providers of its tree.
+    """
     required, forbidden = group.aggregates
     if not required and not forbidden:
         return True
     memberships = (provider.aggregates, model.providers[provider.root_uuid].aggregates)
-    return not any(forbidden & one for one in memberships) and any(
-        all(any_of & one for any_of in required) for one in memberships
+    return not any(forbidden & aggregates for aggregates in memberships) and any(
+        all(any_of & aggregates for any_of in required) for aggregates in memberships
     )

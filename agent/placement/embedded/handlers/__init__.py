@@ -1,1 +1,4 @@
-"""One function per route and method: read the request, ask the model or run a rule, show the outcome."""
+"""The handlers: a function for each route and method.
+
+Each reads the request, runs a rule or reads the model, and builds the response.
+"""

@@ -1,4 +1,4 @@
-"""/allocations, /allocations/{consumer_uuid}, /resource_providers/{uuid}/allocations and /reshaper"""
+"""/allocations, /allocations/{consumer_uuid}, /resource_providers/{uuid}/allocations and /reshaper."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from agent.placement.embedded.rules.allocations import ConsumerWrite
 from agent.placement.embedded.validation import is_loose_uuid
 
 UNKNOWN_TYPE = "unknown"
-"""How a consumer that has no type is shown."""
+"""The shown type of a consumer without a type."""
 
 INCOMPLETE_OWNER = "00000000-0000-0000-0000-000000000000"
-"""Project and user of what is written at a microversion that does not ask for them (before 1.8)."""
+"""Project and user of a write below microversion 1.8, which does not name them."""
 
 
 def get(request: Request) -> CoreResponse:
+    """GET /allocations/{consumer_uuid}"""
     with request.store.reading() as model:
         consumer = model.consumer(request.args["consumer_uuid"])
         body = {"allocations": {}} if consumer is None else _show(model, consumer, request.minor)
@@ -50,6 +51,7 @@ def _show(model: Model, consumer: ConsumerRecord, minor: int) -> dict[str, Any]:
 
 
 def get_of_provider(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/allocations"""
     with request.store.reading() as model:
         provider = providers.get(model, request.args["uuid"])
         holders = model.consumers_of(provider.uuid)
@@ -64,10 +66,11 @@ def get_of_provider(request: Request) -> CoreResponse:
 
 
 def put(request: Request) -> CoreResponse:
+    """PUT /allocations/{consumer_uuid}"""
     given = request.args["consumer_uuid"]
     if not is_loose_uuid(given):
         raise RequestRefused(BAD_REQUEST, f"Malformed consumer_uuid: {given}")
-    body = request.checked_body(schemas.PUT_ALLOCATIONS)
+    body = request.read_body(schemas.PUT_ALLOCATIONS)
     if request.minor < mv.ALLOCATIONS_BY_PROVIDER:
         body["allocations"] = {
             part["resource_provider"]["uuid"]: {"resources": part["resources"]}
@@ -79,21 +82,24 @@ def put(request: Request) -> CoreResponse:
 
 
 def post(request: Request) -> CoreResponse:
-    writes = _writes_of(request.checked_body(schemas.POST_ALLOCATIONS), request.minor)
-    # A body that empties a consumer ends a move or undoes one: what it frees is not less than what it takes.
+    """POST /allocations"""
+    writes = _writes_of(request.read_body(schemas.POST_ALLOCATIONS), request.minor)
+    # A body with empty allocations ends or reverts a move: it frees at least as much as it takes.
     releases = any(not write.allocations for write in writes)
     request.store.write(lambda draft: allocations.replace(draft, writes), releases=releases)
     return empty_response()
 
 
 def delete(request: Request) -> CoreResponse:
+    """DELETE /allocations/{consumer_uuid}"""
     uuid = request.args["consumer_uuid"]
     request.store.write(lambda draft: allocations.delete(draft, uuid), releases=True)
     return empty_response()
 
 
 def reshape(request: Request) -> CoreResponse:
-    body = request.checked_body(schemas.POST_RESHAPER)
+    """POST /reshaper"""
+    body = request.read_body(schemas.POST_RESHAPER)
     now = request.store.clock()
     wanted = {
         uuid: (part["resource_provider_generation"], from_bodies(part["inventories"], now))

@@ -1,4 +1,4 @@
-"""GET /allocation_candidates: the candidates, and summaries of the providers behind them."""
+"""GET /allocation_candidates: the candidates, and the summaries of their providers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from agent.placement.embedded.records import ProviderRecord
 
 
 class FoundCandidates(NamedTuple):
-    """What a query found: the candidates, and the providers to be summarised with their usage by class."""
+    """The candidates of a query, and the providers of its summaries with their usage by class."""
 
     candidates: list[Candidate]
     providers: list[tuple[ProviderRecord, Mapping[str, int]]]
 
 
 def get(request: Request) -> CoreResponse:
+    """GET /allocation_candidates"""
     query = parse_query(request.query, request.minor)
     with request.store.reading() as model:
-        found = find_with_summaries(model, query)
-    return json_response(request, response_body(query, found), request.store.clock())
+        candidates = find_with_summaries(model, query)
+    return json_response(request, response_body(query, candidates), request.store.clock())
 
 
 def find_with_summaries(model: Model, query: CandidateQuery) -> FoundCandidates:
-    """Everything that the answer needs of the model; the caller holds its lock, so nothing is rendered here.
+    """All that the response needs from the model.
 
-    :raises Refused: 400, for classes and traits that do not exist
+    The caller holds the model's lock, so the response is built later. Raises RequestRefused (400) for unknown
+    classes and traits.
     """
     if unknown := query.resource_classes() - model.resource_classes.keys():
         raise RequestRefused(BAD_REQUEST, f"No such resource class: {', '.join(sorted(unknown))}.")
@@ -40,13 +42,17 @@ def find_with_summaries(model: Model, query: CandidateQuery) -> FoundCandidates:
         raise RequestRefused(BAD_REQUEST, f"No such trait: {', '.join(sorted(unknown))}.")
     candidates = list(islice(find_candidates(model, query), query.limit))
     summarised = _summarised(model, query, candidates)
-    return FoundCandidates(candidates, [(one, dict(model.usages.get(one.uuid, {}))) for one in summarised])
+    return FoundCandidates(
+        candidates, [(provider, dict(model.usages.get(provider.uuid, {}))) for provider in summarised]
+    )
 
 
 def response_body(query: CandidateQuery, found: FoundCandidates) -> dict[str, Any]:
     """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion."""
     return {
-        "allocation_requests": [_allocation_request(one, query.minor) for one in found.candidates],
+        "allocation_requests": [
+            _allocation_request(candidate, query.minor) for candidate in found.candidates
+        ],
         "provider_summaries": {
             provider.uuid: _summary(query, provider, usage) for provider, usage in found.providers
         },
@@ -54,7 +60,7 @@ def response_body(query: CandidateQuery, found: FoundCandidates) -> dict[str, An
 
 
 def _allocation_request(candidate: Candidate, minor: int) -> dict[str, Any]:
-    """A candidate in the form in which the same microversion takes it as an allocation."""
+    """The candidate in the form in which the same microversion accepts it as allocations."""
     if minor < mv.ALLOCATIONS_BY_PROVIDER:
         return {
             "allocations": [
@@ -70,9 +76,11 @@ def _allocation_request(candidate: Candidate, minor: int) -> dict[str, Any]:
     return request
 
 
-def _summarised(model: Model, query: CandidateQuery, found: Iterable[Candidate]) -> Iterator[ProviderRecord]:
-    """The providers that give something, each once, and from 1.29 on the rest of their trees."""
-    used = dict.fromkeys(uuid for candidate in found for uuid in candidate.allocations)
+def _summarised(
+    model: Model, query: CandidateQuery, candidates: Iterable[Candidate]
+) -> Iterator[ProviderRecord]:
+    """The providers of the candidates, each once, and from 1.29 on the rest of their trees."""
+    used = dict.fromkeys(uuid for candidate in candidates for uuid in candidate.allocations)
     if query.minor < mv.CANDIDATES_TREES:
         yield from (model.providers[uuid] for uuid in used)
         return

@@ -1,4 +1,4 @@
-"""/resource_providers/{uuid}/inventories, the whole of them and one by one"""
+"""/resource_providers/{uuid}/inventories and /resource_providers/{uuid}/inventories/{resource_class}."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _FIELDS = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation
 
 
 def get_all(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/inventories"""
     return _show_all(request, providers.get(request.store.model, request.args["uuid"]))
 
 
 def get_one(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/inventories/{resource_class}"""
     provider = providers.get(request.store.model, request.args["uuid"])
     resource_class = request.args["resource_class"]
     if resource_class not in provider.inventories:
@@ -30,9 +32,10 @@ def get_one(request: Request) -> CoreResponse:
 
 
 def put_all(request: Request) -> CoreResponse:
+    """PUT /resource_providers/{uuid}/inventories"""
     uuid = request.args["uuid"]
     providers.get(request.store.model, uuid)
-    body = request.checked_body(schemas.PUT_INVENTORIES)
+    body = request.read_body(schemas.PUT_INVENTORIES)
     wanted = from_bodies(body["inventories"], request.store.clock())
     generation = body["resource_provider_generation"]
 
@@ -45,15 +48,17 @@ def put_all(request: Request) -> CoreResponse:
 
 
 def delete_all(request: Request) -> CoreResponse:
+    """DELETE /resource_providers/{uuid}/inventories"""
     uuid = request.args["uuid"]
     request.store.write(lambda draft: inventories.put_all(draft, uuid, None, {}), releases=True)
     return empty_response()
 
 
 def add(request: Request) -> CoreResponse:
+    """POST /resource_providers/{uuid}/inventories"""
     uuid = request.args["uuid"]
     providers.get(request.store.model, uuid)
-    body = request.checked_body(schemas.POST_INVENTORY)
+    body = request.read_body(schemas.POST_INVENTORY)
     resource_class = body["resource_class"]
     inventory = inventories.from_body(body, request.store.clock())
     _check_capacity(request, {resource_class: inventory})
@@ -64,9 +69,10 @@ def add(request: Request) -> CoreResponse:
 
 
 def put_one(request: Request) -> CoreResponse:
+    """PUT /resource_providers/{uuid}/inventories/{resource_class}"""
     uuid, resource_class = request.args["uuid"], request.args["resource_class"]
     providers.get(request.store.model, uuid)
-    body = request.checked_body(schemas.PUT_INVENTORY)
+    body = request.read_body(schemas.PUT_INVENTORY)
     inventory = inventories.from_body(body, request.store.clock())
     generation = body["resource_provider_generation"]
 
@@ -79,12 +85,14 @@ def put_one(request: Request) -> CoreResponse:
 
 
 def delete_one(request: Request) -> CoreResponse:
+    """DELETE /resource_providers/{uuid}/inventories/{resource_class}"""
     uuid, resource_class = request.args["uuid"], request.args["resource_class"]
     request.store.write(lambda draft: inventories.delete(draft, uuid, resource_class), releases=True)
     return empty_response()
 
 
 def from_bodies(bodies: Mapping[str, Mapping[str, Any]], now: float) -> dict[str, InventoryRecord]:
+    """{resource class: inventory} of valid bodies."""
     return {resource_class: inventories.from_body(body, now) for resource_class, body in bodies.items()}
 
 

@@ -1,4 +1,4 @@
-"""/resource_providers and /resource_providers/{uuid}"""
+"""/resource_providers and /resource_providers/{uuid}."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ _LINKS = (
 
 
 def url_of(provider_uuid: str) -> str:
+    """The provider's path in the API."""
     return f"/resource_providers/{provider_uuid}"
 
 
 def show(provider: ProviderRecord, minor: int) -> dict[str, Any]:
+    """The provider's record in a response."""
     url = url_of(provider.uuid)
     links = [{"rel": "self", "href": url}]
     links += [{"rel": rel, "href": f"{url}/{rel}"} for rel, since in _LINKS if minor >= since]
@@ -51,7 +53,8 @@ def show(provider: ProviderRecord, minor: int) -> dict[str, Any]:
 
 
 def create(request: Request) -> CoreResponse:
-    body = request.checked_body(schemas.POST_PROVIDER)
+    """POST /resource_providers"""
+    body = request.read_body(schemas.POST_PROVIDER)
     given = body.get("uuid")
     uuid = str(uuids.UUID(given)) if given else str(uuids.uuid4())
     provider = request.store.write(
@@ -65,14 +68,16 @@ def create(request: Request) -> CoreResponse:
 
 
 def get(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}"""
     provider = providers.get(request.store.model, request.args["uuid"])
     return json_response(request, show(provider, request.minor), provider.updated_at)
 
 
 def update(request: Request) -> CoreResponse:
+    """PUT /resource_providers/{uuid}"""
     uuid, minor = request.args["uuid"], request.minor
     providers.get(request.store.model, uuid)
-    body = request.checked_body(schemas.PUT_PROVIDER)
+    body = request.read_body(schemas.PUT_PROVIDER)
 
     def rule(draft: Draft) -> ProviderRecord:
         parent = body.get("parent_provider_uuid", providers.get(draft, uuid).parent_uuid)
@@ -83,20 +88,24 @@ def update(request: Request) -> CoreResponse:
 
 
 def delete(request: Request) -> CoreResponse:
+    """DELETE /resource_providers/{uuid}"""
     uuid = request.args["uuid"]
     request.store.write(lambda draft: providers.delete(draft, uuid), releases=True)
     return empty_response()
 
 
 def list_all(request: Request) -> CoreResponse:
-    parameters = request.checked_query(schemas.LIST_PROVIDERS)
+    """GET /resource_providers"""
+    parameters = request.read_query(schemas.LIST_PROVIDERS)
     aggregates = query_string.parse_member_of(request.query.all("member_of"), request.minor)
     traits = query_string.parse_required(request.query.all("required"), request.minor)
     amounts = query_string.parse_resources(parameters["resources"]) if "resources" in parameters else {}
     with request.store.reading() as model:
-        found = _filtered(model, parameters, traits, aggregates, amounts)
-    modified = max((provider.updated_at for provider in found), default=request.store.clock())
-    return json_response(request, {"resource_providers": [show(p, request.minor) for p in found]}, modified)
+        matching = _filtered(model, parameters, traits, aggregates, amounts)
+    modified = max((provider.updated_at for provider in matching), default=request.store.clock())
+    return json_response(
+        request, {"resource_providers": [show(provider, request.minor) for provider in matching]}, modified
+    )
 
 
 def _filtered(

@@ -1,4 +1,4 @@
-"""/ : the version document"""
+"""/: the version document."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from agent.placement.embedded.messages import CoreResponse, Request, json_respon
 
 
 def get(request: Request) -> CoreResponse:
+    """GET /"""
     version = {
         "id": f"v{mv.text(mv.MIN)}",
         "max_version": mv.text(mv.MAX),

@@ -1,4 +1,4 @@
-"""/traits, and the traits and aggregates of a provider"""
+"""/traits and /resource_providers/{uuid}/traits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from agent.placement.embedded.rules import names, providers
 
 
 def list_all(request: Request) -> CoreResponse:
-    parameters = request.checked_query(schemas.LIST_TRAITS)
+    """GET /traits"""
+    parameters = request.read_query(schemas.LIST_TRAITS)
     with request.store.reading() as model:
         known = _filtered(model, parameters)
     return json_response(request, {"traits": list(known)}, _newest(request, known.values()))
@@ -51,6 +52,7 @@ def _filtered(model: Model, parameters: Mapping[str, str]) -> dict[str, float]:
 
 
 def get(request: Request) -> CoreResponse:
+    """GET /traits/{name}"""
     name = request.args["name"]
     created_at = request.store.model.traits.get(name)
     if created_at is None:
@@ -59,6 +61,7 @@ def get(request: Request) -> CoreResponse:
 
 
 def put(request: Request) -> CoreResponse:
+    """PUT /traits/{name}"""
     name = schemas.validate(schemas.CUSTOM_TRAIT, request.minor, request.args["name"], "the trait's name")
     created = request.store.write(lambda draft: names.ensure_trait(draft, name))
     headers = cache_headers(request, request.store.model.traits.get(name)) | {"location": f"/traits/{name}"}
@@ -66,18 +69,21 @@ def put(request: Request) -> CoreResponse:
 
 
 def delete(request: Request) -> CoreResponse:
+    """DELETE /traits/{name}"""
     name = request.args["name"]
     request.store.write(lambda draft: names.delete_trait(draft, name), releases=True)
     return empty_response()
 
 
 def get_of_provider(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/traits"""
     return _show(request, providers.get(request.store.model, request.args["uuid"]))
 
 
 def put_of_provider(request: Request) -> CoreResponse:
+    """PUT /resource_providers/{uuid}/traits"""
     uuid = request.args["uuid"]
-    body = request.checked_body(schemas.PUT_PROVIDER_TRAITS)
+    body = request.read_body(schemas.PUT_PROVIDER_TRAITS)
     provider = request.store.write(
         lambda draft: providers.set_traits(draft, uuid, body["resource_provider_generation"], body["traits"])
     )
@@ -85,20 +91,23 @@ def put_of_provider(request: Request) -> CoreResponse:
 
 
 def delete_of_provider(request: Request) -> CoreResponse:
+    """DELETE /resource_providers/{uuid}/traits"""
     uuid = request.args["uuid"]
     request.store.write(lambda draft: providers.set_traits(draft, uuid, None, ()), releases=True)
     return empty_response()
 
 
 def get_aggregates(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/aggregates"""
     provider = providers.get(request.store.model, request.args["uuid"])
     return _show_aggregates(request, provider, sorted(provider.aggregates))
 
 
 def put_aggregates(request: Request) -> CoreResponse:
+    """PUT /resource_providers/{uuid}/aggregates"""
     uuid = request.args["uuid"]
     providers.get(request.store.model, uuid)
-    body = request.checked_body(schemas.PUT_AGGREGATES)
+    body = request.read_body(schemas.PUT_AGGREGATES)
     guarded = request.minor >= mv.AGGREGATES_GENERATION
     aggregates = body["aggregates"] if guarded else body
     generation = body["resource_provider_generation"] if guarded else None

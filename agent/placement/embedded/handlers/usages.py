@@ -1,4 +1,4 @@
-"""/usages and /resource_providers/{uuid}/usages"""
+"""/usages and /resource_providers/{uuid}/usages."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ ALL_TYPES = "all"
 
 
 def get_of_provider(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/usages"""
     with request.store.reading() as model:
         provider = providers.get(model, request.args["uuid"])
         used = {name: model.used(provider.uuid, name) for name in provider.inventories}
@@ -23,7 +24,8 @@ def get_of_provider(request: Request) -> CoreResponse:
 
 
 def get(request: Request) -> CoreResponse:
-    parameters = request.checked_query(schemas.GET_USAGES)
+    """GET /usages"""
+    parameters = request.read_query(schemas.GET_USAGES)
     project_id, user_id = parameters["project_id"], parameters.get("user_id")
     with request.store.reading() as model:
         owned = [
@@ -39,7 +41,7 @@ def get(request: Request) -> CoreResponse:
 
 
 def _by_type(consumers: list[ConsumerRecord], wanted: str | None) -> dict[str, dict[str, int]]:
-    """{type: {class: sum, ..., "consumer_count": n}}; `wanted` "all" puts them all under that one name."""
+    """{type: {class: sum, ..., "consumer_count": n}}; `wanted` "all" puts all consumers under that name."""
     groups: dict[str, list[ConsumerRecord]] = {}
     for consumer in consumers:
         name = ALL_TYPES if wanted == ALL_TYPES else consumer.consumer_type or UNKNOWN_TYPE

@@ -1,4 +1,4 @@
-"""What a write may do: pure functions over a `Draft`, which change it or raise `Refused`.
+"""The rules of writes: pure functions that change a `Draft` or raise `RequestRefused`.
 
-They do no I/O and know no HTTP beyond the table of problems.
+They do no I/O, and of HTTP they use only the table of problems (problems.py).
 """

@@ -1,7 +1,7 @@
-"""Allocations: what consumers hold, written for one or several consumers at once.
+"""The rules of writes to allocations, of one or several consumers at once.
 
-A write replaces everything that each of its consumers holds. First all of them let go of what they had, then
-each gets its new allocations, so that two consumers can swap on a full host.
+A write replaces all allocations of its consumers. The old allocations of all its consumers are removed before
+the new ones are checked, so that two consumers can swap on a full host.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Allocations = Mapping[str, Mapping[str, int]]
 
 
 class ConsumerWrite(NamedTuple):
-    """What one consumer is to hold. No allocations: nothing, and the consumer goes.
+    """The new allocations of one consumer; empty `allocations` remove the consumer.
 
-    `consumer_type` None keeps the type that it has. `generation` is looked at only where `checks_generation`:
-    None then means that the consumer must not exist.
+    `consumer_type` None keeps the present type. `generation` is compared only if `checks_generation`; None
+    then means that the consumer must not exist.
     """
 
     uuid: str
@@ -43,11 +43,11 @@ class ConsumerWrite(NamedTuple):
 def replace(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
     """Write all, or raise.
 
-    :raises Refused: 409 "concurrent update" for a consumer's generation, 400 for an unknown provider or
-        class, 409 where it does not fit, with `reasons`
+    Raises RequestRefused: 409 "concurrent update" for a consumer's generation, 400 for an unknown provider or
+    class, 409 with `reasons` where the allocations do not fit.
     """
     check_consumers(draft, writes)
-    # One pass for the checks that need no amounts, which also finds what was used before.
+    # The checks that do not depend on amounts; the same loop reads the usage before the write.
     used_before: dict[tuple[str, str], int] = {}
     touched: dict[str, None] = {}
     for write in writes:
@@ -77,9 +77,9 @@ def replace(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
 
 
 def delete(draft: Draft, consumer_uuid: str) -> None:
-    """Free everything that the consumer holds. The providers' generations stay, as in the original.
+    """Remove the consumer with its allocations. The providers' generations stay, as in OpenStack Placement.
 
-    :raises Refused: 404 the consumer holds nothing
+    Raises RequestRefused (404) where the consumer has no allocations.
     """
     if draft.consumer(consumer_uuid) is None:
         raise RequestRefused(NOT_FOUND, f"No allocations for consumer '{consumer_uuid}'.")
@@ -87,9 +87,9 @@ def delete(draft: Draft, consumer_uuid: str) -> None:
 
 
 def check_consumers(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
-    """The checks that come before all others: generations of the consumers, then existence of the providers.
+    """The checks that precede all others: the consumers' generations, then whether the providers exist.
 
-    :raises Refused: 409 "concurrent update", 400 unknown provider
+    Raises RequestRefused: 409 "concurrent update", 400 for an unknown provider.
     """
     for write in writes:
         if write.checks_generation:
@@ -99,7 +99,7 @@ def check_consumers(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
                 raise RequestRefused(
                     CONCURRENT_UPDATE,
                     f"consumer generation conflict for {write.uuid}: "
-                    f"expected {_shown(expected)} but got {_shown(write.generation)}.",
+                    f"expected {_generation_text(expected)} but got {_generation_text(write.generation)}.",
                 )
     for write in writes:
         for provider_uuid in write.allocations:
@@ -109,7 +109,7 @@ def check_consumers(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
                 )
 
 
-def _shown(generation: int | None) -> str:
+def _generation_text(generation: int | None) -> str:
     return "null" if generation is None else str(generation)
 
 
@@ -128,7 +128,7 @@ def _consumer(draft: Draft, write: ConsumerWrite, old: ConsumerRecord | None) ->
 def _shortfalls(
     draft: Draft, allocations: Allocations, used_before: Mapping[tuple[str, str], int]
 ) -> list[dict[str, Any]]:
-    """Why the allocations do not fit on top of what the draft holds, one entry per provider and class."""
+    """Why the allocations do not fit beside those in the draft, one entry for each provider and class."""
     reasons: list[dict[str, Any]] = []
     for provider_uuid, resources in allocations.items():
         provider = providers.get(draft, provider_uuid)
@@ -141,7 +141,7 @@ def _shortfalls(
                 reasons.append(_reason(provider, resource_class, "units", asked, used))
             elif (
                 used + asked > inventory.capacity
-                # A write that leaves the provider no fuller than it was is let through.
+                # A write that does not raise the usage is allowed on an over-used provider.
                 and used + asked > used_before[provider_uuid, resource_class]
             ):
                 reasons.append(_reason(provider, resource_class, "capacity", asked, used))
@@ -151,7 +151,11 @@ def _shortfalls(
 def _reason(
     provider: ProviderRecord, resource_class: str, kind: str, asked: int, used: int
 ) -> dict[str, Any]:
-    """`kind`: "inventory" (none of the class), "units" (min_unit, max_unit, step_size) or "capacity"."""
+    """An entry of `reasons`.
+
+    `kind` is "inventory" (the provider has none of the class), "units" (min_unit, max_unit, step_size) or
+    "capacity".
+    """
     reason: dict[str, Any] = {
         "reason": kind,
         "resource_provider_uuid": provider.uuid,

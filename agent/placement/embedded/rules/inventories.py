@@ -1,4 +1,4 @@
-"""Inventories: what a provider offers. They may shrink below what is used, but not vanish while it is."""
+"""The rules of writes to inventories: one may shrink below its use, but not be removed while in use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ InventoryRecords = Mapping[str, InventoryRecord]
 
 
 def from_body(body: Mapping[str, Any], now: float) -> InventoryRecord:
-    """The inventory that a checked body describes, what it leaves out at its default."""
+    """The inventory in a valid body, with the defaults of the API for missing fields."""
     return InventoryRecord(
         total=body["total"],
         reserved=body.get("reserved", 0),
@@ -36,9 +36,9 @@ def from_body(body: Mapping[str, Any], now: float) -> InventoryRecord:
 
 
 def check_capacity(uuid: str, inventories: InventoryRecords, *, may_be_zero: bool) -> None:
-    """Refuse inventories that offer less than nothing, or (before 1.26) nothing.
+    """Refuse inventories with a negative capacity, or (before 1.26) with none.
 
-    :raises Refused: 400
+    Raises RequestRefused (400).
     """
     for resource_class, inventory in inventories.items():
         exact = inventory.capacity
@@ -52,9 +52,10 @@ def check_capacity(uuid: str, inventories: InventoryRecords, *, may_be_zero: boo
 
 
 def put_all(draft: Draft, uuid: str, generation: int | None, inventories: InventoryRecords) -> ProviderRecord:
-    """Replace all inventories of the provider.
+    """Replace all inventories of the provider; `generation` None is not checked.
 
-    :raises Refused: 404, 409 wrong generation, 400 unknown class, 409 a class that goes away is in use
+    Raises RequestRefused: 404, 409 for another generation, 400 for an unknown class, 409 where a removed
+    class is in use.
     """
     provider = providers.get_at_generation(draft, uuid, generation)
     check_known(draft, inventories)
@@ -63,7 +64,10 @@ def put_all(draft: Draft, uuid: str, generation: int | None, inventories: Invent
 
 
 def add(draft: Draft, uuid: str, resource_class: str, inventory: InventoryRecord) -> ProviderRecord:
-    """:raises Refused: 404, 400 unknown class, 409 there already"""
+    """Add an inventory.
+
+    Raises RequestRefused: 404, 400 for an unknown class, 409 where the inventory exists.
+    """
     provider = providers.get(draft, uuid)
     check_known(draft, (resource_class,))
     if resource_class in provider.inventories:
@@ -76,7 +80,11 @@ def add(draft: Draft, uuid: str, resource_class: str, inventory: InventoryRecord
 def update(
     draft: Draft, uuid: str, generation: int | None, resource_class: str, inventory: InventoryRecord
 ) -> ProviderRecord:
-    """:raises Refused: 404 also for an unknown class, 409 wrong generation, 400 no such inventory"""
+    """Replace one inventory.
+
+    Raises RequestRefused: 404 (also for an unknown class), 409 for another generation, 400 where there is no
+    such inventory.
+    """
     provider = providers.get_at_generation(draft, uuid, generation)
     check_known(draft, (resource_class,), NOT_FOUND)
     if resource_class not in provider.inventories:
@@ -85,24 +93,28 @@ def update(
 
 
 def delete(draft: Draft, uuid: str, resource_class: str) -> ProviderRecord:
-    """:raises Refused: 404, 409 in use (as a concurrent update, that is how the API has it)"""
+    """Remove one inventory.
+
+    Raises RequestRefused: 404, 409 where it is in use (as a concurrent update, as the API defines it).
+    """
     provider = providers.get(draft, uuid)
     if resource_class not in provider.inventories:
         raise RequestRefused(NOT_FOUND, f"Resource provider {uuid} has no inventory of {resource_class}.")
     check_unused(draft, provider, {resource_class}, CONCURRENT_UPDATE)
-    kept = {name: held for name, held in provider.inventories.items() if name != resource_class}
-    return _put(draft, provider, kept)
+    left = {name: record for name, record in provider.inventories.items() if name != resource_class}
+    return _put(draft, provider, left)
 
 
 def check_known(state: CoreState, resource_classes: Any, problem: ProblemType = BAD_REQUEST) -> None:
-    """:raises Refused: `problem`, naming the first class that does not exist"""
+    """Check that the classes exist. Raises RequestRefused (`problem`) with the first that does not."""
     for resource_class in resource_classes:
         if not state.has_resource_class(resource_class):
             raise RequestRefused(problem, f"No such resource class {resource_class}.")
 
 
-def check_unused(state: CoreState, provider: ProviderRecord, going: set[str], problem: ProblemType) -> None:
-    used = sorted(name for name in going if state.used(provider.uuid, name))
+def check_unused(state: CoreState, provider: ProviderRecord, removed: set[str], problem: ProblemType) -> None:
+    """Check that no class in `removed` is in use. Raises RequestRefused (`problem`) where one is."""
+    used = sorted(name for name in removed if state.used(provider.uuid, name))
     if used:
         raise RequestRefused(
             problem, f"Inventory for '{', '.join(used)}' on resource provider '{provider.uuid}' in use."

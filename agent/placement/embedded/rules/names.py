@@ -1,4 +1,4 @@
-"""Traits and resource classes: custom ones are made and deleted, standard ones are always there."""
+"""The rules of traits and resource classes: custom ones are created and deleted, standard ones stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CUSTOM = "CUSTOM_"
 
 
 def ensure_trait(draft: Draft, name: str) -> bool:
-    """Make the custom trait if it is missing; answers whether it was."""
+    """Create the custom trait if it does not exist; whether it was created."""
     if draft.has_trait(name):
         return False
     draft.put_trait(name)
@@ -22,7 +22,10 @@ def ensure_trait(draft: Draft, name: str) -> bool:
 
 
 def delete_trait(draft: Draft, name: str) -> None:
-    """:raises Refused: 404, 400 a standard one, 409 in use"""
+    """Delete the trait.
+
+    Raises RequestRefused: 404, 400 for a standard one, 409 where it is in use.
+    """
     if not draft.has_trait(name):
         raise RequestRefused(NOT_FOUND, f"No such trait(s): {name}.")
     if not name.startswith(CUSTOM):
@@ -33,14 +36,14 @@ def delete_trait(draft: Draft, name: str) -> None:
 
 
 def create_class(draft: Draft, name: str) -> None:
-    """:raises Refused: 409 there already"""
+    """Create the custom resource class. Raises RequestRefused (409) where it exists."""
     if draft.has_resource_class(name):
         raise RequestRefused(CONFLICT, f"Conflicting resource class already exists: {name}.")
     draft.put_resource_class(name)
 
 
 def ensure_class(draft: Draft, name: str) -> bool:
-    """Make the custom resource class if it is missing; answers whether it was."""
+    """Create the custom resource class if it does not exist; whether it was created."""
     if draft.has_resource_class(name):
         return False
     draft.put_resource_class(name)
@@ -48,7 +51,10 @@ def ensure_class(draft: Draft, name: str) -> bool:
 
 
 def delete_class(draft: Draft, name: str) -> None:
-    """:raises Refused: 404, 400 a standard one, 409 in use"""
+    """Delete the resource class.
+
+    Raises RequestRefused: 404, 400 for a standard one, 409 where it is in use.
+    """
     _check_custom(draft, name)
     if draft.providers_with_class(name):
         raise RequestRefused(CONFLICT, f"The resource class {name} is in use in an inventory.")
@@ -56,9 +62,9 @@ def delete_class(draft: Draft, name: str) -> None:
 
 
 def rename_class(draft: Draft, name: str, new_name: str) -> None:
-    """Rename the custom resource class, also in all inventories and allocations (up to 1.6).
+    """Rename the custom resource class, also in all inventories and allocations (up to microversion 1.6).
 
-    :raises Refused: 404, 400 a standard one, 409 the new name is taken
+    Raises RequestRefused: 404, 400 for a standard one, 409 where the new name exists.
     """
     _check_custom(draft, name)
     if new_name == name:
@@ -67,10 +73,12 @@ def rename_class(draft: Draft, name: str, new_name: str) -> None:
         raise RequestRefused(CONFLICT, f"Resource class already exists: {new_name}.")
     for provider in draft.providers_with_class(name):
         for consumer in draft.consumers_of(provider.uuid):
-            held = {uuid: _renamed(part, name, new_name) for uuid, part in consumer.allocations.items()}
-            draft.put_consumer(consumer.uuid, consumer._replace(allocations=held))
-        offered = _renamed(provider.inventories, name, new_name)
-        draft.put_provider(provider._replace(inventories=offered))
+            allocations = {
+                uuid: _renamed(amounts, name, new_name) for uuid, amounts in consumer.allocations.items()
+            }
+            draft.put_consumer(consumer.uuid, consumer._replace(allocations=allocations))
+        inventories = _renamed(provider.inventories, name, new_name)
+        draft.put_provider(provider._replace(inventories=inventories))
     draft.drop_resource_class(name)
     draft.put_resource_class(new_name)
 
@@ -82,5 +90,5 @@ def _check_custom(draft: Draft, name: str) -> None:
         raise RequestRefused(BAD_REQUEST, f"{name} is a standard resource class and stays as it is.")
 
 
-def _renamed(held: Mapping[str, V], name: str, new_name: str) -> dict[str, V]:
-    return {new_name if key == name else key: value for key, value in held.items()}
+def _renamed(values: Mapping[str, V], name: str, new_name: str) -> dict[str, V]:
+    return {new_name if key == name else key: value for key, value in values.items()}

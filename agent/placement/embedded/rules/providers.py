@@ -1,4 +1,4 @@
-"""Resource providers: making, renaming, re-parenting and deleting them, and their traits and aggregates."""
+"""The rules of resource providers: create, rename, re-parent and delete, and their traits and aggregates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agent.placement.embedded.records import ProviderRecord
 
 
 def get(state: CoreState, uuid: str) -> ProviderRecord:
-    """:raises Refused: 404"""
+    """The provider. Raises RequestRefused (404) where it does not exist."""
     provider = state.provider(uuid)
     if provider is None:
         raise RequestRefused(NOT_FOUND, f"No resource provider with uuid {uuid} found.")
@@ -26,9 +26,9 @@ def get(state: CoreState, uuid: str) -> ProviderRecord:
 
 
 def get_at_generation(state: CoreState, uuid: str, generation: int | None) -> ProviderRecord:
-    """The provider, provided that it still is at the generation that the client saw; None asks nothing.
+    """The provider, if it has the generation that the client read; `generation` None is not checked.
 
-    :raises Refused: 404, or 409 "concurrent update"
+    Raises RequestRefused: 404, 409 "concurrent update".
     """
     provider = get(state, uuid)
     if generation is not None and provider.generation != generation:
@@ -41,12 +41,15 @@ def get_at_generation(state: CoreState, uuid: str, generation: int | None) -> Pr
 
 
 def at_next_generation(draft: Draft, provider: ProviderRecord) -> ProviderRecord:
-    """The provider at its next generation; the caller puts it into the draft."""
+    """The provider with the next generation; the caller puts it into the draft."""
     return provider._replace(generation=provider.generation + 1, updated_at=draft.now)
 
 
 def create(draft: Draft, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
-    """:raises Refused: 400 bad parent or empty name, 409 name or uuid taken"""
+    """Create a provider without contents.
+
+    Raises RequestRefused: 400 for an invalid parent or an empty name, 409 where the name or the uuid exists.
+    """
     if not name:
         raise RequestRefused(BAD_REQUEST, f"Unable to create resource provider {uuid}: its name is empty.")
     if parent_uuid == uuid:
@@ -73,11 +76,11 @@ def create(draft: Draft, uuid: str, name: str, parent_uuid: str | None) -> Provi
 def update(
     draft: Draft, uuid: str, name: str, parent_uuid: str | None, *, may_reparent: bool
 ) -> ProviderRecord:
-    """Rename, and hang under `parent_uuid` (None: make it a root). Does not raise the generation.
+    """Rename the provider, and move it under `parent_uuid` (None: make it a root). The generation stays.
 
-    Before re-parenting was allowed, a root could be given a parent, and nothing else.
+    Without `may_reparent` (before 1.37) only a root may get a parent.
 
-    :raises Refused: 404, 400 bad parent, 409 name taken
+    Raises RequestRefused: 404, 400 for an invalid parent, 409 where the name exists.
     """
     provider = get(draft, uuid)
     if parent_uuid != provider.parent_uuid and provider.parent_uuid is not None and not may_reparent:
@@ -104,7 +107,7 @@ def update(
 
 
 def delete(draft: Draft, uuid: str) -> None:
-    """:raises Refused: 404, 409 has children or allocations"""
+    """Delete the provider. Raises RequestRefused: 404, 409 where it has children or allocations."""
     provider = get(draft, uuid)
     if draft.children_of(uuid):
         raise RequestRefused(
@@ -118,9 +121,9 @@ def delete(draft: Draft, uuid: str) -> None:
 
 
 def set_traits(draft: Draft, uuid: str, generation: int | None, traits: Iterable[str]) -> ProviderRecord:
-    """Replace the traits; the generation rises only where the set changes.
+    """Replace the traits; the generation rises only if the set changes.
 
-    :raises Refused: 404, 409 wrong generation, 400 unknown trait
+    Raises RequestRefused: 404, 409 for another generation, 400 for an unknown trait.
     """
     provider = get_at_generation(draft, uuid, generation)
     wanted = frozenset(traits)
@@ -136,7 +139,10 @@ def set_traits(draft: Draft, uuid: str, generation: int | None, traits: Iterable
 def set_aggregates(
     draft: Draft, uuid: str, generation: int | None, aggregates: Iterable[str], *, raises_generation: bool
 ) -> ProviderRecord:
-    """Replace the aggregates. :raises Refused: 404, 409 wrong generation"""
+    """Replace the aggregates; the generation rises if `raises_generation`.
+
+    Raises RequestRefused: 404, 409 for another generation.
+    """
     provider = get_at_generation(draft, uuid, generation)._replace(aggregates=frozenset(aggregates))
     if raises_generation:
         provider = at_next_generation(draft, provider)
@@ -160,8 +166,8 @@ def _check_name_free(draft: Draft, uuid: str, name: str) -> None:
 
 
 def _subtree(draft: Draft, provider: ProviderRecord) -> list[ProviderRecord]:
-    """The provider and everything below it."""
+    """The provider and its descendants."""
     members = [provider]
-    for member in members:  # grows while it is walked
+    for member in members:  # the loop extends the list
         members.extend(draft.children_of(member.uuid))
     return members

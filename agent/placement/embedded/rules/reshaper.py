@@ -1,4 +1,4 @@
-"""The reshaper: inventories and allocations moved between providers in one write."""
+"""The rule of POST /reshaper: inventories and allocations move between providers in one write."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from agent.placement.embedded.problems import CONCURRENT_UPDATE, PROVIDER_NOT_FO
 from agent.placement.embedded.rules import allocations, inventories, providers
 
 NewInventories = Mapping[str, tuple[int, inventories.InventoryRecords]]
-"""{provider uuid: (generation that the client saw, all its inventories to be)}"""
+"""{provider uuid: (generation that the client read, all its new inventories)}"""
 
 
 def reshape(draft: Draft, new: NewInventories, writes: Sequence[allocations.ConsumerWrite]) -> None:
-    """Replace the inventories of these providers and the allocations of these consumers, or raise.
+    """Replace all inventories of these providers and all allocations of these consumers, or raise.
 
-    :raises Refused: 400 unknown provider or class, 409 wrong generation, 409 an inventory that goes away is
-        still in use, 409 where the allocations do not fit
+    Raises RequestRefused: 400 for an unknown provider or class, 409 for another generation, 409 where a
+    removed inventory is in use, 409 where the allocations do not fit.
     """
     for uuid, (generation, _) in new.items():
         provider = draft.provider(uuid)
@@ -31,12 +31,12 @@ def reshape(draft: Draft, new: NewInventories, writes: Sequence[allocations.Cons
                 f"given: {generation}.",
             )
     allocations.check_consumers(draft, writes)
-    # An inventory with allocations cannot go, and allocations need an inventory: so between the two states
-    # every provider has what it had and what it will have.
+    # An inventory in use cannot be removed, and an allocation needs an inventory: so each provider has both
+    # its old and its new inventories while the allocations are replaced.
     for uuid, (_, wanted) in new.items():
         if wanted:
-            held = providers.get(draft, uuid).inventories
-            inventories.put_all(draft, uuid, None, {**held, **wanted})
+            old = providers.get(draft, uuid).inventories
+            inventories.put_all(draft, uuid, None, {**old, **wanted})
     allocations.replace(draft, writes)
     for uuid, (_, wanted) in new.items():
         inventories.put_all(draft, uuid, None, wanted)
