@@ -1,8 +1,8 @@
 """A fixed program of writes, run as a process that is killed, or whose disk fails, somewhere on the way.
 
-python -P embedded_crash_program.py write STATE_DIR    the whole program; each step tells its number and status
-python -P embedded_crash_program.py die STATE_DIR      the same, but kills itself after the first 503
-python -P embedded_crash_program.py open STATE_DIR     opens what is there, and closes it
+python -P embedded_crash_program.py write STATE_DIR  the whole program; each step tells its number and status
+python -P embedded_crash_program.py die STATE_DIR  the same, but kills itself after the first 503
+python -P embedded_crash_program.py open STATE_DIR  opens what is there, and closes it
 """
 
 from __future__ import annotations
