@@ -1,4 +1,4 @@
-"""From the arguments of `plimsoll claim` to the body of POST /v1/claims. The agent checks what it means."""
+"""The body of POST /v1/claims from the arguments of `plimsoll claim`. The agent checks its meaning."""
 
 import json
 import sys
@@ -14,16 +14,16 @@ _BODY_CHARS_MAX = 1024 * 1024
 
 
 def claim_body(args: Namespace) -> Json:
-    """Raises UsageError where the arguments contradict each other or cannot be read."""
-    ways = {
+    """The body. Raises UsageError where the arguments contradict each other or cannot be read."""
+    sources = {
         "--file": args.file is not None,
         "--flavor": args.flavor is not None,
         "--resources or --group": bool(args.resources or args.group),
     }
-    given = [way for way, used in ways.items() if used]
+    given = [source for source, used in sources.items() if used]
     if len(given) != 1:
-        found = f"not {' and '.join(given)} together" if given else "and none is given"
-        raise UsageError(f"claim: what is wanted is told by {', by '.join(ways)}, {found}")
+        fault = f"not {' and '.join(given)} together" if given else "and none is given"
+        raise UsageError(f"claim: give the resources by {', by '.join(sources)}, {fault}")
     _check_companions(args)
     if args.file is not None:
         body = _from_file(args.file)
@@ -49,9 +49,9 @@ def _check_companions(args: Namespace) -> None:
             raise UsageError(f"claim: {option} goes with {goes_with}")
 
 
-def _consumer(told: str | None) -> str:
-    if told and told != NEW:
-        return told
+def _consumer(given: str | None) -> str:
+    if given and given != NEW:
+        return given
     from uuid import uuid4
 
     return str(uuid4())

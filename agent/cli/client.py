@@ -1,9 +1,12 @@
-"""Speaks HTTP to the agent over its Unix socket, within one deadline."""
+"""The client of the local API: HTTP over the agent's Unix socket, within a deadline."""
+
+from __future__ import annotations
 
 import http.client
 import json
+from argparse import Namespace
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from agent import errors
@@ -11,13 +14,17 @@ from agent.cli.waiting import waiting
 from agent.errors import DaemonUnreachable, PlimsollError
 from agent.http.unix_connection import UnixConnection
 
+if TYPE_CHECKING:
+    from agent.api.shapes.tree import ResourceProviderShape
+
+SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 
 
 class Client:
-    """One agent, at `socket_path`; each request ends within `timeout_s` seconds, one way or the other.
+    """The agent at `socket_path`. Each request ends within `timeout_s` seconds, with or without a reply.
 
-    A request that takes its time is told of at a terminal, unless the client is `quiet`.
+    While a request takes long, a terminal shows what the command waits for, unless the client is `quiet`.
     """
 
     def __init__(self, socket_path: str, timeout_s: float, *, quiet: bool = False) -> None:
@@ -26,15 +33,16 @@ class Client:
         self._quiet = quiet
 
     def get(self, path: str) -> Any:
+        """The parsed reply to GET; raises as `request` does."""
         return self.request("GET", path)
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """The parsed reply. Raises the agent's own error, or DaemonUnreachable without a usable reply.
 
-        Its detail `asked` says whether the agent may have got the request, and done what it asks.
+        The detail `asked` of DaemonUnreachable is true if the agent may have executed the request.
         """
-        told = f"waiting for the agent: {method} {path.partition('?')[0]}"
-        with nullcontext() if self._quiet else waiting(told):
+        activity = f"waiting for the agent: {method} {path.partition('?')[0]}"
+        with nullcontext() if self._quiet else waiting(activity):
             return self._request(method, path, body)
 
     def _request(self, method: str, path: str, body: Any) -> Any:
@@ -50,7 +58,7 @@ class Client:
             except (BrokenPipeError, ConnectionResetError):
                 if not connection.connected:
                     raise
-                # The agent may have refused before it read everything; what it said is there to be read.
+                # The agent may refuse a request before it has read all of it: read its answer.
             reply = connection.getresponse()
             text = reply.read(REPLY_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
@@ -64,7 +72,7 @@ class Client:
             answer = json.loads(text)
         except ValueError as error:
             raise DaemonUnreachable(
-                f"What answers at {self._path} does not speak like an agent (status {status}, no JSON); "
+                f"The process at {self._path} does not answer like an agent (status {status}, no JSON); "
                 "is --socket or PLIMSOLL_SOCKET right?",
                 socket=self._path,
                 asked=True,
@@ -79,10 +87,11 @@ class Client:
             "Another path: --socket or PLIMSOLL_SOCKET"
         )
         if isinstance(error, FileNotFoundError):
-            sentence = f"no agent listens at {self._path}: the socket is not there; {service}"
+            sentence = f"no agent listens at {self._path}: the socket does not exist; {service}"
         elif isinstance(error, ConnectionRefusedError):
             sentence = (
-                f"no agent listens at {self._path}: the socket is left over from one that ended; {service}"
+                f"no agent listens at {self._path}: the socket is left over from an agent that ended; "
+                f"{service}"
             )
         elif isinstance(error, PermissionError):
             sentence = (
@@ -91,36 +100,52 @@ class Client:
             )
         elif isinstance(error, TimeoutError):
             sentence = (
-                f"the agent at {self._path} did not answer within {self._timeout_s:g} s; what was asked "
-                "may still happen; its log says what it is busy with, --timeout waits longer"
+                f"the agent at {self._path} did not answer within {self._timeout_s:g} s; it may still "
+                "execute the request; its log says what it is busy with, --timeout waits longer"
             )
         else:
-            what = str(error) or type(error).__name__
-            sentence = f"the agent at {self._path} gave no usable answer ({what}); {service}"
+            reason = str(error) or type(error).__name__
+            sentence = f"the agent at {self._path} gave no usable answer ({reason}); {service}"
         return DaemonUnreachable(sentence, socket=self._path, asked=asked)
 
 
+def client_of(args: Namespace, *, quiet: bool = False) -> Client:
+    """The client of the agent that the common options name."""
+    return Client(args.socket, args.timeout, quiet=quiet)
+
+
 def claim_path(consumer: str) -> str:
+    """The path of a consumer's claim."""
     return f"/v1/claims/{quote(consumer, safe='')}"
 
 
+def read_providers(client: Client) -> dict[str, ResourceProviderShape]:
+    """{uuid: provider}; empty where the tree cannot be read: an answer without it is better than none."""
+    try:
+        return {provider["uuid"]: provider for provider in client.get("/v1/tree")["resource_providers"]}
+    except PlimsollError:
+        return {}
+
+
+def read_names(client: Client) -> dict[str, str]:
+    """{uuid: name} of the providers; empty where the tree cannot be read."""
+    return {uuid: provider["name"] for uuid, provider in read_providers(client).items()}
+
+
 def error_of(answer: Any) -> PlimsollError:
-    """The error that the agent answered with, as the type that it was there."""
-    told = answer.get("error") if isinstance(answer, dict) else None
-    if not isinstance(told, dict):
+    """The error in the body of an answer, as the class that the agent raised if this program has it."""
+    body = answer.get("error") if isinstance(answer, dict) else None
+    if not isinstance(body, dict):
         return PlimsollError(f"the agent answered with an error that it did not explain: {answer!r}")
-    code = str(told.get("code"))
-    kind = _KNOWN.get(code) or type("AnsweredError", (PlimsollError,), {"code": code})
-    error: PlimsollError = kind(str(told.get("message")))
-    error.details = told.get("details") or {}
+    code = str(body.get("code"))
+    kind = _KINDS.get(code) or type("AnsweredError", (PlimsollError,), {"code": code})
+    error: PlimsollError = kind(str(body.get("message")))
+    error.details = body.get("details") or {}
     return error
 
 
-_KNOWN = {
+_KINDS = {
     kind.code: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, PlimsollError)
 }
-
-
-SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.cli.output import Output
+from agent.cli.provider_tree import tree_lines
 from agent.cli.terminal import Style, plain
-from agent.cli.tree import tree_lines
 from agent.cli.waiting import waiting
 from agent.errors import DriverError, ExitCode, SettingsError, StateError, UsageError
 
 if TYPE_CHECKING:
     from agent.api.shapes.tree import ResourceProviderShape, TreeShape
+    from agent.cli.grammar import CommandAdder
 
 FILE_DEFAULT = "/etc/plimsoll/plimsoll.conf"
 AGENT_GROUP = "plimsoll"
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
-def add_init_command(add: Callable[..., argparse.ArgumentParser]) -> None:
+def add_init_command(add: CommandAdder) -> None:
+    """Add `plimsoll init`."""
     command = add(
         "init",
         init,
         "propose a configuration for this host, and write it after asking",
         "Looks at the host through the driver, proposes each option with its reason, and draws the tree\n"
-        "that the agent would report. What only you can know is left commented out. Nothing is written\n"
-        "before you agree, and a file that is there is not replaced without --force.",
+        "that the agent would report. Options that only you can know are commented out. The command\n"
+        "writes nothing before you agree, and replaces an existing file only with --force.",
         "  plimsoll init\n  plimsoll init --driver fake --file ./plimsoll.conf\n  plimsoll init --yes",
     )
     command.add_argument("--driver", default="libvirt", metavar="NAME", help="the virt driver (libvirt)")
-    command.add_argument("--host", metavar="NAME", help="the host's name (default: what it calls itself)")
+    command.add_argument("--host", metavar="NAME", help="the host's name (default: its hostname)")
     command.add_argument("--file", default=FILE_DEFAULT, metavar="FILE", help=f"default {FILE_DEFAULT}")
     command.add_argument("--yes", action="store_true", help="write without asking")
     command.add_argument("--force", action="store_true", help="replace a file; the old one becomes FILE.old")
 
 
 def init(args: Namespace) -> ExitCode:
+    """Propose a configuration, and write it after the operator agrees."""
     path = Path(args.file)
     if path.exists() and not args.force:
         raise UsageError(
-            f"{path} is there already: `plimsoll config validate` checks it; --force replaces it, and keeps "
+            f"{path} exists already: `plimsoll config validate` checks it; --force replaces it, and keeps "
             f"it as {path.name}.old"
         )
     with waiting("looking at the host"):
@@ -58,13 +60,13 @@ def init(args: Namespace) -> ExitCode:
         return ExitCode.DONE
     _write(path, text)
     service = "systemctl restart plimsoll-agent && plimsoll status"
-    next_ = service if args.file == FILE_DEFAULT else f"plimsoll agent --config-file {path}"
-    print(f"written: {path}; next: {next_}", file=sys.stderr)
+    next_command = service if args.file == FILE_DEFAULT else f"plimsoll agent --config-file {path}"
+    print(f"written: {path}; next: {next_command}", file=sys.stderr)
     return ExitCode.DONE
 
 
 def _proposed(args: Namespace) -> tuple[str, TreeShape]:
-    """The file's text, and the tree that the agent would report with it. Raises SettingsError."""
+    """The text of the file, and the tree that the agent would report with it. Raises SettingsError."""
     from dataclasses import replace
 
     from agent.config.options import AGENT_OPTIONS, driver_class
@@ -78,8 +80,8 @@ def _proposed(args: Namespace) -> tuple[str, TreeShape]:
         suggested = (*own_suggestions(host, args.driver, driver.topology()), *driver.suggest())
     except DriverError as error:
         raise SettingsError(
-            f"The host cannot be seen through {args.driver}: {error.message}; `plimsoll doctor` says more. "
-            "Where there is no hypervisor to look at, --driver fake shows what this would be like."
+            f"The driver {args.driver} cannot read the host: {error.message}; `plimsoll doctor` says more. "
+            "Without a hypervisor, --driver fake shows an example."
         ) from error
     finally:
         driver.close()
@@ -125,7 +127,7 @@ def _lines(path: Path, text: str, providers: Sequence[ResourceProviderShape], st
 
 
 def _agreed(path: Path) -> bool:
-    """Asks a person at a terminal; nobody else is taken to agree."""
+    """Whether a person at a terminal agrees; without a terminal the answer is no."""
     if not sys.stdin.isatty():
         return False
     print(f"\nWrite {path}? [y/N] ", end="", file=sys.stderr, flush=True)

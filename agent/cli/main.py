@@ -1,4 +1,4 @@
-"""The entry point of `plimsoll`: parse, run, end with an exit code and never with a traceback."""
+"""The entry point of `plimsoll`: parse, run, and end with an exit code, never with a traceback."""
 
 import contextlib
 import io
@@ -8,14 +8,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from agent import __version__
-from agent.cli import commands
+from agent.cli.agent import agent
 from agent.cli.output import show_error
 from agent.cli.parser import DEBUG, INTERRUPTED, READER_GONE, build, defaults
 from agent.errors import ExitCode, PlimsollError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the answer is the exit code, as `plimsoll --help` lists them."""
+    """Run one command and return its exit code, one of those that `plimsoll --help` lists."""
     _prepare_streams()
     args = defaults()
     try:
@@ -38,19 +38,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("plimsoll: interrupted", file=sys.stderr)
         return INTERRUPTED
     except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError, ValueError) as error:
-        # A daemon that ends like this leaves all there is to know in its log.
-        if os.environ.get(DEBUG) or getattr(args, "run", None) is commands.agent:
+        # The agent logs the traceback.
+        if os.environ.get(DEBUG) or getattr(args, "run", None) is agent:
             raise
-        what = f"{type(error).__name__}: {error}"
+        cause = f"{type(error).__name__}: {error}"
         print(
-            f"plimsoll: failed in a way that was not foreseen ({what}); {DEBUG}=1 shows where",
+            f"plimsoll: failed in an unexpected way ({cause}); {DEBUG}=1 shows where",
             file=sys.stderr,
         )
         return ExitCode.FAILED
 
 
 def _prepare_streams() -> None:
-    """Whatever a caller left of them: hooks start commands with descriptors closed, and in any encoding."""
+    """Make both streams usable: a hook may start the command with descriptors closed, and in any encoding."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -60,7 +60,7 @@ def _prepare_streams() -> None:
 
 
 def _drop_output() -> None:
-    """Else the interpreter would fail once more, when it flushes at its end what nobody takes."""
+    """Discard the buffered output, else the interpreter fails once more when it flushes at its end."""
     with contextlib.suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

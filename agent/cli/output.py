@@ -1,4 +1,4 @@
-"""Where a command's answer goes: a table for people, JSON or YAML for programs."""
+"""The output of a command: lines for people, JSON or YAML for programs."""
 
 import json
 import sys
@@ -12,17 +12,17 @@ FORMATS = ("table", "json", "yaml")
 
 
 class Output:
-    """Writes to standard output in the format that was asked for."""
+    """Writes answers to standard output, in the form of the option --output."""
 
     def __init__(self, form: str) -> None:
         self._form = form
 
     def show(self, data: Any, lines: Callable[[Style], Iterable[str]]) -> None:
-        """`data` is JSON-ready; `lines` draws the same for people."""
+        """Print an answer. `data` is JSON-ready; `lines` returns the same for people."""
         if self._form == "json":
             print(json.dumps(data, indent=2))
         elif self._form == "yaml":
-            # Late: most calls do without, and it costs as much as all the rest.
+            # Imported late: it takes as long as all the rest of a command.
             import yaml
 
             dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -33,9 +33,9 @@ class Output:
 
 
 def show_error(error: PlimsollError, form: str) -> None:
-    """One line on standard error; JSON where programs were to read the answer."""
+    """Print an error to standard error: one line for people, JSON for programs."""
     if form == "table":
         print(f"plimsoll: {plain(error.message)}", file=sys.stderr)
         return
-    told = {"code": error.code, "message": error.message, "details": dict(error.details)}
-    print(json.dumps({"error": told}, default=str), file=sys.stderr)
+    body = {"code": error.code, "message": error.message, "details": dict(error.details)}
+    print(json.dumps({"error": body}, default=str), file=sys.stderr)

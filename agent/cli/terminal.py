@@ -1,4 +1,4 @@
-"""What the terminal, or whatever stands in its place, can show."""
+"""What standard output can show: colours, box characters, a number of columns."""
 
 import os
 from typing import NamedTuple, TextIO
@@ -8,14 +8,14 @@ WIDTH_MIN = 40
 
 
 class Style(NamedTuple):
-    """How to draw: box characters or ASCII, colour or none, and the columns there are."""
+    """How to draw. `unicode`: with box characters, else ASCII. `width`: the columns of the terminal."""
 
     unicode: bool = True
     colour: bool = False
     width: int = WIDTH_DEFAULT
 
     def paint(self, colour: str, text: str) -> str:
-        """`colour` is a key of COLOURS."""
+        """The text in a colour of COLOURS, if the terminal shows colours."""
         return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if self.colour else text
 
 
@@ -23,7 +23,7 @@ COLOURS = {"red": "31", "green": "32", "yellow": "33", "bold": "1", "dim": "2"}
 
 
 def style_of(stream: TextIO) -> Style:
-    """Colour only on a terminal that can, and not when NO_COLOR is set (https://no-color.org)."""
+    """The style for a stream. Colour needs a terminal; NO_COLOR prevents it (https://no-color.org)."""
     terminal = stream.isatty()
     encoding = (stream.encoding or "ascii").lower().replace("-", "").replace("_", "")
     colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
@@ -42,7 +42,7 @@ def _width(stream: TextIO) -> int:
 
 
 def plain(text: object) -> str:
-    """Fit for a terminal: what is not printable, such as escapes in a guest's name, is spelt out."""
+    """The text with unprintable characters spelt out, such as terminal escapes in the name of a guest."""
     word = str(text)
     if word.isprintable():
         return word

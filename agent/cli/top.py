@@ -1,4 +1,6 @@
-"""`plimsoll top`: the host on one screen, drawn anew every few seconds."""
+"""`plimsoll top`: the host on one screen, drawn again every few seconds."""
+
+from __future__ import annotations
 
 import argparse
 import os
@@ -9,22 +11,29 @@ import termios
 import time
 import tty
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
-from agent.cli.client import Client
-from agent.cli.history import event_lines
+from agent.cli.client import Client, client_of
+from agent.cli.grammar import parse_seconds
 from agent.cli.output import Output
-from agent.cli.render import moment, resources_text, summed, table
+from agent.cli.provider_tree import tree_lines
+from agent.cli.status import STATE_COLOURS
+from agent.cli.tables import table_lines
 from agent.cli.terminal import WIDTH_DEFAULT, Style, plain, style_of
-from agent.cli.tree import tree_lines
 from agent.errors import DaemonUnreachable, ExitCode
 
-Json = dict[str, Any]
+if TYPE_CHECKING:
+    from agent.api.shapes.audit import FindingShape
+    from agent.api.shapes.history import EventShape
+    from agent.api.shapes.moves import MoveShape
+    from agent.api.shapes.overview import OverviewShape
+    from agent.cli.grammar import CommandAdder
 
 INTERVAL_DEFAULT_S = 2.0
 INTERVAL_MIN_S = 0.5
+INTERVAL_MAX_S = 3600.0
 EVENTS_SHOWN = 5
 HEIGHT_DEFAULT = 24
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -32,13 +41,14 @@ HOME, TO_END_OF_LINE, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 _ESCAPE = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
-def add_top_command(add: Callable[..., argparse.ArgumentParser]) -> None:
+def add_top_command(add: CommandAdder) -> None:
+    """Add `plimsoll top`."""
     command = add(
         "top",
         top,
         "the host on one screen, live: what is in use, guests, moves, findings",
-        "Drawn anew every two seconds until q or Ctrl-C; shown once with --once, or without a terminal.\n"
-        "What it shows the agent has in memory: nobody else is asked.",
+        "Draws the screen every two seconds until q or Ctrl-C; once with --once, or without a terminal.\n"
+        "The agent answers from its memory: it asks neither the hypervisor nor Placement.",
         "  plimsoll top\n  plimsoll top --interval 10\n  plimsoll top --once",
     )
     command.add_argument(
@@ -48,16 +58,16 @@ def add_top_command(add: Callable[..., argparse.ArgumentParser]) -> None:
         default=INTERVAL_DEFAULT_S,
         help=f"how often (default {INTERVAL_DEFAULT_S:g})",
     )
-    command.add_argument("--once", action="store_true", help="show it once")
+    command.add_argument("--once", action="store_true", help="draw once")
 
 
 def top(args: Namespace) -> ExitCode:
+    """Draw the host, once or until the operator quits."""
     live = not args.once and args.output == "table" and sys.stdout.isatty()
-    client = Client(args.socket, args.timeout, quiet=live)
+    client = client_of(args, quiet=live)
     if not live:
-        answer = client.get("/v1/overview")
-        events = client.get(f"/v1/history?limit={EVENTS_SHOWN}")["events"]
-        Output(args.output).show(answer, lambda style: frame(answer, events, style))
+        overview, events = _read(client)
+        Output(args.output).show(overview, lambda style: frame(overview, events, style))
         return ExitCode.DONE
     with _screen():
         try:
@@ -69,9 +79,14 @@ def top(args: Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
+def _read(client: Client) -> tuple[OverviewShape, list[EventShape]]:
+    """The overview, and the newest events, the newest first."""
+    return client.get("/v1/overview"), client.get(f"/v1/history?limit={EVENTS_SHOWN}")["events"]
+
+
 @contextmanager
 def _screen() -> Iterator[None]:
-    """A screen of its own, and keys as they are pressed; the terminal is afterwards what it was before."""
+    """Use the terminal's alternate screen and read keys as they are pressed; restore both at the end."""
     keys = sys.stdin.fileno() if sys.stdin.isatty() else None
     before = termios.tcgetattr(keys) if keys is not None else []
     sys.stdout.write(ENTER)
@@ -87,7 +102,7 @@ def _screen() -> Iterator[None]:
 
 
 def _quits(within_s: float) -> bool:
-    """Wait so long; whether q was pressed meanwhile. Any other key only draws at once."""
+    """Wait for the interval or a key: True if the key is q. Any other key draws the screen at once."""
     if not sys.stdin.isatty():
         time.sleep(within_s)
         return False
@@ -98,9 +113,8 @@ def _quits(within_s: float) -> bool:
 def _draw(client: Client) -> None:
     style = style_of(sys.stdout)
     try:
-        answer = client.get("/v1/overview")
-        lines: Iterable[str] = frame(answer, client.get(f"/v1/history?limit={EVENTS_SHOWN}")["events"], style)
-    except DaemonUnreachable as error:  # it may be restarting: go on looking
+        lines: Iterable[str] = frame(*_read(client), style)
+    except DaemonUnreachable as error:  # the agent may be restarting
         lines = [style.paint("red", plain(error.message))]
     fitted = fit(list(lines), *_size())
     sys.stdout.write(HOME + "\n".join(line + TO_END_OF_LINE for line in fitted) + TO_END)
@@ -116,89 +130,86 @@ def _size() -> tuple[int, int]:
     return columns or WIDTH_DEFAULT, lines or HEIGHT_DEFAULT
 
 
-def frame(seen: Json, events: Sequence[Json], style: Style) -> Iterator[str]:
-    """The screen's lines, as long as they are; `seen` as GET /v1/overview gives it."""
-    yield from _head(seen, style)
+def frame(overview: OverviewShape, events: Sequence[EventShape], style: Style) -> Iterator[str]:
+    """All lines of the screen. `events` are the newest first."""
+    yield from _head(overview, style)
     yield ""
-    yield from tree_lines(seen["resource_providers"], style)
+    yield from tree_lines(overview["resource_providers"], style)
     yield ""
-    yield from _moves(seen["moves"])
-    yield from _findings(seen["findings"], style)
-    migrations = {each["migration"] for each in seen["moves"]}
-    yield from _instances([each for each in seen["instances"] if each["uuid"] not in migrations])
+    yield from _moves(overview["moves"], style)
+    yield from _findings(overview["findings"], style)
+    yield from _instances(overview, style)
     yield ""
-    yield from event_lines(events[::-1], askers=False)
+    yield from _events(events[::-1], style)
 
 
 def fit(lines: Sequence[str], columns: int, rows: int) -> list[str]:
-    """So many lines, each cut to the columns; the last one says what is not shown."""
+    """At most `rows` lines, each cut to the columns; the last line says how many are missing."""
     shown = [_cut(line, columns) for line in lines[:rows]]
     if len(lines) > rows and rows > 0:
         shown[-1] = _cut(f"... and {len(lines) - rows + 1} lines more", columns)
     return shown
 
 
-def _head(seen: Json, style: Style) -> Iterator[str]:
-    status = seen["status"]
-    colour = {"ready": "green", "degraded": "yellow"}.get(status["state"], "red")
+def _head(overview: OverviewShape, style: Style) -> Iterator[str]:
+    from agent.api.shapes.columns import local_time
+
+    status = overview["status"]
+    colour = STATE_COLOURS.get(status["state"], "red")
     claims = "open" if status["claims"]["open"] else "closed"
     numbers = [
-        f"{sum(1 for each in seen['instances'] if each['guest'])} guests",
+        f"{sum(1 for instance in overview['instances'] if instance['guest'])} guests",
         f"{status['claims']['count']} claims, {claims}",
-        f"{len(seen['moves'])} moving",
-        f"{seen['pending']} pending",
-        f"{len(seen['findings'])} findings",
+        f"{len(overview['moves'])} moving",
+        f"{overview['pending']} pending",
+        f"{len(overview['findings'])} findings",
     ]
     yield (
         f"{style.paint('bold', plain(status['host']))}  {style.paint(colour, plain(status['state']))} since "
-        f"{moment(status['since'])}  {'  '.join(numbers)}"
+        f"{local_time(status['since'])}  {'  '.join(numbers)}"
     )
     for reason in status["reasons"]:
         yield style.paint(colour, plain(reason))
-    if seen["reshape_pending"] and seen["reshape_pending"] not in status["reasons"]:
-        yield style.paint("yellow", plain(seen["reshape_pending"]))
+    if overview["reshape_pending"] and overview["reshape_pending"] not in status["reasons"]:
+        yield style.paint("yellow", plain(overview["reshape_pending"]))
 
 
-def _moves(moves: Sequence[Json]) -> Iterator[str]:
-    if not moves:
-        return
-    rows = [
-        (
-            each["name"] or each["instance"],
-            each["kind"],
-            each["role"],
-            each["state"],
-            moment(each["since"]),
-            resources_text(summed(each["handed"]["allocations"])),
-        )
-        for each in moves
-    ]
-    yield from table(("MOVING", "KIND", "THIS HOST IS", "STATE", "SINCE", "THE MIGRATION HOLDS"), rows)
-    yield ""
+def _moves(moves: Sequence[MoveShape], style: Style) -> Iterator[str]:
+    from agent.api.shapes.moves import TOP_MOVE_COLUMNS
+
+    if moves:
+        yield from table_lines(TOP_MOVE_COLUMNS, moves, style)
+        yield ""
 
 
-def _findings(findings: Sequence[Json], style: Style) -> Iterator[str]:
-    for each in findings:
-        yield f"{style.paint('yellow', plain(each['kind']))}: {plain(each['reason'])}"
+def _findings(findings: Sequence[FindingShape], style: Style) -> Iterator[str]:
+    for finding in findings:
+        yield f"{style.paint('yellow', plain(finding['kind']))}: {plain(finding['reason'])}"
     if findings:
         yield ""
 
 
-def _instances(instances: Sequence[Json]) -> Iterator[str]:
-    rows = []
-    for each in sorted(instances, key=lambda each: (each["name"], each["uuid"])):
-        guest, claim = each["guest"], each["claim"]
-        held = summed(claim["allocations"]) if claim else guest["resources"]
-        state = claim["state"] if claim else "UNCLAIMED"
-        rows.append(
-            (each["name"] or each["uuid"], guest["state"] if guest else "none", state, resources_text(held))
-        )
-    if rows:
-        yield from table(("INSTANCE", "GUEST", "CLAIM", "RESOURCES"), rows)
+def _instances(overview: OverviewShape, style: Style) -> Iterator[str]:
+    from agent.api.shapes.instances import TOP_INSTANCE_COLUMNS
+
+    migrations = {move["migration"] for move in overview["moves"]}
+    instances = [instance for instance in overview["instances"] if instance["uuid"] not in migrations]
+    instances.sort(key=lambda instance: (instance["name"], instance["uuid"]))
+    if instances:
+        yield from table_lines(TOP_INSTANCE_COLUMNS, instances, style)
+
+
+def _events(events: Sequence[EventShape], style: Style) -> Iterator[str]:
+    from agent.api.shapes.history import TOP_EVENT_COLUMNS
+
+    if events:
+        yield from table_lines(TOP_EVENT_COLUMNS, events, style)
+    else:
+        yield "nothing happened"
 
 
 def _cut(line: str, columns: int) -> str:
-    """At most so many characters on the screen; colours take none."""
+    """The line, cut to `columns` characters; escape sequences of colours do not count."""
     left, parts = columns, []
     for number, part in enumerate(_ESCAPE.split(line)):
         if number % 2:
@@ -210,12 +221,9 @@ def _cut(line: str, columns: int) -> str:
 
 
 def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not INTERVAL_MIN_S <= seconds <= 3600.0:
+    seconds = parse_seconds(text)
+    if not INTERVAL_MIN_S <= seconds <= INTERVAL_MAX_S:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds from {INTERVAL_MIN_S:g} to 3600"
+            f"{text!r} is not a number of seconds from {INTERVAL_MIN_S:g} to {INTERVAL_MAX_S:g}"
         )
     return seconds

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while a command takes its time: what it waits for, and how long."""
+"""The line at a terminal that says what a command waits for, and for how long already."""
 
 import sys
 import threading
@@ -9,47 +9,47 @@ from contextlib import contextmanager
 from agent.cli.terminal import plain, style_of
 
 LONG_S = 1.0
-"""What is done by then is not told of."""
+"""A shorter wait shows nothing."""
 
 WIPE = "\r\x1b[K"
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """For the time of the block; what this yields tells what it waits for from then on.
+def waiting(activity: str) -> Iterator[Callable[[str], None]]:
+    """Show the line during the block, on standard error, if that is a terminal; then remove it.
 
-    On standard error, and only where that is a terminal. The line is gone afterwards. Not to be nested.
+    The block gets a function that changes what the line says. Blocks cannot be nested.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    line = _Line(what)
+    line = _Line(activity)
     thread = threading.Thread(target=line.run, name="waiting", daemon=True)
     thread.start()
     try:
-        yield line.tell
+        yield line.set_activity
     finally:
         line.done.set()
         thread.join()
 
 
 class _Line:
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, activity: str) -> None:
+        self._activity = activity
         self._began = time.monotonic()
         self.done = threading.Event()
 
-    def tell(self, what: str) -> None:
-        self._what = what
+    def set_activity(self, activity: str) -> None:
+        self._activity = activity
 
     def run(self) -> None:
-        told = False
+        shown = False
         while not self.done.wait(LONG_S):
-            told = True
+            shown = True
             seconds = int(time.monotonic() - self._began)
-            text = f"{plain(self._what)} ... {seconds} s"
+            text = f"{plain(self._activity)} ... {seconds} s"
             self._write(WIPE + text[: style_of(sys.stderr).width - 1])
-        if told:
+        if shown:
             self._write(WIPE)
 
     def _write(self, text: str) -> None:

@@ -66,7 +66,10 @@ ALSO_LATE = (
     "importlib.metadata",
     "uuid",
     "agent.config.settings",
-    "agent.api",
+    "agent.api.views",
+    "agent.api.handlers",
+    "agent.claims",
+    "agent.driver",
     "drivers",
 )
 

@@ -15,7 +15,8 @@ from kits.placements import usual_placement
 from agent.api.views import claim_view
 from agent.claims.claim import Claim
 from agent.claims.parse_request import ClaimRequest, RequestGroup, parse_claim
-from agent.cli.render import holdings_lines
+from agent.cli.tables import claim_lines
+from agent.cli.terminal import Style
 from agent.config.settings import load
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, Refused, UsageError
@@ -440,7 +441,7 @@ def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None
         assert world.operations.instances()[0][1] == claim
         shown = claim_view(claim)
         assert shown["to_make"] == {"new0": MAKING}
-        assert any("nvidia-11" in line for line in holdings_lines(shown, {}))
+        assert any("nvidia-11" in line for line in claim_lines(shown, {}, Style()))
     finally:
         world.close()
 

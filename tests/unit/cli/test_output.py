@@ -5,10 +5,12 @@ import io
 import pytest
 
 from agent import errors
+from agent.api.shapes.columns import Column, amounts_text
 from agent.cli.client import error_of
+from agent.cli.instances import instances_lines
 from agent.cli.output import show_error
-from agent.cli.render import instances_lines, resources_text, table
-from agent.cli.terminal import plain, style_of
+from agent.cli.tables import table_lines
+from agent.cli.terminal import Style, plain, style_of
 from agent.errors import ExitCode, PlacementUnavailable, PlimsollError
 
 
@@ -41,7 +43,8 @@ def test_an_error_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[st
 
 
 def test_columns_line_up_and_nothing_is_cut() -> None:
-    assert list(table(("NAME", "N"), [("a", 1), ("long name", 1000)])) == [
+    columns = (Column("NAME", lambda row: row[0]), Column("N", lambda row: row[1]))
+    assert list(table_lines(columns, [("a", 1), ("long name", 1000)], Style())) == [
         "NAME          N",
         "a             1",
         "long name  1000",
@@ -56,7 +59,8 @@ def test_instances_say_what_is_missing() -> None:
             [
                 {"uuid": "u1", "name": "a", "guest": guest, "claim": None},
                 {"uuid": "u2", "name": "", "guest": None, "claim": claim},
-            ]
+            ],
+            Style(),
         )
     )
     assert lines == [
@@ -64,11 +68,11 @@ def test_instances_say_what_is_missing() -> None:
         "u1    a     running  UNCLAIMED         VCPU=1",
         "u2    -     none     claimed, adopted  VCPU=2",
     ]
-    assert list(instances_lines([])) == ["no guests, no claims"]
+    assert list(instances_lines([], Style())) == ["no guests, no claims"]
 
 
 def test_texts() -> None:
-    assert resources_text({}) == "-"
+    assert amounts_text({}) == "-"
     assert plain("tab\there ä█") == "tab\\there ä█"
 
 

@@ -427,8 +427,8 @@ def test_check_prints_each_finding_with_its_remedy(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["export"], "Say which placement"),
-        (["check", "--state-dir", "a", "--url", "unix:/b"], "Say which placement"),
+        (["export"], "Say which Placement"),
+        (["check", "--state-dir", "a", "--url", "unix:/b"], "Say which Placement"),
         (["check", "file", "--url", "unix:/b"], "not both"),
         (["export", "--url", "ftp://x"], "--url takes"),
         (["export", "--url", "unix:/no/such"], "Check that it is served there"),

@@ -1,0 +1,167 @@
+"""`plimsoll claim`."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agent.cli.claim_body import claim_body
+from agent.cli.client import Client, client_of, read_names, read_providers
+from agent.cli.output import Output
+from agent.cli.tables import cells_lines, claim_lines, makings_lines, table_lines
+from agent.cli.terminal import Style, plain
+from agent.errors import DaemonUnreachable, ExitCode
+
+if TYPE_CHECKING:
+    from agent.api.shapes.claims import ClaimShape, ExplanationShape
+    from agent.api.shapes.tree import ResourceProviderShape
+    from agent.cli.grammar import CommandAdder
+
+
+def add_claim_command(add: CommandAdder) -> None:
+    """Add `plimsoll claim`."""
+    command = add(
+        "claim",
+        claim,
+        "claim resources for an instance, or ask whether they would fit",
+        "Without CONSUMER, or with `new`, the command makes a new uuid and prints it. The same claim\n"
+        "again is no error and claims nothing more. A refusal (exit code 5) says for each resource what was\n"
+        "asked, what is free and on which provider. Give resources and groups, or a flavor with extra\n"
+        "specs, or a file.",
+        "  plimsoll claim --resources VCPU=2,MEMORY_MB=2048,DISK_GB=20 --name web1\n"
+        "  plimsoll claim --resources VCPU=8 --required HW_CPU_X86_AVX2 --dry-run\n"
+        "  plimsoll claim --resources VCPU=2 --group 1:VGPU=1\n"
+        "  plimsoll claim --flavor vcpus=4,memory_mb=8192,disk_gb=40 --spec hw:cpu_policy=dedicated\n"
+        "  plimsoll claim 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69 --file body.json",
+    )
+    command.add_argument("consumer", nargs="?", metavar="CONSUMER", help="the instance's uuid, or `new`")
+    add_claim_options(command)
+    command.add_argument(
+        "--dry-run", action="store_true", help="explain, resource by resource; claim nothing"
+    )
+
+
+def add_claim_options(command: argparse.ArgumentParser) -> None:
+    """Add the options that say what the instance needs, of `claim` and of `move begin`."""
+    command.add_argument("--resources", metavar="CLASS=N,...", help="resources from any of the providers")
+    command.add_argument(
+        "--group",
+        metavar="SUFFIX:CLASS=N,...",
+        action="append",
+        help="resources from one provider together; may be repeated",
+    )
+    command.add_argument(
+        "--required",
+        metavar="[SUFFIX:]TRAIT",
+        action="append",
+        help="a trait that the provider must have, !TRAIT must not, in:TRAIT,TRAIT one of; may be repeated",
+    )
+    command.add_argument(
+        "--group-policy",
+        choices=("none", "isolate"),
+        help="whether the groups may share a provider (none) or not (isolate)",
+    )
+    command.add_argument("--flavor", metavar="vcpus=N,memory_mb=N,disk_gb=N", help="a flavor instead")
+    command.add_argument(
+        "--spec", metavar="KEY=VALUE", action="append", help="an extra spec of the flavor; may be repeated"
+    )
+    command.add_argument("--file", metavar="FILE", help="the whole request as JSON; - is standard input")
+    command.add_argument("--name", help="the instance's name, for people")
+
+
+def claim(args: Namespace) -> ExitCode:
+    """Claim, or with --dry-run explain whether the claim would fit."""
+    body = claim_body(args)
+    client = client_of(args)
+    if args.dry_run:
+        return _explain(args, client, body)
+    try:
+        answer: ClaimShape = client.request("POST", "/v1/claims", body)
+    except DaemonUnreachable as error:
+        if error.details.get("asked") and body["consumer"] != args.consumer:
+            # The agent may have claimed, and only this message has the new uuid.
+            error.message += f"; the uuid made for it is {body['consumer']}"
+        raise
+    Output(args.output).show(answer, lambda style: _claimed(answer, read_names(client), style))
+    return ExitCode.DONE
+
+
+def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
+    name = f" ({plain(claim['name'])})" if claim["name"] else ""
+    yield f"{plain(claim['state'])} for {plain(claim['consumer'])}{name}"
+    yield from claim_lines(claim, names, style)
+
+
+def _explain(args: Namespace, client: Client, body: dict[str, Any]) -> ExitCode:
+    answer: ExplanationShape = client.request("POST", "/v1/claims?dry_run=true", body)
+    Output(args.output).show(answer, lambda style: _explained(answer, read_providers(client), style))
+    return ExitCode.DONE if answer["fits"] else ExitCode.REFUSED
+
+
+class _Verdict(NamedTuple):
+    """A resource class of a claim: what was asked, what is free on which provider, and whether it fits."""
+
+    resource_class: str
+    asked: int
+    free: int
+    provider: str
+    verdict: str
+
+
+def _explained(
+    explanation: ExplanationShape, providers: Mapping[str, ResourceProviderShape], style: Style
+) -> Iterator[str]:
+    from agent.api.shapes.columns import Column
+
+    columns: tuple[Column[_Verdict], ...] = (
+        Column("RESOURCE CLASS", lambda row: row.resource_class),
+        Column("ASKED", lambda row: row.asked),
+        Column("FREE", lambda row: row.free),
+        Column("PROVIDER", lambda row: row.provider),
+        Column("VERDICT", lambda row: row.verdict),
+    )
+    yield "it fits" if explanation["fits"] else "it does not fit"
+    yield from table_lines(columns, list(_verdicts(explanation, providers)), style)
+    yield from cells_lines(explanation["cells"], style)
+    yield from makings_lines(explanation["to_make"], style)
+
+
+def _verdicts(
+    explanation: ExplanationShape, providers: Mapping[str, ResourceProviderShape]
+) -> Iterator[_Verdict]:
+    for uuid, allocation in explanation["allocations"].items():
+        provider = providers.get(uuid)
+        for resource_class, amount in allocation["resources"].items():
+            name = provider["name"] if provider else uuid
+            yield _Verdict(resource_class, amount, _free(provider, resource_class), name, "fits")
+    shortfalls = explanation["shortfalls"]
+    if not explanation["fits"]:
+        short = {shortfall["resource_class"] for shortfall in shortfalls}
+        for resource_class, amount in explanation["asked"].items():
+            if resource_class not in short:
+                yield _would_fit(resource_class, amount, providers)
+    for shortfall in shortfalls:
+        yield _Verdict(
+            shortfall["resource_class"],
+            shortfall["asked"],
+            shortfall["free"],
+            shortfall["provider"] or "-",
+            f"short: {shortfall['reason']}",
+        )
+
+
+def _would_fit(resource_class: str, amount: int, providers: Mapping[str, ResourceProviderShape]) -> _Verdict:
+    """The verdict on the provider with the most free of the class."""
+    best = max(providers.values(), key=lambda provider: _free(provider, resource_class), default=None)
+    name = best["name"] if best else "-"
+    return _Verdict(resource_class, amount, _free(best, resource_class), name, "would fit")
+
+
+def _free(provider: ResourceProviderShape | None, resource_class: str) -> int:
+    """What the provider can still give of the class; 0 where it has more in use than its capacity."""
+    if provider is None or resource_class not in provider["inventories"]:
+        return 0
+    capacity = int(provider["inventories"][resource_class]["capacity"])
+    return max(capacity - int(provider["usages"].get(resource_class, 0)), 0)

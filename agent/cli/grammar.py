@@ -1,0 +1,83 @@
+"""What the grammars of the commands share: how a command and its verbs are added, and common options."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from agent.cli.client import SOCKET_DEFAULT
+from agent.cli.output import FORMATS
+from agent.errors import ExitCode, UsageError
+
+TIMEOUT_DEFAULT_S = 30.0
+TIMEOUT_MAX_S = 86400.0
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises UsageError for wrong arguments."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError, which ends the command with one line and the exit code 2."""
+        raise UsageError(f"{message}; `{self.prog} --help` shows the usage")
+
+
+class CommandAdder:
+    """Adds the commands of `plimsoll`, or the verbs of a command."""
+
+    def __init__(self, subparsers: Any, common: argparse.ArgumentParser) -> None:
+        """`subparsers` as `ArgumentParser.add_subparsers` returns it; `common` has the options of all."""
+        self._subparsers = subparsers
+        self._common = common
+
+    def __call__(
+        self, name: str, run: Callable[..., ExitCode] | None, short: str, text: str, examples: str
+    ) -> argparse.ArgumentParser:
+        """A command and its help. `run` is None for a command that has verbs."""
+        command: argparse.ArgumentParser = self._subparsers.add_parser(
+            name,
+            help=short,
+            description=f"{short[0].upper()}{short[1:]}.\n\n{text}",
+            epilog=f"examples:\n{examples}",
+            parents=[self._common],
+        )
+        command.set_defaults(**({"run": run} if run else {"missing": command}))
+        return command
+
+
+def add_verbs(command: argparse.ArgumentParser) -> CommandAdder:
+    """The adder of the verbs of a command."""
+    return CommandAdder(command.add_subparsers(title="verbs", metavar="VERB"), common_options())
+
+
+def common_options() -> argparse.ArgumentParser:
+    """The options that stand before or after any command. Parsing sets only those that are given."""
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS, allow_abbrev=False)
+    group = common.add_argument_group("options of every command")
+    group.add_argument("-o", "--output", choices=FORMATS, help="table (default), json or yaml")
+    group.add_argument("--socket", metavar="PATH", help=f"the agent's socket (default {SOCKET_DEFAULT})")
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_timeout,
+        help=f"give up when a request takes longer (default {TIMEOUT_DEFAULT_S:g})",
+    )
+    return common
+
+
+def parse_seconds(text: str) -> float:
+    """A number of seconds; 0 where the text is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _timeout(text: str) -> float:
+    seconds = parse_seconds(text)
+    if not 0.0 < seconds <= TIMEOUT_MAX_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds above 0, at most {TIMEOUT_MAX_S:g}"
+        )
+    return seconds

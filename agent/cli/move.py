@@ -1,0 +1,214 @@
+"""`plimsoll move`: begin, confirm and revert moves, and show them."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from agent.cli.claim import add_claim_options
+from agent.cli.claim_body import claim_body
+from agent.cli.client import client_of, read_names
+from agent.cli.grammar import add_verbs
+from agent.cli.output import Output
+from agent.cli.tables import claim_lines, holding_lines, table_lines
+from agent.cli.terminal import Style, plain
+from agent.errors import DaemonUnreachable, ExitCode
+
+if TYPE_CHECKING:
+    from agent.api.shapes.moves import MoveShape, MovesShape
+    from agent.cli.grammar import CommandAdder
+
+PATH = "/v1/moves"
+KINDS = ("cold-migrate", "resize", "same-host-resize", "live-migrate", "rebuild", "evacuate")
+
+INSTANCE_EXAMPLE = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+MIGRATION_EXAMPLE = "0d1c7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
+
+
+def add_move_command(add: CommandAdder) -> None:
+    """Add `plimsoll move`."""
+    command = add(
+        "move",
+        None,
+        "move an instance: begin on the destination, confirm or revert, show the allocations",
+        "During a move the instance holds the allocation at its new place. The migration, a consumer with a\n"
+        "uuid of its own, holds the old allocation. Each of the two agents learns from Placement what the\n"
+        "other one did.",
+        f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind cold-migrate --resources VCPU=2,MEMORY_MB=2048\n"
+        f"  plimsoll move confirm {MIGRATION_EXAMPLE}\n  plimsoll move list",
+    )
+    add_verb = add_verbs(command)
+    _add_begin(add_verb)
+    _add_ends(add_verb)
+    _add_show(add_verb)
+    _add_list(add_verb)
+
+
+def _add_begin(add_verb: CommandAdder) -> None:
+    parser = add_verb(
+        "begin",
+        begin,
+        "begin a move, on its destination",
+        "Claims the new place on this host and hands the old one to the migration, in one atomic request.\n"
+        "A resize of an instance that is already on this host, and a rebuild, stay on it. Give the\n"
+        "resources as for `plimsoll claim`. A refusal (exit code 5) changes nothing.",
+        f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind live-migrate --resources VCPU=2,MEMORY_MB=2048\n"
+        f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind resize --flavor vcpus=4,memory_mb=8192",
+    )
+    parser.add_argument("consumer", metavar="INSTANCE", help="the instance's uuid")
+    parser.add_argument("--kind", choices=KINDS, required=True, help="what kind of move")
+    parser.add_argument(
+        "--migration",
+        metavar="UUID",
+        help="the migration's uuid; without it the command makes a new one and prints it",
+    )
+    add_claim_options(parser)
+
+
+def _add_ends(add_verb: CommandAdder) -> None:
+    for name, run, short, text in (
+        (
+            "confirm",
+            confirm,
+            "the instance stays at the destination; the source is free",
+            "Works on either side. The source waits until the guest is gone.",
+        ),
+        (
+            "revert",
+            revert,
+            "the instance has its old place again, with the same devices; the destination is free",
+            "Works on either side. The destination waits until the guest is gone, so that no other guest\n"
+            "gets its place before it is clean.",
+        ),
+    ):
+        parser = add_verb(
+            name,
+            run,
+            short,
+            f"{text} While Placement does\nnot answer, the request is journaled and done later. The same "
+            "request again is no error.",
+            f"  plimsoll move {name} {MIGRATION_EXAMPLE}\n"
+            f"  plimsoll move {name} {MIGRATION_EXAMPLE} --instance {INSTANCE_EXAMPLE}",
+        )
+        parser.add_argument("migration", metavar="MIGRATION", help="the migration's uuid")
+        parser.add_argument(
+            "--instance",
+            metavar="UUID",
+            help="the instance of the migration, where the source cannot tell two moves apart",
+        )
+
+
+def _add_show(add_verb: CommandAdder) -> None:
+    parser = add_verb(
+        "show",
+        show,
+        "one move: its allocations, device by device",
+        "Shows the allocation of the migration, and that of the instance at the destination.",
+        f"  plimsoll move show {MIGRATION_EXAMPLE}\n"
+        f"  plimsoll move show {MIGRATION_EXAMPLE} -o json | jq .old.units",
+    )
+    parser.add_argument("migration", metavar="MIGRATION", help="the migration's uuid")
+
+
+def _add_list(add_verb: CommandAdder) -> None:
+    parser = add_verb(
+        "list",
+        list_moves,
+        "the moves under way that this host takes part in",
+        "The column IT HOLDS shows the allocation of the migration.",
+        "  plimsoll move list\n  plimsoll move list --all -o json | jq '.moves[].state'",
+    )
+    parser.add_argument("--all", action="store_true", help="also moves that ended lately")
+
+
+def begin(args: Namespace) -> ExitCode:
+    """Begin a move to this host."""
+    from uuid import uuid4
+
+    body = {
+        "migration": args.migration or str(uuid4()),
+        "kind": args.kind.replace("-", "_"),
+        "request": claim_body(args),
+    }
+    client = client_of(args)
+    try:
+        move: MoveShape = client.request("POST", PATH, body)
+    except DaemonUnreachable as error:
+        if error.details.get("asked") and not args.migration:
+            # The agent may have begun the move, and only this message has the new uuid.
+            error.message += f"; the uuid made for the migration is {body['migration']}"
+        raise
+    Output(args.output).show(move, lambda style: _lines(move, read_names(client), style))
+    return ExitCode.DONE
+
+
+def confirm(args: Namespace) -> ExitCode:
+    """Confirm a move."""
+    return _end(args, "confirm")
+
+
+def revert(args: Namespace) -> ExitCode:
+    """Revert a move."""
+    return _end(args, "revert")
+
+
+def _end(args: Namespace, verb: str) -> ExitCode:
+    query = f"?{urlencode({'instance': args.instance})}" if args.instance else ""
+    move: MoveShape = client_of(args).request("POST", f"{_path(args.migration)}/{verb}{query}")
+    Output(args.output).show(move, lambda _: [_sentence(move)])
+    return ExitCode.DONE
+
+
+def show(args: Namespace) -> ExitCode:
+    """Show a move."""
+    client = client_of(args)
+    move: MoveShape = client.get(_path(args.migration))
+    Output(args.output).show(move, lambda style: _lines(move, read_names(client), style))
+    return ExitCode.DONE
+
+
+def list_moves(args: Namespace) -> ExitCode:
+    """List the moves that this host takes part in."""
+    answer: MovesShape = client_of(args).get(PATH)
+    moves = [move for move in answer["moves"] if args.all or not move["ended"]]
+    Output(args.output).show({"moves": moves}, lambda style: _table(moves, style))
+    return ExitCode.DONE
+
+
+def _table(moves: Sequence[MoveShape], style: Style) -> Iterable[str]:
+    from agent.api.shapes.moves import MOVE_COLUMNS
+
+    return table_lines(MOVE_COLUMNS, moves, style) if moves else ["no moves"]
+
+
+def _lines(move: MoveShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
+    yield _sentence(move)
+    instance, new = plain(move["instance"]), move["new"]
+    in_place = move["kind"] == "rebuild" and not move["ended"]
+    if not move["ended"] and not in_place:
+        yield f"the migration {plain(move['migration'])} holds, of the instance's old place,"
+        yield from holding_lines(move["handed"], names, style)
+        yield f"the instance {instance} holds, as its new place,"
+        if new is None:
+            yield "  the allocation at the destination: `plimsoll move show` there shows it"
+        else:
+            yield from claim_lines(new, names, style)
+    elif new is not None and (in_place or move["state"] == "confirmed"):
+        yield f"the instance {instance} holds"
+        yield from claim_lines(new, names, style)
+    yield f"next: {plain(move['next'])}"
+
+
+def _sentence(move: MoveShape) -> str:
+    name = f" ({plain(move['name'])})" if move["name"] else ""
+    next_step = "" if move["ended"] or move["state"] == "begun" else f"; next is {plain(move['next'])}"
+    return (
+        f"{move['kind']} of {plain(move['instance'])}{name}: {move['state']}, "
+        f"migration {move['migration']}{next_step}"
+    )
+
+
+def _path(migration: str) -> str:
+    return f"{PATH}/{quote(migration, safe='')}"

@@ -1,0 +1,145 @@
+"""Draws the provider tree: a bar for each resource class, children under their parent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent.cli.terminal import Style, plain
+
+if TYPE_CHECKING:
+    from agent.api.shapes.tree import InventoryShape, ResourceProviderShape
+
+BAR_CELLS = 20
+NEARLY_FULL = 0.75
+
+
+class _Marks(NamedTuple):
+    branch: str
+    last: str
+    down: str
+    full: str
+    empty: str
+
+
+BOXES = _Marks("├─ ", "└─ ", "│  ", "█", "░")
+ASCII = _Marks("|- ", "`- ", "|  ", "#", ".")
+GAP = "   "
+
+
+class _Row(NamedTuple):
+    """A provider, with the lines that lead to its name (`before`) and to its contents (`inner`)."""
+
+    provider: ResourceProviderShape
+    before: str
+    inner: str
+
+
+class _Columns(NamedTuple):
+    """The column where bars begin, and the widths of the two numbers."""
+
+    bar: int
+    used: int
+    capacity: int
+
+
+def tree_lines(
+    providers: Sequence[ResourceProviderShape], style: Style, *, traits: bool = False
+) -> Iterator[str]:
+    """The lines of the tree. A provider whose parent is not among `providers` is drawn as a root."""
+    marks = BOXES if style.unicode else ASCII
+    rows = _rows(providers, marks)
+    columns = _columns(rows)
+    for row in rows:
+        name, uuid = plain(row.provider["name"]), row.provider["uuid"]
+        yield f"{row.before}{style.paint('bold', name)}  {style.paint('dim', uuid)}"
+        for line in _inside(row, columns, marks, style, traits):
+            yield row.inner + line
+
+
+def _rows(providers: Sequence[ResourceProviderShape], marks: _Marks) -> list[_Row]:
+    known = {provider["uuid"] for provider in providers}
+    children: dict[str | None, list[ResourceProviderShape]] = {}
+    for provider in providers:
+        parent = provider["parent_provider_uuid"]
+        children.setdefault(parent if parent in known else None, []).append(provider)
+    rows = []
+    waiting = [(root, "", "") for root in reversed(children.get(None, []))]
+    while waiting:
+        provider, before, under = waiting.pop()
+        below = children.get(provider["uuid"], [])
+        rows.append(_Row(provider, before, under + (marks.down if below else GAP)))
+        for number, child in enumerate(reversed(below)):
+            branch, beside = (marks.last, GAP) if number == 0 else (marks.branch, marks.down)
+            waiting.append((child, under + branch, under + beside))
+    return rows
+
+
+def _columns(rows: Sequence[_Row]) -> _Columns:
+    widths = [
+        (len(row.inner) + len(plain(name)), len(str(used)), len(str(capacity)))
+        for row in rows
+        for name, used, capacity, _ in _classes(row.provider)
+    ]
+    return _Columns(*(max((width[column] for width in widths), default=0) for column in range(3)))
+
+
+def _classes(provider: ResourceProviderShape) -> Iterator[tuple[str, int, int, InventoryShape | None]]:
+    """(resource class, used, capacity, inventory); a class in use without an inventory has the capacity 0."""
+    for name, used in provider["usages"].items():
+        inventory = provider["inventories"].get(name)
+        yield name, used, inventory["capacity"] if inventory else 0, inventory
+
+
+def _inside(row: _Row, columns: _Columns, marks: _Marks, style: Style, traits: bool) -> Iterator[str]:
+    width = columns.bar - len(row.inner)
+    for name, used, capacity, inventory in _classes(row.provider):
+        bar = style.paint(_colour(used, capacity), _bar(used, capacity, marks))
+        amounts = f"{used:>{columns.used}}/{capacity:<{columns.capacity}}"
+        note = _note(used, capacity, inventory)
+        yield f"{plain(name):<{width}}  {bar}  {amounts}{'  ' + note if note else ''}".rstrip()
+    if traits and row.provider["traits"]:
+        yield from _wrapped("traits: ", row.provider["traits"], style.width - len(row.inner))
+
+
+def _bar(used: int, capacity: int, marks: _Marks) -> str:
+    """A bar that is full only if all is used, and empty only if nothing is."""
+    if used <= 0:
+        filled = 0
+    elif used >= capacity:
+        filled = BAR_CELLS
+    else:
+        filled = min(max(int(BAR_CELLS * used / capacity + 0.5), 1), BAR_CELLS - 1)
+    return marks.full * filled + marks.empty * (BAR_CELLS - filled)
+
+
+def _colour(used: int, capacity: int) -> str:
+    if used >= capacity and used:
+        return "red"
+    return "yellow" if used > NEARLY_FULL * capacity else "green"
+
+
+def _note(used: int, capacity: int, inventory: InventoryShape | None) -> str:
+    """Why the capacity differs from the total, and faults of the usage."""
+    parts = []
+    if not inventory:
+        parts.append("no inventory")
+    elif used > capacity:
+        parts.append("over-used")
+    if inventory and capacity != inventory["total"]:
+        parts.append(f"total {inventory['total']}")
+        if inventory["reserved"]:
+            parts.append(f"reserved {inventory['reserved']}")
+        if inventory["allocation_ratio"] != 1.0:
+            parts.append(f"ratio {inventory['allocation_ratio']:g}")
+    return f"({', '.join(parts)})" if parts else ""
+
+
+def _wrapped(label: str, words: Sequence[str], width: int) -> Iterator[str]:
+    line = label
+    for word in map(plain, words):
+        if line.strip() and line != label and len(line) + len(word) > width:
+            yield line.rstrip()
+            line = " " * len(label)
+        line += word + " "
+    yield line.rstrip()

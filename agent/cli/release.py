@@ -1,0 +1,34 @@
+"""`plimsoll release`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from agent.cli.client import claim_path, client_of
+from agent.cli.output import Output
+from agent.errors import ExitCode
+
+if TYPE_CHECKING:
+    from agent.api.shapes.claims import ReleasedShape
+    from agent.cli.grammar import CommandAdder
+
+
+def add_release_command(add: CommandAdder) -> None:
+    """Add `plimsoll release`."""
+    command = add(
+        "release",
+        release,
+        "release the claim of an instance",
+        "If Placement does not answer, the release is journaled, and the agent delivers it later.",
+        "  plimsoll release 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
+    )
+    command.add_argument("consumer", metavar="CONSUMER", help="the uuid of the instance")
+
+
+def release(args: Namespace) -> ExitCode:
+    """Release a claim."""
+    answer: ReleasedShape = client_of(args).request("DELETE", claim_path(args.consumer))
+    journaled = "" if answer["released"] else "; Placement does not answer, and is told when it is back"
+    Output(args.output).show(answer, lambda _: [f"released {answer['consumer']}{journaled}"])
+    return ExitCode.DONE

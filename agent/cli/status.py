@@ -1,0 +1,97 @@
+"""`plimsoll status`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from agent.cli.client import client_of
+from agent.cli.output import Output
+from agent.cli.terminal import Style, plain
+from agent.errors import ExitCode
+
+if TYPE_CHECKING:
+    from agent.api.shapes.status import (
+        ClaimsStatusShape,
+        DriverStatusShape,
+        LastPassShape,
+        PlacementStatusShape,
+        StatusShape,
+    )
+    from agent.cli.grammar import CommandAdder
+
+STATE_COLOURS = {"ready": "green", "degraded": "yellow"}
+"""Any other state is red."""
+
+
+def add_status_command(add: CommandAdder) -> None:
+    """Add `plimsoll status`."""
+    add(
+        "status",
+        status,
+        "the state of the agent, and the reasons for it",
+        "Shows whether the agent is starting, ready, degraded or stopping, with the reasons; whether the\n"
+        "driver and Placement answer; whether claims are open; and what the last pass did.",
+        "  plimsoll status\n  plimsoll status -o json | jq -r .state",
+    )
+
+
+def status(args: Namespace) -> ExitCode:
+    """Show the state of the agent."""
+    answer: StatusShape = client_of(args).get("/v1/status")
+    Output(args.output).show(answer, lambda style: _lines(answer, style))
+    return ExitCode.DONE
+
+
+def _lines(status: StatusShape, style: Style) -> Iterator[str]:
+    from agent.api.shapes.columns import local_time
+
+    driver, placement = status["driver"], status["placement"]
+    yield from _fields(
+        [
+            ("host", f"{plain(status['host'])}  {plain(status['uuid'] or '(no provider yet)')}"),
+            ("state", style.paint(STATE_COLOURS.get(status["state"], "red"), plain(status["state"]))),
+            *(("", plain(reason)) for reason in status["reasons"]),
+            ("since", local_time(status["since"])),
+            ("agent", f"{plain(status['version'])}, pid {status['pid']}"),
+            ("driver", f"{plain(driver['name'])}, {_health(driver, style)}"),
+            ("placement", f"{plain(placement['kind'])}, {_health(placement, style)}"),
+            ("claims", _claims(status["claims"], style)),
+            ("findings", _findings(status.get("findings", 0), style)),
+            ("last pass", _last_pass(status["last_pass"])),
+        ]
+    )
+
+
+def _fields(fields: Sequence[tuple[str, str]]) -> Iterator[str]:
+    width = max(len(name) for name, _ in fields)
+    for name, value in fields:
+        yield f"{name:<{width}}  {value}".rstrip()
+
+
+def _health(part: DriverStatusShape | PlacementStatusShape, style: Style) -> str:
+    if part["ok"]:
+        return style.paint("green", "ok")
+    return f"{style.paint('red', 'not ok')}: {plain(part['error'] or 'no reason given')}"
+
+
+def _claims(claims: ClaimsStatusShape, style: Style) -> str:
+    if claims["open"]:
+        return f"{claims['count']}, {style.paint('green', 'open')}"
+    reason = f": {plain(claims['reason'])}" if claims["reason"] else ""
+    return f"{claims['count']}, {style.paint('red', 'closed')}{reason}"
+
+
+def _findings(number: int, style: Style) -> str:
+    return style.paint("yellow", f"{number}, which `plimsoll audit` shows") if number else "none"
+
+
+def _last_pass(last_pass: LastPassShape | None) -> str:
+    from agent.api.shapes.columns import local_time
+
+    if not last_pass or not last_pass["sentence"]:
+        return "none yet"
+    return (
+        f"{local_time(last_pass['at'])}  {plain(last_pass['sentence'])} ({last_pass['duration_ms']:.1f} ms)"
+    )
