@@ -1,4 +1,4 @@
-"""Tables for people: lines for a pipe, and what claims and moves show in common."""
+"""Tables for people, and those that claims and moves have in common."""
 
 from __future__ import annotations
 
@@ -11,26 +11,64 @@ if TYPE_CHECKING:
     from agent.api.shapes.claims import ClaimShape, GuestCellShape, HoldingShape, MakingShape
     from agent.api.shapes.columns import Column, Row
 
+GAP = "  "
+UNFOLDED_WIDTH_MAX = 40
+"""Columns up to this width are not folded: a uuid stays in one piece."""
+FOLDED_WIDTH_MIN = 16
+FOLDED_ROWS_MAX = 200
+"""Longer tables are not folded, because rich needs about a millisecond for each row."""
+
 
 def table_lines(columns: Sequence[Column[Row]], rows: Sequence[Row], style: Style) -> Iterator[str]:
-    """A line for the titles and one for each row.
+    """The titles and the rows, in columns as wide as their widest cells. Nothing is cut off.
 
-    Each column is as wide as its widest cell, and numbers are aligned to the right. Nothing is cut off.
+    In a pipe each row is one line. On a terminal that is too narrow, wide columns are folded.
     """
     values = [[column.show(row) for column in columns] for row in rows]
     numeric = [bool(rows) and all(isinstance(row[i], int) for row in values) for i in range(len(columns))]
     cells = [[column.title for column in columns], *([plain(value) for value in row] for row in values)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if style.folds and len(rows) <= FOLDED_ROWS_MAX and _should_fold(widths, style.width):
+        yield from _folded_lines(cells, widths, numeric, style.width)
+        return
     for row in cells:
         aligned = (
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(row, widths, numeric, strict=True)
         )
-        yield "  ".join(aligned).rstrip()
+        yield GAP.join(aligned).rstrip()
+
+
+def _should_fold(widths: Sequence[int], available: int) -> bool:
+    """Whether the table is too wide, and fits once its wide columns are folded."""
+    gaps = len(GAP) * (len(widths) - 1)
+    folded = [width if width <= UNFOLDED_WIDTH_MAX else FOLDED_WIDTH_MIN for width in widths]
+    return sum(folded) + gaps <= available < sum(widths) + gaps
+
+
+def _folded_lines(
+    cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool], available: int
+) -> Iterator[str]:
+    from io import StringIO
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), show_header=False)
+    for width, right in zip(widths, numeric, strict=True):
+        table.add_column(
+            justify="right" if right else "left", overflow="fold", no_wrap=width <= UNFOLDED_WIDTH_MAX
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
+    output = StringIO()
+    Console(file=output, width=available, color_system=None).print(table)
+    yield from (line.rstrip() for line in output.getvalue().splitlines())
 
 
 def claim_lines(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
-    """The holding of a claim, and the units to make for it; `names` as for `holding_lines`."""
+    """What a claim holds, and the units to make for it; `names` as for `holding_lines`."""
     yield from holding_lines(claim, names, style)
     yield from makings_lines(claim["to_make"], style)
 
@@ -73,7 +111,7 @@ def cells_lines(cells: Sequence[GuestCellShape], style: Style) -> Iterator[str]:
 
 
 def makings_lines(makings: Mapping[str, MakingShape], style: Style) -> Iterator[str]:
-    """The units to make; nothing where all of them exist."""
+    """The units to make; nothing if all of them exist."""
     from agent.api.shapes.columns import Column
 
     columns: tuple[Column[tuple[str, MakingShape]], ...] = (

@@ -8,11 +8,15 @@ WIDTH_MIN = 40
 
 
 class Style(NamedTuple):
-    """How to draw. `unicode`: with box characters, else ASCII. `width`: the columns of the terminal."""
+    """How to draw. `unicode`: with box characters, else ASCII. `width`: the columns of the terminal.
+
+    `folds`: a table that is wider than the terminal is folded.
+    """
 
     unicode: bool = True
     colour: bool = False
     width: int = WIDTH_DEFAULT
+    folds: bool = False
 
     def paint(self, colour: str, text: str) -> str:
         """The text in a colour of COLOURS, if the terminal shows colours."""
@@ -31,6 +35,7 @@ def style_of(stream: TextIO) -> Style:
         unicode=encoding.startswith("utf8"),
         colour=colour,
         width=_width(stream) if terminal else WIDTH_DEFAULT,
+        folds=terminal,
     )
 
 

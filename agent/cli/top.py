@@ -111,7 +111,7 @@ def _quits(within_s: float) -> bool:
 
 
 def _draw(client: Client) -> None:
-    style = style_of(sys.stdout)
+    style = style_of(sys.stdout)._replace(folds=False)
     try:
         lines: Iterable[str] = frame(*_read(client), style)
     except DaemonUnreachable as error:  # the agent may be restarting

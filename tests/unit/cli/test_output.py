@@ -5,11 +5,10 @@ import io
 import pytest
 
 from agent import errors
-from agent.api.shapes.columns import Column, amounts_text
+from agent.api.shapes.columns import amounts_text
 from agent.cli.client import error_of
 from agent.cli.instances import instances_lines
 from agent.cli.output import show_error
-from agent.cli.tables import table_lines
 from agent.cli.terminal import Style, plain, style_of
 from agent.errors import ExitCode, PlacementUnavailable, PlimsollError
 
@@ -40,15 +39,6 @@ def test_an_error_that_is_none_is_still_one(answer: object) -> None:
 def test_an_error_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     show_error(PlacementUnavailable("no\nanswer\x1b[2J", status=0), "table")
     assert capsys.readouterr().err == "plimsoll: no\\nanswer\\x1b[2J\n"
-
-
-def test_columns_line_up_and_nothing_is_cut() -> None:
-    columns = (Column("NAME", lambda row: row[0]), Column("N", lambda row: row[1]))
-    assert list(table_lines(columns, [("a", 1), ("long name", 1000)], Style())) == [
-        "NAME          N",
-        "a             1",
-        "long name  1000",
-    ]
 
 
 def test_instances_say_what_is_missing() -> None:
