@@ -1,4 +1,4 @@
-"""The WSGI application: who asks, which route, what went wrong; always JSON, never a traceback."""
+"""The WSGI application: it checks the caller, finds the route, and shows errors as JSON."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -27,12 +27,14 @@ BODY_BYTES_MAX = 1024 * 1024
 
 
 class NotFound(PlimsollError):
+    """The API has no such path."""
+
     code = "plimsoll.api.not_found"
     http_status = 404
 
 
 class WrongMethod(PlimsollError):
-    """`allow` are the methods that the path does know."""
+    """The path does not have this method; `allow` are the methods that it has."""
 
     code = "plimsoll.api.method_not_allowed"
     http_status = 405
@@ -42,6 +44,8 @@ class WrongMethod(PlimsollError):
 
 
 class WrongMediaType(PlimsollError):
+    """The body is not JSON."""
+
     code = "plimsoll.api.media_type"
     http_status = 415
 
@@ -51,7 +55,7 @@ def _error_id() -> str:
 
 
 class Api:
-    """A WSGI callable over the agent's operations; safe to call from many threads."""
+    """The API as a WSGI callable, safe to call from many threads."""
 
     def __init__(
         self, operations: Operations, access: Access, *, error_id: Callable[[], str] = _error_id
@@ -82,10 +86,10 @@ class Api:
                 ApiResponse(error.code or 400, error_body(code, error.description or error.name))
             )
         except Exception:
-            # The last line of defence: the caller gets an id, the log gets the rest.
+            # The caller gets the id of the error, the log gets the traceback.
             name = self._error_id()
             LOG.exception("error %s in %s %s", name, request.method, request.path, fields={"error_id": name})
-            message = f"The agent failed in a way it does not know; its log tells more under error {name}"
+            message = f"The agent failed in an unexpected way; its log tells more under error {name}"
             return _response(ApiResponse(500, error_body("plimsoll.internal", message, {"id": name})))
 
     def _answer(self, request: Request) -> ApiResponse:
@@ -109,16 +113,16 @@ class Api:
         except MethodNotAllowed as error:
             allow = error.valid_methods or ()
             known = ", ".join(sorted(allow))
-            raise WrongMethod(f"{request.path} knows {known}, not {request.method}", allow) from None
+            raise WrongMethod(f"{request.path} allows {known}, not {request.method}", allow) from None
         except HTTPException:
             raise NotFound(
-                f"There is nothing at {request.path}; GET /v1/openapi.json says what there is"
+                f"There is nothing at {request.path}; GET /v1/openapi.json lists all paths"
             ) from None
         return route, path
 
 
 def _handled(route: ApiRoute, call: Call, request: Request) -> ApiResponse:
-    """What fails may have changed something all the same, so the log has who asked for it, too."""
+    """The handler's response. A failed request may have changed something, so the log names its caller."""
     try:
         return route.handle(call)
     except PlimsollError as error:
@@ -144,7 +148,7 @@ def _caller(request: Request) -> PeerCredentials:
 
 def _forbidden(request: Request, caller: PeerCredentials, role: ApiRole, needed: ApiRole) -> Forbidden:
     LOG.warning(
-        "%s %s refused: uid %d (pid %d) is %s, which takes %s",
+        "%s %s refused: uid %d (pid %d) has the role %s, and needs %s",
         request.method,
         request.path,
         caller.uid,
@@ -154,9 +158,9 @@ def _forbidden(request: Request, caller: PeerCredentials, role: ApiRole, needed:
         fields={"uid": caller.uid, "pid": caller.pid},
     )
     return Forbidden(
-        f"Uid {caller.uid} may not {request.method} {request.path}: that takes the role "
-        f"{needed.name.lower()}, and its role is {role.name.lower()}; [api] {needed.name.lower()}s in the "
-        "agent's settings says who has it",
+        f"Uid {caller.uid} may not {request.method} {request.path}: that needs the role "
+        f"{needed.name.lower()}, and its role is {role.name.lower()}; the option {needed.name.lower()}s "
+        "in [api] of the agent's settings gives it",
         uid=caller.uid,
         role=role.name.lower(),
         needed=needed.name.lower(),
@@ -167,7 +171,7 @@ def _query(request: Request, route: ApiRoute) -> dict[str, str]:
     query: dict[str, str] = {}
     for name, values in request.args.lists():
         if name not in route.query:
-            raise UsageError(f"{request.path} knows no query parameter {name!r}", parameter=name)
+            raise UsageError(f"{request.path} has no query parameter {name!r}", parameter=name)
         if len(values) != 1:
             raise UsageError(f"The query parameter {name} is given {len(values)} times", parameter=name)
         query[name] = values[0]
@@ -189,7 +193,7 @@ def _json(request: Request) -> Any:
         raise LengthRequired("The body must come with a Content-Length")
     if request.content_length > BODY_BYTES_MAX:
         raise BodyTooLarge(
-            f"The body has {request.content_length} bytes, at most {BODY_BYTES_MAX} are taken",
+            f"The body has {request.content_length} bytes, and at most {BODY_BYTES_MAX} are allowed",
             max_bytes=BODY_BYTES_MAX,
         )
     try:
@@ -197,14 +201,14 @@ def _json(request: Request) -> Any:
         parsed = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
         json.dumps(parsed, ensure_ascii=False).encode("utf-8")
     except (OSError, ClientDisconnected) as error:
-        raise TooSlow("The body did not come whole in time") from error
+        raise TooSlow("The whole body did not arrive in time") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"The body is not JSON that can be used: {error}") from error
+        raise UsageError(f"The body is not valid JSON: {error}") from error
     return parsed
 
 
 def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON number")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What each route does: parse, call, show. No rule of the agent's lives here."""
+"""The handlers of the routes: parse the request, call the operation, show its result."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ from uuid import UUID
 from agent import log
 from agent.api import audit_views, gate_views, move_views, status_views
 from agent.api.operations import Operations
+from agent.api.shapes.claims import ReleasedShape
 from agent.api.views import (
     claim_view,
     explanation_view,
@@ -35,7 +36,7 @@ LOG = log.get("agent.api")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, already let in: `path` and `query` by name, `body` is parsed JSON."""
+    """A permitted request: `path` and `query` are parameters by name, `body` is parsed JSON."""
 
     operations: Operations
     caller: PeerCredentials
@@ -46,7 +47,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """`body` is JSON-ready, or bytes of the media type `kind`."""
+    """The response: `body` is JSON-ready, or bytes of the media type `kind`."""
 
     status: int
     body: Any
@@ -55,26 +56,32 @@ class ApiResponse:
 
 
 def status(call: Call) -> ApiResponse:
+    """The state of the agent."""
     return ApiResponse(200, call.operations.status())
 
 
 def tree(call: Call) -> ApiResponse:
+    """The provider tree, with usages."""
     return ApiResponse(200, tree_view(*call.operations.tree()))
 
 
 def instances(call: Call) -> ApiResponse:
+    """Guests and claims side by side."""
     return ApiResponse(200, instances_view(call.operations.instances()))
 
 
 def plan(call: Call) -> ApiResponse:
+    """What the next pass would change in Placement."""
     return ApiResponse(200, plan_view(call.operations.next_plan()))
 
 
 def preview_reshape(call: Call) -> ApiResponse:
+    """What a reshape would do."""
     return ApiResponse(200, preview_view(call.operations.preview_reshape(call.query.get("undo"))))
 
 
 def reshape(call: Call) -> ApiResponse:
+    """Do the reshape that is due, or undo one."""
     undo = read_object(call.body, "", ("undo",)).get("undo")
     receipts = call.operations.reshape(None if undo is None else read_text(undo, "undo"))
     for receipt in receipts:
@@ -95,34 +102,40 @@ def reshape(call: Call) -> ApiResponse:
 
 
 def overview(call: Call) -> ApiResponse:
+    """The whole host, from memory."""
     return ApiResponse(200, status_views.overview_view(call.operations.host_status.overview()))
 
 
 def history(call: Call) -> ApiResponse:
+    """Events of the history."""
     since, limit = status_views.parse_history(call.query)
-    who = call.query.get("consumer")
+    consumer = call.query.get("consumer")
     host_status = call.operations.host_status
-    events = host_status.history(None if who is None else _uuid(who), since, limit)
+    events = host_status.history(None if consumer is None else _uuid(consumer), since, limit)
     return ApiResponse(200, status_views.history_view(events, host_status.overview()))
 
 
 def explain(call: Call) -> ApiResponse:
+    """Everything with a given name. Raises UsageError without a name."""
     if "what" not in call.query:
-        raise UsageError("The query parameter what is missing: it says what to explain", parameter="what")
+        raise UsageError("The query parameter what is missing: it names what to explain", parameter="what")
     return ApiResponse(
         200, status_views.explained_view(call.operations.host_status.explain(call.query["what"]))
     )
 
 
 def config(call: Call) -> ApiResponse:
+    """The settings in force."""
     return ApiResponse(200, call.operations.configuration())
 
 
 def openapi(call: Call) -> ApiResponse:
+    """The OpenAPI document."""
     return ApiResponse(200, document())
 
 
 def make_claim(call: Call) -> ApiResponse:
+    """Claim, or explain whether the claim would fit."""
     request = parse_claim(call.body)
     if _flag(call.query, "dry_run"):
         return ApiResponse(200, explanation_view(request, call.operations.explain(request)))
@@ -132,26 +145,32 @@ def make_claim(call: Call) -> ApiResponse:
 
 
 def show_claim(call: Call) -> ApiResponse:
+    """One claim. Raises UnknownConsumer."""
     return ApiResponse(200, claim_view(_find(call.operations, _uuid(call.path["consumer"]))))
 
 
 def release(call: Call) -> ApiResponse:
+    """Release a claim."""
     consumer = _uuid(call.path["consumer"])
-    gone = call.operations.release(consumer)
-    _record("release", consumer, call.caller, "done" if gone else "journaled")
-    return ApiResponse(200 if gone else 202, {"consumer": consumer, "released": gone})
+    released = call.operations.release(consumer)
+    _record("release", consumer, call.caller, "done" if released else "journaled")
+    body: ReleasedShape = {"consumer": consumer, "released": released}
+    return ApiResponse(200 if released else 202, body)
 
 
 def moves(call: Call) -> ApiResponse:
+    """The moves that this host takes part in."""
     return ApiResponse(200, move_views.moves_view(call.operations.moves()))
 
 
 def show_move(call: Call) -> ApiResponse:
-    found = move_views.find_move(call.operations.moves(), _uuid(call.path["migration"]))
-    return ApiResponse(200, move_views.move_view(found))
+    """One move. Raises UnknownConsumer."""
+    move = move_views.find_move(call.operations.moves(), _uuid(call.path["migration"]))
+    return ApiResponse(200, move_views.move_view(move))
 
 
 def begin_move(call: Call) -> ApiResponse:
+    """Begin a move to this host."""
     kind, migration, request = move_views.parse_move(call.body)
     move = call.operations.begin_move(kind, migration, request)
     _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
@@ -159,21 +178,24 @@ def begin_move(call: Call) -> ApiResponse:
 
 
 def confirm_move(call: Call) -> ApiResponse:
+    """Confirm a move."""
     return _end_move(call, "confirm", call.operations.confirm_move)
 
 
 def revert_move(call: Call) -> ApiResponse:
+    """Revert a move."""
     return _end_move(call, "revert", call.operations.revert_move)
 
 
-def _end_move(call: Call, what: str, end: Callable[[str, str | None], Move]) -> ApiResponse:
-    hint = call.query.get("instance")
-    move = end(_uuid(call.path["migration"]), None if hint is None else _uuid(hint))
-    _record(f"{what} of migration {move.migration}", move.instance, call.caller, move.state, "move")
+def _end_move(call: Call, verb: str, end: Callable[[str, str | None], Move]) -> ApiResponse:
+    instance = call.query.get("instance")
+    move = end(_uuid(call.path["migration"]), None if instance is None else _uuid(instance))
+    _record(f"{verb} of migration {move.migration}", move.instance, call.caller, move.state, "move")
     return ApiResponse(200 if move.ended else 202, move_views.move_view(move))
 
 
 def ask_gate(call: Call) -> ApiResponse:
+    """Answer the question of libvirt's hook."""
     verdict = call.operations.gate(gate_views.parse_hook_call(call.body))
     if verdict.consumer is not None:
         _record("gate", verdict.consumer, call.caller, verdict.outcome)
@@ -181,19 +203,22 @@ def ask_gate(call: Call) -> ApiResponse:
 
 
 def claim_running(call: Call) -> ApiResponse:
+    """Claim for the guests that run without a claim."""
     read_object(call.body, "", ())
-    found = call.operations.claim_running()
-    for guest, outcome in found:
-        if isinstance(outcome, GateVerdict):
-            _record("gate", guest.uuid, call.caller, outcome.outcome)
-    return ApiResponse(200, gate_views.running_view(found))
+    verdicts = call.operations.claim_running()
+    for guest, verdict in verdicts:
+        if isinstance(verdict, GateVerdict):
+            _record("gate", guest.uuid, call.caller, verdict.outcome)
+    return ApiResponse(200, gate_views.running_view(verdicts))
 
 
 def audit(call: Call) -> ApiResponse:
+    """The findings of an audit."""
     return ApiResponse(200, audit_views.audit_view(call.operations.audit(heal=False)))
 
 
 def heal(call: Call) -> ApiResponse:
+    """The findings of an audit, after their repair where it was asked for."""
     dry_run = _flag(call.query, "dry_run")
     report = call.operations.audit(heal=_flag(call.query, "heal") and not dry_run)
     for index in sorted(report.healed):
@@ -229,7 +254,7 @@ def _find(operations: Operations, consumer: str) -> Claim:
 
 def _unknown(consumer: str) -> NoReturn:
     raise UnknownConsumer(
-        f"No claim of {consumer} is known on this host; `plimsoll instances` lists what there is",
+        f"No claim of {consumer} is known on this host; `plimsoll instances` lists the known ones",
         consumer=consumer,
     )
 
@@ -238,7 +263,7 @@ def _uuid(text: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise UsageError(f"A consumer is named by its uuid, which {text!r} is not", consumer=text) from None
+        raise UsageError(f"A consumer is named by its uuid, and {text!r} is no uuid", consumer=text) from None
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:
@@ -248,14 +273,14 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
     return value == "true"
 
 
-def _record(what: str, consumer: str, caller: PeerCredentials, outcome: str, event: str = "") -> None:
-    told = {"event": event or what, "consumer": consumer, "outcome": outcome}
+def _record(action: str, consumer: str, caller: PeerCredentials, outcome: str, event: str = "") -> None:
+    fields = {"event": event or action, "consumer": consumer, "outcome": outcome}
     LOG.info(
         "%s of %s %s, asked for by uid %d (pid %d)",
-        what,
+        action,
         consumer,
         outcome,
         caller.uid,
         caller.pid,
-        fields={**told, "uid": caller.uid, "pid": caller.pid},
+        fields={**fields, "uid": caller.uid, "pid": caller.pid},
     )
