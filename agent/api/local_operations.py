@@ -10,7 +10,7 @@ from agent.claims.parse_request import ClaimRequest
 from agent.config.settings import Settings, describe
 from agent.driver import Guest
 from agent.errors import PlacementUnavailable, PlimsollError, Refused, StateError, UsageError
-from agent.gate.decision import GateVerdict, HookCall, Outcome
+from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
 from agent.moves.states import Move, MoveKind
 from agent.placement.client import PlacementClient
@@ -134,7 +134,7 @@ class LocalOperations:
         with self._writing(), self._recorder.record_gate() as record_outcome:
             verdict = self._gate.decide(call)
             record_outcome(verdict.outcome)
-        if verdict.outcome is Outcome.NOTED:
+        if verdict.outcome is GateOutcome.NOTED:
             self._reconciler.invalidate()
             self._supervisor.request_pass()
         return verdict

@@ -1,1 +1,1 @@
-"""The gate: libvirt's hook asks here whether a guest may start, and tells here that one has gone."""
+"""The gate: decides for libvirt's hook whether a guest may start, and ends its claim afterwards."""

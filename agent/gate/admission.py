@@ -12,7 +12,7 @@ from agent.claims.refusal import amounts_text, does_not_fit, label
 from agent.driver import Guest
 from agent.errors import ClaimConflict, ClaimsClosed, DoesNotFit, PlacementUnavailable
 from agent.gate.coverage import covers, made_by_gate
-from agent.gate.decision import GateVerdict, Outcome
+from agent.gate.decision import GateOutcome, GateVerdict
 from agent.gate.domain_request import DomainRequest, request_for_domain, with_allocated_disk
 from agent.moves.states import Move
 from agent.placement.client import PlacementClient
@@ -22,7 +22,7 @@ from agent.tracker.tracker import ResourceTracker
 LOG = log.get(__name__)
 
 
-class Admission:
+class GuestAdmission:
     """Any thread may call. `devices` returns {provider uuid: device}."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Admission:
 
     def _claim(self, wanted: DomainRequest) -> GateVerdict:
         with self.pinned(wanted):
-            return _verdict(Outcome.CLAIMED, self._tracker.claim(wanted.request).claim)
+            return _verdict(GateOutcome.CLAIMED, self._tracker.claim(wanted.request).claim)
 
     def _start_on(self, claim: Claim, wanted: DomainRequest, move: Move | None) -> GateVerdict:
         """Start on the consumer's claim, or on a new one if the gate made the claim for a former domain."""
@@ -88,9 +88,9 @@ class Admission:
         if not made_by_gate(claim):
             if not covers(claim, wanted):
                 raise _not_covered(claim, wanted)
-            return _verdict(Outcome.HELD, claim)
+            return _verdict(GateOutcome.HELD, claim)
         if claim.request == wanted.request and covers(claim, wanted):
-            return _verdict(Outcome.HELD, claim)
+            return _verdict(GateOutcome.HELD, claim)
         if unreachable is not None:
             raise unreachable  # the old claim would be released, and the new one could not be made
         if move is not None:
@@ -134,10 +134,10 @@ class Admission:
                 raise ClaimsClosed(
                     f"The former claim of {label(wanted.request)} is not released yet: try again in a moment."
                 )
-            return _verdict(Outcome.CLAIMED, self._tracker.claim(wanted.request).claim)
+            return _verdict(GateOutcome.CLAIMED, self._tracker.claim(wanted.request).claim)
 
 
-def _verdict(outcome: Outcome, claim: Claim) -> GateVerdict:
+def _verdict(outcome: GateOutcome, claim: Claim) -> GateVerdict:
     amounts = amounts_text(claim.request.resources)
     return GateVerdict(outcome, claim.consumer, f"{label(claim.request)} holds {amounts}")
 

@@ -13,7 +13,7 @@ class HookCall:
     xml: str
 
 
-class Outcome(StrEnum):
+class GateOutcome(StrEnum):
     """What the gate did. With each of them, the guest may go on."""
 
     CLAIMED = "claimed"
@@ -30,6 +30,6 @@ class Outcome(StrEnum):
 class GateVerdict:
     """`consumer` is the guest's uuid; `sentence` explains the outcome to the operator."""
 
-    outcome: Outcome
+    outcome: GateOutcome
     consumer: str | None
     sentence: str

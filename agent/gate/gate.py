@@ -12,8 +12,8 @@ from uuid import uuid4
 from agent.claims.refusal import label
 from agent.driver import Guest
 from agent.errors import ClaimsClosed, DriverDataError, Refused, UsageError
-from agent.gate.admission import Admission
-from agent.gate.decision import GateVerdict, HookCall, Outcome
+from agent.gate.admission import GuestAdmission
+from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.domain_request import with_allocated_disk
 from agent.gate.expected_guests import ExpectedGuests
 from agent.gate.settle import ABSENT, Settler
@@ -40,7 +40,7 @@ class Gate:
         self._client = client
         self._guest_of = guest_of
         self._new_uuid = new_uuid
-        self._admission = Admission(tracker, client, devices)
+        self._admission = GuestAdmission(tracker, client, devices)
         self._expected = ExpectedGuests(tracker, clock)
         self._settler = Settler(tracker, self._expected)
 
@@ -58,7 +58,7 @@ class Gate:
             case "release", "end":
                 return self._leave(self._read(call.xml))
         return GateVerdict(
-            Outcome.IGNORED, None, f"the gate does nothing at {call.operation} {call.sub_operation}"
+            GateOutcome.IGNORED, None, f"the gate does nothing at {call.operation} {call.sub_operation}"
         )
 
     def claim_running(self, guests: Collection[Guest]) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
@@ -111,7 +111,7 @@ class Gate:
         with self._tracker.expecting(guest, wanted.request), self._admission.pinned(wanted):
             move = self._tracker.begin_move(wanted.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
         return GateVerdict(
-            Outcome.MOVING, guest.uuid, f"{label(wanted.request)} comes in by migration {move.migration}"
+            GateOutcome.MOVING, guest.uuid, f"{label(wanted.request)} comes in by migration {move.migration}"
         )
 
     def _end_former_move(self, instance: str) -> None:
@@ -129,4 +129,4 @@ class Gate:
 
     def _leave(self, guest: Guest) -> GateVerdict:
         self._expected.end(guest.uuid)
-        return GateVerdict(Outcome.NOTED, guest.uuid, f"{guest.name} ({guest.uuid}) has ended")
+        return GateVerdict(GateOutcome.NOTED, guest.uuid, f"{guest.name} ({guest.uuid}) has ended")

@@ -11,7 +11,7 @@ from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, Refused, UnknownConsumer, UsageError
-from agent.gate.decision import GateVerdict, HookCall, Outcome
+from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan, PutTraits
 from agent.reconcile.reshape_preview import Preview
@@ -186,14 +186,14 @@ class SmallHost:
         self.fault()
         if call.operation == "prepare":
             raise UsageError("This host has no guests that are described in XML.")
-        return GateVerdict(Outcome.IGNORED, None, f"the gate does nothing at {call.operation}")
+        return GateVerdict(GateOutcome.IGNORED, None, f"the gate does nothing at {call.operation}")
 
     def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         self.fault()
         loner = Guest(LONER, "loner", GuestState.RUNNING, {"VCPU": 1})
         return (
             (loner, ClaimsClosed("Claims are closed: somebody is at work here.")),
-            (loner, GateVerdict(Outcome.CLAIMED, LONER, "loner holds 1 VCPU")),
+            (loner, GateVerdict(GateOutcome.CLAIMED, LONER, "loner holds 1 VCPU")),
         )
 
     def moves(self) -> tuple[Move, ...]:

@@ -7,9 +7,9 @@ from agent.api.shapes.schema import Uuid, Values
 
 
 def _outcomes() -> Iterable[str]:
-    from agent.gate.decision import Outcome
+    from agent.gate.decision import GateOutcome
 
-    return Outcome
+    return GateOutcome
 
 
 class VerdictShape(TypedDict):

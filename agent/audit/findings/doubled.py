@@ -1,4 +1,4 @@
-"""One consumer with allocations on two hosts, as control planes before nova 16.0 wrote them for a move."""
+"""One consumer with allocations on two hosts: control planes up to OpenStack Pike write that for a move."""
 
 from dataclasses import replace
 
