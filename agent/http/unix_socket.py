@@ -28,7 +28,7 @@ def listen(path: Path, backlog: int) -> socket.socket:
 
 
 def _listen(path: Path, backlog: int) -> socket.socket:
-    draft = path.with_name(path.name + "~")
+    draft = path.with_name(path.name[:-1] + "~")  # no longer than the path: a socket's has 107 bytes at most
     draft.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:

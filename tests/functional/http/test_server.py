@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -81,6 +82,13 @@ def test_a_unix_socket_tells_who_calls(tmp_path: Path) -> None:
     ):
         reply = exchange(connection, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert reply.endswith(repr(PeerCredentials(os.getuid(), os.getgid(), os.getpid())).encode())
+
+
+def test_a_unix_socket_may_have_the_longest_path_there_is(tmp_path: Path) -> None:
+    with TemporaryDirectory() as name:
+        path = Path(name) / ("s" * (106 - len(name)))
+        with listening(path) as listener:
+            assert listener.address == str(path) and len(bytes(path)) == 107
 
 
 def test_a_unix_socket_in_use_is_told_apart(tmp_path: Path) -> None:
