@@ -15,22 +15,23 @@ from agent.api import openapi
 from agent.audit.findings import FINDING_KINDS
 from agent.cli.parser import build as build_parser
 from agent.config.options import all_options, allowed, driver_classes, is_pattern
+from agent.config.settings import sample
 
 DOCS = Path(__file__).parent
 SHELLS = {"bash": "plimsoll", "zsh": "_plimsoll", "tcsh": "plimsoll.csh"}
 
 HEAD = """# Configuration
 
-The agent reads `/etc/plimsoll/plimsoll.conf`, then `/etc/plimsoll/conf.d/*.conf` by name; what comes later
-wins. The environment goes above both: `OS_<GROUP>__<OPTION>`. A secret is taken from a file of mode 0600, or
-from the service manager's credential `<group>.<option>`, and from nowhere else.
+The agent reads `/etc/plimsoll/plimsoll.conf`, then `/etc/plimsoll/conf.d/*.conf` by name; later files
+override earlier ones. Environment variables `OS_<GROUP>__<OPTION>` override all files. A secret may only be
+in a file of mode 0600 or in the service manager's credential `<group>.<option>`.
 
-An option that is not here, or a value that is not allowed, is refused with its file. `systemctl reload
-plimsoll-agent` reads all of it again. Where anything is wrong the running settings stay in force; the log and
-`systemctl status plimsoll-agent` say what it is.
+The agent rejects an unknown option or a value that is not allowed, and names its file. `systemctl reload
+plimsoll-agent` reads the files again. If anything is wrong, the running settings stay in force; the log and
+`systemctl status plimsoll-agent` give the reason.
 
-`plimsoll config show` says each value and where it comes from, `plimsoll config validate` checks files,
-`plimsoll config sample` prints a file with every option, and `plimsoll init` proposes one for the host.
+`plimsoll config show` shows each value and its origin, `plimsoll config validate` checks files, `plimsoll
+config sample` prints a file with every option, and `plimsoll init` proposes one for the host.
 """
 
 
@@ -85,6 +86,7 @@ def generated_files() -> dict[Path, str]:
     audit = DOCS / "audit.md"
     return {
         DOCS / "configuration.md": configuration_page(),
+        DOCS.parent / "etc" / "plimsoll" / "plimsoll.conf": sample(),
         audit: audit_page(audit.read_text("utf-8")),
         openapi.FILE: openapi.document_text(),
     }

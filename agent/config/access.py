@@ -1,6 +1,6 @@
-"""Who may do what over the local API: three roles, and nothing for anybody else.
+"""The roles of the local API's callers: readers, claimers, admins. All other users are refused.
 
-A caller is the uid and gid that the kernel vouches for (SO_PEERCRED), never a header.
+The kernel gives the caller's uid and gid (SO_PEERCRED); no header counts.
 Source: https://man7.org/linux/man-pages/man7/unix.7.html
 """
 
@@ -16,7 +16,7 @@ from agent.errors import SettingsError
 
 
 class ApiRole(IntEnum):
-    """Each role may do what the ones below it may."""
+    """A role includes those with lower numbers."""
 
     NONE = 0
     READER = 1
@@ -45,12 +45,13 @@ class Principals:
         return cls(frozenset(uids), frozenset(gids))
 
     def has(self, uid: int, gids: frozenset[int]) -> bool:
+        """True if the user or one of the groups is listed."""
         return uid in self.uids or not self.gids.isdisjoint(gids)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The access list: `readers` may look, `claimers` may also claim and release, `admins` may do all."""
+    """The access list: `readers` may read, `claimers` also claim and release, `admins` do everything."""
 
     readers: Principals = Principals()
     claimers: Principals = Principals()
@@ -58,16 +59,16 @@ class Access:
 
     @classmethod
     def parse(cls, readers: Sequence[str], claimers: Sequence[str], admins: Sequence[str]) -> Self:
-        """From the settings. Root and the agent's own user are always admins: they can take it anyway."""
-        told = Principals.parse("admins", admins)
+        """From the settings. Root and the agent's own user, which control the agent anyway, are admins."""
+        listed = Principals.parse("admins", admins)
         return cls(
             readers=Principals.parse("readers", readers),
             claimers=Principals.parse("claimers", claimers),
-            admins=Principals(told.uids | {0, os.geteuid()}, told.gids),
+            admins=Principals(listed.uids | {0, os.geteuid()}, listed.gids),
         )
 
     def role_of(self, uid: int, gid: int) -> ApiRole:
-        """The highest role of a user; its supplementary groups are the ones that the system knows of it."""
+        """The highest role of a user, by its uid, its gid and its groups in the user database."""
         gids = self._groups_of(uid, gid)
         for role, principals in (
             (ApiRole.ADMIN, self.admins),
@@ -79,7 +80,7 @@ class Access:
         return ApiRole.NONE
 
     def _groups_of(self, uid: int, gid: int) -> frozenset[int]:
-        # Only when a group counts: the user database may be a directory server far away.
+        # Only if a group is listed: the user database may be a remote directory server.
         if not (self.readers.gids or self.claimers.gids or self.admins.gids):
             return frozenset()
         try:
@@ -96,7 +97,7 @@ def _uid(option: str, word: str) -> int:
         return pwd.getpwnam(word).pw_uid
     except (KeyError, ValueError):
         raise SettingsError(
-            f"[api] {option} names the user {word!r}, whom this system does not know; "
+            f"[api] {option} names the user {word!r}, which this system does not know; "
             "create the user, give a numeric uid, or write @NAME for a group",
             option=option,
             value=word,

@@ -1,4 +1,4 @@
-"""An address that the read-only HTTP listener is served at: an IP address and a port, never a name."""
+"""The address of the read-only HTTP listener: an IP address and a port, never a host name."""
 
 import ipaddress
 from typing import NamedTuple, Self
@@ -9,7 +9,7 @@ PORT_MAX = 65535
 
 
 class Address(NamedTuple):
-    """`host` is an IP address as text; port 0 is any that is free."""
+    """`host` is an IP address as text; port 0 stands for any free port."""
 
     host: str
     port: int
@@ -28,7 +28,7 @@ class Address(NamedTuple):
                 raise ValueError("brackets")
         except ValueError:
             raise SettingsError(
-                f"[http] listen = {text!r} is no address; give an IP address and a port, such as "
+                f"[http] listen = {text!r} is not an address; give an IP address and a port, such as "
                 "127.0.0.1:9464 or [::1]:9464.",
                 group="http",
                 option="listen",
@@ -38,6 +38,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
+        """True if only this machine can reach it."""
         return ipaddress.ip_address(self.host).is_loopback
 
     def __str__(self) -> str:

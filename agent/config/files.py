@@ -1,7 +1,7 @@
-"""From configuration files to checked values, each with where it came from.
+"""Reads configuration files to checked values, each with its origin.
 
-oslo.config alone takes a misspelt option in silence and finds a bad value only when somebody reads it. So
-each reading makes a new ConfigOpts, reads every option once, and refuses what it does not know.
+oslo.config ignores a misspelt option, and finds a bad value only when a program reads it. So each reading
+makes a new ConfigOpts, reads every option once, and rejects unknown ones.
 Source: https://docs.openstack.org/oslo.config/latest/reference/
 """
 
@@ -22,9 +22,11 @@ from agent.errors import SettingsError
 MASK = "***"
 STORES = (
     Path("/run/credentials/plimsoll-agent.service"),
-    *(Path(each) for each in ("/etc/credstore", "/run/credstore", "/usr/lib/credstore")),
+    Path("/etc/credstore"),
+    Path("/run/credstore"),
+    Path("/usr/lib/credstore"),
 )
-"""Where the service's credentials are: those of the running one, and what the next one would be handed."""
+"""The directories of the service's credentials: of the running service, and for its next start."""
 
 Sections = Mapping[str, Mapping[str, list[str]]]
 
@@ -42,35 +44,35 @@ class Configured:
 
 
 Table = Mapping[str, Mapping[str, Configured]]
-"""{group: {option: Configured}}, every option there is."""
+"""{group: {option: Configured}}, with every option."""
 
 
 def expand(files: Sequence[Path], directories: Sequence[Path]) -> tuple[Path, ...]:
-    """The files, then each directory's *.conf by name, no hidden ones, which are editors'.
+    """The files, then each directory's *.conf files in the order of their names.
 
-    Raises SettingsError for what is not there.
+    Hidden files, which editors leave, are skipped. Raises SettingsError for a missing directory.
     """
-    found = list(files)
+    expanded = list(files)
     for directory in directories:
         try:
-            found.extend(sorted(path for path in directory.iterdir() if path.match("[!.]*.conf")))
+            expanded.extend(sorted(path for path in directory.iterdir() if path.match("[!.]*.conf")))
         except OSError as error:
             raise unreadable("directory", directory, error) from error
-    return tuple(found)
+    return tuple(expanded)
 
 
 def unreadable(kind: str, path: Path, error: OSError) -> SettingsError:
-    """`kind` is file or directory."""
-    remedy = " Ask as root, or as the agent's user." if isinstance(error, PermissionError) else ""
+    """The error for a file or directory (`kind`) that cannot be read."""
+    remedy = " Run the command as root or as the agent's user." if isinstance(error, PermissionError) else ""
     return SettingsError(
         f"The configuration {kind} {path} cannot be read: {error.strerror}.{remedy}", file=str(path)
     )
 
 
 def read(files: Sequence[Path], options: Options) -> Table:
-    """Every option's value: environment over files, later files over earlier ones, defaults last.
+    """Every option's value: environment over files, later files over earlier ones, files over defaults.
 
-    Raises SettingsError with file, group, option, value and what is allowed.
+    Raises SettingsError with file, group, option, value and the allowed values.
     """
     parsed = [(path, _parse(path)) for path in files]
     for path, sections in parsed:
@@ -106,9 +108,9 @@ def _parse(path: Path) -> Sections:
     except UnicodeDecodeError as error:
         raise SettingsError(f"The configuration file {path} is not UTF-8 text.", file=str(path)) from error
     except cfg.ParseError as error:
-        # The line itself is left out: it may hold a secret.
+        # Without the line itself, which may contain a secret.
         raise SettingsError(
-            f"The configuration file {path} cannot be understood at line {error.lineno}: {error.msg}.",
+            f"The configuration file {path} has an error in line {error.lineno}: {error.msg}.",
             file=str(path),
             line=error.lineno,
         ) from error
@@ -144,7 +146,7 @@ def _check_known(path: Path, sections: Sections, options: Options) -> None:
 
 
 def _check_environment(options: Options) -> None:
-    """OS_<GROUP>__<OPTION> of one of our groups must name one of its options; other groups are not ours."""
+    """Check that OS_<GROUP>__<OPTION> names an option, if it names one of the agent's groups."""
     by_upper = {group.upper(): group for group in options if group != "DEFAULT"}
     for variable in os.environ:
         group_part, separator, name = variable.removeprefix("OS_").partition("__")
@@ -169,7 +171,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 def _elsewhere(name: str, options: Options) -> str:
     groups = [group for group, declared in options.items() if name in {option.dest for option in declared}]
-    return f"; it belongs into [{groups[0]}]" if groups else ""
+    return f"; it belongs to [{groups[0]}]" if groups else ""
 
 
 def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> Configured:
@@ -182,13 +184,13 @@ def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sect
             _refuse(group, option, origin, text, str(error).rpartition("is not valid: ")[2])
         value = None
     except cfg.Error as error:
-        _refuse(group, option, origin, text, str(error), ", with $$ for a dollar sign")
+        _refuse(group, option, origin, text, str(error), ", where $$ stands for a dollar sign")
     if value == "" and option.default is None:
-        value = None  # "option =" is how a file leaves it unset
+        value = None  # "option =" in a file leaves it unset
     if value is None and option.secret:
         return _credential(group, option)
     if option.secret:
-        _check_kept(group, option, origin)
+        _check_secrecy(group, option, origin)
     return Configured(_frozen(value), origin, bool(option.secret))
 
 
@@ -205,8 +207,8 @@ def _origin(group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) ->
 def _text(group: str, option: Any, origin: str, parsed: Sequence[tuple[Path, Sections]]) -> str:
     if origin.startswith("environment "):
         return os.environ[origin.removeprefix("environment ")]
-    found = [sections[group][option.dest][-1] for path, sections in parsed if str(path) == origin]
-    return found[-1] if found else str(option.default)
+    texts = [sections[group][option.dest][-1] for path, sections in parsed if str(path) == origin]
+    return texts[-1] if texts else str(option.default)
 
 
 def _refuse(group: str, option: Any, origin: str, text: str, why: str, hint: str = "") -> NoReturn:
@@ -223,18 +225,18 @@ def _refuse(group: str, option: Any, origin: str, text: str, why: str, hint: str
     )
 
 
-def _check_kept(group: str, option: Any, origin: str) -> None:
-    """A secret is for its owner alone. Raises SettingsError where others may read it."""
+def _check_secrecy(group: str, option: Any, origin: str) -> None:
+    """Raises SettingsError where other users may read the secret."""
     name = f"{group}.{option.dest}"
-    better = f"better, take it out and hand it over as a credential (LoadCredential={name}:PATH)"
+    better = f"better, remove it and use a systemd credential (LoadCredential={name}:PATH)"
     if origin.startswith("environment "):
-        why, remedy = "others can see the environment of a service (systemctl show)", better
+        why, remedy = "other users can see a service's environment (systemctl show)", better
     else:
         mode = stat.S_IMODE(Path(origin).stat().st_mode)
         if not mode & (stat.S_IRWXG | stat.S_IRWXO):
             return
-        why = f"others than its owner may open that file (mode {mode:04o})"
-        remedy = f"chmod it to 0600, for the agent's user; {better}"
+        why = f"other users may open that file (mode {mode:04o})"
+        remedy = f"make it the agent's user's, with mode 0600; {better}"
     raise SettingsError(
         f"{origin}: [{group}] {option.dest} is a secret, and {why}: {remedy}.",
         file=origin,
@@ -244,25 +246,25 @@ def _check_kept(group: str, option: Any, origin: str) -> None:
 
 
 def _credential(group: str, option: Any) -> Configured:
-    """A secret that systemd hands over (LoadCredential=GROUP.OPTION), None where it does not.
+    """A secret from a systemd credential (LoadCredential=GROUP.OPTION), else None.
 
-    A command that is run by hand finds it where systemd has it for the service, if it may read that.
+    A command that an operator runs finds it in the service's directories, if it may read them.
     Source: https://systemd.io/CREDENTIALS/
     """
     name = f"{group}.{option.dest}"
-    handed = os.environ.get("CREDENTIALS_DIRECTORY")
-    for path in [Path(handed) / name] if handed else [directory / name for directory in STORES]:
+    own_directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    for path in [Path(own_directory) / name] if own_directory else [directory / name for directory in STORES]:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             continue
         except (OSError, UnicodeDecodeError) as error:
-            if not handed and isinstance(error, PermissionError):
+            if not own_directory and isinstance(error, PermissionError):
                 continue
             raise SettingsError(
                 f"The credential {name} cannot be read: {error}.", group=group, option=option.dest
             ) from error
-        origin = f"credential {name}" if handed else f"credential {path}"
+        origin = f"credential {name}" if own_directory else f"credential {path}"
         return Configured(text.removesuffix("\n"), origin, True)
     return Configured(None, "default", True)
 

@@ -1,6 +1,6 @@
-"""Every option of the configuration file, named and meant as operators know them from nova where nova has it.
+"""The options of the configuration file, with nova's name and meaning where nova has the option.
 
-The drivers' own options are found by entry point (`agent.driver.ENTRY_POINT_GROUP`) and stand beside these.
+The drivers add their own options; they are found by entry point (`agent.driver.ENTRY_POINT_GROUP`).
 """
 
 import importlib.metadata
@@ -24,9 +24,9 @@ PROVIDER_CONFIG_LOCATION = "/etc/plimsoll/provider_config"
 
 
 class CpuSet(types.ConfigType):
-    """A CPU specification such as "0-3,^2,8" -> the frozenset of ids; "" -> None, not configured."""
+    """A CPU specification such as "0-3,^2,8", as the frozenset of ids; "" is None: not configured."""
 
-    allowed = "CPU ids and ranges such as 0-3,8, with ^2 to take one out again"
+    allowed = "CPU ids and ranges such as 0-3,8, where ^2 excludes a CPU"
 
     def __init__(self) -> None:
         super().__init__(type_name="CPU set value")
@@ -38,7 +38,7 @@ class CpuSet(types.ConfigType):
             return None
         cpus = parse_cpu_set(str(value))
         if not cpus:
-            raise ValueError("no CPU is left in it")
+            raise ValueError("it excludes every CPU")
         return cpus
 
     def _formatter(self, value: Any) -> str:
@@ -46,7 +46,7 @@ class CpuSet(types.ConfigType):
 
 
 class Ratio(types.Float):
-    """A number, which "nan" and "inf" are not, though Python would take them."""
+    """A finite number; "nan" and "inf", which Python accepts, are errors."""
 
     def __call__(self, value: Any) -> int | float | None:
         ratio: int | float | None = super().__call__(value)
@@ -64,55 +64,59 @@ _DEFAULT = (
         "host",
         default=socket.gethostname(),
         sample_default="the host's name",
-        help="The name of this host's root resource provider. Changing it later needs `plimsoll adopt`.",
+        help="The name of this host's root resource provider. To change it later, run `plimsoll adopt`.",
     ),
     cfg.StrOpt(
         "state_path",
         default="/var/lib/plimsoll",
-        help="Where the agent keeps its identity and its databases: a directory that only it may write.",
+        help="The directory of the agent's identity and databases. Only the agent may write to it.",
     ),
     cfg.StrOpt(
         "compute_driver",
         default="libvirt",
-        help="The virt driver, by its entry point in the group plimsoll.drivers: libvirt, fake, ...",
+        help="The virt driver: the name of its entry point in the group plimsoll.drivers, such as libvirt or "
+        "fake.",
     ),
     cfg.IntOpt(
         "update_resources_interval",
         default=60,
         min=1,
         max=HOURS_24_S,
-        help="Seconds between two looks at the hypervisor. Its events cause a look at once.",
+        help="Seconds between two passes over the hypervisor's inventory. An event of the hypervisor starts "
+        "one at once.",
     ),
-    cfg.IntOpt("reserved_host_cpus", default=0, min=0, help="Host CPUs that no guest is given."),
-    cfg.IntOpt("reserved_host_memory_mb", default=512, min=0, help="MiB of memory that no guest is given."),
-    cfg.IntOpt("reserved_host_disk_mb", default=0, min=0, help="MiB of disk that no guest is given."),
-    _ratio("cpu_allocation_ratio", "Overcommit of VCPU. Unset leaves what placement has alone."),
-    _ratio("ram_allocation_ratio", "Overcommit of MEMORY_MB. Unset leaves what placement has alone."),
-    _ratio("disk_allocation_ratio", "Overcommit of DISK_GB. Unset leaves what placement has alone."),
-    _ratio("initial_cpu_allocation_ratio", "Overcommit of VCPU where placement has none yet.", 4.0),
-    _ratio("initial_ram_allocation_ratio", "Overcommit of MEMORY_MB where placement has none yet.", 1.0),
-    _ratio("initial_disk_allocation_ratio", "Overcommit of DISK_GB where placement has none yet.", 1.0),
+    cfg.IntOpt(
+        "reserved_host_cpus", default=0, min=0, help="The number of host CPUs that guests do not get."
+    ),
+    cfg.IntOpt("reserved_host_memory_mb", default=512, min=0, help="MiB of memory that guests do not get."),
+    cfg.IntOpt("reserved_host_disk_mb", default=0, min=0, help="MiB of disk that guests do not get."),
+    _ratio("cpu_allocation_ratio", "Overcommit of VCPU. Unset: the value in Placement stays."),
+    _ratio("ram_allocation_ratio", "Overcommit of MEMORY_MB. Unset: the value in Placement stays."),
+    _ratio("disk_allocation_ratio", "Overcommit of DISK_GB. Unset: the value in Placement stays."),
+    _ratio("initial_cpu_allocation_ratio", "Overcommit of VCPU where Placement has no value yet.", 4.0),
+    _ratio("initial_ram_allocation_ratio", "Overcommit of MEMORY_MB where Placement has no value yet.", 1.0),
+    _ratio("initial_disk_allocation_ratio", "Overcommit of DISK_GB where Placement has no value yet.", 1.0),
 )
 
 _COMPUTE = (
     cfg.Opt(
         "cpu_shared_set",
         type=CpuSet(),
-        help="Host CPUs for guests that share CPUs (VCPU). Unset: all, or none with cpu_dedicated_set.",
+        help="Host CPUs for guests that share CPUs (VCPU). Unset: all, or none if cpu_dedicated_set is set.",
     ),
-    cfg.Opt("cpu_dedicated_set", type=CpuSet(), help="Host CPUs for guests with CPUs of their own (PCPU)."),
+    cfg.Opt("cpu_dedicated_set", type=CpuSet(), help="Host CPUs for guests with dedicated CPUs (PCPU)."),
     cfg.IntOpt(
         "resource_provider_association_refresh",
         default=300,
         min=0,
         max=HOURS_24_S,
-        help="Seconds between two comparisons of placement with what was written there; 0 for never.",
+        help="Seconds between two comparisons of Placement with what the agent wrote there; 0: never.",
     ),
     cfg.StrOpt(
         "provider_config_location",
         default=PROVIDER_CONFIG_LOCATION,
-        help="The directory of provider config files (*.yaml, as nova has them): inventories and traits of "
-        "the operator's own for the host's providers. Empty: none are read.",
+        help="The directory of provider config files (*.yaml, in nova's format), with the operator's own "
+        "inventories and traits for the host's providers. Empty: the agent reads none.",
     ),
 )
 
@@ -120,9 +124,9 @@ _PCI = (
     cfg.MultiStrOpt(
         "alias",
         default=[],
-        help="A name by which flavors ask for PCI devices (pci_passthrough:alias=NAME:COUNT), as JSON: name; "
+        help="A name by which flavors request PCI devices (pci_passthrough:alias=NAME:COUNT), as JSON: name; "
         "vendor_id and product_id, or resource_class; device_type (type-PCI, type-PF, type-VF), numa_policy "
-        "(required, preferred, legacy, socket), traits, live_migratable. May be given many times.",
+        "(required, preferred, legacy, socket), traits, live_migratable. Repeat the option for each alias.",
     ),
 )
 
@@ -131,59 +135,64 @@ _PLACEMENT = (
         "kind",
         default="embedded",
         choices=[
-            ("embedded", "the placement core inside the agent, in state_path"),
-            ("remote", "an OpenStack Placement, found by the options below"),
+            ("embedded", "the Placement core inside the agent; its database is in state_path"),
+            ("remote", "an OpenStack Placement, which the options below describe"),
         ],
-        help="Which placement the agent reports to and claims from.",
+        help="The Placement that the agent reports to and claims from.",
     ),
     cfg.ListOpt(
         "serve",
         default=[],
-        help="Where the embedded placement answers other Placement clients: unix:PATH, 127.0.0.1:8778, or an "
-        "address off loopback, which needs the three options below. None: the agent alone uses it.",
+        help="Addresses where the embedded Placement serves other Placement clients: unix:PATH, "
+        "127.0.0.1:8778, or an address off loopback, which requires the three options below. None: only the "
+        "agent uses it.",
     ),
     cfg.StrOpt(
         "serve_tokens",
-        help="Who may call at an address of `serve`: a file of NAME ROLE[,ROLE][@PROJECT] TOKEN lines, mode "
-        "0600 or a systemd credential.",
+        help="The file of the clients' tokens for the addresses of `serve`, with lines of NAME "
+        "ROLE[,ROLE][@PROJECT] TOKEN: mode 0600, or a systemd credential.",
     ),
     cfg.StrOpt("serve_tls_cert", help="The certificate (and chain) for `serve`, PEM."),
     cfg.StrOpt("serve_tls_key", help="The key of serve_tls_cert, PEM."),
     cfg.StrOpt(
         "auth_type",
         default="password",
-        help="How the agent proves to a remote placement who it is: a plug-in of keystoneauth, such as "
+        help="How the agent authenticates to a remote Placement: a plug-in of keystoneauth, such as "
         "password, v3applicationcredential, admin_token, or none.",
     ),
     cfg.StrOpt("auth_url", help="Keystone's address."),
-    cfg.StrOpt("endpoint_override", help="Placement's address, instead of what Keystone's catalog says."),
-    cfg.StrOpt("region_name", help="The region of Keystone's catalog."),
+    cfg.StrOpt("endpoint_override", help="Placement's address, instead of the one in Keystone's catalog."),
+    cfg.StrOpt("region_name", help="The region in Keystone's catalog."),
     cfg.ListOpt(
         "valid_interfaces",
         default=["internal", "public"],
-        help="Interfaces of the catalog, in order of preference.",
+        help="Interfaces in the catalog, in order of preference.",
     ),
-    cfg.IntOpt("timeout", default=15, min=1, max=600, help="Seconds after which a request is given up."),
-    cfg.StrOpt("cafile", help="Certificates of the authorities that vouch for placement and Keystone."),
-    cfg.BoolOpt("insecure", default=False, help="Believe servers without checking their certificates."),
-    cfg.StrOpt("certfile", help="The agent's own certificate, where the servers ask for one."),
+    cfg.IntOpt(
+        "timeout", default=15, min=1, max=600, help="Seconds until a request without an answer fails."
+    ),
+    cfg.StrOpt(
+        "cafile", help="Certificates of the authorities that sign those of Placement and Keystone, PEM."
+    ),
+    cfg.BoolOpt("insecure", default=False, help="Do not verify the servers' certificates."),
+    cfg.StrOpt("certfile", help="The agent's own certificate, for servers that require one."),
     cfg.StrOpt("keyfile", help="The key of certfile."),
     cfg.StrOpt("username", help="The agent's user."),
     cfg.StrOpt(
         "password",
         secret=True,
-        help="The user's password, in a file of mode 0600; better LoadCredential=placement.password:PATH in "
-        "the unit.",
+        help="The user's password. The configuration file must have mode 0600; better, use "
+        "LoadCredential=placement.password:PATH in the unit.",
     ),
     cfg.StrOpt("user_domain_name", default="Default", help="The domain of the user."),
     cfg.StrOpt("project_name", default="service", help="The project of the user."),
     cfg.StrOpt("project_domain_name", default="Default", help="The domain of the project."),
-    cfg.StrOpt("token", secret=True, help="For auth_type admin_token; as with password."),
-    cfg.StrOpt("application_credential_id", help="For auth_type v3applicationcredential."),
+    cfg.StrOpt("token", secret=True, help="The token for auth_type admin_token; protect it like password."),
+    cfg.StrOpt("application_credential_id", help="The id for auth_type v3applicationcredential."),
     cfg.StrOpt(
         "application_credential_secret",
         secret=True,
-        help="For auth_type v3applicationcredential; as with password.",
+        help="The secret for auth_type v3applicationcredential; protect it like password.",
     ),
 )
 
@@ -192,19 +201,23 @@ _API = (
     cfg.ListOpt(
         "readers",
         sample_default="@plimsoll",
-        help="Who may look: names of users, or @group. Unset: the group plimsoll, where there is one.",
+        help="Users, or groups as @group, that may read. Unset: the group plimsoll, if it exists.",
     ),
-    cfg.ListOpt("claimers", default=[], help="Who may also claim and release: names of users, or @group."),
-    cfg.ListOpt("admins", default=[], help="Who may do all, beside root and the agent's own user."),
+    cfg.ListOpt("claimers", default=[], help="Users, or groups as @group, that may also claim and release."),
+    cfg.ListOpt(
+        "admins",
+        default=[],
+        help="Users, or groups as @group, that may use every command, as root and the agent's user may.",
+    ),
 )
 
 _HTTP = (
     cfg.ListOpt(
         "listen",
         default=[],
-        help="Where the status page, the health checks and the metrics are served read-only to whoever can "
-        "connect, such as 127.0.0.1:9464 or [::1]:9464; off loopback without the page. None: only the local "
-        "API's socket has them.",
+        help="Addresses of the status page, the health checks and the metrics, such as 127.0.0.1:9464 or "
+        "[::1]:9464. They are read-only, and every client that can connect may read them; addresses off "
+        "loopback have no page. None: only the local API's socket serves them.",
     ),
 )
 
@@ -214,16 +227,16 @@ _AUDIT = (
         default=600,
         min=0,
         max=HOURS_24_S,
-        help="Seconds between two audits of guests, claims and placement; 0 for never.",
+        help="Seconds between two audits of guests, claims and Placement; 0: never.",
     ),
     cfg.StrOpt(
         "heal",
         default="own",
         choices=[
-            ("own", "what is provably this agent's own"),
-            ("nothing", "findings are only told; `plimsoll audit --heal` heals"),
+            ("own", "what this agent provably wrote itself"),
+            ("nothing", "the audit only reports; `plimsoll audit --heal` heals"),
         ],
-        help="What the audit heals by itself, once two audits running have found it.",
+        help="What the scheduled audit heals, after two consecutive audits agree on the finding.",
     ),
 )
 
@@ -232,19 +245,19 @@ _LOG = (
         "level",
         default="info",
         choices=["debug", "info", "warning", "error"],
-        help="The least severe line to write.",
+        help="The lowest severity that is logged.",
     ),
     cfg.StrOpt(
         "format",
         default="auto",
         choices=[
             ("auto", "journald under systemd, logfmt elsewhere"),
-            ("journald", "to the journal's own socket, each field by itself: journalctl CONSUMER=..."),
-            ("journal", "one line a record, after the journal's <priority>"),
+            ("journald", "to the journal's socket, with each field on its own: journalctl CONSUMER=..."),
+            ("journal", "one line a record, with the journal's <priority> in front"),
             ("logfmt", "time, level, logger and fields as key=value"),
-            ("json", "one JSON object a line"),
+            ("json", "one JSON object per line"),
         ],
-        help="How lines are written to standard error.",
+        help="The format of the log on standard error.",
     ),
 )
 
@@ -265,47 +278,48 @@ NEED_RESTART: Mapping[str, frozenset[str]] = {
     "api": frozenset(option.dest for option in _API),
     "http": frozenset(option.dest for option in _HTTP),
 }
-"""What a reload cannot change: the process is built on it."""
+"""{group: options that only a restart changes}."""
 
 
 def driver_classes() -> tuple[dict[str, type[Driver]], dict[str, str]]:
-    """({name: class} of the installed drivers, {name: why} of those that do not load)."""
+    """({name: class} of the installed drivers, {name: reason} of those that do not load)."""
     loaded: dict[str, type[Driver]] = {}
     broken: dict[str, str] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         try:
-            found = entry.load()
+            loaded_object = entry.load()
         except (ImportError, AttributeError) as error:
             broken[entry.name] = str(error)
             continue
-        if isinstance(found, type) and issubclass(found, Driver):
-            loaded[entry.name] = found
+        if isinstance(loaded_object, type) and issubclass(loaded_object, Driver):
+            loaded[entry.name] = loaded_object
         else:
             broken[entry.name] = f"{entry.value} is no subclass of agent.driver.Driver"
     return loaded, broken
 
 
 def driver_class(name: str) -> type[Driver]:
-    """Raises SettingsError for a driver that is not installed or does not load."""
+    """The installed driver of this name. Raises SettingsError where it is missing or does not load."""
     loaded, broken = driver_classes()
     if name in loaded:
         return loaded[name]
     if name in broken:
         raise SettingsError(
-            f"The driver {name!r} of [DEFAULT] compute_driver does not load: {broken[name]}; install what it "
-            "needs (for libvirt: python3-libvirt, or plimsoll[libvirt]) or choose another.",
+            f"The driver {name!r} of [DEFAULT] compute_driver does not load: {broken[name]}; install "
+            "its dependencies (for libvirt: python3-libvirt, or plimsoll[libvirt]) or choose another driver.",
             option="compute_driver",
             value=name,
         )
     raise SettingsError(
-        f"[DEFAULT] compute_driver = {name} is not installed; installed are {', '.join(sorted(loaded))}.",
+        f"The driver of [DEFAULT] compute_driver = {name} is not installed; installed are "
+        f"{', '.join(sorted(loaded))}.",
         option="compute_driver",
         value=name,
     )
 
 
 def all_options(classes: Mapping[str, type[Driver]]) -> Options:
-    """The agent's options and those of the drivers; where drivers share an option, the first one's stands."""
+    """The options of the agent and the drivers; of an option that several drivers have, the first counts."""
     merged: dict[str, dict[str, Any]] = {
         group: {option.dest: option for option in options} for group, options in AGENT_OPTIONS.items()
     }
@@ -317,12 +331,12 @@ def all_options(classes: Mapping[str, type[Driver]]) -> Options:
 
 
 def is_pattern(group: str) -> bool:
-    """ "mdev_<type>" stands for every group that begins with "mdev_"."""
+    """True for a name such as "mdev_<type>", which stands for every group that begins with "mdev_"."""
     return group.endswith(">") and "<" in group
 
 
 def options_of(group: str, options: Options) -> tuple[Any, ...] | None:
-    """The options of a group that a file has, by its own name or by a pattern; None for no such."""
+    """The options of a group in a file, by its name or by a pattern; None if the group is unknown."""
     if group in options and not is_pattern(group):
         return options[group]
     for pattern, declared in options.items():
@@ -333,17 +347,17 @@ def options_of(group: str, options: Options) -> tuple[Any, ...] | None:
 
 
 def with_groups(options: Options, groups: Iterable[str]) -> Options:
-    """The options with those of `groups` in the place of patterns."""
-    found = {group: declared for group, declared in options.items() if not is_pattern(group)}
+    """The options, with the groups of a file in place of the patterns that they match."""
+    known = {group: declared for group, declared in options.items() if not is_pattern(group)}
     for group in groups:
         declared = options_of(group, options)
         if declared is not None:
-            found.setdefault(group, declared)
-    return found
+            known.setdefault(group, declared)
+    return known
 
 
 def allowed(option: Any) -> str:
-    """What may stand in an option, as the end of a sentence."""
+    """The values that an option allows, as the end of a sentence."""
     type_ = option.type
     if isinstance(type_, CpuSet):
         return type_.allowed

@@ -1,4 +1,4 @@
-"""Reading the directory of provider config files ([compute] provider_config_location)."""
+"""Reads the directory of provider config files ([compute] provider_config_location)."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ SUFFIX = ".yaml"
 
 
 def load(directory: Path, *, required: bool) -> ProviderConfig:
-    """All entries of the directory's *.yaml files, by the files' names, as nova reads them: no hidden ones,
-    which are editors'.
+    """The entries of the directory's *.yaml files, in the order of the file names, as nova reads them.
 
-    Without `required` a directory that is not there holds nothing. Raises SettingsError with file and key.
+    Hidden files, which editors leave, are skipped. Without `required`, a missing directory counts as empty.
+    Raises SettingsError with file and key.
     """
     try:
         files = sorted(path for path in directory.iterdir() if path.match(f"[!.]*{SUFFIX}"))
@@ -31,7 +31,7 @@ def load(directory: Path, *, required: bool) -> ProviderConfig:
         raise _unreadable(directory, error) from error
     if len(files) > FILES_MAX:
         raise SettingsError(
-            f"{directory} has {len(files)} provider config files; {FILES_MAX} are read at most.",
+            f"{directory} has {len(files)} provider config files; at most {FILES_MAX} are allowed.",
             file=str(directory),
         )
     entries: list[ProviderEntry] = []
@@ -52,8 +52,8 @@ def _content(path: Path) -> bytes:
 
 def _unreadable(directory: Path, error: OSError) -> SettingsError:
     return SettingsError(
-        f"[compute] provider_config_location = {directory} cannot be read: {error.strerror}; make it, "
-        "readable for the agent, or take the option out.",
+        f"[compute] provider_config_location = {directory} cannot be read: {error.strerror}; create "
+        "it, readable for the agent, or remove the option.",
         file=str(directory),
         group="compute",
         option="provider_config_location",

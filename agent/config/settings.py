@@ -1,4 +1,4 @@
-"""The agent's settings: read and checked whole, then frozen; a bad reload leaves the running ones."""
+"""The agent's settings: read and checked as a whole, and frozen. A failed reload leaves the running ones."""
 
 import grp
 import textwrap
@@ -40,8 +40,10 @@ SAMPLE_WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class PlacementSettings:
-    """[placement]; `serve` and what begins so is for the embedded kind, all else but `kind` and `timeout`
-    (seconds) for the remote kind, as in keystoneauth.
+    """The group [placement].
+
+    The `serve` options are for the embedded kind. All others except `kind` are for the remote kind, as in
+    keystoneauth; `timeout` is seconds.
     """
 
     kind: str = "embedded"
@@ -71,7 +73,7 @@ class PlacementSettings:
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """[api]; `access` is who may do what, by the ids of today."""
+    """The group [api]; `access` has the user and group ids of now."""
 
     socket: Path
     access: Access
@@ -79,20 +81,22 @@ class ApiSettings:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """[http]"""
+    """The group [http]."""
 
     listen: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
+    """The group [log]."""
+
     level: str = "info"
     format: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything the agent is told. Intervals are seconds; `association_refresh_s` 0 is never."""
+    """All settings. Intervals are seconds; `association_refresh_s` and `audit_interval_s` may be 0: never."""
 
     host: str
     state_path: Path
@@ -113,7 +117,7 @@ class Settings:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """The values that must never be shown."""
+        """The values that no output may show."""
         return frozenset(
             item.value
             for options in self.table.values()
@@ -123,28 +127,29 @@ class Settings:
 
 
 def load(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) -> Settings:
-    """Read and check everything; without arguments, /etc/plimsoll/plimsoll.conf and conf.d where they exist.
+    """Read and check the settings.
 
-    Raises SettingsError; nothing that is running is touched.
+    Without arguments, reads /etc/plimsoll/plimsoll.conf and conf.d if they exist. Raises SettingsError; a
+    running agent is not affected.
     """
     files, directories = tuple(config_files), tuple(config_dirs)
     if not files and not directories:
         try:
             files = (DEFAULT_FILE,) if DEFAULT_FILE.exists() else ()
             directories = (DEFAULT_DIRECTORY,) if DEFAULT_DIRECTORY.is_dir() else ()
-        except OSError as error:  # the package's is open to root and the agent's group
+        except OSError as error:  # only root and the agent's group may read the package's file
             raise unreadable("file", DEFAULT_FILE, error) from error
     files = expand(files, directories)
     return build(read(files, all_options(driver_classes()[0])), files)
 
 
 def check_driver(settings: Settings) -> None:
-    """What only the driver knows of its own options. Connects to nothing. Raises SettingsError."""
+    """Let the driver check its own options; it does not connect. Raises SettingsError."""
     driver_class(settings.compute_driver).create(settings.driver).close()
 
 
 def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
-    """Settings from single good values; raises SettingsError where they do not go together."""
+    """Settings from values that are valid each. Raises SettingsError where two contradict each other."""
     default, compute = _values(table, "DEFAULT"), _values(table, "compute")
     host_settings = HostSettings(
         **{option.name: {**default, **compute}[option.name] for option in fields(HostSettings)}
@@ -190,7 +195,7 @@ def _values(table: Table, group: str) -> dict[str, Any]:
 
 
 def _provider_config(location: str) -> ProviderConfig:
-    """What the files in that directory say; the default one need not be there."""
+    """The provider config files of the directory; only the default directory may be missing."""
     if not location:
         return ProviderConfig()
     directory = _absolute("[compute] provider_config_location", location)
@@ -200,8 +205,8 @@ def _provider_config(location: str) -> ProviderConfig:
 def _host(name: str) -> str:
     if not 1 <= len(name) <= HOST_NAME_CHARS_MAX or not name.isprintable() or name.split() != [name]:
         raise SettingsError(
-            f"[DEFAULT] host = {name!r} cannot name a host; allowed are 1 to {HOST_NAME_CHARS_MAX} printable "
-            "characters without blanks.",
+            f"[DEFAULT] host = {name!r} is not allowed; a host's name has 1 to {HOST_NAME_CHARS_MAX} "
+            "printable characters and no blanks.",
             group="DEFAULT",
             option="host",
             value=name,
@@ -213,7 +218,7 @@ def _absolute(option: str, value: str) -> Path:
     path = Path(value)
     if not path.is_absolute():
         raise SettingsError(
-            f"{option} = {value} must be a path from the root, such as /var/lib/plimsoll.",
+            f"{option} = {value} must be an absolute path, such as /var/lib/plimsoll.",
             option=option,
             value=value,
         )
@@ -224,7 +229,7 @@ def _api(values: Mapping[str, Any]) -> ApiSettings:
     socket = _absolute("socket", values["socket"])
     if len(bytes(socket)) > SOCKET_PATH_BYTES_MAX:
         raise SettingsError(
-            f"[api] socket = {socket} is too long; a socket's path has up to {SOCKET_PATH_BYTES_MAX} bytes.",
+            f"[api] socket = {socket} is too long; its path has {SOCKET_PATH_BYTES_MAX} bytes at most.",
             group="api",
             option="socket",
             value=str(socket),
@@ -248,14 +253,14 @@ def _check_cpus(host: HostSettings) -> None:
     if both:
         raise SettingsError(
             f"[compute] cpu_shared_set and cpu_dedicated_set both name CPU {format_cpu_set(both)}; "
-            "a CPU is either shared or dedicated, take it out of one of them.",
+            "a CPU is either shared or dedicated; remove it from one of them.",
             group="compute",
             option="cpu_dedicated_set",
         )
     if host.reserved_host_cpus and host.cpu_dedicated_set and host.cpu_shared_set is None:
         raise SettingsError(
-            f"[DEFAULT] reserved_host_cpus = {host.reserved_host_cpus} reserves nothing: all CPUs for guests "
-            "are dedicated; leave CPUs out of [compute] cpu_dedicated_set instead.",
+            f"[DEFAULT] reserved_host_cpus = {host.reserved_host_cpus} has no effect, because all CPUs for "
+            "guests are dedicated; leave CPUs out of [compute] cpu_dedicated_set instead.",
             group="DEFAULT",
             option="reserved_host_cpus",
         )
@@ -266,8 +271,8 @@ def _check_placement(placement: PlacementSettings) -> None:
         return
     if placement.serve:
         raise SettingsError(
-            f"[placement] serve = {','.join(placement.serve)} is for kind = embedded: a remote placement is "
-            "served by its own host. Take it out.",
+            f"[placement] serve = {','.join(placement.serve)} is for kind = embedded: a remote Placement has "
+            "its own server. Remove the option.",
             group="placement",
             option="serve",
         )
@@ -288,14 +293,14 @@ def _check_placement(placement: PlacementSettings) -> None:
     for name in ("auth_url", "endpoint_override"):
         if _has_password(getattr(placement, name)):
             raise SettingsError(
-                f"[placement] {name} has a password in it, which errors would tell: take it out, and use "
-                "username and password.",
+                f"[placement] {name} contains a password, which error messages would show: remove it, "
+                "and use username and password.",
                 group="placement",
                 option=name,
             )
     if bool(placement.certfile) != bool(placement.keyfile):
         raise SettingsError(
-            "[placement] certfile and keyfile go together; set both or none.",
+            "[placement] certfile and keyfile belong together; set both or neither.",
             group="placement",
             option="certfile",
         )
@@ -305,11 +310,11 @@ def _has_password(url: str | None) -> bool:
     try:
         return urlsplit(url or "").password is not None
     except ValueError:
-        return False  # it is no URL: whoever uses it says so
+        return False  # not a URL, which its user reports
 
 
 def describe(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
-    """JSON-ready {group: {option: {value, origin}}}, secrets masked."""
+    """JSON-ready {group: {option: {value, origin}}}, with secrets masked."""
     return {
         group: {
             option: {
@@ -334,7 +339,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What a reload came to: `changed` is in force, `restart` needs a restart; each "[group] option"."""
+    """The result of a reload: `changed` options are in force, those of `restart` need a restart.
+
+    Each is "[group] option".
+    """
 
     settings: Settings
     changed: tuple[str, ...]
@@ -344,7 +352,7 @@ class Reloaded:
 def reload(
     running: Settings, config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()
 ) -> Reloaded:
-    """Load anew and keep what the process is built on. Raises SettingsError; `running` is then still good."""
+    """Load the settings again, but keep those that need a restart. Raises SettingsError."""
     wanted = load(config_files, config_dirs)
     table: dict[str, Mapping[str, Configured]] = {}
     changed: list[str] = []
@@ -353,7 +361,7 @@ def reload(
         merged = dict(options)
         for option, new in options.items():
             old = running.table.get(group, {}).get(option)
-            if old is None:  # a group that was not in the file before
+            if old is None:  # the group is new in the file
                 changed.extend([f"[{group}] {option}"] if new.origin != "default" else [])
                 continue
             if option in NEED_RESTART.get(group, ()):
@@ -369,8 +377,8 @@ def reload(
 
 
 def sample() -> str:
-    """A configuration file with every option, the installed drivers' too, commented out at its default."""
-    blocks = ["# Every option of Plimsoll, at its default; `plimsoll config validate` checks a file.\n"]
+    """A configuration file with every option of agent and drivers, commented out, at its default."""
+    blocks = ["# Every option of Plimsoll with its default. `plimsoll config validate` checks a file.\n"]
     for group, options in all_options(driver_classes()[0]).items():
         blocks.append(f"\n{'#' * is_pattern(group)}[{group}]\n")
         blocks.extend(_sample_option(option) for option in options)

@@ -204,7 +204,7 @@ def test_who_may_open_nothing_is_told_so_and_what_else_there_is(
     monkeypatch.setattr("agent.doctor.examine.load", lambda *_: read)
     os.setresuid(NOBODY, NOBODY, 0)
     try:
-        with pytest.raises(SettingsError, match="as root, or as the agent's user"):
+        with pytest.raises(SettingsError, match="as root or as the agent's user"):
             load()
         found = list(examine((patient.file,), (), nobody))
     finally:

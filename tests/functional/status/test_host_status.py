@@ -297,7 +297,7 @@ def test_an_address_that_is_taken_keeps_nobody_from_claiming(
     "text", ["9464", "localhost", "kvm-07:9464", "127.0.0.1:99999", "::1:9464", "unix:/x", ":1", ""]
 )
 def test_what_is_no_address_is_said(text: str) -> None:
-    with pytest.raises(SettingsError, match="is no address"):
+    with pytest.raises(SettingsError, match="is not an address"):
         Address.parse(text)
 
 
