@@ -12,7 +12,7 @@ from agent.driver import Driver
 from agent.gate.gate import Gate
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
-from agent.reconcile.placement_home import arrive, place
+from agent.reconcile.placement_home import check_home, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.tree_cache import TreeCache
 from agent.state.identity import Identity
@@ -52,15 +52,15 @@ def assemble(
     """
     client = PlacementClient(MeteredTransport(transport, recorder.metrics))
     tracker = ResourceTracker(journal, client, on_step=recorder.metrics.count_step)
-    here = place(settings.placement)
+    home = home_name(settings.placement)
     reconciler = Reconciler(
         driver,
         client,
         tracker,
         journal,
         identity.uuid,
-        check_home=lambda: arrive(settings.state_path, client, here, tracker.claims().values()),
-        tree_cache=TreeCache(settings.state_path, here),
+        check_home=lambda: check_home(settings.state_path, client, home, tracker.claims().values()),
+        tree_cache=TreeCache(settings.state_path, home),
         provider_config=settings.provider_config,
     )
     auditor = Auditor(

@@ -8,7 +8,7 @@ from agent.config.options import driver_class
 from agent.config.settings import Settings
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
-from agent.reconcile.placement_home import arrive, place
+from agent.reconcile.placement_home import check_home, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
@@ -50,7 +50,7 @@ def _reconciler(told: Settings) -> Iterator[Reconciler]:
             journal,
             identity.uuid,
             provider_config=told.provider_config,
-            check_home=lambda: arrive(
-                told.state_path, client, place(told.placement), tracker.claims().values()
+            check_home=lambda: check_home(
+                told.state_path, client, home_name(told.placement), tracker.claims().values()
             ),
         )

@@ -1,4 +1,4 @@
-"""What a pass did and why, in one sentence. Pure."""
+"""The result of a pass, with one sentence on what it did and why. Pure."""
 
 from dataclasses import dataclass
 from textwrap import shorten
@@ -6,15 +6,17 @@ from textwrap import shorten
 from agent.errors import PlimsollError, ReshapeRefused
 from agent.providers.plan import Plan
 
-LINES_TOLD_MAX = 3
+LINES_MAX = 3
 LINE_CHARS_MAX = 160
 
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What one pass did and why, in one sentence. `at` is seconds since 1970; `error` says why it failed.
+    """The result of one pass; `error` says why it failed.
 
-    `problems` are sentences on what the driver reported and was left out, and on what is in use too much.
+    `at` is seconds since the epoch, UTC. `providers` is how many Placement has of this host, `changed` how
+    many of them the pass wrote, with so many `operations`. `problems` are sentences on what the operator has
+    to mend. `pending` says why a reshape that is due was not carried out; the rest of the pass was.
     """
 
     sentence: str
@@ -26,16 +28,15 @@ class PassReport:
     problems: tuple[str, ...] = ()
     error: PlimsollError | None = None
     pending: ReshapeRefused | None = None
-    """Why a reshape that is due was not done; all else was."""
 
 
-def sentence_of(why: str, written: Plan | None) -> str:
-    """`written` None: nobody but the driver was asked."""
+def pass_sentence(why: str, written: Plan | None) -> str:
+    """What the pass did, on one line; `written` is None where only the driver was asked."""
     if written is None:
         return f"After {why}: nothing changed."
     if written.empty:
-        return f"After {why}: placement already holds what the driver describes."
+        return f"After {why}: Placement already holds what the driver describes."
     lines = written.lines()
-    told = " ".join(shorten(line, LINE_CHARS_MAX, placeholder=" ...") for line in lines[:LINES_TOLD_MAX])
-    more = f" And {len(lines) - LINES_TOLD_MAX} more operations." if len(lines) > LINES_TOLD_MAX else ""
-    return f"After {why}: {told}{more}"
+    listed = " ".join(shorten(line, LINE_CHARS_MAX, placeholder=" ...") for line in lines[:LINES_MAX])
+    more = f" And {len(lines) - LINES_MAX} more operations." if len(lines) > LINES_MAX else ""
+    return f"After {why}: {listed}{more}"

@@ -21,7 +21,7 @@ from agent.providers.reserved import reserve_used
 from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
 from agent.providers.retained import RetainedTree, removed_classes, retain_held
 from agent.reconcile.active_provider_config import ActiveProviderConfig
-from agent.reconcile.allocation_cache import AllocationCache, SharingProviders
+from agent.reconcile.allocation_cache import AllocationCache, SharingProvidersCache
 from agent.reconcile.desired import Desired, desired_state
 from agent.reconcile.reshape_preview import Preview, usages_after
 from agent.reconcile.reshape_runner import ReshapeRunner
@@ -115,7 +115,7 @@ class PassSteps:
         self._undone_reshapes = undone_reshapes
         self._provider_config = provider_config
         self._allocations = allocations
-        self._sharing = SharingProviders(client)
+        self._sharing = SharingProvidersCache(client)
 
     def resolve(self, seen: HostView, current: ProviderTree) -> Pass:
         """Work out the tree that Placement is to hold; no request is made and nothing is written.
@@ -178,7 +178,7 @@ class PassSteps:
         """
         if this.pending is None:
             return self._write(this, this.desired.tree)
-        return self._write(this, self._reshape_runner.reserved(this.current, this.desired))
+        return self._write(this, self._reshape_runner.reserve_sources(this.current, this.desired))
 
     def inform_tracker(self, this: Pass, *, reread: bool) -> tuple[Pass, Held]:
         """Hand Placement's tree and its allocations to the tracker; the host's allocations are returned, too.
@@ -261,7 +261,7 @@ class PassSteps:
             if isinstance(error.__cause__, PlacementUnavailable):
                 raise error.__cause__ from error  # an outage is reported as such, whichever write met it
             raise
-        self._allocations.keep(current, tree, foreign)
+        self._allocations.follow_writes(current, tree, foreign)
         return tree
 
     def _owned(self, current: ProviderTree) -> OwnedProviders:
@@ -270,9 +270,9 @@ class PassSteps:
 
     def _refresh_tracker(self, this: Pass, tree: ProviderTree, *, reread: bool) -> Held:
         """Returns the allocations on the host's own providers."""
-        whole = self._sharing.beside(tree, reread=reread)
+        whole = self._sharing.add_to(tree, reread=reread)
         departed = self._tracker.departed()
-        held = self._allocations.on(whole, this.seen.doubted.union(departed))
+        held = self._allocations.read(whole, this.seen.doubted.union(departed))
         self._tracker.refresh(whole, held, this.resolved.units, _layout(this), departed)
         return {uuid: holders for uuid, holders in held.items() if uuid in tree}
 

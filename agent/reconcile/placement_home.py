@@ -1,6 +1,6 @@
-"""Which placement this host's claims are kept in, so that a host that is pointed at another one loses none.
+"""Which Placement has this host's claims, so that a changed [placement] section loses none of them.
 
-It is written beside the host's uuid, in words, and compared at each start.
+Its name is kept in the state directory, beside the host's uuid, and compared at each start.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,11 @@ NAMED_MAX = 3
 TEXT_CHARS_MAX = 1000
 
 
-def place(settings: PlacementSettings) -> str:
-    """The placement that the settings name, in words that stay the same as long as it is the same."""
+def home_name(settings: PlacementSettings) -> str:
+    """The name of the Placement that the settings lead to.
+
+    Files on disk have it (`HOME_FILE`, and the tree cache), so the words must stay the same.
+    """
     if settings.kind == "embedded":
         return "the embedded placement"
     where = (
@@ -27,49 +30,50 @@ def place(settings: PlacementSettings) -> str:
     return f"the remote placement {where}"
 
 
-def arrive(state_path: Path, client: PlacementClient, here: str, claims: Iterable[Claim]) -> None:
-    """Make `here`, in words, the placement of this host, if it holds all of the host's claims.
+def check_home(state_path: Path, client: PlacementClient, home: str, claims: Iterable[Claim]) -> None:
+    """Check that the Placement named `home` has all of the host's claims, and remember it as the host's.
 
-    Where the host was here before, one question shows whether it is still known. Raises ApplyError where
-    claims are missing, and nothing was written; StateError and PlacementError where it cannot be known.
+    If the host's claims were there before, one request shows whether it still knows them. Raises ApplyError
+    where claims are missing, StateError and PlacementError where the agent cannot find out; the agent must
+    then write nothing.
     """
     before = _read(state_path / HOME_FILE)
     granted = [claim for claim in claims if claim.state is ClaimState.CLAIMED]
-    if before == here:
-        _check_known(client, here, granted)
+    if before == home:
+        _check_known(client, home, granted)
         return
-    missing = [] if before is None else [claim for claim in granted if not _held(client, claim)]
+    missing = [] if before is None else [claim for claim in granted if not _is_held(client, claim)]
     if missing:
         raise ApplyError(
-            f"This host comes from {before}, and {here} does not hold {len(missing)} of its {len(granted)} "
+            f"This host comes from {before}, and {home} does not hold {len(missing)} of its {len(granted)} "
             f"claims ({_named(missing)}); nothing was written. Stop the agent and bring them over with "
             "`plimsoll placement export` and `import`, point [placement] back, or release them.",
             consumers=[claim.consumer for claim in missing],
             before=before,
-            here=here,
+            here=home,
         )
-    _write(state_path / HOME_FILE, here)
+    _write(state_path / HOME_FILE, home)
 
 
-def _check_known(client: PlacementClient, here: str, granted: Sequence[Claim]) -> None:
-    """A provider with allocations on it cannot be deleted: one that is gone went with the whole database."""
+def _check_known(client: PlacementClient, home: str, granted: Sequence[Claim]) -> None:
+    """A provider with allocations cannot be deleted, so one that is gone went with the whole database."""
     in_use = next((provider for claim in granted for provider in claim.allocations), None)
     if in_use is not None and client.find_provider(uuid=in_use) is None:
         raise ApplyError(
-            f"This host has {len(granted)} claims ({_named(granted)}), but {here} no longer knows its "
+            f"This host has {len(granted)} claims ({_named(granted)}), but {home} no longer knows its "
             "providers: its database was lost or replaced. Nothing was written. Restore the database from a "
             "backup, or release the claims and claim again.",
             consumers=[claim.consumer for claim in granted],
-            here=here,
+            here=home,
         )
 
 
 def _named(claims: Sequence[Claim]) -> str:
-    named = ", ".join(claim.request.name or claim.consumer for claim in claims[:NAMED_MAX])
-    return named + (f" and {len(claims) - NAMED_MAX} more" if len(claims) > NAMED_MAX else "")
+    names = ", ".join(claim.request.name or claim.consumer for claim in claims[:NAMED_MAX])
+    return names + (f" and {len(claims) - NAMED_MAX} more" if len(claims) > NAMED_MAX else "")
 
 
-def _held(client: PlacementClient, claim: Claim) -> bool:
+def _is_held(client: PlacementClient, claim: Claim) -> bool:
     held = client.allocations_of(claim.consumer).allocations
     return all(
         held.get(provider, {}).get(name, 0) >= amount

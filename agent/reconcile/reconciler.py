@@ -16,7 +16,7 @@ from agent.providers.provider_config import ProviderConfig
 from agent.providers.reserved import ReservedUsages
 from agent.reconcile.active_provider_config import ActiveProviderConfig
 from agent.reconcile.allocation_cache import AllocationCache
-from agent.reconcile.pass_report import PassReport, sentence_of
+from agent.reconcile.pass_report import PassReport, pass_sentence
 from agent.reconcile.pass_steps import HostView, Pass, PassSteps
 from agent.reconcile.reshape_preview import Preview
 from agent.reconcile.reshape_runner import ReshapeRunner
@@ -197,7 +197,7 @@ class Reconciler:
             error: PlimsollError | None = None
             try:
                 written = self._attempt(reread)
-                sentence = sentence_of(why, written)
+                sentence = pass_sentence(why, written)
             except PlimsollError as failure:
                 error = failure
                 sentence = f"After {why}: {failure.message}"

@@ -1,11 +1,11 @@
-"""The reshape in the pass: what is due, what stands in its way, the one request, and what became of it.
+"""Carries out a reshape: proves it, records the intent, sends the one request, and learns the outcome.
 
-    desired -> prepare (reads, proves) -> the pass stages the tree -> perform (journals, asks once) -> finish
+    prepare -> the pass writes the staged tree -> perform; after a crash or an outage: settle
 
-Before anything is asked the intent is on disk. Whatever happens then, `settle` reads what placement holds and
-knows whether it was done; it is asked again only if it was not. A conflict reads again who holds what on the
-touched providers, and those consumers alone that changed there; unrelated claims change nothing of the plan,
-so the request follows at once, and gets through between two of them.
+The intent is on disk before the request is sent. Whatever happens then, `settle` reads from Placement whether
+the request was executed, and the request is sent again only if it was not. After a conflict the runner reads
+the touched providers again, and of the consumers only those whose allocations changed. Claims of other
+consumers change nothing in the plan, so the request follows at once and succeeds between two of them.
 """
 
 import time
@@ -21,11 +21,12 @@ from agent.errors import (
     PlacementUnavailable,
     ReshapeRefused,
 )
-from agent.moves import states
+from agent.moves.states import MIGRATION_TYPE
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.plan import same_inventories
 from agent.reconcile.desired import Desired
-from agent.reconcile.reshape_outcome import done_after_all, expected, put_off, refused, was_done
+from agent.reconcile.known_allocations import known_allocations
+from agent.reconcile.reshape_outcome import fence_and_check, was_executed
 from agent.reshape.due_instructions import still_held, with_stand_ins
 from agent.reshape.plan import plan_reshape, touched_providers
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
@@ -38,37 +39,44 @@ from agent.tracker.tracker import ResourceTracker
 from agent.tracker.unanswered_writes import EXECUTED_WITHIN_S, may_still_execute
 from agent.tree import ProviderTree
 
-ROUNDS_MAX = 24
+ATTEMPTS_MAX = 24
 PAUSE_MAX_S = 0.2
-SUSPECT_EVERY = 3
+REREAD_EVERY = 3
+"""After so many conflicts, all moving consumers are read again."""
 
-Sight = tuple[dict[str, int], dict[str, Holders], dict[str, ConsumerAllocations]]
-"""({provider: generation}, {provider: {consumer: {class: amount}}}, {mover: all that it holds})"""
 _JITTER = SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
-class ProvedReshape:
-    """A reshape that is proved: what was seen, and what follows from it.
+class Allocated:
+    """What is allocated on the touched providers: {provider: generation}, {provider: its holders}.
 
-    `generations` {provider uuid: generation}; `consumers` are those that hold something of what moves.
+    `consumers` {consumer: its whole allocation} are those that hold some of the inventory that moves.
     """
 
-    instructions: tuple[Instruction, ...]
     generations: Mapping[str, int]
+    holders: Mapping[str, Holders]
     consumers: Mapping[str, ConsumerAllocations]
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedReshape:
+    """A reshape that breaks no law, with the instructions and the allocations that it was planned from."""
+
+    instructions: tuple[Instruction, ...]
+    allocated: Allocated
     reshape: Reshape
 
 
 class ReshapeRunner:
-    """One for each pass' runner, which calls from one thread at a time."""
+    """Carries out the reshapes of one host; the pass calls from one thread at a time."""
 
     def __init__(
         self,
         client: PlacementClient,
         tracker: ResourceTracker,
         journal: Journal,
-        root: str,
+        root_uuid: str,
         *,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
@@ -77,64 +85,80 @@ class ReshapeRunner:
         self._client = client
         self._tracker = tracker
         self._journal = journal
-        self._root = root
+        self._root_uuid = root_uuid
         self._clock = clock
         self._sleep = sleep
         self._new_id = new_id
         self._in_doubt = True
-        self._late_until = 0.0
+        self._may_execute_until = 0.0
 
-    # Before: read and prove
+    # Before the request
 
     def prepare(self, current: ProviderTree, desired: Desired) -> ProvedReshape:
-        """What would be asked, proved; nothing is written. Raises ReshapeRefused, PlacementError."""
-        return self._planned(current, desired, self._look(current, desired, self._own_allocations()))
+        """Plan and prove the reshape; nothing is written. Raises ReshapeRefused, PlacementError."""
+        return self._plan(current, desired, self._read_allocated(current, desired, self._own_allocations()))
+
+    def reserve_sources(self, current: ProviderTree, desired: Desired) -> ProviderTree:
+        """The staged tree, with the inventory to move reserved while the reshape is pending.
+
+        What was reserved before is journaled, so that the reshape can restore it. Raises StateError.
+        """
+        leaving, _ = moving_slots(desired.due)
+        known = read_slots(self._journal.reserved_slots())
+        slots = {slot: known[slot] if slot in known else inventory_at(current, slot) for slot in leaving}
+        if slots != known:
+            self._journal.remember_reserved_slots(slots_to_json(slots))
+        return staged_tree(current, desired.tree, desired.due, reserve=True)
 
     def _own_allocations(self) -> Mapping[str, ConsumerAllocations]:
-        return expected(self._tracker.claims(), self._tracker.moves(), self._journal.reshapes(done=True))
+        return known_allocations(
+            self._tracker.claims(), self._tracker.moves(), self._journal.reshapes(done=True)
+        )
 
-    def _look(self, tree: ProviderTree, desired: Desired, known: Mapping[str, ConsumerAllocations]) -> Sight:
-        """Generations, who holds what on the touched providers, and all that the movers hold.
-
-        Of `known` movers only those are read again that hold something else on these providers by now.
-        """
-        generations, held = {}, {}
+    def _read_allocated(
+        self, tree: ProviderTree, desired: Desired, known: Mapping[str, ConsumerAllocations]
+    ) -> Allocated:
+        """A consumer in `known` is read again only if its allocations on the touched providers changed."""
+        generations, holders = {}, {}
         for uuid in touched_providers(desired.due):
             if uuid in tree:
-                generations[uuid], held[uuid] = self._client.provider_allocations(uuid)
+                generations[uuid], holders[uuid] = self._client.provider_allocations(uuid)
         leaving, _ = moving_slots(desired.due)
-        movers = {
-            who
+        moving = {
+            consumer
             for slot in leaving
-            for who, amounts in held.get(slot.provider, {}).items()
+            for consumer, amounts in holders.get(slot.provider, {}).items()
             if slot.resource_class in amounts
         }
         consumers = {}
-        for who in sorted(movers):
-            before = known.get(who)
-            if before is None or any(
-                before.allocations.get(uuid, {}) != there.get(who, {}) for uuid, there in held.items()
+        for consumer in sorted(moving):
+            allocations = known.get(consumer)
+            if allocations is None or any(
+                allocations.allocations.get(uuid, {}) != there.get(consumer, {})
+                for uuid, there in holders.items()
             ):
-                before = self._client.allocations_of(who)
-            consumers[who] = before
-        return generations, held, consumers
+                allocations = self._client.allocations_of(consumer)
+            consumers[consumer] = allocations
+        return Allocated(generations, holders, consumers)
 
-    def _planned(self, tree: ProviderTree, desired: Desired, seen: Sight) -> ProvedReshape:
-        generations, held, consumers = seen
-        holdings: dict[str, Allocations] = {}
-        for uuid, there in held.items():
-            for who, amounts in there.items():
-                holdings[who] = {**holdings.get(who, {}), uuid: amounts}
-        holdings |= {who: each.allocations for who, each in consumers.items()}
-        migrations = {who for who, each in consumers.items() if each.consumer_type == states.MIGRATION_TYPE}
+    def _plan(self, tree: ProviderTree, desired: Desired, allocated: Allocated) -> ProvedReshape:
+        held: dict[str, Allocations] = {}
+        for uuid, holders in allocated.holders.items():
+            for consumer, amounts in holders.items():
+                held[consumer] = {**held.get(consumer, {}), uuid: amounts}
+        migrations = set()
+        for consumer, whole in allocated.consumers.items():
+            held[consumer] = whole.allocations
+            if whole.consumer_type == MIGRATION_TYPE:
+                migrations.add(consumer)
         instructions = (
-            *with_stand_ins(desired.moves, holdings, migrations),
-            *still_held(desired.back, held),
+            *with_stand_ins(desired.moves, held, migrations),
+            *still_held(desired.back, allocated.holders),
         )
-        reshape = plan_reshape(tree, desired.tree, instructions, holdings, may_grow=not desired.back)
-        return ProvedReshape(instructions, generations, consumers, reshape)
+        reshape = plan_reshape(tree, desired.tree, instructions, held, may_grow=not desired.back)
+        return ProvedReshape(instructions, allocated, reshape)
 
-    # The one request
+    # The request
 
     def perform(
         self,
@@ -144,27 +168,28 @@ class ReshapeRunner:
         proved: ProvedReshape,
         exact: ExactUnits,
     ) -> ProviderTree:
-        """Do it, once; the tree as placement then has it. `current` is the tree before it was staged.
+        """Carry out the reshape and return Placement's tree.
 
-        Raises ReshapeRefused: nothing of it was done. PlacementConflict: somebody changed the inventories
-        that are to move, plan anew. PlacementUnavailable: not done, or not known; then `settle` will know.
+        `current` is Placement's tree before the pass staged it as `stage`. Raises ReshapeRefused where
+        nothing was changed, PlacementConflict where another writer changed the inventories that move,
+        PlacementUnavailable where the outcome may be unknown; then `settle` finds it out.
         """
         leaving, coming = moving_slots(proved.instructions)
-        for name in new_custom_classes(coming, current):
-            self._client.ensure_resource_class(name)
-        receipt = self._intend(current, stage, desired, proved, self._new_id())
+        for resource_class in new_custom_classes(coming, current):
+            self._client.ensure_resource_class(resource_class)
+        receipt = self._record_intent(current, stage, desired, proved, self._new_id())
         try:
             with self._tracker.turns_on(leaving):
-                receipt = self._get_through(current, stage, desired, proved, receipt)
+                receipt = self._request(current, stage, desired, proved, receipt)
                 self._finish(receipt, exact)
         except (ClaimConflict, ReshapeRefused) as refusal:
-            self._forget(receipt)
+            self._drop(receipt)
             if isinstance(refusal, ReshapeRefused):
                 raise
-            raise put_off(refusal.message) from refusal
-        return self._client.read_tree(self._root, stage)
+            raise _postponed(refusal.message) from refusal
+        return self._client.read_tree(self._root_uuid, stage)
 
-    def _get_through(
+    def _request(
         self,
         current: ProviderTree,
         stage: ProviderTree,
@@ -172,39 +197,44 @@ class ReshapeRunner:
         proved: ProvedReshape,
         receipt: Receipt,
     ) -> Receipt:
-        conflicts, doubted = 0, False
-        believed = int(not proved.consumers.keys().isdisjoint(self._own_allocations()))
-        for _ in range(ROUNDS_MAX):
-            seen = self._look(stage, desired, {} if doubted else proved.consumers)
-            stage = self._same_inventories(stage, seen[0])
-            if seen[2] != proved.consumers:
-                proved = self._planned(stage, desired, seen)
-                receipt = self._intend(current, stage, desired, proved, receipt.id)
-                doubted = False
-                continue  # that took its time: look once more whether it still stands
+        """Send the request until Placement accepts it; returns the receipt of what it executed."""
+        conflicts, reread = 0, False
+        reread_after = int(not proved.allocated.consumers.keys().isdisjoint(self._own_allocations()))
+        for _ in range(ATTEMPTS_MAX):
+            known = {} if reread else proved.allocated.consumers
+            allocated = self._read_allocated(stage, desired, known)
+            stage = self._with_generations(stage, allocated.generations)
+            if allocated.consumers != proved.allocated.consumers:
+                proved = self._plan(stage, desired, allocated)
+                receipt = self._record_intent(current, stage, desired, proved, receipt.id)
+                reread = False
+                continue  # planning and recording took time: read again before the request
             try:
-                self._ask(proved.reshape, seen[0], proved.consumers)
+                self._send(proved.reshape, allocated)
                 return receipt
             except PlacementConflict:
                 conflicts += 1
-                # Nobody can see which consumer is in conflict where only what it holds elsewhere has changed,
-                # and what the journal said of our own may be out of date.
-                doubted = conflicts % SUSPECT_EVERY == believed
+                # The conflict may be with a consumer's allocations on other providers, which only a read of
+                # the consumer shows, or with a consumer that is not as the journal has it.
+                reread = conflicts % REREAD_EVERY == reread_after
                 self._sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, 0.01 * 2**conflicts)))
-            except PlacementUnavailable as silence:
-                if may_still_execute(silence):
-                    self._late_until = self._clock() + EXECUTED_WITHIN_S
-                if self._was_done(receipt):
+            except PlacementUnavailable as error:
+                if may_still_execute(error):
+                    self._may_execute_until = self._clock() + EXECUTED_WITHIN_S
+                if self._was_executed(receipt):
                     return receipt
-                if not self._may_come_late():
-                    self._forget(receipt)
+                if not self._may_still_execute():
+                    self._drop(receipt)
                 raise
             except PlacementError as error:
-                raise refused(error) from error
-        raise put_off(f"others wrote to the touched providers {conflicts} times while it was being asked for")
+                raise ReshapeRefused(
+                    f"Placement refused the reshape, so nothing was changed: {error.message}",
+                    reasons=[error.message],
+                ) from error
+        raise _postponed(f"others wrote to the touched providers {conflicts} times during the attempts")
 
-    def _same_inventories(self, stage: ProviderTree, generations: Mapping[str, int]) -> ProviderTree:
-        """`stage` with these generations. Raises PlacementConflict where the inventories changed, too."""
+    def _with_generations(self, stage: ProviderTree, generations: Mapping[str, int]) -> ProviderTree:
+        """`stage` with these generations. Raises PlacementConflict where inventories changed, too."""
         for uuid, generation in generations.items():
             provider = stage[uuid]
             if provider.generation == generation:
@@ -212,23 +242,23 @@ class ReshapeRunner:
             _, inventories = self._client.provider_inventories(uuid)
             if not same_inventories(inventories, provider.inventories):
                 raise PlacementConflict(
-                    f"Somebody changed the inventories of provider {provider.name} ({uuid}), which is to be "
-                    "reshaped: read the tree and plan again."
+                    f"The inventories of provider {provider.name} ({uuid}) changed while its reshape was "
+                    "prepared; the agent reads the tree and plans again."
                 )
             stage = stage.with_provider(replace(provider, generation=generation))
         return stage
 
-    def _ask(
-        self, reshape: Reshape, generations: Mapping[str, int], consumers: Mapping[str, ConsumerAllocations]
-    ) -> None:
-        offers = {uuid: (generations[uuid], wanted) for uuid, wanted in reshape.inventories.items()}
+    def _send(self, reshape: Reshape, allocated: Allocated) -> None:
+        inventories = {
+            uuid: (allocated.generations[uuid], wanted) for uuid, wanted in reshape.inventories.items()
+        }
         writes = (
-            replace(consumers[who], allocations=allocations)
-            for who, allocations in reshape.allocations.items()
+            replace(allocated.consumers[consumer], allocations=allocations)
+            for consumer, allocations in reshape.allocations.items()
         )
-        self._client.reshape(offers, *writes)
+        self._client.reshape(inventories, *writes)
 
-    def _intend(
+    def _record_intent(
         self,
         current: ProviderTree,
         stage: ProviderTree,
@@ -256,51 +286,47 @@ class ReshapeRunner:
             self._journal.remember_reserved_slots([])
         self._in_doubt = False
 
-    def _forget(self, receipt: Receipt) -> None:
+    def _drop(self, receipt: Receipt) -> None:
         self._journal.drop_reshape(receipt.id).wait()
         self._in_doubt = False
 
-    # After: what became of it
+    # After an interruption
 
     def settle(self, exact: ExactUnits) -> bool:
-        """Learn what became of a reshape that was interrupted, and finish or forget it. True: it was done.
+        """End the reshapes whose outcome is unknown; returns whether Placement had executed one.
 
-        Raises PlacementError, StateError: it is still not known.
+        Raises PlacementError, StateError where the outcome is still unknown.
         """
         if not self._in_doubt:
             return False
-        finished = False
+        executed = False
         for receipt in self._journal.reshapes(done=False).values():
-            if self._was_done(receipt):
-                with self._tracker.turns_on({each.slots[0] for each in receipt.relocations}):
+            if self._was_executed(receipt):
+                with self._tracker.turns_on({relocation.slots[0] for relocation in receipt.relocations}):
                     self._finish(receipt, exact)
-                finished = True
-            elif self._may_come_late():
+                executed = True
+            elif self._may_still_execute():
                 raise PlacementUnavailable(
-                    "Placement did not answer a reshape in time and may still be at it: nothing else is "
-                    f"asked of it for up to {EXECUTED_WITHIN_S:g} s."
+                    "Placement did not answer a reshape in time and may still execute it: the agent sends no "
+                    f"other request for up to {EXECUTED_WITHIN_S:g} s."
                 )
             else:
-                self._forget(receipt)
+                self._drop(receipt)
         self._in_doubt = False
-        return finished
+        return executed
 
-    def _was_done(self, receipt: Receipt) -> bool:
-        """Whether it was done; if not, and if it may not come late, it never will be."""
-        known = was_done(self._client, self._root, receipt)
-        return known or (not self._may_come_late() and done_after_all(self._client, self._root, receipt))
+    def _was_executed(self, receipt: Receipt) -> bool:
+        """Whether Placement executed the request; False is final unless it may still execute it."""
+        if was_executed(self._client, self._root_uuid, receipt):
+            return True
+        return not self._may_still_execute() and fence_and_check(self._client, self._root_uuid, receipt)
 
-    def _may_come_late(self) -> bool:
-        return 0 < self._late_until - self._clock() <= EXECUTED_WITHIN_S  # a clock may be set back
+    def _may_still_execute(self) -> bool:
+        return 0 < self._may_execute_until - self._clock() <= EXECUTED_WITHIN_S  # the clock may be set back
 
-    # While it is pending
 
-    def reserved(self, current: ProviderTree, desired: Desired) -> ProviderTree:
-        """The tree as it stays while the reshape cannot be done. Raises StateError."""
-        stage = staged_tree(current, desired.tree, desired.due, reserve=True)
-        leaving, _ = moving_slots(desired.due)
-        known = read_slots(self._journal.reserved_slots())
-        slots = {slot: known[slot] if slot in known else inventory_at(current, slot) for slot in leaving}
-        if slots != known:
-            self._journal.remember_reserved_slots(slots_to_json(slots))
-        return stage
+def _postponed(why: str) -> ReshapeRefused:
+    return ReshapeRefused(
+        f"The reshape is postponed, {why.rstrip('.')}; nothing was changed, and the agent tries again.",
+        reasons=[why],
+    )

@@ -1,12 +1,11 @@
-"""What placement was last seen to hold of this host, kept in a file: a restart need not read it all again.
+"""A file with Placement's tree and its allocations, so that a restart need not read all of Placement.
 
-It may be lost, and proves nothing by itself: placement raises a provider's generation when inventories,
-traits, aggregates or allocations are written, and what has another generation by then is read again. It is an
-export document (docs/placement-export.md) beside the name of the placement that said it.
+The file may be lost, and by itself it proves nothing: Placement raises a provider's generation with each
+write of its inventories, traits, aggregates or allocations, and the agent reads again what has another
+generation by then. The file is an export document (docs/placement-export.md) with the name of its Placement.
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from agent import log
@@ -16,67 +15,73 @@ from agent.json_checks import read_object
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transfer.document import from_document, to_document
 from agent.placement.transfer.snapshot import PlacementSnapshot
-from agent.shapes import Held
+from agent.shapes import Amounts, Held
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
 
-SEEN_FILE = "placement_seen.json"
+CACHE_FILE = "placement_seen.json"
 
 
 class TreeCache:
-    """The file in `state_path`; `place` is the placement, in words, that it must be from."""
+    """The file in `state_path`; one of another Placement than `home`, in words, is ignored."""
 
-    def __init__(self, state_path: Path, place: str) -> None:
-        self._file = state_path / SEEN_FILE
-        self._place = place
+    def __init__(self, state_path: Path, home: str) -> None:
+        self._file = state_path / CACHE_FILE
+        self._home = home
         self._text = ""
-        self._told = False
+        self._failure_logged = False
 
     def load(self) -> tuple[ProviderTree, Held]:
-        """The tree with its generations, and who held what at those; nothing where that is not known."""
+        """The tree with its generations, and the allocations as of those; both empty where unknown."""
         try:
             text = self._file.read_text(encoding="utf-8")
-            said = read_object(json.loads(text), SEEN_FILE, ("place", "content"))
-            content = from_document(said.get("content"))
-            if said.get("place") != self._place:
+            document = read_object(json.loads(text), CACHE_FILE, ("place", "content"))
+            snapshot = from_document(document.get("content"))
+            if document.get("place") != self._home:
                 return ProviderTree(), {}
-            tree = ProviderTree(content.providers.values())
+            tree = ProviderTree(snapshot.providers.values())
         except FileNotFoundError:
             return ProviderTree(), {}
         except (OSError, ValueError, RecursionError, UsageError) as error:
-            LOG.warning("%s is of no use (%s): placement is read as at a first start.", self._file, error)
+            LOG.warning(
+                "%s cannot be used (%s): the agent reads all of Placement, as at a first start.",
+                self._file,
+                error,
+            )
             return ProviderTree(), {}
         self._text = text
-        return tree, _by_provider(content)
+        return tree, _by_provider(snapshot)
 
     def save(self, tree: ProviderTree, held: Held) -> None:
-        """Keep it, if it is news. Where it cannot be written the next start reads more, and that is all."""
-        content = PlacementSnapshot.of(tree, _by_consumer(held))
-        text = json.dumps({"place": self._place, "content": to_document(content)}) + "\n"
+        """Write the file if its content has changed. A failure is logged once; it only costs reads."""
+        snapshot = PlacementSnapshot.of(tree, _by_consumer(held))
+        text = json.dumps({"place": self._home, "content": to_document(snapshot)}) + "\n"
         if text == self._text:
             return
         try:
             write_atomically(self._file, text)
         except OSError as error:
-            if not self._told:
-                LOG.warning("%s was not written (%s): the next start asks placement more.", self._file, error)
-            self._told = True
+            if not self._failure_logged:
+                LOG.warning(
+                    "%s cannot be written (%s): the next start reads more from Placement.", self._file, error
+                )
+            self._failure_logged = True
         else:
-            self._text, self._told = text, False
+            self._text, self._failure_logged = text, False
 
 
-def _by_provider(content: PlacementSnapshot) -> Held:
-    held: dict[str, dict[str, Mapping[str, int]]] = {}
-    for consumer in content.consumers.values():
+def _by_provider(snapshot: PlacementSnapshot) -> Held:
+    held: dict[str, dict[str, Amounts]] = {}
+    for consumer in snapshot.consumers.values():
         for provider, amounts in consumer.allocations.items():
             held.setdefault(provider, {})[consumer.consumer] = amounts
     return held
 
 
 def _by_consumer(held: Held) -> list[ConsumerAllocations]:
-    allocations: dict[str, dict[str, Mapping[str, int]]] = {}
-    for provider, consumers in held.items():
-        for consumer, amounts in consumers.items():
-            allocations.setdefault(consumer, {})[provider] = amounts
-    return [ConsumerAllocations(consumer, each) for consumer, each in allocations.items()]
+    by_consumer: dict[str, dict[str, Amounts]] = {}
+    for provider, holders in held.items():
+        for consumer, amounts in holders.items():
+            by_consumer.setdefault(consumer, {})[provider] = amounts
+    return [ConsumerAllocations(consumer, allocations) for consumer, allocations in by_consumer.items()]

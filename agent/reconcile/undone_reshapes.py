@@ -45,17 +45,17 @@ class UndoneReshapes:
         receipt = done.get(undo)
         if receipt is None:
             raise UsageError(
-                f"There is no receipt {undo!r}: `plimsoll reshape --dry-run` lists those that there are."
+                f"There is no receipt {undo!r}: `plimsoll reshape --dry-run` lists the receipts."
             )
         if receipt.undoes is not None:
             if receipt.undoes not in undone:
                 raise UsageError(
-                    f"The reshape {undo} undid {receipt.undoes}, which has been done again since: nothing is "
-                    "to be undone."
+                    f"The reshape {undo} undid {receipt.undoes}, which has been done again since: there is "
+                    "nothing to undo."
                 )
             return tuple(receipt_id for receipt_id in undone if receipt_id != receipt.undoes)
         if undo in undone:
-            raise UsageError(f"The reshape {undo} is undone already: `plimsoll reshape` does it again.")
+            raise UsageError(f"The reshape {undo} is already undone; `plimsoll reshape` does it again.")
         _check_latest(receipt, list(done.values()), undone)
         return (*undone, undo)
 
@@ -69,6 +69,6 @@ def _check_latest(receipt: Receipt, done: Sequence[Receipt], undone: Sequence[st
             continue
         if slots & (later.source_slots | later.target_slots):
             raise UsageError(
-                f"What the reshape {receipt.id} moved was moved again by {later.id}: undo that first.",
+                f"The reshape {later.id} has moved what {receipt.id} had moved: undo {later.id} first.",
                 later=later.id,
             )

@@ -1,16 +1,15 @@
-"""The laws of a reshape, checked from its content alone: no part of how it was made is trusted. Pure.
+"""The laws of a reshape, checked from its content alone, whatever planned it. Pure.
 
-Placement proves none of this: it takes a shrink below what is used, a newcomer in the room that a consumer
-was made to leave, a consumer that is cut short, and the same units listed twice.
+Placement checks none of this: it accepts a shrink below what is used, another consumer in the room that one
+was made to leave, a consumer that loses some of its allocation, and the same units listed twice.
 
-    units      a target gains at most what the instructions bring it, and where a source goes on offering a
-               class, the slots that exchange units offer together no more than before; of memory a little
-               more, since no two boots of a host find the same; parts of a host that its driver divides
-               anew as much as there is now
-    consumers  the ones named are the ones there were; of what does not move each holds exactly what it held,
-               of what moves the same sum, class for class unless the instruction changes the class
-    room       nobody is left on a slot that is gone; no slot that moves is over-full, and no other becomes
-               so; whoever gets something gets it within min_unit, max_unit and step_size
+    units      A target gains at most what the instructions bring. Where a source goes on offering a class,
+               the slots that exchange units offer no more together than before. Memory may grow a little,
+               since it differs from boot to boot, and so may the cells of a host that are divided anew.
+    consumers  Consumers are the ones that there were. Each keeps exactly its allocation of what does not
+               move, and the same sum of what does, per class unless an instruction changes the class.
+    room       No allocation is left on a slot that is removed. No slot that moves is over capacity, and no
+               other slot becomes so. A gain is within min_unit, max_unit and step_size.
 """
 
 from collections import defaultdict
@@ -20,9 +19,10 @@ from agent.reshape.types import Instruction, Reshape, Slot, inventory_at, name_o
 from agent.shapes import Allocations
 from agent.tree import ProviderTree
 
-DRIFT = 32
-"""The part of a host's memory that may come with a boot, or with another division into cells."""
-OF_CELLS = ("VCPU", "PCPU", "MEMORY_MB")
+MEMORY_DRIFT = 32
+"""One part in so many of a host's memory may come with a boot, or with another division into cells."""
+
+CELL_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
 
 
 def breaches(
@@ -34,21 +34,22 @@ def breaches(
     *,
     may_grow: bool = False,
 ) -> Iterator[str]:
-    """Every law that `reshape` would break, a sentence each.
+    """A sentence for each law that `reshape` would break.
 
-    `held` {consumer uuid: its whole allocation} of every consumer on a touched provider. `may_grow`: all of
-    `instructions` is what the driver says of now, so that cells which have more together have been given it.
+    `held` has the whole allocation of every consumer on a touched provider. `may_grow`: the driver describes
+    all of the instructions now, so that its cells may have more together, because more was built in.
     """
     exchanges = exchanges_of(instructions)
-    yield from _units(current, desired, instructions, exchanges, may_grow=may_grow)
-    yield from _consumers(reshape, instructions, exchanges, held)
-    yield from _room(reshape, current, desired, exchanges, held)
+    yield from _unit_breaches(current, desired, instructions, exchanges, may_grow=may_grow)
+    yield from _consumer_breaches(reshape, instructions, exchanges, held)
+    yield from _room_breaches(reshape, current, desired, exchanges, held)
 
 
 def exchanges_of(instructions: Iterable[Instruction]) -> dict[Slot, int]:
     """{slot that units leave or come to: number of the group of slots that exchange units}."""
     group: dict[Slot, int] = {}
-    for number, (source, target, _) in enumerate(pair for each in instructions for pair in each.slot_pairs()):
+    pairs = (pair for instruction in instructions for pair in instruction.slot_pairs())
+    for number, (source, target, _) in enumerate(pairs):
         joined = {group[slot] for slot in (source, target) if slot in group}
         for slot, other in group.items():
             if other in joined:
@@ -57,7 +58,7 @@ def exchanges_of(instructions: Iterable[Instruction]) -> dict[Slot, int]:
     return group
 
 
-def _units(
+def _unit_breaches(
     current: ProviderTree,
     desired: ProviderTree,
     instructions: Sequence[Instruction],
@@ -65,66 +66,70 @@ def _units(
     *,
     may_grow: bool,
 ) -> Iterator[str]:
-    brought: dict[Slot, int] = defaultdict(int)
-    stay: set[int] = set()
+    gains: dict[Slot, int] = defaultdict(int)
+    still_offering: set[int] = set()
     for source, target, amount in (pair for each in instructions for pair in each.slot_pairs()):
-        brought[target] += amount
+        gains[target] += amount
         if inventory_at(desired, source) is not None:
-            stay.add(exchanges[source])
-    for slot, amount in brought.items():
+            still_offering.add(exchanges[source])
+    for slot, gain in gains.items():
         before, after = total_at(current, slot), total_at(desired, slot)
-        if after > before + amount:
+        if after > before + gain:
             yield (
                 f"{name_of(slot.provider, desired)} would offer {after} {slot.resource_class}, "
-                f"but it had {before} and {amount} moved there"
+                f"but it had {before} and {gain} moved there"
             )
-    for number in sorted(stay):
+    for number in sorted(still_offering):
         slots = [slot for slot, group in exchanges.items() if group == number]
         before = sum(total_at(current, slot) for slot in slots)
         after = sum(total_at(desired, slot) for slot in slots)
         classes = {slot.resource_class for slot in slots}
-        found_more = before // DRIFT if classes == {"MEMORY_MB"} else 0
-        if may_grow and _of_siblings(slots, current, desired):
+        drift = before // MEMORY_DRIFT if classes == {"MEMORY_MB"} else 0
+        if may_grow and _are_sibling_cells(slots, current, desired):
             continue
-        if after > before + found_more:
-            where = ", ".join(f"{name_of(s.provider, desired, current)} {s.resource_class}" for s in slots)
+        if after > before + drift:
+            where = ", ".join(
+                f"{name_of(slot.provider, desired, current)} {slot.resource_class}" for slot in slots
+            )
             yield f"the same units would be offered twice: {after} where there were {before} ({where})"
 
 
-def _of_siblings(slots: Sequence[Slot], *trees: ProviderTree) -> bool:
-    """Whether they are one class of a host's own, and none of them the whole of which others are parts: with
-    that in hand the same units would be instructions twice.
+def _are_sibling_cells(slots: Sequence[Slot], *trees: ProviderTree) -> bool:
+    """Whether all slots have one class of CPUs or memory, on sibling providers.
+
+    A parent is not among them: its total would count the units of its children twice.
     """
     providers = [tree[slot.provider] for slot in slots for tree in trees if slot.provider in tree]
     return (
         len({slot.resource_class for slot in slots}) == 1
-        and slots[0].resource_class in OF_CELLS
+        and slots[0].resource_class in CELL_CLASSES
         and len({provider.parent for provider in providers}) == 1
         and providers[0].parent is not None
     )
 
 
-def _consumers(
+def _consumer_breaches(
     reshape: Reshape,
     instructions: Sequence[Instruction],
     exchanges: Mapping[Slot, int],
     held: Mapping[str, Allocations],
 ) -> Iterator[str]:
-    changing = {name for each in instructions for pair in each.move.becomes.items() for name in pair}
+    changing = {
+        name for instruction in instructions for pair in instruction.move.becomes.items() for name in pair
+    }
     for consumer, allocations in sorted(reshape.allocations.items()):
         if consumer not in held:
             yield f"consumer {consumer} holds nothing here and would get something"
             continue
         before, after = slots_of(held[consumer]), slots_of(allocations)
-        was, would = _law(before, exchanges, changing), _law(after, exchanges, changing)
-        if was != would:
-            yield f"consumer {consumer} would hold {_sums(after)} where it held {_sums(before)}"
+        if _conserved_sums(before, exchanges, changing) != _conserved_sums(after, exchanges, changing):
+            yield f"consumer {consumer} would hold {_class_sums(after)} where it held {_class_sums(before)}"
 
 
-def _law(
+def _conserved_sums(
     slots: Mapping[Slot, int], exchanges: Mapping[Slot, int], changing: set[str]
 ) -> dict[tuple[object, ...], int]:
-    """What may not change: the amount in each group of slots and of each class, else in each slot."""
+    """The sums that a reshape must not change: of each group of slots, of each other slot, of each class."""
     sums: dict[tuple[object, ...], int] = defaultdict(int)
     for slot, amount in slots.items():
         if slot in exchanges:
@@ -136,7 +141,7 @@ def _law(
     return sums
 
 
-def _room(
+def _room_breaches(
     reshape: Reshape,
     current: ProviderTree,
     desired: ProviderTree,
@@ -144,7 +149,7 @@ def _room(
     held: Mapping[str, Allocations],
 ) -> Iterator[str]:
     used_before: dict[Slot, int] = defaultdict(int)
-    used: dict[Slot, int] = defaultdict(int)
+    used_after: dict[Slot, int] = defaultdict(int)
     for consumer, allocations in sorted(held.items()):
         before = slots_of(allocations)
         after = slots_of(reshape.allocations.get(consumer, allocations))
@@ -153,9 +158,10 @@ def _room(
         for slot, amount in after.items():
             if slot.provider not in reshape.inventories:
                 continue
-            used[slot] += amount
-            yield from _place(reshape, desired, current, consumer, slot, (before.get(slot, 0), amount))
-    for slot, amount in sorted(used.items()):
+            used_after[slot] += amount
+            amounts = (before.get(slot, 0), amount)
+            yield from _share_breaches(reshape, desired, current, consumer, slot, amounts)
+    for slot, amount in sorted(used_after.items()):
         inventory = reshape.inventories[slot.provider].get(slot.resource_class)
         if inventory is None or amount <= inventory.capacity:
             continue
@@ -168,7 +174,7 @@ def _room(
             )
 
 
-def _place(
+def _share_breaches(
     reshape: Reshape,
     desired: ProviderTree,
     current: ProviderTree,
@@ -176,7 +182,7 @@ def _place(
     slot: Slot,
     amounts: tuple[int, int],
 ) -> Iterator[str]:
-    """What is wrong with one consumer's amount, (before, after), in one slot."""
+    """What is wrong with the (before, after) amounts of one consumer in one slot."""
     before, after = amounts
     inventory = reshape.inventories[slot.provider].get(slot.resource_class)
     where = name_of(slot.provider, desired, current)
@@ -194,7 +200,7 @@ def _place(
         )
 
 
-def _sums(slots: Mapping[Slot, int]) -> dict[str, int]:
+def _class_sums(slots: Mapping[Slot, int]) -> dict[str, int]:
     sums: dict[str, int] = {}
     for slot, amount in slots.items():
         sums[slot.resource_class] = sums.get(slot.resource_class, 0) + amount

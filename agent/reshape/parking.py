@@ -153,6 +153,6 @@ def _offer_parked(desired: ProviderTree, current: ProviderTree, slot: Slot, tota
 
 def _notice(provider: str, resource_class: str, consumer: str, amount: int) -> str:
     return (
-        f"Consumer {consumer} holds {amount} {resource_class} of {provider} whose device is not there: that "
-        "is parked, nobody else gets it. Bring the device back, or release the consumer."
+        f"Consumer {consumer} holds {amount} {resource_class} of {provider} whose device is not there: it is "
+        "parked, and no other consumer gets it. Bring the device back, or release the consumer."
     )

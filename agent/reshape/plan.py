@@ -74,7 +74,7 @@ def plan_reshape(
     )
     if problems:
         raise ReshapeRefused(
-            f"the reshape cannot be done as a whole, so nothing of it was: {'; '.join(problems)}",
+            f"The reshape cannot be carried out as a whole, so nothing was changed: {'; '.join(problems)}",
             reasons=problems,
         )
     return reshape
@@ -380,8 +380,8 @@ def _no_room(draft: _Draft, bundle: _Bundle, consumer: str, share: Amounts) -> s
     )
     source = name_of(bundle.source, draft.desired, draft.current)
     return (
-        f"consumer {consumer} holds {amounts} of {source}, nobody said which units those "
-        f"are, and no single target has room for them (free on {free})"
+        f"consumer {consumer} holds {amounts} of {source}, no instruction says which units these are, "
+        f"and no single target has room for them (free on {free})"
     )
 
 

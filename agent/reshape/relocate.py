@@ -1,4 +1,4 @@
-"""How the agent's own records follow a reshape: claims and moves get their new providers and units. Pure."""
+"""The agent's records after a reshape: claims and moves with their new providers and exact units. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,53 +12,57 @@ from agent.shapes import Allocations, Units
 
 @dataclass(frozen=True, slots=True)
 class ExactUnits:
-    """What exact units there are: `offered` {provider uuid: {class: (unit, ...)}}, and who uses which."""
+    """The exact units that the driver offers, and the guests that use some of them."""
 
     offered: Units
     guests: Collection[Guest]
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
-    """The records as they are after the reshape, only those that changed."""
+class RelocatedRecords:
+    """The claims and the moves that a reshape changed, as they are afterwards."""
 
     claims: tuple[Claim, ...]
     moves: tuple[Move, ...]
 
 
-def follow(
+def relocate_records(
     relocations: Iterable[Relocation],
     claims: Mapping[str, Claim],
     moves: Mapping[str, Move],
     exact: ExactUnits,
-) -> Followed:
-    """`claims` {consumer: claim} and `moves` {migration: move} as they are before; ended moves stay."""
+) -> RelocatedRecords:
+    """Apply the relocations to the claims, by consumer, and to the moves under way, by migration."""
     by_consumer: dict[str, list[Relocation]] = {}
-    for each in relocations:
-        by_consumer.setdefault(each.consumer, []).append(each)
-    pool = _Pool(exact, [claim for who, claim in claims.items() if who not in by_consumer])
-    followed = {
-        who: _followed(claims[who], shifts, pool) for who, shifts in by_consumer.items() if who in claims
+    for relocation in relocations:
+        by_consumer.setdefault(relocation.consumer, []).append(relocation)
+    pool = _FreeUnits(exact, [claim for consumer, claim in claims.items() if consumer not in by_consumer])
+    relocated_claims = {
+        consumer: _relocate_claim(claims[consumer], shifts, pool)
+        for consumer, shifts in by_consumer.items()
+        if consumer in claims
     }
-    carried = []
+    relocated_moves = []
     for move in moves.values():
         if move.ended or not {move.instance, move.migration} & by_consumer.keys():
             continue
-        after = _carried(move, by_consumer, followed, pool)
-        carried.append(after)
-        for consumer, claim in claims_of(after).items():
-            if consumer in followed:
-                followed[consumer] = claim
-    changed = tuple(claim for who, claim in followed.items() if claim != claims[who])
-    return Followed(changed, tuple(carried))
+        relocated = _relocate_move(move, by_consumer, relocated_claims, pool)
+        relocated_moves.append(relocated)
+        for consumer, claim in claims_of(relocated).items():
+            if consumer in relocated_claims:
+                relocated_claims[consumer] = claim
+    changed = (claim for consumer, claim in relocated_claims.items() if claim != claims[consumer])
+    return RelocatedRecords(tuple(changed), tuple(relocated_moves))
 
 
-def shifted(allocations: Allocations, relocations: Iterable[Relocation]) -> dict[str, dict[str, int]]:
-    """What was held, after these relocations of its consumer; never more than was there moves."""
+def relocate_allocations(
+    allocations: Allocations, relocations: Iterable[Relocation]
+) -> dict[str, dict[str, int]]:
+    """The allocations after these relocations of their consumer; no more moves than the source slot has."""
     slots = slots_of(allocations)
-    for each in relocations:
-        source, target = each.slots
-        amount = min(each.amount, slots.get(source, 0))
+    for relocation in relocations:
+        source, target = relocation.slots
+        amount = min(relocation.amount, slots.get(source, 0))
         if amount:
             slots[source] -= amount
             slots[target] = slots.get(target, 0) + amount
@@ -66,36 +70,42 @@ def shifted(allocations: Allocations, relocations: Iterable[Relocation]) -> dict
     return {uuid: dict(amounts) for uuid, amounts in left.items()}
 
 
-def _carried(
-    move: Move, shifts: Mapping[str, list[Relocation]], followed: Mapping[str, Claim], pool: "_Pool"
+def _relocate_move(
+    move: Move,
+    relocations: Mapping[str, list[Relocation]],
+    claims: Mapping[str, Claim],
+    pool: "_FreeUnits",
 ) -> Move:
-    """The migration's shifts are of the old allocation, the instance's of the new one."""
-    mine, theirs = shifts.get(move.migration, []), shifts.get(move.instance, [])
+    """The migration's relocations change the old allocation, the instance's the new one."""
+    of_migration = relocations.get(move.migration, [])
+    of_instance = relocations.get(move.instance, [])
     old, new = move.old, move.new
-    if mine:
-        claim = followed.get(move.migration)
-        units = claim.units if claim else pool.units_for(old, shifted(old.allocations, mine))
-        old = replace(old, allocations=shifted(old.allocations, mine), units=units)
-    if new is not None and theirs:
-        claim = followed.get(move.instance)
-        units = claim.units if claim else pool.units_for(new, shifted(new.allocations, theirs))
-        new = replace(new, allocations=shifted(new.allocations, theirs), units=units)
-    return replace(move, old=old, new=new, handed=shifted(move.handed, mine))
+    if of_migration:
+        allocations = relocate_allocations(old.allocations, of_migration)
+        claim = claims.get(move.migration)
+        units = claim.units if claim else pool.units_for(old, allocations)
+        old = replace(old, allocations=allocations, units=units)
+    if new is not None and of_instance:
+        allocations = relocate_allocations(new.allocations, of_instance)
+        claim = claims.get(move.instance)
+        units = claim.units if claim else pool.units_for(new, allocations)
+        new = replace(new, allocations=allocations, units=units)
+    return replace(move, old=old, new=new, handed=relocate_allocations(move.handed, of_migration))
 
 
-def _followed(claim: Claim, shifts: list[Relocation], pool: "_Pool") -> Claim:
-    allocations = shifted(claim.allocations, shifts)
+def _relocate_claim(claim: Claim, relocations: list[Relocation], pool: "_FreeUnits") -> Claim:
+    allocations = relocate_allocations(claim.allocations, relocations)
     if allocations == claim.allocations:
         return claim
     return replace(claim, allocations=allocations, units=pool.units_for(claim, allocations))
 
 
-class _Pool:
-    """The exact units that nobody else has."""
+class _FreeUnits:
+    """The exact units that no other claim has and no other guest uses."""
 
     def __init__(self, exact: ExactUnits, others: Iterable[Claim]) -> None:
         self._offered = exact.offered
-        self._used = {
+        self._users = {
             (unit.resource_class, unit.unit): guest.uuid for guest in exact.guests for unit in guest.units
         }
         self._taken = {
@@ -107,30 +117,32 @@ class _Pool:
         }
 
     def units_for(self, claim: Claim, allocations: Allocations) -> Units:
-        """So many units on each slot as it holds, where there are any: what the guest has in its hands, then
-        what the claim had, then the next free ones."""
-        had = {unit for classes in claim.units.values() for units in classes.values() for unit in units}
-        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        """As many units in each slot as are allocated there, if the slot has exact units.
+
+        Units that the guest uses come first, then those that the claim had, then other free ones.
+        """
+        former = {unit for classes in claim.units.values() for units in classes.values() for unit in units}
+        chosen: dict[str, dict[str, tuple[str, ...]]] = {}
         for slot, amount in slots_of(allocations).items():
             offered = self._offered.get(slot.provider, {}).get(slot.resource_class, ())
-            kept = claim.units.get(slot.provider, {}).get(slot.resource_class, ())
-            order = self._preferred(claim.consumer, slot, offered, had) if offered else kept
-            chosen = tuple(order)[:amount]
-            self._taken.update((slot, unit) for unit in chosen)
-            if chosen:
-                found.setdefault(slot.provider, {})[slot.resource_class] = chosen
-        return found
+            present = claim.units.get(slot.provider, {}).get(slot.resource_class, ())
+            order = self._in_order(claim.consumer, slot, offered, former) if offered else present
+            units = tuple(order)[:amount]
+            self._taken.update((slot, unit) for unit in units)
+            if units:
+                chosen.setdefault(slot.provider, {})[slot.resource_class] = units
+        return chosen
 
-    def _preferred(
-        self, consumer: str, slot: Slot, offered: Collection[str], had: Collection[str]
+    def _in_order(
+        self, consumer: str, slot: Slot, offered: Collection[str], former: Collection[str]
     ) -> Iterator[str]:
         free = [
             unit
             for unit in offered
             if (slot, unit) not in self._taken
-            and self._used.get((slot.resource_class, unit), consumer) == consumer
+            and self._users.get((slot.resource_class, unit), consumer) == consumer
         ]
-        mine = [unit for unit in free if (slot.resource_class, unit) in self._used]
-        yield from mine
-        yield from (unit for unit in free if unit in had and unit not in mine)
-        yield from (unit for unit in free if unit not in had and unit not in mine)
+        used = [unit for unit in free if (slot.resource_class, unit) in self._users]
+        yield from used
+        yield from (unit for unit in free if unit in former and unit not in used)
+        yield from (unit for unit in free if unit not in former and unit not in used)

@@ -1,4 +1,4 @@
-"""The values of a reshape: slots, instructions by uuid, relocations, and the change as a whole. Pure."""
+"""The values of a reshape: slots, instructions by uuid, relocations, and the content of the request. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from agent.tree import InventoriesByProvider, Inventory, ProviderTree
 
 
 class Slot(NamedTuple):
-    """One class of one provider (uuid): what is counted, moved and filled."""
+    """One resource class of one provider (uuid): where there is inventory, and where units are allocated."""
 
     provider: str
     resource_class: str
 
 
 class Relocation(NamedTuple):
-    """`amount` of `resource_class`, held by `consumer`, goes from provider `source` to `target` (uuids).
+    """`amount` units allocated to `consumer` go from provider `source` to provider `target` (uuids).
 
-    There it is `target_class`, nearly always the same class.
+    They are of `resource_class` on the source and of `target_class` on the target, mostly the same class.
     """
 
     consumer: str
@@ -33,45 +33,43 @@ class Relocation(NamedTuple):
 
     @property
     def slots(self) -> tuple[Slot, Slot]:
-        """From, to."""
+        """(source slot, target slot)"""
         return Slot(self.source, self.resource_class), Slot(self.target, self.target_class)
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A move instruction whose providers are known by uuid; see `agent.driver.MoveInstruction`."""
+    """A move instruction with the uuids of its providers; see `agent.driver.MoveInstruction`."""
 
     move: MoveInstruction
     source: str
     target: str
 
     def slot_pairs(self) -> Iterator[tuple[Slot, Slot, int]]:
-        """(from, to, amount) a class."""
+        """(source slot, target slot, amount) for each class."""
         for resource_class, amount in self.move.moved_resources.items():
-            there = self.move.becomes.get(resource_class, resource_class)
-            yield Slot(self.source, resource_class), Slot(self.target, there), amount
+            target_class = self.move.becomes.get(resource_class, resource_class)
+            yield Slot(self.source, resource_class), Slot(self.target, target_class), amount
 
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """The content of one `POST /reshaper`.
+    """The content of one `POST /reshaper`, and the relocations that led to it.
 
-    `inventories` {provider uuid: its whole new inventory}; `allocations` {consumer uuid: its whole new set}.
+    `inventories` {provider uuid: all its inventories afterwards}; `allocations` {consumer uuid: its whole
+    allocation afterwards}.
+    Source: https://docs.openstack.org/api-ref/placement/#reshaper
     """
 
     inventories: InventoriesByProvider
     allocations: Mapping[str, Allocations]
     relocations: tuple[Relocation, ...]
 
-    @property
-    def empty(self) -> bool:
-        return not self.inventories
-
 
 def resolve_instructions(
     moves: Iterable[MoveInstruction], current: ProviderTree, desired: ProviderTree
 ) -> tuple[Instruction, ...]:
-    """The moves by uuid: names are looked up in the desired tree, a source also in the current one.
+    """The moves with uuids: names are looked up in the desired tree, a source's also in the current one.
 
     Raises ReshapeRefused for a name that is in neither.
     """
@@ -86,6 +84,7 @@ def resolve_instructions(
 
 
 def slots_of(allocations: Allocations) -> dict[Slot, int]:
+    """One consumer's allocation as {slot: amount}."""
     return {
         Slot(provider, resource_class): amount
         for provider, resources in allocations.items()
@@ -102,24 +101,26 @@ def allocations_of(slots: Mapping[Slot, int]) -> Allocations:
 
 
 def inventory_at(tree: ProviderTree, slot: Slot) -> Inventory | None:
+    """The inventory of the slot, None where the tree has none."""
     provider = tree.get(slot.provider)
     return provider.inventories.get(slot.resource_class) if provider else None
 
 
 def total_at(tree: ProviderTree, slot: Slot) -> int:
+    """The total of the slot's inventory, 0 where the tree has none."""
     inventory = inventory_at(tree, slot)
     return inventory.total if inventory else 0
 
 
 def new_custom_classes(slots: Iterable[Slot], current: ProviderTree) -> list[str]:
-    """The custom resource classes of these slots that placement may not know yet."""
+    """The custom resource classes of these slots that Placement may not know yet, sorted."""
     known = {name for provider in current for name in provider.inventories}
     names = {slot.resource_class for slot in slots} - known
     return sorted(name for name in names if name.startswith(CUSTOM))
 
 
 def name_of(uuid: str, *trees: ProviderTree) -> str:
-    """The provider's name in the first tree that has it, its uuid if none has."""
+    """The provider's name in the first of the trees that has it; its uuid where none has."""
     for tree in trees:
         provider = tree.get(uuid)
         if provider is not None:
@@ -133,6 +134,6 @@ def _uuid(name: str, *trees: ProviderTree) -> str:
         if provider is not None:
             return provider.uuid
     raise ReshapeRefused(
-        f"a move instruction names provider {name}, which is in no tree; the driver's description is wrong",
+        f"A move instruction names provider {name}, which does not exist: the driver's description is wrong",
         reasons=[f"unknown provider {name}"],
     )

@@ -26,8 +26,7 @@ class UndoneReceipts:
     def notices(self) -> tuple[str, ...]:
         """A sentence for each undone reshape, for the operator."""
         return tuple(
-            f"The reshape {receipt.id} was undone and is not done again by itself: "
-            "`plimsoll reshape` does it."
+            f"The reshape {receipt.id} is undone until `plimsoll reshape` does it again."
             for receipt in self.receipts
         )
 

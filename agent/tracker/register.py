@@ -14,7 +14,7 @@ from agent.driver import Guest
 from agent.errors import PlimsollError, StateError
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
 from agent.reshape.receipt import Receipt
-from agent.reshape.relocate import ExactUnits, follow
+from agent.reshape.relocate import ExactUnits, relocate_records
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, Journal, Written
 from agent.tree import ProviderTree
@@ -380,7 +380,7 @@ class Register:
         The caller has the turns of all these consumers. Raises StateError: then nothing is changed.
         """
         with self._lock:
-            relocated = follow(receipt.relocations, self._ledger.claims, self._moves, exact)
+            relocated = relocate_records(receipt.relocations, self._ledger.claims, self._moves, exact)
             written = self._journal.finish_reshape(receipt, relocated.claims, relocated.moves)
         written.wait()
         with self._lock:

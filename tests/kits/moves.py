@@ -15,7 +15,7 @@ from agent.errors import PlacementUnavailable
 from agent.moves.states import Move, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
-from agent.reconcile.allocation_cache import SharingProviders
+from agent.reconcile.allocation_cache import SharingProvidersCache
 from agent.shapes import Units
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Provider, ProviderTree
@@ -70,7 +70,7 @@ class Agent:
         self.uses: dict[str, Mapping[str, int]] = {}
         self.tracker: ResourceTracker
         self._known = ProviderTree()
-        self._sharing = SharingProviders(PlacementClient(transport))
+        self._sharing = SharingProvidersCache(PlacementClient(transport))
         self._open()
         self.journal.remember_host(uuid_of(name))
         self.refresh()
@@ -105,7 +105,7 @@ class Agent:
     def refresh(self) -> None:
         """A verification: the tracker learns what placement holds here."""
         own = self.raw.read_tree(uuid_of(self.name), self._known)
-        self._known = self._sharing.beside(own, reread=True)
+        self._known = self._sharing.add_to(own, reread=True)
         held = {each.uuid: self.raw.provider_allocations(each.uuid).consumers for each in self._known}
         self.tracker.refresh(self._known, held, units_of(self.name))
 

@@ -104,7 +104,7 @@ def test_dry_run_reshape_and_undo_offline_and_online(host: Host) -> None:
     assert host.vgpus() == {"node1": 8} and host.held(consumer) == {"node1": 3}
     assert receipt["id"] in host.agent("status").stdout
     again = host.agent("reshape", "--undo", receipt["id"])
-    assert again.returncode == ExitCode.USAGE and "undone already" in one_line(again)
+    assert again.returncode == ExitCode.USAGE and "already undone" in one_line(again)
     assert host.agent("reshape", "--undo", "nonsense").returncode == ExitCode.USAGE
 
     assert host.agent("reshape").returncode == ExitCode.DONE

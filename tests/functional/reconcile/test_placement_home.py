@@ -13,7 +13,7 @@ from kits.placements import Embedded, OpenStack, Placement
 
 from agent.driver import Guest, GuestState
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.reconcile.tree_cache import SEEN_FILE
+from agent.reconcile.tree_cache import CACHE_FILE
 from agent.status.condition import HostState
 
 KEPT, GONE, NEW = (request(VCPU=number, MEMORY_MB=64) for number in (1, 2, 3))
@@ -72,7 +72,7 @@ class Site:
 
     def forget_what_was_seen(self) -> None:
         self._stop()
-        (self.state / SEEN_FILE).unlink()
+        (self.state / CACHE_FILE).unlink()
         self._start()
 
     def runs(self, *guests: str, disk_gb: int = DISK_GB) -> None:

@@ -135,7 +135,7 @@ def test_a_preview_shows_what_is_parked(world: World) -> None:
     preview = world.reconciler.preview_reshape()
     assert preview.refused is None
     (sentence,) = preview.parked
-    assert uuid_of("b") in sentence and "parked, nobody else gets it" in sentence
+    assert uuid_of("b") in sentence and "parked, and no other consumer gets it" in sentence
     lines = list(preview_lines(preview_view(preview), Style()))
     assert lines[lines.index("parked:") + 1] == sentence
     assert [each.consumer for each in preview.relocations] == [uuid_of("a")]

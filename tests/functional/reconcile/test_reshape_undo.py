@@ -79,13 +79,13 @@ def test_a_host_that_counted_more_than_its_cards_have_is_as_it_was_when_that_is_
 def test_what_undid_a_reshape_is_undone_by_its_own_receipt(world: World) -> None:
     receipt = done(world)
     (undone,) = world.ask(receipt)
-    with pytest.raises(UsageError, match="undone already"):
+    with pytest.raises(UsageError, match="already undone"):
         world.ask(receipt)
     (again,) = world.ask(undone.id)
     assert world.placed("a") == {"gpu1": {"VGPU": 1}}
     with pytest.raises(UsageError, match="has been done again since"):
         world.ask(undone.id)
-    with pytest.raises(UsageError, match=f"moved again by {again.id}: undo that first"):
+    with pytest.raises(UsageError, match=f"The reshape {again.id} has moved what"):
         world.ask(receipt)
     with pytest.raises(UsageError, match="There is no receipt 'nonsense'"):
         world.ask("nonsense")

@@ -10,7 +10,7 @@ from kits.placements import Placement
 
 from agent.config.settings import Settings
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.reconcile.tree_cache import SEEN_FILE
+from agent.reconcile.tree_cache import CACHE_FILE
 from agent.status.condition import HostState
 from agent.tree import Inventory, Provider
 
@@ -89,7 +89,7 @@ def test_what_somebody_else_changed_meanwhile_is_read_and_nothing_else(
         assert requests == 2 + 4 + mends
         as_told = world.operations.tree()[0]
         suspects = world.operations.explain(request(VCPU=1)).fits
-    (site.state_path / SEEN_FILE).unlink()
+    (site.state_path / CACHE_FILE).unlink()
     world, requests = restarted(site)
     with closing(world):
         assert requests > 2 + 4
@@ -100,7 +100,7 @@ def test_what_somebody_else_changed_meanwhile_is_read_and_nothing_else(
 @pytest.mark.first_variant
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"place": "elsewhere", "content": {}}', "\udcff"])
 def test_a_file_of_no_use_is_as_good_as_none(site: Settings, text: str) -> None:
-    file = site.state_path / SEEN_FILE
+    file = site.state_path / CACHE_FILE
     before = file.read_text()
     file.write_bytes(text.encode(errors="surrogateescape"))
     world, requests = restarted(site)
@@ -111,7 +111,7 @@ def test_a_file_of_no_use_is_as_good_as_none(site: Settings, text: str) -> None:
 
 
 def test_what_another_placement_said_is_not_believed(site: Settings) -> None:
-    file = site.state_path / SEEN_FILE
+    file = site.state_path / CACHE_FILE
     before = file.read_text()
     file.write_text(before.replace('"place": "', '"place": "not '))
     world, requests = restarted(site)
@@ -121,7 +121,7 @@ def test_what_another_placement_said_is_not_believed(site: Settings) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_told_once(site: Settings, caplog: pytest.LogCaptureFixture) -> None:
-    file = site.state_path / SEEN_FILE
+    file = site.state_path / CACHE_FILE
     file.unlink()
     file.mkdir()
     world, _ = restarted(site)
@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_written_is_told_once(site: Settings, caplog: pyte
 
 
 def test_a_pass_with_nothing_new_does_not_touch_the_file(site: Settings) -> None:
-    file = site.state_path / SEEN_FILE
+    file = site.state_path / CACHE_FILE
     before = file.stat()
     world, _ = restarted(site)
     with closing(world):
