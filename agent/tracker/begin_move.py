@@ -65,7 +65,9 @@ class MoveAttempt:
                     raise
                 failure = error
             self._context.read_consumers(suspects)
-        raise failure or PlacementConflict(f"The move of {label(self._request)} came to no end.")
+        raise failure or PlacementConflict(
+            f"The move of {label(self._request)} met other writers {ATTEMPTS_MAX} times: try again."
+        )
 
     def _try_once(self) -> Move:
         instance, migration = self._read()

@@ -32,7 +32,7 @@ class MoveChoice:
         """
         if not instance.allocations:
             raise UnknownConsumer(
-                f"{label(self.request)} holds nothing in placement: there is nothing to move. Claim it "
+                f"{label(self.request)} holds nothing in Placement: there is nothing to move. Claim it "
                 "instead.",
                 consumer=self.request.consumer,
             )
@@ -72,8 +72,8 @@ class MoveChoice:
             )
         if self.request.topology != old.request.topology:
             raise ClaimConflict(
-                f"A rebuild keeps the NUMA cells, CPUs and pages, and {label(self.request)} asks for "
-                "others than it has: resize it instead.",
+                f"A rebuild keeps the NUMA cells, CPUs and pages, and {label(self.request)} asks for others: "
+                "resize it instead.",
                 consumer=old.consumer,
             )
         fit = self.ledger.cover(self.request, old.allocations, exact=False)
@@ -93,7 +93,7 @@ class MoveChoice:
                 consumer=claim.consumer,
             )
         if claim.state is not ClaimState.CLAIMED:
-            raise ClaimConflict(f"{label(self.request)} is {claim.state}: try again when that is over.")
+            raise ClaimConflict(f"{label(self.request)} is {claim.state}: try again after that.")
         self._check_free(migration)
         self._check_holds(claim, instance)
         return self._fitted_move(MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH, claim, self._fit(instance))
@@ -107,8 +107,8 @@ class MoveChoice:
         migration."""
         if not split.elsewhere:
             raise ClaimConflict(
-                f"{label(self.request)} holds something on this host already, without a claim, and nothing "
-                "anywhere else: claim it instead.",
+                f"{label(self.request)} already holds an allocation on this host, without a claim, and none "
+                "elsewhere: claim it instead.",
                 consumer=self.request.consumer,
             )
         new, source = separate_allocations(split, self.request.resources)
@@ -181,7 +181,7 @@ class MoveChoice:
         part = migration_share(old.allocations, fit.allocations, self.ledger.host.is_own)
         if not part:
             raise ClaimConflict(
-                f"Nothing of what {label(self.request)} holds would change places: nothing to move.",
+                f"The move would change no allocation of {label(self.request)}: there is nothing to move.",
                 consumer=self.request.consumer,
             )
         return self._move(kind, role, old, new, part)
@@ -204,8 +204,8 @@ class MoveChoice:
     def _check_holds(self, claim: Claim, instance: ConsumerAllocations) -> None:
         if instance.allocations != claim.allocations:
             raise ClaimConflict(
-                f"Placement holds something else for {label(self.request)} than its claim on this host: it "
-                "may have moved, or an audit tells what; mend that first.",
+                f"Placement holds something else for {label(self.request)} than its claim on this host. It "
+                "may have moved; `plimsoll audit` shows the difference. Repair that first.",
                 consumer=claim.consumer,
             )
 
@@ -216,7 +216,7 @@ class MoveChoice:
                 for uuid, amounts in sorted(migration.allocations.items(), key=lambda item: item[0])
             )
             raise ClaimConflict(
-                f"The migration {self.migration} holds something in placement already ({held}): give the "
+                f"Migration {self.migration} already holds an allocation in Placement ({held}): give the "
                 "move a uuid of its own.",
                 consumer=self.migration,
             )

@@ -112,7 +112,9 @@ class ClaimAttempt:
             if held.allocations:
                 return self._adopt(held)
             self._read_again(suspects)
-        raise failure or PlacementConflict(f"The claim of {label(self._request)} came to no end.")
+        raise failure or PlacementConflict(
+            f"The claim of {label(self._request)} met other writers {ATTEMPTS_MAX} times: try again."
+        )
 
     # Step 1: choose, reserve, journal the intent
 
@@ -122,7 +124,7 @@ class ClaimAttempt:
 
     def _choose(self, ledger: Ledger) -> Claim:
         if ledger.other_allocations(self._consumer):
-            raise PlacementConflict(f"{label(self._request)} already holds something in placement.")
+            raise PlacementConflict(f"{label(self._request)} already holds an allocation in Placement.")
         fit = ledger.fit(self._request)
         if not fit.fits:
             raise does_not_fit(self._request, fit.shortfalls)

@@ -56,7 +56,7 @@ class ClaimOperations:
                 raise moving_conflict(moving)
             if claim is None:
                 raise UnknownConsumer(
-                    f"No claim of consumer {consumer} is known on this host: nothing to release.",
+                    f"Consumer {consumer} has no claim on this host: there is nothing to release.",
                     consumer=consumer,
                 )
             if claim.state is not ClaimState.RELEASING:
@@ -66,7 +66,7 @@ class ClaimOperations:
             try:
                 self._resolve(self._register.claims()[consumer])
             except PlacementUnavailable as error:
-                LOG.warning("The release of %s waits for placement: %s", consumer, error.message)
+                LOG.warning("The release of %s waits for Placement: %s", consumer, error.message)
                 self._context.placement.report_unavailable(error)
                 return False
             return True
@@ -163,7 +163,7 @@ class ClaimOperations:
             self._attempt(intent.request, intent)
         except Refused as error:
             LOG.error(
-                "The guest of an interrupted claim is here without a claim: %s",
+                "A guest runs on this host, and its interrupted claim could not be completed: %s",
                 error.message,
                 fields={"consumer": intent.consumer},
             )

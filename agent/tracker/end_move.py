@@ -1,7 +1,7 @@
 """Ending a move: confirm, revert, delete, and moves that were interrupted or that another client ended.
 
 The caller has the turns of the instance and of the migration. Each method reads what Placement holds, guards
-what it writes by both consumers' generations, and may be label again until the move has ended.
+what it writes by both consumers' generations, and may be called again until the move has ended.
 """
 
 from dataclasses import replace
@@ -54,8 +54,8 @@ class MoveFinisher:
             except PlacementConflict:
                 pause(attempt)  # another client wrote in between
         raise PlacementConflict(
-            f"The end of migration {move.migration} was overtaken by other writers {ATTEMPTS_MAX} times; it "
-            "stays journaled and is tried again."
+            f"Other clients wrote the allocations of migration {move.migration} or of its instance "
+            f"{ATTEMPTS_MAX} times while the agent ended the move. The agent tries again later."
         )
 
     def _finish(self, move: Move) -> Move:
@@ -64,13 +64,13 @@ class MoveFinisher:
         if move.state is MoveState.LEAVING and self._guest_is_here(move):
             return move
         if move.kind is MoveKind.REBUILD and move.state in _REBUILT:
-            return self._step(_REBUILT[move.state], move)  # nothing of it was ever written
+            return self._step(_REBUILT[move.state], move)  # a rebuild writes nothing to Placement
         self._check_known()
         instance = self._client.allocations_of(move.instance)
         migration = self._client.allocations_of(move.migration)
         match move.state:
             case MoveState.BEGINNING:
-                return self._interrupted(move, instance, migration)
+                return self._resolve_begin(move, instance, migration)
             case MoveState.CONFIRMING:
                 return self._free(move, instance, migration)
             case MoveState.REVERTING:
@@ -78,21 +78,23 @@ class MoveFinisher:
             case MoveState.DELETING:
                 return self._delete(move, instance, migration)
             case MoveState.LEAVING:
-                return self._left(move, instance)
+                return self._end_left(move, instance)
             case _:
                 return self._observe(move, instance, migration)
 
     def _check_known(self) -> None:
         if self._context.register.host.root is None:
             raise PlacementUnavailable(
-                "What of a moving instance's allocation is this host's is not known before the first "
-                "inventory."
+                "Before the first inventory the agent does not know which part of a moving instance's "
+                "allocation is on this host. It tries again after the inventory."
             )
 
-    # One for each state
+    # One method for each state
 
-    def _interrupted(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
-        """A begin of which nobody heard the end: finished where its guest is here, undone where not."""
+    def _resolve_begin(
+        self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations
+    ) -> Move:
+        """A begin whose outcome was unknown: complete it if the guest is here, else undo it."""
         where = observed_state(move, instance.allocations, migration.allocations)
         changed = migration.allocations == move.handed and self._lives_here(instance.allocations)
         if where is ObservedState.UNDER_WAY or changed:
@@ -106,47 +108,54 @@ class MoveFinisher:
         if where is ObservedState.NEITHER:
             return self._step(MoveStep.GONE, move)
         if where is ObservedState.BEFORE:
-            self._shut_out(instance)
+            self._invalidate_late_begin(instance)
         return self._step(MoveStep.REFUSE, move)
 
-    def _shut_out(self, instance: ConsumerAllocations) -> None:
-        """What was asked for and not answered may be done late: not with the generation that it names, once
-        another write has raised it."""
+    def _invalidate_late_begin(self, instance: ConsumerAllocations) -> None:
+        """Raise the instance's generation: Placement then rejects a begin that it has not executed yet.
+
+        Writing the same allocation again raises it.
+        """
         try:
             self._client.write_allocations(instance)
-        except PlacementFull as full:  # its place is over-committed, and so it is for what may be done late
-            LOG.info("%s keeps its generation: %s", instance.consumer, full.message)
+        except PlacementFull as full:  # the source is over-committed, so Placement rejects the begin, too
+            LOG.info("The generation of %s was not raised: %s", instance.consumer, full.message)
 
     def _free(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
-        end = self._ending(move, instance) or MoveStep.FREED
+        end = self._observed_end(move, instance) or MoveStep.FREED
         if migration.allocations:
             if migration.allocations != move.handed:
-                self._warn(move, "somebody changed what the migration holds; all of it is freed")
+                self._warn(
+                    move, "another client changed the migration's allocation; the agent frees all of it"
+                )
             self._client.write_allocations(replace(migration, allocations={}))
         return self._end(move, end, wanted=MoveStep.FREED)
 
     def _restore(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         if not migration.allocations:
-            end = self._ending(move, instance) or MoveStep.RESTORED
+            end = self._observed_end(move, instance) or MoveStep.RESTORED
             return self._end(move, end, wanted=MoveStep.RESTORED)
         if not instance.allocations:
             self._client.write_allocations(replace(migration, allocations={}))
             return self._step(MoveStep.GONE, move)
         if move.role is not MoveRole.BOTH and instance.allocations == move.old.allocations:
-            end = self._ending(move, instance) or MoveStep.RESTORED
+            end = self._observed_end(move, instance) or MoveStep.RESTORED
             self._client.write_allocations(replace(migration, allocations={}))
             return self._end(move, end, wanted=MoveStep.RESTORED)
         if move.role is not MoveRole.SOURCE and not self._lives_here(instance.allocations):
             self._step(MoveStep.REFUSE, move)
             raise ClaimConflict(
-                f"{move.instance} has moved on: it does not hold what migration {move.migration} gave it, so "
-                "it is not reverted. `plimsoll move confirm` frees what the migration holds.",
+                f"{move.instance} has moved on: it no longer holds what migration {move.migration} gave it, "
+                "so the move cannot be reverted. To free what the migration holds, run "
+                f"`plimsoll move confirm {move.migration}`.",
                 consumer=move.instance,
                 migration=move.migration,
             )
         if observed_state(move, instance.allocations, migration.allocations) is ObservedState.CHANGED:
             self._warn(
-                move, "somebody changed what instance or migration hold; the old allocation comes back"
+                move,
+                "another client changed the allocation of the instance or of the migration; the agent "
+                "restores the old one",
             )
         try:
             self._client.write_allocations(
@@ -155,19 +164,20 @@ class MoveFinisher:
         except PlacementFull as full:
             self._step(MoveStep.REFUSE, move)
             raise ClaimConflict(
-                f"Placement does not take {move.instance} back to its source: somebody changed what "
-                f"migration {move.migration} held there ({full.message}) Free the source, and revert again.",
+                f"Placement does not take {move.instance} back to its source: another client changed what "
+                f"migration {move.migration} held there. Free resources at the source, then revert again. "
+                f"({full.message})",
                 consumer=move.instance,
                 migration=move.migration,
             ) from full
         return self._step(MoveStep.RESTORED, move)
 
     def _delete(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
-        if instance.allocations and self._overtaken(move, instance):
-            # What it got here may be another migration's by now: its claim goes on, to be followed.
+        if instance.allocations and self._has_moved_on(move, instance):
+            # Another migration may hold the instance's part of this host by now: keep the claim for it.
             if migration.allocations:
                 self._client.write_allocations(replace(migration, allocations={}))
-            return self._step(self._ending(move, instance) or MoveStep.FREED, move)
+            return self._step(self._observed_end(move, instance) or MoveStep.FREED, move)
         writes = []
         if instance.allocations:
             elsewhere = self._elsewhere(move, instance.allocations)
@@ -178,54 +188,57 @@ class MoveFinisher:
         self._client.write_allocations(*writes)
         return self._step(MoveStep.GONE, move)
 
-    def _left(self, move: Move, instance: ConsumerAllocations) -> Move:
+    def _end_left(self, move: Move, instance: ConsumerAllocations) -> Move:
+        """The guest has left this host: end the move as Placement shows it."""
         default = MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
-        end = self._ending(move, instance)
-        return self._step(end or default, move)
+        return self._step(self._observed_end(move, instance) or default, move)
 
     def _observe(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
-        """Under way as far as we know: did somebody else end it, or has another move overtaken it?"""
-        why = undecided_reason(
+        """A begun move: find out whether another client ended it, or whether the instance has moved on."""
+        reason = undecided_reason(
             move, instance.allocations, migration.allocations, self._context.register.host.is_own
         )
-        if why is not None:
-            self._warn(move, why)
+        if reason is not None:
+            self._warn(move, reason)
             return move
         rebuild = move.kind is MoveKind.REBUILD
-        if (migration.allocations or rebuild) and self._overtaken(move, instance):
-            self._warn(move, "the instance is not on this host any more, so it had come here: confirmed")
+        if (migration.allocations or rebuild) and self._has_moved_on(move, instance):
+            self._warn(
+                move, "the instance has left this host again, so it had arrived; the agent confirms the move"
+            )
             return self._finish(self._step(MoveStep.CONFIRM, move))
         if rebuild or (migration.allocations and instance.allocations):
             return move
         if migration.allocations:
             return self._finish(self._step(MoveStep.DELETE, move))
-        end = self._ending(move, instance) or MoveStep.FREED
+        end = self._observed_end(move, instance) or MoveStep.FREED
         lost = end is MoveStep.GONE or end is (
             MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
         )
         if lost and move.role is not MoveRole.BOTH and self._guest_is_here(move):
-            self._warn(move, "it ended elsewhere, and the guest is still on this host: it must go")
+            self._warn(move, "another client ended it, and the guest is still on this host: remove the guest")
             return self._step(MoveStep.LEAVE, move)
         return self._step(end, move)
 
-    # Below
+    # What the states have in common
 
     def _end(self, move: Move, end: MoveStep, *, wanted: MoveStep) -> Move:
-        taken = self._step(end, move)
+        """End the move. Raises ClaimConflict where another client has ended it the other way."""
+        ended = self._step(end, move)
         if end is not wanted and end is not MoveStep.GONE:
             raise ClaimConflict(
-                f"Migration {move.migration} of {move.instance} was {taken.state} by somebody else before.",
+                f"Another client has already {ended.state} migration {move.migration} of {move.instance}.",
                 consumer=move.instance,
                 migration=move.migration,
             )
-        return taken
+        return ended
 
-    def _ending(self, move: Move, instance: ConsumerAllocations) -> MoveStep | None:
+    def _observed_end(self, move: Move, instance: ConsumerAllocations) -> MoveStep | None:
         end = observed_end(move, instance.allocations, {}, self._context.register.host.is_own)
         returned = end is MoveStep.RESTORED and move.role is MoveRole.DESTINATION
         return MoveStep.FREED if returned and self._moved_back(move, instance) else end
 
-    def _overtaken(self, move: Move, instance: ConsumerAllocations) -> bool:
+    def _has_moved_on(self, move: Move, instance: ConsumerAllocations) -> bool:
         return has_moved_on(move, instance.allocations, self._context.register.host.is_own)
 
     def _moved_back(self, move: Move, instance: ConsumerAllocations) -> bool:
@@ -243,6 +256,7 @@ class MoveFinisher:
         return any(host.is_own(uuid) for uuid in instance)
 
     def _elsewhere(self, move: Move, instance: Allocations) -> Allocations:
+        """What the instance holds beyond this move, on other hosts."""
         if move.new is not None and instance in (move.new.allocations, move.old.allocations):
             return {}
         return split_by_host(instance, self._context.register.host).elsewhere
@@ -253,11 +267,11 @@ class MoveFinisher:
     def _step(self, step: MoveStep, move: Move) -> Move:
         return self._context.register.step_move(step, move)
 
-    def _warn(self, move: Move, what: str) -> None:
+    def _warn(self, move: Move, clause: str) -> None:
         LOG.warning(
             "Migration %s of %s: %s.",
             move.migration,
             move.instance,
-            what,
+            clause,
             fields={"consumer": move.instance, "migration": move.migration},
         )

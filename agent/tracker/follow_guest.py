@@ -23,14 +23,16 @@ def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
     held = context.client.allocations_of(consumer)
     before, move = context.register.claim_and_move_of(consumer)
     if before is None or before.state is not ClaimState.CLAIMED or move is not None:
-        raise ClaimConflict(f"{label(request)} is not claimed, or moves: its claim stays as it is.")
+        raise ClaimConflict(
+            f"{label(request)} has no claim, or is moving: its claim is not extended.", consumer=consumer
+        )
 
     def choose(ledger: Ledger) -> Claim:
         after = _extended(ledger, before, request)
         if held.allocations not in (before.allocations, after.allocations):
             raise ClaimConflict(
-                f"Placement holds something else for {label(request)} than its claim: mend that first "
-                "(plimsoll audit).",
+                f"Placement holds something else for {label(request)} than its claim: repair that first; "
+                "`plimsoll audit` shows the difference.",
                 consumer=consumer,
             )
         return after

@@ -49,8 +49,9 @@ class MigrationLinker:
                 done += self._leave(consumer)
             elif consumer not in unambiguous_pairs(candidates):
                 LOG.warning(
-                    "%s has moved, and which of %s holds its part of this host is not certain: nothing is "
-                    "freed. `plimsoll move confirm MIGRATION --instance %s` tells.",
+                    "%s has moved away, and it is not certain which of %s holds its part of this host. The "
+                    "agent frees nothing until an operator names the migration: `plimsoll move confirm "
+                    "MIGRATION --instance %s`.",
                     consumer,
                     ", ".join(migrations),
                     consumer,
@@ -65,12 +66,12 @@ class MigrationLinker:
         """
         claim = self._context.register.claim_of(instance)
         if claim is None or claim.state is ClaimState.CLAIMING:
-            raise UnknownConsumer(f"No claim of {instance} is known on this host.", consumer=instance)
+            raise UnknownConsumer(f"{instance} has no claim on this host.", consumer=instance)
         move = self._link(instance, migration)
         if move is None:
             raise ClaimConflict(
-                f"Migration {migration} does not hold what {instance} claimed on this host: placement shows "
-                "something else.",
+                f"By what Placement shows, migration {migration} does not hold what {instance} claimed on "
+                "this host.",
                 consumer=instance,
                 migration=migration,
             )
@@ -93,22 +94,22 @@ class MigrationLinker:
             if claim.state is not ClaimState.CLAIMED:
                 self._context.register.step_claim(ClaimStep.KEEP, claim.consumer)
             raise ClaimConflict(
-                f"{claim.consumer} has moved, and which of {', '.join(migrations)} holds its part of this "
-                "host is not certain: nothing is freed. `plimsoll move confirm MIGRATION --instance UUID` "
-                "tells."
+                f"{claim.consumer} has moved away, and it is not certain which of {', '.join(migrations)} "
+                "holds its part of this host. The agent frees nothing until an operator names the migration: "
+                f"`plimsoll move confirm MIGRATION --instance {claim.consumer}`."
             )
-        # No operation of this host can be under way on a migration that it does not know yet: no turn needed.
+        # This host does not know the migration yet, so no operation on it can be under way: no turn needed.
         return self._context.register.step_move(
             MoveStep.ADOPT,
             self._source_move(claim, self._client.allocations_of(migrations[0])),
         )
 
-    # Below
+    # What Placement shows
 
     def _moved_away(self) -> Mapping[str, tuple[Claim, ConsumerAllocations]]:
-        """{consumer: (claim, what it holds)} of those that live elsewhere, and hold nothing here.
+        """{consumer: (claim, what it holds)} of the consumers that live elsewhere, and hold nothing here.
 
-        Among them those that shall go and those in doubt: a migration may be theirs just as well.
+        Claims in doubt or to be released are among them: a migration may hold their part, too.
         """
         suspects = self._context.register.under_lock(
             lambda ledger: [
@@ -187,8 +188,8 @@ class MigrationLinker:
         the move was confirmed meanwhile."""
         if consumer in self._context.guests:
             LOG.warning(
-                "The guest %s is still on this host, and placement says that it moved away: it must go, then "
-                "what it has here is freed.",
+                "The guest %s is still on this host, and by Placement it has moved away. Remove the guest: "
+                "then the agent frees what the guest uses here.",
                 consumer,
                 fields={"consumer": consumer},
             )

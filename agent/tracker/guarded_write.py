@@ -70,7 +70,7 @@ class GuardedWrite:
                 cause = second
         if outcome is Outcome.UNKNOWN:
             raise PlacementUnavailable(
-                f"Placement did not answer the {self._subject}, and what it did is not known yet: "
+                f"Placement did not answer the {self._subject}, and the outcome is not known yet: "
                 f"{self._while_unknown}. ({error.message})",
                 status=error.status,
                 placement_code=error.placement_code,
@@ -100,4 +100,4 @@ class GuardedWrite:
         try:
             undo()
         except StateError as unwritten:
-            error.add_note(f"The intent could not be taken back either: {unwritten.message}")
+            error.add_note(f"The intent could not be undone either: {unwritten.message}")

@@ -1,4 +1,4 @@
-"""A granted claim, as what is done under it holds it."""
+"""Handles of a granted claim and of a begun move: context managers that undo it if their block raises."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -10,16 +10,16 @@ from agent.moves.states import Move
 
 
 class UndoneOnError:
-    """A context manager that undoes what it stands for if its block raises, and else keeps it.
+    """A context manager that calls `undo` if its block raises.
 
-    What cannot be undone just then is said in a note of the block's own error: `left` is its first half.
+    If `undo` fails, the error of the block gets a note: `failure`, a clause, and the reason.
     """
 
-    __slots__ = ("_left", "_undo")
+    __slots__ = ("_failure", "_undo")
 
-    def __init__(self, undo: Callable[[], object], left: str) -> None:
+    def __init__(self, undo: Callable[[], object], failure: str) -> None:
         self._undo = undo
-        self._left = left
+        self._failure = failure
 
     def __enter__(self) -> Self:
         return self
@@ -32,13 +32,13 @@ class UndoneOnError:
         try:
             self._undo()
         except UnknownConsumer:
-            return  # somebody undid it inside the block
-        except PlimsollError as still_there:
-            error.add_note(f"{self._left}: {still_there.message}")
+            return  # the block has undone it already
+        except PlimsollError as failed:
+            error.add_note(f"{self._failure}: {failed.message}")
 
 
 class ClaimHandle(UndoneOnError):
-    """A granted claim. As a context manager it releases the claim if the block raises, and else keeps it."""
+    """A granted claim. As a context manager it releases the claim if the block raises, else keeps it."""
 
     __slots__ = ("claim",)
 

@@ -70,13 +70,13 @@ class MoveOperations:
             present = self._register.moves()[move.migration]
             if present.ended:
                 raise UnknownConsumer(
-                    f"The move of {move.instance} was {present.state} just now: ask again.",
+                    f"The move of {move.instance} has just been {present.state}: try again.",
                     consumer=move.instance,
                 )
             if present.state is MoveState.LEAVING:
                 raise ClaimConflict(
-                    f"Migration {move.migration} of {move.instance} ended, and its guest is still on this "
-                    "host: remove the guest, and what it has here is freed.",
+                    f"Migration {move.migration} of {move.instance} has ended, and its guest is still on "
+                    "this host: remove the guest, then the agent frees what it uses here.",
                     consumer=move.instance,
                     migration=move.migration,
                 )
@@ -116,8 +116,8 @@ class MoveOperations:
             known = self._linker.link(instance, migration)
         if known is None:
             raise UnknownConsumer(
-                f"No migration {migration} is known on this host; `plimsoll move list` shows those that are. "
-                "At the source, --instance says whose it is.",
+                f"Migration {migration} is not known on this host; `plimsoll move list` shows the known "
+                "ones. At the source, name its instance with --instance.",
                 migration=migration,
             )
         with self._context.turns.take_both(known.instance, migration):
@@ -139,7 +139,7 @@ class MoveOperations:
         try:
             return self._finisher.finish(move)
         except PlacementUnavailable as error:
-            LOG.warning("The end of migration %s waits for placement: %s", move.migration, error.message)
+            LOG.warning("The end of migration %s waits for Placement: %s", move.migration, error.message)
             self._context.placement.report_unavailable(error)
             return move
 
@@ -164,16 +164,16 @@ def _check_request(kind: MoveKind, migration: str, request: ClaimRequest) -> Non
     check_placeable(request)
     if kind is MoveKind.LIVE_MIGRATE and request.topology.mem_page_size in ("large", "any"):
         raise UsageError(
-            f"topology: a live migration keeps the size of the guest's pages, and {kind} with mem_page_size "
-            f"{request.topology.mem_page_size} does not say which it is: ask for the size in KiB that "
-            "`plimsoll explain` tells at the source.",
+            f"topology: a live migration keeps the size of the guest's pages, and mem_page_size "
+            f"{request.topology.mem_page_size} does not name one: ask for the size in KiB that `plimsoll "
+            "explain` shows at the source.",
             migration=migration,
         )
     if kind not in BEGINNABLE:
-        raise UsageError(f"kind: {kind} is no kind of move that can be begun.")
+        raise UsageError(f"kind: a move of kind {kind} cannot be begun.")
     if migration == request.consumer:
         raise UsageError(
-            "migration: it needs a uuid of its own, and has the instance's.", migration=migration
+            "migration: it has the uuid of the instance, and needs one of its own.", migration=migration
         )
 
 

@@ -24,7 +24,7 @@ SNAPSHOT_WAIT_S = 2.0
 T = TypeVar("T")
 
 StepObserver = Callable[[str, MoveKind | None], None]
-"""Takes the step of a claim (None), of a move (its kind), or RESHAPE_EVENT (None); label under the lock."""
+"""Takes the step of a claim (None), of a move (its kind), or RESHAPE_EVENT (None); called under the lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Register:
     def pending(self, is_taken: Callable[[str], bool]) -> Pending:
         """What is to be resolved. Leaves out claims whose turn is taken, and those of moves.
 
-        `is_taken` is label under the lock.
+        `is_taken` is called under the lock.
         """
         with self._lock:
             migrations = self._migrations()
@@ -164,8 +164,8 @@ class Register:
         """
         if not self._lock.acquire(timeout=SNAPSHOT_WAIT_S):
             raise StateError(
-                f"The agent has been busy with its claims for {SNAPSHOT_WAIT_S:g} s without a break; if "
-                "/livez fails, too, restart it."
+                f"The agent's claims have been locked for {SNAPSHOT_WAIT_S:g} s. If /livez fails, too, "
+                "restart the agent."
             )
         try:
             ledger = self._ledger

@@ -61,7 +61,7 @@ class ResourceTracker:
         monotonic: Callable[[], float] = time.monotonic,
         turn_wait_s: float = TURN_WAIT_S,
     ) -> None:
-        """`on_step` is label under the lock with each step that was taken.
+        """`on_step` is called under the lock with each step that was taken.
 
         Raises StateError where the journal cannot be read.
         """
@@ -92,7 +92,7 @@ class ResourceTracker:
     ) -> None:
         """Register who knows whether the agent backs off from Placement, and who handles its silence.
 
-        `on_unavailable` is label where Placement did not answer and the operation is journaled, to be
+        `on_unavailable` is called where Placement did not answer and the operation is journaled, to be
         delivered later.
         """
         self._context.placement.observe(is_paused, on_unavailable)
@@ -292,7 +292,7 @@ class ResourceTracker:
 
         def pin(ledger: Ledger) -> None:
             shortfalls = [
-                Shortfall(name, 1, 0, provider.name, uuid, f"{unit} is held by {owner}")
+                Shortfall(name, 1, 0, provider.name, uuid, f"{unit} belongs to {owner}")
                 for uuid, classes in units.items()
                 for provider in (ledger.host.tree[uuid],)
                 for name, exact in classes.items()

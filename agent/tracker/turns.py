@@ -14,7 +14,7 @@ class Turns:
     """The turns of one tracker; any thread may call.
 
     `condition` is a condition of the register's lock. `check_open` raises ClaimsClosed while claims are
-    closed; it is label with the lock held.
+    closed; it is called with the lock held.
     """
 
     def __init__(self, condition: threading.Condition, wait_s: float, check_open: Callable[[], None]) -> None:
@@ -76,13 +76,13 @@ class Turns:
             under_way = self._taken[consumer]
             if request is not None and under_way is not None and under_way != request:
                 raise ClaimConflict(
-                    f"{label(under_way)} is being claimed for with another request just now: "
-                    "release it first.",
+                    f"Another claim for {label(under_way)} is under way, with a different request: release "
+                    "it first.",
                     consumer=consumer,
                 )
             if not self._condition.wait(end - time.monotonic()):
                 raise ClaimConflict(
-                    f"An operation on consumer {consumer} has been under way for {self.wait_s:g} s: "
+                    f"Another operation on consumer {consumer} has been under way for {self.wait_s:g} s: "
                     "try again later.",
                     consumer=consumer,
                 )

@@ -34,8 +34,8 @@ def withdraw(context: TrackerContext, claim: Claim) -> bool:
         else:
             return False
     raise PlacementConflict(
-        f"The release of {claim.consumer} was overtaken by other writers {ATTEMPTS_MAX} times; "
-        "it stays journaled and is tried again."
+        f"Other clients wrote the allocations of {claim.consumer} {ATTEMPTS_MAX} times while the agent "
+        "released it. The agent tries again later."
     )
 
 
@@ -50,7 +50,8 @@ def _remainder(context: TrackerContext, claim: Claim, held: ConsumerAllocations)
     host = context.register.host
     if host.root is None:
         raise PlacementUnavailable(
-            f"What of all that {claim.consumer} holds is this host's is not known before its first inventory."
+            f"Before the first inventory the agent does not know which part of {claim.consumer}'s "
+            "allocation is on this host. It tries again after the inventory."
         )
     own = {uuid for uuid in claim.allocations if host.is_own(uuid)}
     return {uuid: amounts for uuid, amounts in held.allocations.items() if uuid not in own}

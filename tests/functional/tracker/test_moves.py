@@ -343,7 +343,7 @@ def test_the_other_side_is_found_to_have_ended_it(claimed: World) -> None:
     claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     claimed.settle()
     claimed.a.tracker.confirm_move(MIGRATION)
-    with pytest.raises(ClaimConflict, match="confirmed by somebody else"):
+    with pytest.raises(ClaimConflict, match="Another client has already confirmed"):
         claimed.b.tracker.revert_move(MIGRATION)
     assert claimed.b.moving() is MoveState.CONFIRMED
     claimed.settle()

@@ -514,7 +514,7 @@ def test_a_resize_on_the_same_host_keeps_the_old_cells_until_it_is_confirmed(
 def test_a_rebuild_keeps_its_cells(host: NumaHost) -> None:
     claim = host.claim(2, 1024, **PINNED)
     other = ask(2, 1024, consumer=claim.consumer, hw_cpu_policy="dedicated", hw_mem_page_size="2MB")
-    with pytest.raises(ClaimConflict, match="asks for others than it has: resize it instead"):
+    with pytest.raises(ClaimConflict, match="asks for others: resize it instead"):
         host.tracker.begin_move(other, MoveKind.REBUILD, MIGRATION)
     needs = replace(
         claim.request, groups=(replace(claim.request.groups[0], required=(frozenset({"COMPUTE_NODE"}),)),)

@@ -218,7 +218,7 @@ def test_while_a_claim_is_in_flight_its_twin_waits_another_is_refused_and_a_rele
     first.start()
     assert sent.wait(10)
     twin.start()
-    with pytest.raises(ClaimConflict, match="being claimed for with another request"):
+    with pytest.raises(ClaimConflict, match="under way, with a different request"):
         kit.tracker.claim(request(asked.consumer, VCPU=3))
     twin.join(0.05)
     assert twin.is_alive()

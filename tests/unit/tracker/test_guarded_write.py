@@ -105,4 +105,4 @@ def test_an_intent_that_cannot_be_undone_is_noted_on_the_error() -> None:
 
     error = PlacementConflict("Another client was faster.")
     guarded().undo_intent(error, undo)
-    assert error.__notes__ == ["The intent could not be taken back either: The disk is full."]
+    assert error.__notes__ == ["The intent could not be undone either: The disk is full."]

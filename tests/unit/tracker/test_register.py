@@ -148,7 +148,7 @@ def test_a_snapshot_gives_up_where_the_lock_is_never_free(
     put(register, claim_of(CONSUMER))
     assert register.snapshot().claims == register.claims()
     monkeypatch.setattr(register_module, "SNAPSHOT_WAIT_S", 0.01)
-    with register.condition(), pytest.raises(StateError, match="busy with its claims"):
+    with register.condition(), pytest.raises(StateError, match="have been locked"):
         register.snapshot()
 
 
