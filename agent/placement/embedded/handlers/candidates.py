@@ -47,14 +47,14 @@ def find_with_summaries(model: Model, query: CandidateQuery) -> FoundCandidates:
     )
 
 
-def response_body(query: CandidateQuery, found: FoundCandidates) -> dict[str, Any]:
+def response_body(query: CandidateQuery, results: FoundCandidates) -> dict[str, Any]:
     """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion."""
     return {
         "allocation_requests": [
-            _allocation_request(candidate, query.minor) for candidate in found.candidates
+            _allocation_request(candidate, query.minor) for candidate in results.candidates
         ],
         "provider_summaries": {
-            provider.uuid: _summary(query, provider, usage) for provider, usage in found.providers
+            provider.uuid: _summary(query, provider, usage) for provider, usage in results.providers
         },
     }
 

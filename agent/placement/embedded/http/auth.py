@@ -1,8 +1,11 @@
-"""Who is asking, and what that role may do: noauth on loopback and the Unix socket, bearer tokens elsewhere.
+"""The callers of a served core and what their roles allow: noauth on local addresses, bearer tokens
+elsewhere.
 
-The rules are OpenStack Placement's own defaults: `admin` and `service` may do everything but reshape, which
-takes `service`; a `reader` of a project may see that project's usages. A token file may also hold a reader
-of everything, who may send any GET.
+The rules are OpenStack Placement's defaults: `admin` and `service` may send everything, but POST /reshaper
+needs `service`; a `reader` of a project may read that project's usages. A token file may also grant the role
+`reader` without a project, which may send any GET.
+
+Source: https://docs.openstack.org/placement/latest/configuration/policy.html.
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ Environ = Mapping[str, Any]
 
 
 class ServeError(Exception):
-    """The door cannot be opened like this; the sentence says why and what to do."""
+    """The core cannot be served like this; the sentence says why and what to do."""
 
 
 class TokenUser(NamedTuple):
-    """`project_id` is None for a token that is bound to no project."""
+    """The caller. `project_id` is None for a token without a project."""
 
     name: str
     project_id: str | None
@@ -40,17 +43,18 @@ class TokenUser(NamedTuple):
 
 
 class Unauthenticated(Exception):
-    """The request does not say who is asking; the sentence goes to the client."""
+    """The request does not identify its caller; the sentence goes to the client."""
 
 
 Authenticator = Callable[[Environ], TokenUser]
-"""Raises Unauthenticated where the request does not say who asks."""
+"""Returns the caller of a request. Raises Unauthenticated where the request does not identify it."""
 
 
 def noauth(environ: Environ) -> TokenUser:
-    """The caller as `noauth2` of OpenStack Placement has it: `X-Auth-Token: USER[:PROJECT]`, believed.
+    """The caller as `noauth2` of OpenStack Placement reads it: `X-Auth-Token: USER[:PROJECT]`, without proof.
 
-    USER "admin" has the role admin; `X-Roles: ROLE,ROLE` overrides. Only for doors that nobody else reaches.
+    USER "admin" has the role admin; `X-Roles: ROLE,ROLE` overrides. Use it only at addresses that no other
+    machine reaches. Raises Unauthenticated without that header.
     """
     token = environ.get("HTTP_X_AUTH_TOKEN")
     if token is None:
@@ -59,44 +63,44 @@ def noauth(environ: Environ) -> TokenUser:
     given = environ.get("HTTP_X_ROLES")
     roles = {"admin"} if user == "admin" and given is None else _words(given or "")
     if environ.get("HTTP_OPENSTACK_SYSTEM_SCOPE"):
-        roles = set()  # no call of Placement takes a system scope
+        roles = set()  # Placement accepts a system scope for no request
     return TokenUser(user, environ.get("HTTP_X_PROJECT_ID") or project or user, frozenset(roles))
 
 
 class Tokens:
-    """Bearer tokens, known by their SHA-256 digests only."""
+    """Bearer tokens, of which only the SHA-256 digests are stored."""
 
     def __init__(self, callers: Mapping[bytes, TokenUser]) -> None:
         self._callers = tuple(callers.items())
 
     def __call__(self, environ: Environ) -> TokenUser:
-        """The caller whose token stands in `Authorization: Bearer` or in `X-Auth-Token`."""
+        """The caller with the token in `Authorization: Bearer` or `X-Auth-Token`. Raises Unauthenticated."""
         scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
         if scheme.lower() != "bearer":
             token = environ.get("HTTP_X_AUTH_TOKEN", "")
         digest = hashlib.sha256(token.strip().encode("latin-1", "replace")).digest()
-        found = None
-        for known, caller in self._callers:  # all of them, so that the time tells nothing
+        match = None
+        for known, caller in self._callers:  # compare all, so that the time does not depend on the token
             if hmac.compare_digest(known, digest):
-                found = caller
-        if found is None:
+                match = caller
+        if match is None:
             raise Unauthenticated("The request needs a valid token in Authorization: Bearer or X-Auth-Token.")
-        return found
+        return match
 
     @classmethod
     def read(cls, path: Path) -> Tokens:
-        """Read a token file, which nobody but its owner may read, or a systemd credential.
+        """Read a token file that only its owner may read, or a systemd credential.
 
-        One token a line: `NAME ROLE[,ROLE][@PROJECT] TOKEN`, where TOKEN may be written as `sha256:HEX` (its
-        digest); empty lines and lines that begin with # are skipped.
+        Each line is `NAME ROLE[,ROLE][@PROJECT] TOKEN`, where TOKEN may be `sha256:HEX` (its digest); empty
+        lines and lines that begin with # are skipped.
 
-        :raises DoorError: the file cannot be read, is open to others, or does not parse
+        Raises ServeError where the file cannot be read, is readable by others, or is malformed.
         """
-        return cls(dict(_parsed(path, number, line) for number, line in _lines(path)))
+        return cls(dict(_parse_line(path, number, line) for number, line in _lines(path)))
 
 
 def permits(caller: TokenUser, method: str, path: str, query: str) -> bool:
-    """Whether the caller's roles allow the request; `path` and `query` as a WSGI environ has them."""
+    """Whether the caller's roles allow the request; `path` and `query` are as in a WSGI environ."""
     if "service" in caller.roles:
         return True
     if method == "POST" and path == "/reshaper":
@@ -109,7 +113,7 @@ def permits(caller: TokenUser, method: str, path: str, query: str) -> bool:
 
 
 def authorize(caller: TokenUser, method: str, path: str, query: str) -> None:
-    """:raises Refused: 403, where `permits` says no"""
+    """Raises RequestRefused (403) where `permits` is false."""
     if not permits(caller, method, path, query):
         roles = ", ".join(sorted(caller.roles)) or "none"
         raise RequestRefused(FORBIDDEN, f"The roles of {caller.name} ({roles}) do not allow {method} {path}.")
@@ -150,12 +154,14 @@ def _lines(path: Path) -> Sequence[tuple[int, str]]:
 
 
 def _is_credential(path: Path) -> bool:
-    """Whether systemd keeps the file (LoadCredential=); its mode shows an access list then, not the group."""
+    """Whether systemd provides the file (LoadCredential=): then the group bits of its mode show an access
+    list.
+    """
     directory = os.environ.get("CREDENTIALS_DIRECTORY")
     return bool(directory) and path.absolute().is_relative_to(Path(directory or "/").absolute())
 
 
-def _parsed(path: Path, number: int, line: str) -> tuple[bytes, TokenUser]:
+def _parse_line(path: Path, number: int, line: str) -> tuple[bytes, TokenUser]:
     where = f"Line {number} of the token file {path}"
     words = line.split()
     if len(words) != 3:

@@ -23,7 +23,7 @@ from agent.http.listener import Listener, stop_all
 from agent.http.server import BoundedServer, Limits
 from agent.placement.embedded.core import Core
 from agent.placement.embedded.http.auth import Authenticator, ServeError, Tokens, noauth
-from agent.placement.embedded.http.listeners import Bind, tls_context
+from agent.placement.embedded.http.bind import Bind, tls_context
 from agent.placement.embedded.http.wsgi import BODY_BYTES_MAX, CoreService, WsgiApplication
 
 LOG = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
-"""The WSGI door of the embedded core: text, lengths and callers outside; requests in objects inside.
+"""The WSGI application over the embedded core: text, lengths and callers outside, Python objects inside.
 
-What Placement itself decides (routes, microversions, media types, bodies) is the core's. Here stands only
-what text adds: who asks, how long the body is, JSON, absolute locations, HEAD, and errors for clients that do
-not take JSON.
+The core decides what Placement itself decides (routes, microversions, media types, bodies). This module adds
+what HTTP requires: authentication, the length of the body, JSON, absolute locations, HEAD, and errors for
+clients that do not accept JSON.
 """
 
 from __future__ import annotations
@@ -41,18 +41,26 @@ Response = tuple[int, list[tuple[str, str]], bytes]
 
 
 class ServiceResponse(Protocol):
-    """What the core answers with: header names are lower-case, `body` is None where there is none."""
+    """The core's response: header names are lower-case, `body` is None for an empty one."""
 
     @property
-    def status(self) -> int: ...
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
+
     @property
-    def headers(self) -> Mapping[str, str]: ...
+    def headers(self) -> Mapping[str, str]:
+        """The headers."""
+        ...
+
     @property
-    def body(self) -> Any: ...
+    def body(self) -> Any:
+        """The Python object of the JSON."""
+        ...
 
 
 class CoreService(Protocol):
-    """What the door leads to: a Core, or something that answers like one."""
+    """The interface of the core that the application uses; see `Core`."""
 
     def request(
         self,
@@ -63,21 +71,23 @@ class CoreService(Protocol):
         microversion: str | None = None,
         headers: Mapping[str, str] | None = None,
         admit: Callable[[], None] | None = None,
-    ) -> ServiceResponse: ...
+    ) -> ServiceResponse:
+        """Answer one request; see `Core.request`."""
+        ...
 
 
 class NoJson:
-    """Stands for a body that is not JSON; no schema takes it, and what is said about it says why."""
+    """Stands for a body that is not JSON. No schema accepts it, and its representation says why it is not."""
 
-    def __init__(self, finding: str) -> None:
-        self._finding = finding
+    def __init__(self, error: str) -> None:
+        self._error = error
 
     def __repr__(self) -> str:
-        return f"malformed JSON ({self._finding})"
+        return f"malformed JSON ({self._error})"
 
 
 class WsgiApplication:
-    """A WSGI application (PEP 3333) over a core; `authenticate` tells who asks."""
+    """A WSGI application (PEP 3333) over a core; `authenticate` identifies callers."""
 
     def __init__(self, core: CoreService, authenticate: Authenticator = noauth) -> None:
         self._core = core
@@ -89,7 +99,7 @@ class WsgiApplication:
         except Unauthenticated as error:
             response = _unauthorized(str(error))
         if response[0] >= 400:
-            response = _in_taken_form(environ, response)
+            response = _in_accepted_form(environ, response)
         status, headers, payload = response
         if environ["REQUEST_METHOD"] == "HEAD":
             payload = b""
@@ -101,9 +111,9 @@ class WsgiApplication:
         method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")
         caller = None if path == "/" else self._authenticate(environ)
         body, problem = _body(environ)
-        told = _headers(environ)
+        sent = _headers(environ)
         if problem is not None:
-            del told["content-type"]  # what is wrong with the body goes before what is wrong with its type
+            del sent["content-type"]  # the refusal for the body precedes the one for its media type
 
         def admit() -> None:
             if problem is not None:
@@ -113,7 +123,7 @@ class WsgiApplication:
 
         target = quote(path.encode("latin-1"), safe=PATH_SAFE)
         answer = self._core.request(
-            method, f"{target}?{query}" if query else target, body, headers=told, admit=admit
+            method, f"{target}?{query}" if query else target, body, headers=sent, admit=admit
         )
         _log(method, target, answer, caller)
         headers = [
@@ -126,16 +136,16 @@ class WsgiApplication:
 
 
 def _log(method: str, target: str, answer: ServiceResponse, caller: TokenUser | None) -> None:
-    """Say who wrote what. A name is cut short: where callers are believed, it may be a token by mistake."""
+    """Log a write with its caller. The name is cut, because under noauth it may be a token by mistake."""
     level = logging.DEBUG if method == "GET" else logging.INFO
     if LOG.isEnabledFor(level):
-        name = f"{caller.name[:NAME_SHOWN_MAX]!r}" if caller else "nobody"
+        name = f"{caller.name[:NAME_SHOWN_MAX]!r}" if caller else "-"
         request_id = answer.headers.get("x-openstack-request-id", "-")
         LOG.log(level, "%s %s: %d, for %s, %s", method, target, answer.status, name, request_id)
 
 
 def _headers(environ: Environ) -> dict[str, str]:
-    """The headers that the core looks at; content-type is there even where the client sent none."""
+    """The headers that the core reads; content-type is always present, empty if the client sent none."""
     headers = {"content-type": environ.get("CONTENT_TYPE", "")}
     for name in ("accept", "openstack-api-version"):
         value = environ.get("HTTP_" + name.upper().replace("-", "_"))
@@ -145,8 +155,9 @@ def _headers(environ: Environ) -> dict[str, str]:
 
 
 def _body(environ: Environ) -> tuple[Any, RequestRefused | None]:
-    """The request's body as JSON objects (None where there is none, NoJson where it is no JSON), and what is
-    wrong with its length or type.
+    """The body as a Python object, and the refusal for its length or type, if there is one.
+
+    The object is None for an empty body and NoJson for a body that is not JSON.
     """
     try:
         text = _read(environ)
@@ -163,7 +174,7 @@ def _body(environ: Environ) -> tuple[Any, RequestRefused | None]:
 
 
 def _read(environ: Environ) -> bytes:
-    """:raises Refused: 400 or 413"""
+    """The bytes of the body. Raises RequestRefused: 400, 413."""
     length_text = environ.get("CONTENT_LENGTH") or "0"
     if not (length_text.isascii() and length_text.isdigit()):
         raise RequestRefused(BAD_REQUEST, f"Content-Length must be a number of bytes, not {length_text!r}.")
@@ -184,12 +195,12 @@ def _absolute(environ: Environ, path: str) -> str:
 
 
 def _unauthorized(sentence: str) -> Response:
-    """Shaped as the real service does it, which answers this one before Placement proper is reached."""
+    """In the form of OpenStack Placement's authentication middleware, which answers it there."""
     body = {"message": sentence, "code": "401 Unauthorized", "title": TITLES[401]}
     return 401, [("content-type", JSON), ("www-authenticate", "Bearer")], json.dumps(body).encode()
 
 
-def _in_taken_form(environ: Environ, response: Response) -> Response:
+def _in_accepted_form(environ: Environ, response: Response) -> Response:
     """The error as HTML or plain text, where the client's Accept header prefers that to JSON."""
     status, headers, payload = response
     accept = environ.get("HTTP_ACCEPT")
@@ -206,5 +217,5 @@ def _in_taken_form(environ: Environ, response: Response) -> Response:
         text = f"{page}{html.escape(detail)}\n </body>\n</html>"
     else:
         text = f"{title}\n\n{detail}"
-    kept = [(name, value) for name, value in headers if name != "content-type"]
-    return status, [*kept, ("content-type", f"{best}; charset=UTF-8")], text.encode()
+    others = [(name, value) for name, value in headers if name != "content-type"]
+    return status, [*others, ("content-type", f"{best}; charset=UTF-8")], text.encode()
