@@ -4,8 +4,9 @@ The semantics are those of Placement's allocation candidates for one tree and th
 aggregates. The classes of the unsuffixed group may come from several providers, which together have its
 required traits. A suffixed group comes from one provider. `group_policy` isolate puts each suffixed group on
 its own provider. Of the groups in a `same_subtree`, one provider is an ancestor of the others.
-agent.claims.fit_search has the order of choice. Source:
-https://docs.openstack.org/placement/latest/user/provider-tree.html.
+agent.claims.fit_search has the order of choice.
+
+Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
 
 A guest with NUMA cells gets its CPUs and memory from host cells that suit it (agent.claims.numa.fit); then a
 class may come from several cells, as the guest's own cells require.

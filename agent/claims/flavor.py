@@ -10,8 +10,9 @@
     number of KiB pci_passthrough:alias=name:count,...
 
 An unknown spec in one of these namespaces is refused, with the nearest known name in the error. Other
-namespaces (`quota:`, `os:`, `capabilities:`, ...) do not concern resources and are ignored. Source:
-https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
+namespaces (`quota:`, `os:`, `capabilities:`, ...) do not concern resources and are ignored.
+
+Source: https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 """
 
 import re

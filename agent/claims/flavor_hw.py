@@ -1,8 +1,9 @@
 """The `hw:` extra specs of a flavor: CPU policy, NUMA cells and page sizes of a guest. Pure.
 
 See agent.claims.flavor. Specs that concern only the guest's virtual hardware are accepted and ignored. Specs
-that need something of the host that this agent cannot place yet are refused. Source:
-https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
+that need something of the host that this agent cannot place yet are refused.
+
+Source: https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 """
 
 import re

@@ -2,8 +2,9 @@
 
 Each device becomes one request group, so that the devices may come from different providers. The groups are
 made once, when the request arrives, from the configuration and the tree of that moment. They stay with the
-claim: a later change of the configuration does not change it. Source:
-https://docs.openstack.org/nova/latest/configuration/config.html#pci.alias
+claim: a later change of the configuration does not change it.
+
+Source: https://docs.openstack.org/nova/latest/configuration/config.html#pci.alias
 """
 
 import json

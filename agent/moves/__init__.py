@@ -1,1 +1,1 @@
-"""Moves: the state table, who owns what during one, and the steps."""
+"""Moves: their states, who owns which allocation at each step, and their JSON form. Pure."""

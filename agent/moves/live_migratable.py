@@ -1,8 +1,10 @@
-"""Whether a guest may take its PCI devices along while it runs. Pure.
+"""Check whether a guest's PCI devices permit a live migration. Pure.
 
-A device that is passed through can be moved only where its driver can save its state, which operators say by
-`live_migratable` in [pci] device_spec and alias. Ports of the network are another matter: whoever moves the
-guest takes them out first, and puts others in at the destination.
+A passed-through device can be live-migrated only if its driver can save its state. Operators declare this by
+`live_migratable` in [pci] device_spec and alias. Network ports are not checked: the mover of the guest
+detaches them at the source and attaches others at the destination.
+
+Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live migration of PCI devices).
 """
 
 from agent.claims.fit_search import ProviderIndex
@@ -17,9 +19,10 @@ _PORT = "SRIOV_NET_VF"
 def check_live_migratable(
     request: ClaimRequest, allocations: Allocations, host: ProviderIndex, offered: Units
 ) -> None:
-    """Raises Refused for a device, asked for by alias or on a provider of `allocations`, that cannot.
+    """Check the devices that the request asks for by alias, and those in the instance's `allocations`.
 
-    `offered` are the exact units that the host has.
+    `offered` are all exact units of the host. Raises Refused for a device that is not declared
+    live-migratable.
     """
     names = [alias for alias, count in request.pci for _ in range(count)]
     groups = [group for group in request.groups if is_device_group(group)]
@@ -37,7 +40,8 @@ def check_live_migratable(
 
 def _refusal(device: str, option: str, request: ClaimRequest) -> Refused:
     return Refused(
-        f"{request.name or request.consumer} cannot be migrated while it runs: {device} is not said to be "
-        f"live_migratable. Shut it off and migrate it cold, or say so in {option} if its driver can do it.",
+        f"{request.name or request.consumer} cannot be live-migrated: {device} is not declared "
+        f"live_migratable. Shut the guest off and migrate it cold, or set live_migratable in {option} if the "
+        "device's driver supports it.",
         consumer=request.consumer,
     )

@@ -1,4 +1,4 @@
-"""Moves as JSON, in the journal and in the local API."""
+"""Moves as JSON, for the journal and the local API; each value that is read is checked. Pure."""
 
 from agent.claims.claim_json import Json, claim_to_json, read_allocations, read_claim, read_since
 from agent.json_checks import read_choice, read_object, read_uuid
@@ -6,7 +6,7 @@ from agent.moves.states import Move, MoveKind, MoveRole, MoveState
 
 
 def move_to_json(move: Move) -> Json:
-    """What `read_move` reads; `since` is seconds since 1970."""
+    """The JSON form that `read_move` reads; `since` is seconds since 1970 (UTC)."""
     return {
         "migration": move.migration,
         "instance": move.instance,
@@ -22,18 +22,18 @@ def move_to_json(move: Move) -> Json:
 
 
 def read_move(value: object) -> Move:
-    """Raises UsageError where it makes no sense."""
-    found = read_object(value, "move")
-    new = found.get("new")
+    """The move of a JSON object. Raises UsageError where a value is missing or invalid."""
+    record = read_object(value, "move")
+    new = record.get("new")
     return Move(
-        read_uuid(found.get("migration"), "migration"),
-        read_uuid(found.get("instance"), "instance"),
-        MoveKind(read_choice(found.get("kind"), "kind", list(MoveKind))),
-        MoveRole(read_choice(found.get("role"), "role", list(MoveRole))),
-        MoveState(read_choice(found.get("state"), "state", list(MoveState))),
-        read_claim(found.get("old")),
+        read_uuid(record.get("migration"), "migration"),
+        read_uuid(record.get("instance"), "instance"),
+        MoveKind(read_choice(record.get("kind"), "kind", list(MoveKind))),
+        MoveRole(read_choice(record.get("role"), "role", list(MoveRole))),
+        MoveState(read_choice(record.get("state"), "state", list(MoveState))),
+        read_claim(record.get("old")),
         None if new is None else read_claim(new),
-        read_allocations(found.get("handed")),
-        read_since(found.get("since")),
-        found.get("adopted") is True,
+        read_allocations(record.get("handed")),
+        read_since(record.get("since")),
+        record.get("adopted") is True,
     )

@@ -1,9 +1,12 @@
-"""Who owns what in a move: the arithmetic of its requests, and what is read back. Pure.
+"""Which allocations the instance and the migration have at each step of a move. Pure.
 
-Begin hands the source allocation to the migration and gives the instance the new one; confirm takes away what
-the migration holds; revert gives the instance its old allocation and takes away what the migration holds.
-Resources on shared providers stay with the instance while their amount stays the same: held once, never
-twice.
+To begin a move gives the source allocation to the migration, and the new one to the instance. To confirm it
+removes the migration's allocation. To revert it gives the old allocation back to the instance and removes the
+migration's. Resources on shared providers stay with the instance while their amount is the same, so that they
+count once.
+
+Source: https://docs.openstack.org/nova/latest/contributor/resize-and-cold-migrate.html
+(allocations of a migration).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,12 +17,12 @@ from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveSte
 from agent.shapes import Allocations
 
 IsOwn = Callable[[str], bool]
-"""Whether a provider is in this host's own tree."""
+"""Whether the provider with that uuid is in this host's own tree."""
 
 
 def migration_share(old: Allocations, new: Allocations, is_own: IsOwn) -> Allocations:
-    """What the migration gets of `old`: all but what stays the same on providers outside this host's tree."""
-    return _without_nothing(
+    """What the migration gets of `old`: all but equal amounts on providers outside this host's tree."""
+    return _without_empty(
         {
             uuid: {
                 name: amount
@@ -32,28 +35,28 @@ def migration_share(old: Allocations, new: Allocations, is_own: IsOwn) -> Alloca
 
 
 class ObservedState(StrEnum):
-    """Where placement says that a move is."""
+    """How far a move is, according to the allocations in Placement."""
 
     BEFORE = "before"
-    """The instance has its old allocation, the migration nothing: not begun, or reverted."""
+    """The instance has its old allocation, the migration none: not begun, or reverted."""
     UNDER_WAY = "under way"
-    """Each holds its own, as begin wrote it."""
+    """Instance and migration have the allocations that the begin of the move wrote."""
     AFTER = "after"
-    """The instance has the new allocation, the migration nothing: confirmed."""
+    """The instance has the new allocation, the migration none: confirmed."""
     NEITHER = "neither"
-    """Nobody holds anything: the instance was deleted."""
+    """Neither has an allocation: the instance was deleted."""
     ORPHANED = "orphaned"
-    """Only the migration holds something: the instance was deleted in the middle."""
+    """Only the migration has an allocation: the instance was deleted during the move."""
     CHANGED = "changed"
-    """Somebody else wrote something that no step of this move writes; the migration holds something."""
+    """The migration has an allocation, but another service wrote what no step of this move writes."""
     MOVED_ON = "moved on"
-    """The migration holds nothing, and the instance something that is neither old nor new."""
+    """The migration has no allocation, and the instance one that is neither the old nor the new."""
 
 
 def observed_state(move: Move, instance: Allocations, migration: Allocations) -> ObservedState:
-    """`instance` and `migration` are what placement holds for the two.
+    """The state of a move, according to the allocations of its `instance` and its `migration` in Placement.
 
-    Of a resize that changes no amount, before and after look the same; it is taken for before.
+    If a resize changes no amount, BEFORE and AFTER look the same; the result is BEFORE.
     """
     if not instance:
         return ObservedState.ORPHANED if migration else ObservedState.NEITHER
@@ -67,31 +70,31 @@ def observed_state(move: Move, instance: Allocations, migration: Allocations) ->
 
 
 def observed_end(move: Move, instance: Allocations, migration: Allocations, is_own: IsOwn) -> MoveStep | None:
-    """How the move ended, whoever ended it; None while it did not, or where that cannot be told.
+    """The step with which the move ended, also if another host ended it; None: it did not, or it is unknown.
 
-    What the instance has in this host's tree decides: what it has elsewhere may have changed since. An
-    instance that is at neither end has moved on after the move was confirmed.
+    The instance's allocations in this host's tree decide, because those elsewhere may have changed since. An
+    instance that has neither the old nor the new allocation has moved on after a confirm.
     """
     if migration:
         return None
     if not instance:
         return MoveStep.GONE
-    here = _of(instance, is_own)
-    old = _of(move.old.allocations, is_own)
+    own_part = _own_part(instance, is_own)
+    old_part = _own_part(move.old.allocations, is_own)
     if move.role is MoveRole.DESTINATION:
-        return MoveStep.RESTORED if not here and instance == move.old.allocations else MoveStep.FREED
+        return MoveStep.RESTORED if not own_part and instance == move.old.allocations else MoveStep.FREED
     if move.role is MoveRole.SOURCE:
-        return MoveStep.RESTORED if here == old else MoveStep.FREED
-    new = _of(move.new.allocations, is_own) if move.new else {}
-    if old == new:
+        return MoveStep.RESTORED if own_part == old_part else MoveStep.FREED
+    new_part = _own_part(move.new.allocations, is_own) if move.new else {}
+    if old_part == new_part:
         return None
-    return MoveStep.RESTORED if here == old else MoveStep.FREED
+    return MoveStep.RESTORED if own_part == old_part else MoveStep.FREED
 
 
 def has_moved_on(move: Move, instance: Allocations, is_own: IsOwn) -> bool:
-    """Whether the instance of a move to this host, or within it, has moved on to another host since.
+    """Whether the instance of a move to this host, or within it, is on another host now.
 
-    Then it has arrived here before: what is left of the move is to confirm it.
+    If so, it had arrived here before, and only the confirm of the move is left.
     """
     if move.role is MoveRole.SOURCE or any(is_own(uuid) for uuid in instance):
         return False
@@ -99,9 +102,9 @@ def has_moved_on(move: Move, instance: Allocations, is_own: IsOwn) -> bool:
 
 
 def undecided_reason(move: Move, instance: Allocations, migration: Allocations, is_own: IsOwn) -> str | None:
-    """Why a move that has begun is not ended by this host alone, though it does not go on; a clause.
+    """Why this host cannot end a begun move that does not progress, as a clause; None if there is no reason.
 
-    Whoever began it ends it, or an operator does: confirming frees what the migration holds.
+    The service that began the move must end it, or an operator; a confirm removes the migration's allocation.
     """
     if move.kind is MoveKind.REBUILD:
         return None
@@ -114,12 +117,12 @@ def undecided_reason(move: Move, instance: Allocations, migration: Allocations, 
     return None
 
 
-# Linking, at the source
+# Find the migration of an instance, at the source
 
 
 @dataclass(frozen=True, slots=True)
 class MoveConsumer:
-    """A consumer as placement shows it; `consumer_type` is empty where it is not shown."""
+    """A consumer as Placement shows it; `consumer_type` is empty before microversion 1.38."""
 
     consumer: str
     allocations: Allocations
@@ -129,7 +132,7 @@ class MoveConsumer:
 
 
 def may_be_migration(candidate: MoveConsumer, instance: MoveConsumer) -> bool:
-    """By its type, where there are types, and by whose it is: project and user are its instance's."""
+    """Whether the candidate may be the instance's migration, by consumer type, project and user."""
     return candidate.consumer_type in ("", MIGRATION_TYPE, "unknown") and (
         candidate.project_id,
         candidate.user_id,
@@ -137,10 +140,10 @@ def may_be_migration(candidate: MoveConsumer, instance: MoveConsumer) -> bool:
 
 
 def has_taken_over(old: Allocations, instance: MoveConsumer, candidate: MoveConsumer, is_own: IsOwn) -> bool:
-    """Whether the candidate holds just what the instance held here, and the instance lives elsewhere.
+    """Whether the candidate has taken over the allocation `old` of an instance that is on another host now.
 
-    All of `old` in this host's tree is the candidate's; of the rest, what is not the candidate's is still the
-    instance's.
+    The candidate must have all of `old` that is in this host's tree. Of the rest, the instance must still
+    have what the candidate does not have.
     """
     if not may_be_migration(candidate, instance):
         return False
@@ -154,37 +157,38 @@ def has_taken_over(old: Allocations, instance: MoveConsumer, candidate: MoveCons
         }
         for uuid, amounts in old.items()
     }
-    mine = {(uuid, name) for uuid, amounts in old.items() for name in amounts}
-    theirs = {(uuid, name) for uuid, amounts in candidate.allocations.items() for name in amounts}
-    return theirs <= mine and all(
+    old_keys = {(uuid, name) for uuid, amounts in old.items() for name in amounts}
+    candidate_keys = {(uuid, name) for uuid, amounts in candidate.allocations.items() for name in amounts}
+    return candidate_keys <= old_keys and all(
         not is_own(uuid) and instance.allocations.get(uuid, {}).get(name) == amount
         for uuid, amounts in rest.items()
         for name, amount in amounts.items()
     )
 
 
-def unambiguous_pairs(left: Mapping[str, Iterable[str]]) -> Mapping[str, str]:
-    """{instance: migration} where the two match each other and nobody else; `left` {instance: migrations}.
+def unambiguous_pairs(candidates: Mapping[str, Iterable[str]]) -> Mapping[str, str]:
+    """{instance: migration} where each matches only the other.
 
-    Moves that look the same are left alone: which is whose is not certain.
+    `candidates` is {instance: possible migrations}. Ambiguous pairs are left out: it is uncertain which
+    migration belongs to which instance.
     """
     wanted: dict[str, list[str]] = {}
-    for instance, migrations in left.items():
+    for instance, migrations in candidates.items():
         for migration in migrations:
             wanted.setdefault(migration, []).append(instance)
     return {
-        instance: found[0]
-        for instance, migrations in left.items()
-        if len(found := list(migrations)) == 1 and len(wanted[found[0]]) == 1
+        instance: matches[0]
+        for instance, migrations in candidates.items()
+        if len(matches := list(migrations)) == 1 and len(wanted[matches[0]]) == 1
     }
 
 
-# Doubled allocations: one consumer holds source and destination at once
+# Doubled allocations: one consumer has the resources of source and destination at once
 
 
 @dataclass(frozen=True, slots=True)
 class SplitAllocations:
-    """What a consumer holds: in this host's tree, on providers shared with it, and anywhere else."""
+    """A consumer's allocations in this host's tree, on providers shared with the host, and elsewhere."""
 
     here: Allocations
     shared: Allocations
@@ -192,27 +196,31 @@ class SplitAllocations:
 
     @property
     def doubled(self) -> bool:
+        """Whether the consumer has resources of this host and of another one at once."""
         return bool(self.here and self.elsewhere)
 
 
-def count_shared_once(found: SplitAllocations, resources: Mapping[str, int]) -> Allocations:
-    """Of the shared providers, no more than is asked for in all, where both hosts' amounts were summed up."""
+def count_shared_once(split: SplitAllocations, resources: Mapping[str, int]) -> Allocations:
+    """The allocations on shared providers, limited to what `resources` asks for in all.
+
+    A doubled allocation has the sum of both hosts' amounts on shared providers.
+    """
     left = {
-        name: asked - sum(amounts.get(name, 0) for amounts in found.here.values())
+        name: asked - sum(amounts.get(name, 0) for amounts in split.here.values())
         for name, asked in resources.items()
     }
-    kept: dict[str, dict[str, int]] = {}
-    for uuid, amounts in found.shared.items():
+    once: dict[str, dict[str, int]] = {}
+    for uuid, amounts in split.shared.items():
         for name, amount in amounts.items():
-            once = min(amount, left.get(name, amount))
-            if once > 0:
-                kept.setdefault(uuid, {})[name] = once
-                left[name] = left.get(name, amount) - once
-    return kept
+            amount_once = min(amount, left.get(name, amount))
+            if amount_once > 0:
+                once.setdefault(uuid, {})[name] = amount_once
+                left[name] = left.get(name, amount) - amount_once
+    return once
 
 
 def split_allocations(held: Allocations, is_own: IsOwn, is_shared: IsOwn) -> SplitAllocations:
-    """`is_shared`: whether a provider outside this host's tree serves it, by an aggregate."""
+    """Split allocations by provider; `is_shared`: whether a provider shares resources with this host."""
     here = {uuid: amounts for uuid, amounts in held.items() if is_own(uuid)}
     shared = {uuid: amounts for uuid, amounts in held.items() if uuid not in here and is_shared(uuid)}
     elsewhere = {uuid: amounts for uuid, amounts in held.items() if uuid not in here and uuid not in shared}
@@ -220,30 +228,31 @@ def split_allocations(held: Allocations, is_own: IsOwn, is_shared: IsOwn) -> Spl
 
 
 def separate_allocations(
-    found: SplitAllocations, resources: Mapping[str, int]
+    split: SplitAllocations, resources: Mapping[str, int]
 ) -> tuple[Allocations, Allocations]:
-    """(instance's, migration's) of a doubled allocation whose destination is this host.
+    """(instance's, migration's) allocations of a doubled allocation whose destination is this host.
 
-    `resources` is what the instance asks for at the destination.
+    `resources` {class: amount} is what the instance asks for at the destination.
     """
-    return {**found.here, **count_shared_once(found, resources)}, found.elsewhere
+    return {**split.here, **count_shared_once(split, resources)}, split.elsewhere
 
 
 def reduce_allocations(
-    found: SplitAllocations, *, runs_here: bool, resources: Mapping[str, int] | None = None
+    split: SplitAllocations, *, runs_here: bool, resources: Mapping[str, int] | None = None
 ) -> Allocations:
-    """What is left of a doubled allocation where the instance really runs.
+    """The part of a doubled allocation that belongs to the host on which the instance runs.
 
-    `resources` is what it asked for here, where that is known: then what is shared is charged once.
+    `resources` {class: amount} is what the instance asked for on this host, if known; then amounts on shared
+    providers count once.
     """
     if not runs_here:
-        return {**found.elsewhere, **found.shared}
-    return {**found.here, **(found.shared if resources is None else count_shared_once(found, resources))}
+        return {**split.elsewhere, **split.shared}
+    return {**split.here, **(split.shared if resources is None else count_shared_once(split, resources))}
 
 
-def _of(allocations: Allocations, is_own: IsOwn) -> Allocations:
+def _own_part(allocations: Allocations, is_own: IsOwn) -> Allocations:
     return {uuid: amounts for uuid, amounts in allocations.items() if is_own(uuid)}
 
 
-def _without_nothing(allocations: Allocations) -> Allocations:
+def _without_empty(allocations: Allocations) -> Allocations:
     return {uuid: amounts for uuid, amounts in allocations.items() if amounts}

@@ -1,8 +1,8 @@
-"""What a move is: its kinds, roles, states and steps, and what each state makes of the claims. Pure.
+"""A move: its kinds, roles, states and steps, and the claims that follow from each state. Pure.
 
-A move has a uuid of its own, the migration's, and that uuid is a consumer: while the move is under way the
-migration holds what the instance held at the source, and the instance holds what it gets at the destination.
-Who owns what at each step is in agent.moves.ownership; docs/moves.md tells it all together.
+The uuid of a move is that of its migration, which is a consumer in Placement. While the move is under way,
+the migration has what the instance had at the source, and the instance has what it gets at the destination.
+agent.moves.ownership has the allocations at each step, and docs/moves.md describes the whole.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ MIGRATION_TYPE = "MIGRATION"
 
 
 class MoveKind(StrEnum):
-    """UNKNOWN: the source has it from placement alone, which does not tell."""
+    """The kind of a move; UNKNOWN where the source knows the move only from Placement."""
 
     COLD_MIGRATE = "cold_migrate"
     RESIZE = "resize"
@@ -30,7 +30,7 @@ class MoveKind(StrEnum):
 
 
 class MoveRole(StrEnum):
-    """What this host is in a move: BOTH in a same-host resize and in a rebuild."""
+    """This host's part in a move; BOTH in a same-host resize and in a rebuild."""
 
     SOURCE = "source"
     DESTINATION = "destination"
@@ -38,20 +38,20 @@ class MoveRole(StrEnum):
 
 
 class MoveState(StrEnum):
-    """The last three are ends: the claims live on by themselves then."""
+    """The state of a move on one host; in the last three it has ended, and its claims live on."""
 
     BEGINNING = "beginning"
-    """Chosen, reserved and journaled; whether placement has it is not known."""
+    """The resources are chosen, reserved and journaled; whether Placement has them is not known."""
     BEGUN = "begun"
-    """Each of instance and migration holds its own."""
+    """Instance and migration have their allocations."""
     CONFIRMING = "confirming"
-    """The migration's part shall go."""
+    """The migration's allocation is to be removed."""
     REVERTING = "reverting"
-    """The instance shall have its old allocation back."""
+    """The instance is to get its old allocation back."""
     DELETING = "deleting"
-    """The instance was released in the middle: both parts shall go."""
+    """The instance was released during the move: both allocations are to be removed."""
     LEAVING = "leaving"
-    """Placement holds nothing of it here any more, but the guest is still on this host."""
+    """Placement has nothing of the move on this host any more, but the guest is still here."""
     CONFIRMED = "confirmed"
     REVERTED = "reverted"
     DELETED = "deleted"
@@ -61,28 +61,28 @@ END_STATES = frozenset({MoveState.CONFIRMED, MoveState.REVERTED, MoveState.DELET
 
 
 class MoveStep(StrEnum):
-    """What can happen to a move; also the name of the event in the journal's history."""
+    """A step in the life of a move; its value is also the name of the event in the journal's history."""
 
     BEGIN = "move_begin"
-    """The intent is on disk; nothing was sent to placement yet."""
+    """The intent is journaled; nothing was sent to Placement yet."""
     GRANT = "move_grant"
-    """Placement holds both parts as they were chosen."""
+    """Placement has both allocations as chosen."""
     ADOPT = "move_adopt"
-    """Placement holds both parts already, without a request of ours."""
+    """Placement already has both allocations, without a request of this agent."""
     REFUSE = "move_refuse"
-    """Placement holds nothing of the move (to begin), or refuses to take it back (to revert)."""
+    """Placement has nothing of the move (to begin), or refuses to take it back (to revert)."""
     CONFIRM = "move_confirm"
     REVERT = "move_revert"
     DELETE = "move_delete"
-    """Asked for; on disk before anything is sent."""
+    """CONFIRM, REVERT and DELETE are requests; they are journaled before anything is sent."""
     FREED = "move_freed"
-    """The migration holds nothing any more and the instance has the new place."""
+    """The migration has no allocation any more, and the instance has the new one."""
     RESTORED = "move_restored"
-    """The migration holds nothing any more and the instance has the old place."""
+    """The migration has no allocation any more, and the instance has the old one."""
     GONE = "move_gone"
-    """Neither of the two holds anything any more."""
+    """Neither of the two has an allocation any more."""
     LEAVE = "move_leave"
-    """It ended, and this host lost it, but the guest is still here."""
+    """The move ended and this host is not the instance's any more, but the guest is still here."""
 
 
 _S, _T = MoveState, MoveStep
@@ -113,23 +113,24 @@ MOVE_TRANSITIONS: Mapping[tuple[MoveState | None, MoveStep], MoveState] = {
         (state, _T.LEAVE): _S.LEAVING
         for state in (_S.BEGINNING, _S.BEGUN, _S.CONFIRMING, _S.REVERTING, _S.DELETING)
     },
-    (_S.REVERTED, _T.BEGIN): _S.BEGINNING,  # the next try at another destination may use the same uuid
-    # Placement holds something for a uuid that was used before: it has an owner again, whoever reused it.
+    (_S.REVERTED, _T.BEGIN): _S.BEGINNING,  # a later attempt may reuse the uuid
+    # Placement has an allocation for a uuid that was used before: the move is adopted again.
     **{(end, _T.ADOPT): _S.BEGUN for end in (_S.REVERTED, _S.CONFIRMED, _S.DELETED)},
 }
-"""The whole life of a move on one host. What is not in it does not happen.
+"""{(state, step): next state}, all transitions of a move on one host; None stands for no move.
 
-An end can come from any state: the other host, or the control plane, may finish a move, too.
+An end can follow any state, because the other host or the control plane may finish the move, too.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The migration context of one host. `since` is seconds since the epoch, UTC.
+    """The migration context of one host. `since` is seconds since 1970 (UTC).
 
-    `old` and `new` are the instance's claim as it was at the source and as it is at the destination, with
-    their exact units. The destination knows `old` only as placement held it; the source knows no `new`.
-    `handed` is what the migration holds: `old` without what stays with the instance on shared providers.
+    `old` and `new` are the instance's claims at the source and at the destination, with their exact units.
+    The destination knows `old` only from Placement, without exact units; the source does not know `new`.
+    `handed` is the allocation of the migration: `old` without what stays with the instance on shared
+    providers. `adopted`: Placement had the allocations without a request of this agent.
     """
 
     migration: str
@@ -145,35 +146,36 @@ class Move:
 
     @property
     def ended(self) -> bool:
+        """Whether the move is confirmed, reverted or deleted."""
         return self.state in END_STATES
 
     @property
     def waits_for_guest(self) -> bool:
-        """Whether this host waits for the guest to go before it gives up what it has for the move."""
+        """Whether this host waits until the guest has left before it frees its resources."""
         if self.role is MoveRole.DESTINATION:
             return self.state is MoveState.REVERTING
         return self.role is MoveRole.SOURCE and self.state is MoveState.CONFIRMING
 
 
 def next_actor(move: Move) -> str:
-    """Who has to do something now for the move to go on, and what; a clause for people."""
+    """Who must act next for the move to progress, and how; a clause for people."""
     if move.ended:
-        return "nobody: it has ended"
+        return "none: the move has ended"
     if move.state is MoveState.BEGUN:
-        where = "on this host" if move.role is MoveRole.BOTH else "on either host"
-        return f"whoever began it: confirm or revert it, {where}"
+        host = "on this host" if move.role is MoveRole.BOTH else "on either host"
+        return f"the service that began it: confirm or revert it, {host}"
     if move.state is MoveState.LEAVING:
-        return "whoever runs the guest: remove it from this host"
+        return "the service that runs the guest: remove it from this host"
     if move.waits_for_guest:
-        return "the guest: once it has left this host, this agent goes on"
-    return "this agent: as soon as placement answers"
+        return "the guest: when it has left this host, this agent continues"
+    return "this agent: it continues when Placement answers"
 
 
 def claims_of(move: Move) -> Mapping[str, Claim]:
-    """{consumer: claim} of the move's two consumers on this host; whoever is not in it has none."""
+    """{consumer: claim} of the instance and the migration on this host, as far as they have one."""
     if move.kind is MoveKind.REBUILD:
-        kept = move.old if move.state is MoveState.REVERTED else move.new
-        return {move.instance: kept} if kept and move.state is not MoveState.DELETED else {}
+        claim = move.old if move.state is MoveState.REVERTED else move.new
+        return {move.instance: claim} if claim and move.state is not MoveState.DELETED else {}
     return {claim.consumer: claim for claim in (_instance_claim(move), _migration_claim(move)) if claim}
 
 
@@ -234,7 +236,7 @@ def request_for_allocations(
     user_id: str = "plimsoll",
     consumer_type: str = "INSTANCE",
 ) -> ClaimRequest:
-    """A request for just what is held already."""
+    """A request for exactly the amounts of these allocations."""
     total: dict[str, int] = {}
     for amounts in allocations.values():
         for resource_class, amount in amounts.items():
@@ -250,7 +252,7 @@ def request_for_allocations(
 
 
 def moving_conflict(move: Move) -> ClaimConflict:
-    """The consumer is the instance or the migration of a move under way."""
+    """The error for a request about the instance or the migration of a move under way."""
     return ClaimConflict(
         f"{move.instance} is moving (migration {move.migration}, {move.kind}, {move.state}): confirm or "
         "revert that first.",

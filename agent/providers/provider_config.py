@@ -1,8 +1,9 @@
 """Parse provider config files in nova's format (provider.yaml, schema 1.0) into checked entries. Pure.
 
 The parser is stricter than nova's in three cases that nova accepts silently: it refuses unknown keys, keys
-that are given twice, and YAML aliases (a few lines with aliases can expand to gigabytes). Source:
-https://docs.openstack.org/nova/latest/admin/managing-resource-providers.html
+that are given twice, and YAML aliases (a few lines with aliases can expand to gigabytes).
+
+Source: https://docs.openstack.org/nova/latest/admin/managing-resource-providers.html
 """
 
 import re

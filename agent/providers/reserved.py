@@ -2,8 +2,9 @@
 
 Classes of one device that exclude each other take room from one another (`agent.providers.exclusive`). A
 device for one-time use is reserved once it was allocated, also after its release, until an operator sets
-`reserved` of its inventory back to 0 in Placement, as with nova. Source:
-https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (one-time-use devices).
+`reserved` of its inventory back to 0 in Placement, as with nova.
+
+Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (one-time-use devices).
 """
 
 from collections.abc import Collection, Mapping

@@ -3,8 +3,9 @@
 agent.claims.numa.fit calls an `Affinity` for each group other than the guest's CPUs and memory, and for each
 provider that could serve the group. `HostCells.cell_of` has the host cell of a provider: its own
 `DescribedProvider.cell`, or that of the nearest provider above it. The placements of the guest in which each
-group has rank 0 are tried first, in the order of placing, then all others. Source:
-https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (numa_policy).
+group has rank 0 are tried first, in the order of placing, then all others.
+
+Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (numa_policy).
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -1,7 +1,9 @@
 """Place guest cells on host cells, and choose their pinned CPUs and page sizes. Pure.
 
 Each guest cell gets its own host cell. What a host cell can give does not depend on the other cells, so the
-fit of each pair is computed once, and a small bipartite matching remains. Source: the flavor extra specs
+fit of each pair is computed once, and a small bipartite matching remains.
+
+Source: the flavor extra specs
 `hw:numa_*`, `hw:cpu_policy`, `hw:cpu_thread_policy` and `hw:mem_page_size` as documented for nova,
 https://docs.openstack.org/nova/latest/admin/cpu-topologies.html.
 """

@@ -2,7 +2,9 @@
 
 As in nova, a guest has the cells that it asks for (`hw:numa_nodes`), or one implicit cell if it asks for
 pinned CPUs (`hw:cpu_policy`) or a page size (`hw:mem_page_size`). Any other guest floats over the host's
-shared CPUs. Source: https://docs.openstack.org/nova/latest/admin/cpu-topologies.html
+shared CPUs.
+
+Source: https://docs.openstack.org/nova/latest/admin/cpu-topologies.html
 """
 
 from collections.abc import Sequence

@@ -21,9 +21,10 @@ CELL_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
 _HUGE_KIB = 1024  # base pages of all architectures are smaller, huge pages are not
 
 CellUse = Mapping[tuple[int, str], int]
-"""{(cell id, resource): amount}; the resource is "vcpus" (floating CPUs), "memory_mb" (MiB in small pages),
-or
-"pages:" and a page size in KiB ("pages:2048", a number of pages).
+"""{(cell id, resource): amount} that is in use of the host's cells.
+
+The resource is "vcpus" (floating CPUs), "memory_mb" (MiB in small pages), or "pages:" and a page size in KiB
+("pages:2048", a number of pages).
 """
 
 

@@ -135,13 +135,13 @@ def test_the_commands(world: World, path: Path) -> None:
     assert begun.stdout.startswith(f"resize of {INSTANCE} (web1): begun, migration {MIGRATION}\n")
     assert f"the migration {MIGRATION} holds, of the instance's old place,\n" in begun.stdout
     assert f"the instance {INSTANCE} holds, as its new place,\n" in begun.stdout and "b0,b1" in begun.stdout
-    assert begun.stdout.endswith("next: whoever began it: confirm or revert it, on either host\n")
+    assert begun.stdout.endswith("next: the service that began it: confirm or revert it, on either host\n")
     assert plimsoll(path, "move", "show", MIGRATION).stdout == begun.stdout
     (listed,) = plimsoll(path, "move", "list").stdout.splitlines()[1:]
     assert listed.split()[:7] == [
         *(MIGRATION, INSTANCE, "web1", "resize", "destination", "begun", "PCPU=2,VCPU=1"),
     ]
-    assert listed.endswith("whoever began it: confirm or revert it, on either host")
+    assert listed.endswith("the service that began it: confirm or revert it, on either host")
     done = plimsoll(path, "move", "revert", MIGRATION)
     assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
     assert "reverted" in done.stdout

@@ -481,10 +481,10 @@ def test_a_device_that_is_not_live_migratable_stays_where_it_is(world: World) ->
     """Scenario 73: refused before anything is written; a cold migration is not."""
     asked = by_alias("nic:1")
     came_from_elsewhere(world, asked.consumer)
-    with pytest.raises(Refused, match="the alias 'nic' is not said to be live_migratable"):
+    with pytest.raises(Refused, match="the alias 'nic' is not declared live_migratable"):
         world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), asked)
     by_its_class = replace(by_class(**{WHOLE: 1}), consumer=asked.consumer)
-    with pytest.raises(Refused, match=f"{WHOLE} on node1_net_eth0 is not said to be live_migratable"):
+    with pytest.raises(Refused, match=f"{WHOLE} on node1_net_eth0 is not declared live_migratable"):
         world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), by_its_class)
     assert not world.operations.moves()
     move = world.operations.begin_move(MoveKind.COLD_MIGRATE, str(uuid4()), asked)
