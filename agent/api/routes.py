@@ -89,14 +89,14 @@ INSTANCE = Parameter(
 LIMIT = Annotated[int, Schema(minimum=1, maximum=10_000, default=100)]
 DRY_RUN = Annotated[bool, Schema(default=False)]
 
-AUDITED = {200: Result("The findings, each with its repair, and what was healed", AuditShape)}
+AUDITED = {200: Result("the findings, each with its repair, and what was healed", AuditShape)}
 END_RESULTS = {
-    200: Result("Done; the same request again is no error", MoveShape),
-    202: Result("Journaled; done when Placement answers, or when the guest is gone", MoveShape),
+    200: Result("done; the same request again is no error", MoveShape),
+    202: Result("journaled; done when Placement answers, or when the guest is gone", MoveShape),
 }
 RELEASE_RESULTS = {
-    200: Result("Removed from Placement", ReleasedShape),
-    202: Result("Journaled; delivered when Placement answers again", ReleasedShape),
+    200: Result("removed from Placement", ReleasedShape),
+    202: Result("journaled; delivered when Placement answers again", ReleasedShape),
 }
 
 HEALTH_ROUTES = (
@@ -107,7 +107,7 @@ HEALTH_ROUTES = (
         handlers.show(web.healthz),
         "healthz",
         "Whether the agent answers",
-        {200: Result("It answers; `state` says how it is", HealthShape)},
+        {200: Result("it answers; `state` says how it is", HealthShape)},
     ),
     ApiRoute(
         "GET",
@@ -117,8 +117,8 @@ HEALTH_ROUTES = (
         "livez",
         "Whether the agent's loop runs",
         {
-            200: Result("It runs", HealthShape),
-            503: Result("It does not run: a restart would help; `failed` names the check", HealthShape),
+            200: Result("it runs", HealthShape),
+            503: Result("it does not run: a restart would help; `failed` names the check", HealthShape),
         },
     ),
     ApiRoute(
@@ -129,8 +129,8 @@ HEALTH_ROUTES = (
         "readyz",
         "Whether the agent would consider a claim",
         {
-            200: Result("It would", HealthShape),
-            503: Result("It would not; `failed` names the checks, and each has its reason", HealthShape),
+            200: Result("it would", HealthShape),
+            503: Result("it would not; `failed` names the checks, and each has its reason", HealthShape),
         },
     ),
     ApiRoute(
@@ -151,8 +151,8 @@ STATUS_ROUTES = (
         ApiRole.READER,
         handlers.overview,
         "overview",
-        "The whole host, from the agent's memory",
-        {200: Result("As of the last pass, and the agent's own claims since", OverviewShape)},
+        "The whole host, from the agent's memory: status, health, tree, instances, moves, findings",
+        {200: Result("as of the last pass, and the agent's own claims since", OverviewShape)},
     ),
     ApiRoute(
         "GET",
@@ -161,11 +161,11 @@ STATUS_ROUTES = (
         handlers.history,
         "history",
         "What the agent did, the newest first",
-        {200: Result("At most `limit` events", HistoryShape)},
+        {200: Result("at most `limit` events", HistoryShape)},
         (
             Parameter("consumer", str, "only events of this consumer, a uuid"),
             Parameter("since", Moment, "only events at this moment or later"),
-            Parameter("limit", LIMIT, "the number of events"),
+            Parameter("limit", LIMIT, "at most so many events, 100 without it"),
         ),
     ),
     ApiRoute(
@@ -174,8 +174,8 @@ STATUS_ROUTES = (
         ApiRole.READER,
         handlers.explain,
         "explain",
-        "Who owns a consumer, provider, device, exact unit or receipt, and why, since when",
-        {200: Result("Everything with that name", ExplainedShape)},
+        "Who owns a device, a unit or an allocation, and why, since when; 404 names similar words",
+        {200: Result("everything with that name", ExplainedShape)},
         (
             Parameter(
                 "what",
@@ -191,8 +191,8 @@ STATUS_ROUTES = (
         ApiRole.READER,
         handlers.status,
         "status",
-        "How the agent is",
-        {200: Result("The state, and the reasons for it", StatusShape)},
+        "The state of the agent: the reasons, the driver, Placement, claims, the last pass",
+        {200: Result("the state, and the reasons for it", StatusShape)},
     ),
     ApiRoute(
         "GET",
@@ -200,8 +200,8 @@ STATUS_ROUTES = (
         ApiRole.READER,
         handlers.tree,
         "tree",
-        "What Placement has for this host",
-        {200: Result("The provider tree, with inventories and usages", TreeShape)},
+        "The provider tree of this host, as Placement has it",
+        {200: Result("the provider tree, with inventories and usages", TreeShape)},
     ),
     ApiRoute(
         "GET",
@@ -210,7 +210,7 @@ STATUS_ROUTES = (
         handlers.instances,
         "instances",
         "Guests and claims side by side",
-        {200: Result("By uuid; either the guest or the claim may be missing", InstancesShape)},
+        {200: Result("by uuid; either the guest or the claim may be missing", InstancesShape)},
     ),
     ApiRoute(
         "GET",
@@ -218,8 +218,8 @@ STATUS_ROUTES = (
         ApiRole.READER,
         handlers.plan,
         "plan",
-        "What the next pass would change in Placement",
-        {200: Result("The operations, in their order", PlanShape)},
+        "What the next pass would change in Placement: operations, and lines for people",
+        {200: Result("the operations, in their order", PlanShape)},
     ),
     ApiRoute(
         "GET",
@@ -227,8 +227,8 @@ STATUS_ROUTES = (
         ApiRole.READER,
         handlers.config,
         "config",
-        "The settings in force",
-        {200: Result("Each option with its origin", ConfigurationShape)},
+        "The settings in force, each with its origin; secrets are masked",
+        {200: Result("each option with its origin", ConfigurationShape)},
     ),
     ApiRoute(
         "GET",
@@ -236,7 +236,7 @@ STATUS_ROUTES = (
         ApiRole.READER,
         handlers.openapi,
         "openapi",
-        "This document",
+        "The OpenAPI document of this API",
         {200: Result("OpenAPI 3.1", dict[str, Any])},
     ),
 )
@@ -249,7 +249,7 @@ REPAIR_ROUTES = (
         handlers.preview_reshape,
         "previewReshape",
         "What a reshape would do; nothing is written",
-        {200: Result("The tree before and after, and each move", PreviewShape)},
+        {200: Result("the tree before and after, and each move", PreviewShape)},
         (Parameter("undo", str, "the receipt of a reshape: what undoing it would do"),),
     ),
     ApiRoute(
@@ -258,8 +258,8 @@ REPAIR_ROUTES = (
         ApiRole.ADMIN,
         handlers.reshape,
         "reshape",
-        "Do the reshape that is due, also one that was undone, or undo one",
-        {200: Result("The receipts of what was done; none if there was nothing to do", ReshapedShape)},
+        "Do the reshape that is due, also one that was undone, or undo one; 409 if it is refused as a whole",
+        {200: Result("the receipts; none if there was nothing to do", ReshapedShape)},
         body=ReshapeBodyShape,
     ),
     ApiRoute(
@@ -277,9 +277,9 @@ REPAIR_ROUTES = (
         ApiRole.ADMIN,
         handlers.heal,
         "healAudit",
-        "The same; with heal=true the agent does every repair",
+        "The same findings; the agent repairs them if asked to",
         AUDITED,
-        (Parameter("heal", Flag, "do the repairs"), Parameter("dry_run", Flag, "only show them")),
+        (Parameter("heal", Flag, "do every repair"), Parameter("dry_run", Flag, "only show them")),
     ),
 )
 
@@ -292,10 +292,10 @@ CLAIM_ROUTES = (
         "claim",
         "Claim resources, or only ask whether they would fit",
         {
-            200: Result("With dry_run: why the claim would fit or not", ExplanationShape),
-            201: Result("Claimed; the same claim again gets the same answer", ClaimShape, location=True),
+            200: Result("with `dry_run=true`: whether the claim would fit, and why not", ExplanationShape),
+            201: Result("claimed; the same claim again gets the same answer", ClaimShape, location=True),
         },
-        (Parameter("dry_run", DRY_RUN, "explain, and change nothing"),),
+        (Parameter("dry_run", DRY_RUN, "explain whether the claim would fit, and change nothing"),),
         ClaimBodyShape,
     ),
     ApiRoute(
@@ -305,7 +305,7 @@ CLAIM_ROUTES = (
         handlers.show_claim,
         "showClaim",
         "One claim",
-        {200: Result("The claim", ClaimShape)},
+        {200: Result("the claim", ClaimShape)},
         (CONSUMER,),
     ),
     ApiRoute(
@@ -324,8 +324,8 @@ CLAIM_ROUTES = (
         ApiRole.CLAIMER,
         handlers.ask_gate,
         "askGate",
-        "What libvirt's hook asks: may this guest start or come in; and reports: it has gone",
-        {200: Result("The guest may go on", VerdictShape)},
+        "Answer libvirt's hook: whether a guest may start or come in; 4xx: it may not, and why",
+        {200: Result("the guest may go on", VerdictShape)},
         body=GateBodyShape,
     ),
     ApiRoute(
@@ -335,7 +335,7 @@ CLAIM_ROUTES = (
         handlers.claim_running,
         "claimRunning",
         "Claim for the guests that run without a claim, as if each started now",
-        {200: Result("What was claimed, and what was not", ClaimedRunningShape)},
+        {200: Result("what was claimed, and what was not", ClaimedRunningShape)},
         body=NothingShape,
     ),
 )
@@ -348,7 +348,7 @@ MOVE_ROUTES = (
         handlers.moves,
         "moves",
         "The moves that this host takes part in, and the allocations of each",
-        {200: Result("Those under way, and those that ended lately", MovesShape)},
+        {200: Result("those under way, and those that ended lately", MovesShape)},
     ),
     ApiRoute(
         "POST",
@@ -357,7 +357,7 @@ MOVE_ROUTES = (
         handlers.begin_move,
         "beginMove",
         "Begin a move to this host",
-        {201: Result("Begun; the same request again gets the same answer", MoveShape, location=True)},
+        {201: Result("begun; the same request again gets the same answer", MoveShape, location=True)},
         body=MoveBodyShape,
     ),
     ApiRoute(
@@ -367,7 +367,7 @@ MOVE_ROUTES = (
         handlers.show_move,
         "showMove",
         "One move",
-        {200: Result("The move", MoveShape)},
+        {200: Result("the move", MoveShape)},
         (MIGRATION,),
     ),
     ApiRoute(

@@ -12,5 +12,5 @@ To add a column to a table, such as that of `plimsoll instances`:
 1. `agent/api/shapes/instances.py`: the field, if the answer does not have it yet; the `Column`; the sample.
 2. `agent/api/views.py`: the value of a new field. mypy names each place that lacks it.
 3. `tests/unit/cli/test_instances.py`: what the table shows.
-4. `./dev generate` writes `agent/api/openapi.json` and `docs/cli.md`.
+4. `./dev generate` writes `agent/api/openapi.json` and the sample in `docs/cli.md`.
 """

@@ -7,9 +7,8 @@ import pytest
 from agent import errors
 from agent.api.shapes.columns import amounts_text
 from agent.cli.client import error_of
-from agent.cli.instances import instances_lines
 from agent.cli.output import show_error
-from agent.cli.terminal import Style, plain, style_of
+from agent.cli.terminal import plain, style_of
 from agent.errors import ExitCode, PlacementUnavailable, PlimsollError
 
 
@@ -39,26 +38,6 @@ def test_an_error_that_is_none_is_still_one(answer: object) -> None:
 def test_an_error_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     show_error(PlacementUnavailable("no\nanswer\x1b[2J", status=0), "table")
     assert capsys.readouterr().err == "plimsoll: no\\nanswer\\x1b[2J\n"
-
-
-def test_instances_say_what_is_missing() -> None:
-    guest = {"state": "running", "resources": {"VCPU": 1}, "units": []}
-    claim = {"state": "claimed", "adopted": True, "allocations": {"p": {"resources": {"VCPU": 2}}}}
-    lines = list(
-        instances_lines(
-            [
-                {"uuid": "u1", "name": "a", "guest": guest, "claim": None},
-                {"uuid": "u2", "name": "", "guest": None, "claim": claim},
-            ],
-            Style(),
-        )
-    )
-    assert lines == [
-        "UUID  NAME  GUEST    CLAIM             RESOURCES",
-        "u1    a     running  UNCLAIMED         VCPU=1",
-        "u2    -     none     claimed, adopted  VCPU=2",
-    ]
-    assert list(instances_lines([], Style())) == ["no guests, no claims"]
 
 
 def test_texts() -> None:

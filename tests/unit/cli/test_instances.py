@@ -1,0 +1,30 @@
+"""The table of `plimsoll instances`."""
+
+from agent.api.shapes.instances import SAMPLE
+from agent.cli.instances import instances_lines
+from agent.cli.terminal import Style
+
+
+def test_instances_say_what_is_missing() -> None:
+    guest = {"state": "running", "resources": {"VCPU": 1}, "units": []}
+    claim = {"state": "claimed", "adopted": True, "allocations": {"p": {"resources": {"VCPU": 2}}}}
+    lines = list(
+        instances_lines(
+            [
+                {"uuid": "u1", "name": "a", "guest": guest, "claim": None},
+                {"uuid": "u2", "name": "", "guest": None, "claim": claim},
+            ],
+            Style(),
+        )
+    )
+    assert lines == [
+        "UUID  NAME  GUEST    CLAIM             RESOURCES",
+        "u1    a     running  UNCLAIMED         VCPU=1",
+        "u2    -     none     claimed, adopted  VCPU=2",
+    ]
+    assert list(instances_lines([], Style())) == ["no guests, no claims"]
+
+
+def test_a_claim_counts_the_resources_of_all_its_providers() -> None:
+    web1 = list(instances_lines(SAMPLE["instances"], Style()))[1]
+    assert web1.split()[-3:] == ["running", "claimed", "MEMORY_MB=4096,VCPU=2,VGPU=1"]
