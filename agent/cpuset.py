@@ -8,7 +8,7 @@ _ITEM = re.compile(r"(\^?)([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 
 
 def parse_cpu_set(text: str) -> frozenset[int]:
-    """The CPU ids that `text` names; "^n" takes ids out again. Raises ValueError with a clause."""
+    """The CPU ids in `text`; "^n" removes ids. Raises ValueError whose text is a clause for an error."""
     added: set[int] = set()
     removed: set[int] = set()
     for item in (part.strip() for part in text.split(",") if part.strip()):
@@ -17,13 +17,13 @@ def parse_cpu_set(text: str) -> frozenset[int]:
             raise ValueError(f"{item!r} is neither a CPU id nor a range such as 0-3")
         first, last = int(match[2]), int(match[3] or match[2])
         if first > last or last > CPU_ID_MAX:
-            raise ValueError(f"{item!r} is no range of CPU ids between 0 and {CPU_ID_MAX}")
+            raise ValueError(f"{item!r} is not a range of CPU ids from 0 to {CPU_ID_MAX}")
         (removed if match[1] else added).update(range(first, last + 1))
     return frozenset(added - removed)
 
 
 def format_cpu_set(cpus: Iterable[int]) -> str:
-    """The shortest such text, ids ascending; "" for the empty set."""
+    """The shortest text for a set of CPU ids, in ascending order; "" for the empty set."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and cpu == spans[-1][1] + 1:

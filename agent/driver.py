@@ -1,10 +1,10 @@
-"""The contract between the agent and a virt driver.
+"""The interface between the agent and a virt driver: `Driver` and its values.
 
-A driver describes; it never claims and never sees placement (seed 2018). It names providers, the agent gives
-them uuids. Everything here is a frozen value; a driver that finds nothing new may return the very same object
-again, and the agent then knows without looking that there is nothing to do.
+A driver describes a host; it makes no claims and does not know Placement (seed 2018). It names providers, and
+the agent gives them uuids. All values are frozen. If nothing changed, a driver should return the same object
+as before: the agent then has nothing to compare.
 
-Third parties' drivers are found by the entry point group `plimsoll.drivers`.
+Drivers of other projects register a class in the entry point group `plimsoll.drivers`.
 """
 
 from abc import ABC, abstractmethod
@@ -23,8 +23,8 @@ ENTRY_POINT_GROUP = "plimsoll.drivers"
 class DescribedInventory:
     """An inventory as the host has it.
 
-    `max_unit` None means `total`. `allocation_ratio` None leaves the ratio that placement has alone;
-    `initial_allocation_ratio` is used when placement has none yet.
+    `max_unit` None means `total`. `allocation_ratio` None keeps the ratio that Placement has, and
+    `initial_allocation_ratio` is the ratio for an inventory that Placement does not have yet.
     """
 
     total: int
@@ -38,17 +38,18 @@ class DescribedInventory:
 
 @dataclass(frozen=True, slots=True)
 class DescribedProvider:
-    """A provider as the driver wants it; `parent` is a name, None for the host itself.
+    """A provider that the host should have in Placement; `parent` is a name, None for the host itself.
 
-    `device` says which thing stands behind it ("host", "numa:0", "pci:0000:84:00.0"): names are never parsed.
-    `units` lists the exact units of a class where the host has them (PCPU: cpu ids; SRIOV_NET_VF: addresses),
-    in the order in which they are handed out. `aggregates` are uuids. `cell` is the id of the NUMA cell that
-    all of it is on, None where it is on none, on several, or nobody knows.
+    `device` identifies the device behind it ("host", "numa:0", "pci:0000:84:00.0"); names are never parsed.
+    `units` {resource class: exact units} lists units that can be told apart (PCPU: CPU ids; SRIOV_NET_VF:
+    PCI addresses), in the order in which the agent assigns them. `aggregates` are uuids. `cell` is the id of
+    its NUMA cell, None if it spans several cells or its cell is unknown.
 
-    `ways` are sets of classes that exclude each other: while a class of one is in use, nothing of another can
-    be given; the classes of one set share their units. All of them have exact units. `to_make` {class: {unit:
-    what is to be made for it}} are units that do not exist yet: {"parent": PCI address, "type": the id of a
-    mediated type}.
+    `ways` are sets of resource classes that exclude each other: while a class of one set is in use, classes
+    of the other sets are not available. The classes of one set share their units. All have exact units.
+
+    `to_make` {resource class: {unit: {"parent": PCI address, "type": id of a mediated type}}} are units that
+    do not exist yet and how to create them.
     """
 
     name: str
@@ -65,14 +66,15 @@ class DescribedProvider:
 
 @dataclass(frozen=True, slots=True)
 class MoveInstruction:
-    """A move instruction (seed 2018): `moved_resources` {class: amount} went from one provider to another.
+    """A move instruction (seed 2018): `moved_resources` {resource class: amount} went to another provider.
 
-    Providers by name. `consumers` {consumer uuid: {class: amount}} where the driver knows who uses which.
-    `becomes` {class: its name at the target} where moving changes the class (VCPU to PCPU); the two providers
-    may then be one. An instruction stands for as long as the driver likes: one that is done is no work.
+    Providers are given by name. `consumers` {consumer uuid: {resource class: amount}} are the amounts that
+    consumers use, where the driver knows them. `becomes` {class: its name at the target} is for a move that
+    changes the class (VCPU to PCPU); source and target may then be the same. A driver may repeat an
+    instruction in every description: the agent ignores one that was carried out.
 
-    From a provider to itself, without `becomes`, it tells who uses what was counted there and is on no device
-    that the driver knows: that stays, parked, while the rest moves.
+    An instruction from a provider to itself without `becomes` parks units: `consumers` use them, but no
+    device that the driver knows has them. They stay while the rest moves.
     """
 
     from_resource_provider: str
@@ -83,24 +85,24 @@ class MoveInstruction:
 
     @property
     def stays(self) -> bool:
-        """Whether it goes nowhere."""
+        """Whether source, target and class are the same."""
         return self.from_resource_provider == self.to_resource_provider and not self.becomes
 
 
 Move = MoveInstruction
-"""The former name of `MoveInstruction`; drivers of other projects may still import it."""
+"""The former name of `MoveInstruction`, which drivers of other projects may import."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The tree a driver wants, and what moved in it. The first provider is the host, parents come first."""
+    """The provider tree of a host, and what moved in it. The host is first, and parents precede children."""
 
     providers: tuple[DescribedProvider, ...]
     moves: tuple[MoveInstruction, ...] = ()
 
 
 class GuestState(StrEnum):
-    """STARTING and MIGRATING: not running here yet, and not known to do so ever."""
+    """The state of a guest. One that is STARTING or MIGRATING does not run here yet, and may never."""
 
     RUNNING = "running"
     STARTING = "starting"
@@ -113,7 +115,7 @@ class GuestState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsedUnit:
-    """One exact unit a guest holds: `device` is the `DescribedProvider.device` that it belongs to."""
+    """An exact unit that a guest uses; `device` is the `DescribedProvider.device` that has it."""
 
     resource_class: str
     unit: str
@@ -122,10 +124,10 @@ class UsedUnit:
 
 @dataclass(frozen=True, slots=True)
 class UsedMemory:
-    """Memory that a guest has on one NUMA cell of the host; `page_kib` None: in pages of no size it asked.
+    """Memory of a guest that is bound to a NUMA cell of the host or in huge pages, in MiB.
 
-    `cell` None: in large pages of any cells. `guest_cell` is the guest's own cell that all of it is of, None
-    where that is not told.
+    `cell` is None for huge pages of any cell. `page_kib` is None where the guest asks for no page size.
+    `guest_cell` is the guest's cell that has all of it, None where it is unknown.
     """
 
     cell: int | None
@@ -136,13 +138,12 @@ class UsedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """A domain, running or only defined, and what it uses.
+    """A guest, running or only defined, and what it uses.
 
-    `resources` {class: amount}: VCPU or PCPU, MEMORY_MB (MiB), DISK_GB (GiB, rounded up), and devices.
-    `memory` is what of its memory must be on certain cells or in large pages, empty if it may be anywhere.
-    `problem` is a sentence on what of it could not be read; then `resources` and `units` are what was last
-    known, if anything, and prove nothing. Such a guest is there all the same: to leave it out would say that
-    it is gone.
+    `resources` {resource class: amount}: VCPU or PCPU, MEMORY_MB (MiB), DISK_GB (GiB, rounded up), and
+    devices. `memory` is the part of its memory that is bound to cells or in huge pages. `problem` says what
+    could not be read; `resources` and `units` are then those last known, if any, and may be wrong. A driver
+    must not leave out such a guest, because a missing guest is one that is gone.
     """
 
     uuid: str
@@ -156,9 +157,9 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A NUMA cell: `siblings` are the sets of hardware threads of one core, `pages` {size in KiB: count}.
+    """A NUMA cell. `siblings` are the hardware threads of each core, `pages` {size in KiB: count}.
 
-    `socket` is the id of the CPU socket that all of it is on, None where it is on several or nobody knows.
+    `socket` is the id of its CPU socket, None if it spans several or the socket is unknown.
     """
 
     id: int
@@ -171,7 +172,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The host's cells, and which CPUs are for shared (VCPU) and for dedicated (PCPU) use."""
+    """The host's cells, and the CPUs for shared (VCPU) and for dedicated (PCPU) use."""
 
     cells: tuple[Cell, ...]
     shared_cpus: frozenset[int]
@@ -180,9 +181,10 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """The operator's word on every driver's host; names and defaults as operators know them from nova.
+    """The operator's settings for the host, for every driver; names and defaults are those of nova.
 
-    A CPU set of None is "not configured": all CPUs are shared. A ratio of None leaves placement's alone.
+    A CPU set of None is not configured: without both, all CPUs are shared. A ratio of None keeps the ratio
+    that Placement has.
     """
 
     reserved_host_cpus: int = 0
@@ -200,9 +202,9 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """All a driver is given. `options` {group: {option: value}} holds the groups that it declared.
+    """All that a driver gets. `options` {group: {option: value}} has the groups in its `OPTIONS`.
 
-    `state_path` is the agent's directory, for what a driver must remember over a restart; None: it keeps
+    `state_path` is the agent's directory, for what a driver must remember over a restart; with None it keeps
     nothing.
     """
 
@@ -214,9 +216,9 @@ class DriverSettings:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """An option that the driver would set on this host; `value` as a configuration file has it.
+    """An option that fits this host; `value` is text as in a configuration file, `why` is a sentence.
 
-    `why` is a sentence. `certain` False: only the operator can know; it is shown, and left commented out.
+    With `certain` False only the operator can decide: `plimsoll init` writes the option as a comment.
     """
 
     group: str
@@ -227,53 +229,53 @@ class Suggestion:
 
 
 class Driver(ABC):
-    """A virt driver. Methods may be called from any thread; each returns or raises within its deadline.
+    """A virt driver. Methods may be called from any thread; each must return or raise within a deadline.
 
-    Every method raises `DriverUnavailable` when the hypervisor does not answer and `DriverDataError` when its
-    answer makes no sense; after the first, a later call tries again (the driver reconnects by itself).
+    Every method raises `DriverUnavailable` where the hypervisor does not answer, and `DriverDataError` where
+    its answer makes no sense. A driver reconnects by itself: a later call tries again.
     """
 
     OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """{group: (oslo.config options, ...)} that this driver wants from the configuration.
+    """{group: (oslo.config options, ...)} that the driver reads from the configuration.
 
-    A group "mdev_<type>" stands for all that begin with "mdev_": those that the configuration has are handed
-    over by their own names, and `create` refuses the ones that mean nothing.
+    A group "mdev_<type>" stands for all groups that begin with "mdev_". The driver gets those that the
+    configuration has, under their own names, and `create` refuses unknown ones.
     """
 
     @classmethod
     @abstractmethod
     def create(cls, settings: DriverSettings) -> Self:
-        """Make a driver. Does not connect. Raises SettingsError where its options make no sense."""
+        """A driver with these settings, not connected yet. Raises SettingsError for invalid options."""
 
     @abstractmethod
     def describe(self) -> Description:
-        """The provider tree this host wants, and the moves."""
+        """The provider tree of the host, and the moves in it."""
 
     @abstractmethod
     def guests(self) -> tuple[Guest, ...]:
-        """What runs or is defined here, with the exact units each uses, in the order of their uuids."""
+        """The guests that run or are defined on the host, in the order of their uuids."""
 
     def guest_of(self, xml: str) -> Guest:
-        """The guest that a domain's XML describes, which may be about to start and not be known yet.
+        """The guest that a domain's XML describes; it may be about to start, and unknown to the driver.
 
-        Nothing is asked of the hypervisor, which may be waiting for the answer; so DISK_GB is left out where
-        it was not read before. Raises DriverDataError for what is no such XML, UsageError where the driver's
-        guests have none, DriverUnavailable while the devices were not read yet.
+        A driver must not call the hypervisor here, because the hypervisor may be waiting for the result. So
+        DISK_GB is left out if it was not read before. Raises DriverDataError where the XML is malformed,
+        UsageError where the driver has no guests in XML, DriverUnavailable before the devices were read.
         """
-        raise UsageError(f"{type(self).__name__} has no guests that are described in XML.")
+        raise UsageError(f"{type(self).__name__} does not read the XML of guests.")
 
     @abstractmethod
     def topology(self) -> Topology:
-        """The host's NUMA cells and CPU sets."""
+        """The NUMA cells and the CPU sets of the host."""
 
     def suggest(self) -> tuple[Suggestion, ...]:
-        """Options of its own that this host calls for, for `plimsoll init`."""
+        """Options of this driver that fit the host, for `plimsoll init`."""
         return ()
 
     @abstractmethod
     def watch(self, changed: Callable[[str], None]) -> None:
-        """Call `changed(why)`, from any thread, whenever the host or a guest may have changed."""
+        """From now on call `changed(why)`, from any thread, when the host or a guest may have changed."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the hypervisor; idempotent."""
+        """Close the connection to the hypervisor; idempotent."""

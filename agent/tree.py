@@ -1,7 +1,7 @@
-"""The provider tree: frozen value types, indexed by uuid and by name. Pure.
+"""The provider tree: immutable values, found by uuid and by name. Pure.
 
 Terms are OpenStack Placement's: a *resource provider* has an *inventory* per resource class, *traits* and
-*aggregates*, and a *generation* that placement raises with each change.
+*aggregates*, and a *generation* that Placement raises with each change.
 Source: https://docs.openstack.org/api-ref/placement/.
 """
 
@@ -17,8 +17,8 @@ MAX_UNIT = 2**31 - 1
 class Inventory:
     """How much of one resource class a provider has.
 
-    `reserved` is not for guests; capacity is `(total - reserved) * allocation_ratio`; one consumer may hold
-    between `min_unit` and `max_unit`, in multiples of `step_size`.
+    `reserved` is not available to consumers. One consumer may have from `min_unit` to `max_unit`, in
+    multiples of `step_size`.
     """
 
     total: int
@@ -30,11 +30,12 @@ class Inventory:
 
     @property
     def capacity(self) -> int:
+        """(total - reserved) * allocation_ratio, rounded down: all that consumers may have together."""
         return int((self.total - self.reserved) * self.allocation_ratio)
 
     def to_json(self) -> dict[str, int | float]:
-        """As the Placement API writes it."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        """The inventory as in the Placement API."""
+        return {key.name: getattr(self, key.name) for key in fields(self)}
 
 
 Inventories = Mapping[str, Inventory]
@@ -48,8 +49,8 @@ InventoriesByProvider = Mapping[str, Inventories]
 class Provider:
     """One resource provider. `parent` is a uuid, None for a root.
 
-    `generation` is what placement last said, None if placement does not have the provider; it is no part of
-    what a provider *is*, so equality leaves it out.
+    `generation` is the last one known of Placement, None if Placement does not have the provider. Equality
+    ignores it.
     """
 
     uuid: str
@@ -62,11 +63,11 @@ class Provider:
 
 
 class ProviderTree:
-    """An immutable set of providers whose parents are in it; a change makes a new tree.
+    """An immutable set of providers that contains their parents.
 
-    Iteration goes from the roots down, parents before their children, siblings by name; two trees are equal
-    when their providers are. Making a tree raises TreeError for a uuid or a name given twice, a parent that
-    is not in it, or a provider that is its own ancestor.
+    Iteration starts at the roots: parents come before children, siblings in the order of their names. Trees
+    are equal if their providers are. The constructor raises TreeError where two providers have the same uuid
+    or name, a parent is missing, or a provider is its own ancestor.
     """
 
     __slots__ = ("_by_uuid", "_children", "_uuid_by_name")
@@ -76,7 +77,7 @@ class ProviderTree:
         self._uuid_by_name: dict[str, str] = {}
         for provider in providers:
             self._add(provider)
-        self._children = self._linked()
+        self._children = self._link_children()
         self._check_cycles()
 
     def _add(self, provider: Provider) -> None:
@@ -90,18 +91,18 @@ class ProviderTree:
         if holder is not None:
             raise TreeError(
                 f"Two providers are named {provider.name!r} ({holder} and {provider.uuid}): "
-                "rename one, a name stands for one provider."
+                "rename one of them."
             )
         self._by_uuid[provider.uuid] = provider
         self._uuid_by_name[provider.name] = provider.uuid
 
-    def _linked(self) -> dict[str | None, tuple[str, ...]]:
-        """{parent: its children's uuids, by name}; the roots stand under None."""
+    def _link_children(self) -> dict[str | None, tuple[str, ...]]:
+        """{parent uuid: uuids of its children, in the order of names}; the roots are under None."""
         children: dict[str | None, list[Provider]] = {}
         for provider in self._by_uuid.values():
             if provider.parent is not None and provider.parent not in self._by_uuid:
                 raise TreeError(
-                    f"Provider {provider.name!r} ({provider.uuid}) hangs under {provider.parent}, "
+                    f"Provider {provider.name!r} ({provider.uuid}) has the parent {provider.parent}, "
                     "which is not in the tree."
                 )
             children.setdefault(provider.parent, []).append(provider)
@@ -117,6 +118,7 @@ class ProviderTree:
                 raise TreeError(f"Provider {provider.name!r} ({provider.uuid}) is among its own ancestors.")
 
     def get(self, uuid: str) -> Provider | None:
+        """The provider with this uuid, None if it is not in the tree."""
         return self._by_uuid.get(uuid)
 
     def __getitem__(self, uuid: str) -> Provider:
@@ -124,34 +126,37 @@ class ProviderTree:
         return self._by_uuid[uuid]
 
     def by_name(self, name: str) -> Provider | None:
+        """The provider with this name, None if it is not in the tree."""
         uuid = self._uuid_by_name.get(name)
         return None if uuid is None else self._by_uuid[uuid]
 
     def children(self, uuid: str) -> tuple[Provider, ...]:
+        """The children of a provider, in the order of their names."""
         return tuple(self._by_uuid[child] for child in self._children.get(uuid, ()))
 
     @property
     def roots(self) -> tuple[Provider, ...]:
+        """The providers without a parent, in the order of their names."""
         return tuple(self._by_uuid[root] for root in self._children.get(None, ()))
 
     def subtree(self, uuid: str) -> tuple[Provider, ...]:
-        """The provider and all below it, parents first. Raises KeyError for one that is not in the tree."""
+        """The provider and its descendants, parents first. Raises KeyError where it is not in the tree."""
         return tuple(self._walk((self._by_uuid[uuid].uuid,)))
 
     def ancestors(self, uuid: str) -> tuple[Provider, ...]:
-        """From the parent up to the root. Raises KeyError for a provider that is not in the tree."""
-        found = []
+        """The ancestors, from the parent to the root. Raises KeyError where `uuid` is not in the tree."""
+        ancestors = []
         parent = self._by_uuid[uuid].parent
         while parent is not None:
             provider = self._by_uuid[parent]
-            found.append(provider)
+            ancestors.append(provider)
             parent = provider.parent
-        return tuple(found)
+        return tuple(ancestors)
 
     def root_of(self, uuid: str) -> Provider:
-        """Raises KeyError for a provider that is not in the tree."""
-        above = self.ancestors(uuid)
-        return above[-1] if above else self._by_uuid[uuid]
+        """The root above a provider, or the provider itself. Raises KeyError where it is not in the tree."""
+        ancestors = self.ancestors(uuid)
+        return ancestors[-1] if ancestors else self._by_uuid[uuid]
 
     def _walk(self, uuids: Iterable[str]) -> Iterator[Provider]:
         waiting = list(uuids)[::-1]
@@ -184,7 +189,7 @@ class ProviderTree:
         return f"ProviderTree({list(self)!r})"
 
     def with_provider(self, provider: Provider) -> "ProviderTree":
-        """The tree with this provider added, or put in the place of the one with its uuid."""
+        """The tree with this provider added, or in the place of the one with its uuid."""
         before = self._by_uuid.get(provider.uuid)
         if before is None or (before.name, before.parent) != (provider.name, provider.parent):
             return ProviderTree({**self._by_uuid, provider.uuid: provider}.values())
@@ -195,12 +200,15 @@ class ProviderTree:
         return tree
 
     def without(self, uuid: str) -> "ProviderTree":
-        """The tree without one provider. Raises TreeError if it has children, KeyError if it is not there."""
+        """The tree without a provider.
+
+        Raises TreeError where the provider has children, KeyError where it is not in the tree.
+        """
         gone = self._by_uuid[uuid]
         below = self.children(uuid)
         if below:
             raise TreeError(
-                f"Provider {gone.name!r} ({uuid}) cannot leave the tree: "
-                f"{', '.join(child.name for child in below)} would hang under nothing."
+                f"Provider {gone.name!r} ({uuid}) cannot be removed, because it has children: "
+                f"{', '.join(child.name for child in below)}. Remove them first."
             )
         return ProviderTree(provider for provider in self._by_uuid.values() if provider.uuid != uuid)

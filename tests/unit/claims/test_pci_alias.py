@@ -81,10 +81,13 @@ def test_an_alias_as_operators_write_it_for_nova() -> None:
         ('{"name": 3}', "name must be text, not 3"),
         ('{"name": "a"}', "give vendor_id and product_id, or resource_class"),
         ('{"name": "a", "vendor_id": "8086"}', "give vendor_id and product_id, or resource_class"),
-        ('{"name": "a", "vendor_id": "80867", "product_id": "1"}', "vendor_id '80867' is no id of four"),
+        (
+            '{"name": "a", "vendor_id": "80867", "product_id": "1"}',
+            "vendor_id '80867' is not an id of one to four",
+        ),
         ('{"name": "a", "vendor": "8086"}', "'vendor' is not known; there are capability_type, device_type"),
-        ('{"name": "a", "resource_class": "!"}', "'!' cannot be made a name"),
-        ('{"name": "a", "resource_class": "X", "traits": "!"}', "'!' cannot be made a name"),
+        ('{"name": "a", "resource_class": "!"}', "'!' has no letter or digit"),
+        ('{"name": "a", "resource_class": "X", "traits": "!"}', "'!' has no letter or digit"),
         ('{"name": "a", "resource_class": "X", "device_type": "VF"}', "device_type is one of type-PCI, "),
         ('{"name": "a", "resource_class": "X", "numa_policy": "strict"}', "numa_policy is one of required, "),
         (

@@ -187,14 +187,14 @@ def test_a_list_of_specs_is_as_good_as_many() -> None:
         ("{}", "it names no device"),
         ('{"physical_network": "p"}', "it names no device"),
         ('{"vendor": "8086"}', "'vendor' is not known; there are address, devname,"),
-        ('{"vendor_id": "80867"}', "vendor_id '80867' is no id of four hexadecimal digits"),
+        ('{"vendor_id": "80867"}', "vendor_id '80867' is not an id of one to four hexadecimal digits"),
         ('{"vendor_id": 8086}', "vendor_id must be text"),
         ('{"address": "41"}', "is not a PCI address such as"),
         ('{"address": {"bus": "("}}', "address: "),
         ('{"address": {"bus": 3, "x": 1}}', "address must be text or an object of"),
         ('{"devname": "eth0", "address": "0000:41:00.0"}', "both name devices"),
         ('{"address": "0000:41:00.0", "traits": 3}', "traits must be text"),
-        ('{"address": "0000:41:00.0", "resource_class": "!"}', "'!' cannot be made a name"),
+        ('{"address": "0000:41:00.0", "resource_class": "!"}', "'!' has no letter or digit"),
     ],
 )
 def test_specs_that_make_no_sense(text: str, message: str) -> None:
