@@ -4,7 +4,7 @@ To add a resource class that a kind of device has:
 
 1. `drivers/fake/devices.py`: give the kind a field for the amount, with its description, and add the class
    to `totals` (and to `exact_units` if its units can be told apart).
-2. `docs/drivers.md`: replace the table of keys by what `python -m drivers.fake` prints.
+2. `docs/drivers.md`: write its table of keys with `./dev generate`.
 3. `tests/unit/drivers/fake/test_devices.py`: compare the provider.
 
 To add a kind of device: the same, with a class of its own in `devices.py` (a subclass of `Device`), and a

@@ -16,11 +16,12 @@ from agent.errors import DriverDataError
 from agent.strict_yaml import UniqueKeyLoader
 from drivers.fake.devices import Device
 from drivers.fake.host import DEVICE_KINDS, FakeHost, cell
-from drivers.fake.schema import dataclass_schema, key_rows
+from drivers.fake.schema import dataclass_schema
 
 SIZE_MAX_BYTES = 8 * 2**20
 
 HOST_SCHEMA = dataclass_schema(FakeHost)
+"""The JSON schema of a host file."""
 
 
 class _Loader(UniqueKeyLoader):
@@ -151,9 +152,3 @@ def _refuse_repeated(values: Sequence[object], source: str, what: str) -> None:
         if value in seen:
             raise DriverDataError(f"{source}: {what} {value} is there twice")
         seen.add(value)
-
-
-def key_table() -> str:
-    """The table of keys in docs/drivers.md, in Markdown."""
-    rows = (f"| `{key}` | {description} |" for key, description in key_rows(HOST_SCHEMA))
-    return "\n".join(("| key | meaning |", "|---|---|", *rows)) + "\n"

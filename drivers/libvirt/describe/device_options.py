@@ -19,14 +19,13 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         cfg.ListOpt(
             "enabled_mdev_types",
             default=[],
-            help="Types of mediated devices (vGPU) that guests may have, such as nvidia-11. A card is "
-            "divided by the first of them that it offers; with several, say in [mdev_<type>] "
-            "which cards are meant.",
+            help="Types of mediated devices (vGPU) for guests, such as nvidia-11. A card is divided into the "
+            "first type that it offers; with several types, name the cards of each in [mdev_<type>].",
         ),
         cfg.BoolOpt(
             "restore_mdevs",
             default=True,
-            help="After a reboot of the host, make the mediated devices again that its domains name, with "
+            help="After a reboot of the host, create the mediated devices again that its domains name, with "
             "the same uuid on the same parent. Needs a user who may manage libvirt.",
         ),
     ),
@@ -35,18 +34,18 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "device_addresses",
             default=[],
             help="The PCI addresses of the cards, or of their virtual functions, that are divided into this "
-            "type. None: every card that offers it.",
+            "type. Unset: every card that offers it.",
         ),
         cfg.StrOpt(
             "mdev_class",
             default="VGPU",
-            help="The resource class of the type: VGPU or CUSTOM_... Types that name the same card need one "
-            "each: then the card is divided by whichever is asked for first.",
+            help="The resource class of the type: VGPU or CUSTOM_... Types that name the same card need a "
+            "class each; the first claim then decides into which type the card is divided.",
         ),
         cfg.IntOpt(
             "max_instances",
             min=1,
-            help="How many there may be on each card; those in use count on, though they be more.",
+            help="The most devices of the type on each card. Devices in use always count.",
         ),
     ),
     "pci": (
@@ -54,8 +53,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "device_spec",
             default=[],
             help="Devices for guests, as JSON: vendor_id, product_id, address (with globs) or devname; "
-            "physical_network, resource_class, traits, live_migratable, one_time_use. May be given many "
-            "times.",
+            "physical_network, resource_class, traits, live_migratable, one_time_use. May be repeated.",
         ),
     ),
     "sriov_nic": (
@@ -63,7 +61,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "resource_provider_bandwidths",
             default=[],
             help="Bandwidth of network cards, in kbit/s: INTERFACE:EGRESS:INGRESS, as for Neutron's agent. "
-            "Only where no network agent reports it.",
+            "Leave it unset where a network agent reports the bandwidth.",
         ),
     ),
 }

@@ -50,19 +50,19 @@ OPTIONS = (
     cfg.StrOpt(
         "virt_type",
         choices=["kvm", "qemu"],
-        help="The type of guests whose CPU flags and abilities become traits. Unset: kvm if the host has it.",
+        help="The type of guests whose CPU flags and devices become traits. Unset: kvm if the host has it.",
     ),
     cfg.FloatOpt(
         "call_timeout",
         default=_DEFAULT.call_timeout,
         min=0.1,
-        help="Seconds after which a call to libvirt counts as hanging; its connection is given up.",
+        help="Seconds that a call to libvirt may take; after that the agent replaces the connection.",
     ),
     cfg.FloatOpt(
         "probe_timeout",
         default=_DEFAULT.probe_timeout,
         min=0.1,
-        help="The same for questions for which libvirt starts its emulators, to ask them what they can do.",
+        help="The same for calls for which libvirt starts an emulator to find out what it can do.",
     ),
     cfg.FloatOpt(
         "read_timeout",
@@ -74,34 +74,34 @@ OPTIONS = (
         "full_read_interval",
         default=_DEFAULT.full_read_interval,
         min=1.0,
-        help="Seconds after which every domain is read again, though no event named it.",
+        help="Seconds after which the agent reads every domain again, even without an event.",
     ),
     cfg.BoolOpt(
         "full_connection",
         default=_DEFAULT.full_connection,
-        help="Ask what guests can have over a second connection that may also write, and is closed at once: "
-        "libvirt refuses that question on a read-only one. Without it, traits of firmware, vTPM, disk buses "
-        "and graphics are missing.",
+        help="Read what guests can have over a second connection, which may write and is closed at once: "
+        "libvirt refuses that call on a read-only one. Without it, traits of firmware, vTPM, disk buses and "
+        "graphics are missing.",
     ),
     cfg.ListOpt(
         "storage_pools",
         default=list(_DEFAULT.storage_pools),
-        help="The storage pools whose size is DISK_GB. Without any, the file system of images_path counts.",
+        help="The storage pools whose sizes are DISK_GB. Unset: the file system of images_path.",
     ),
     cfg.StrOpt(
         "images_path",
         default=_DEFAULT.images_path,
-        help="The directory of the guests' disks; its file system is DISK_GB when no pools are named.",
+        help="The directory of the guests' disks; without storage_pools, its file system is DISK_GB.",
     ),
     cfg.BoolOpt(
         "report_numa",
         default=_DEFAULT.report_numa,
-        help="Report CPUs, memory and devices under a provider for each NUMA cell, so that a claim can "
-        "ask for things of one cell (same_subtree). Turning it on or off moves the allocations of what runs.",
+        help="Report CPUs, memory and devices below a provider for each NUMA cell: claims can then request "
+        "resources of one cell (same_subtree). A change moves the allocations of running guests.",
     ),
     cfg.StrOpt(
         "sysfs_path",
         default=_DEFAULT.sysfs_path,
-        help="Where the host's sysfs is; another place only in a container.",
+        help="Where the host's sysfs is mounted; change it only in a container.",
     ),
 )
