@@ -159,8 +159,8 @@ def _forbidden(request: Request, caller: PeerCredentials, role: ApiRole, needed:
     )
     return Forbidden(
         f"Uid {caller.uid} may not {request.method} {request.path}: that needs the role "
-        f"{needed.name.lower()}, and its role is {role.name.lower()}; the option {needed.name.lower()}s "
-        "in [api] of the agent's settings gives it",
+        f"{needed.name.lower()}, and its role is {role.name.lower()}; [api] {needed.name.lower()}s "
+        "in the agent's settings gives it",
         uid=caller.uid,
         role=role.name.lower(),
         needed=needed.name.lower(),

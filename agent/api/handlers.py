@@ -263,7 +263,7 @@ def _uuid(text: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise UsageError(f"A consumer is named by its uuid, and {text!r} is no uuid", consumer=text) from None
+        raise UsageError(f"A consumer is named by its uuid; {text!r} is not a uuid", consumer=text) from None
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:

@@ -47,7 +47,7 @@ def test_every_error_code_has_an_entry_and_every_entry_is_one() -> None:
 def test_each_generated_file_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     for path, content in importlib.import_module("build").generated_files().items():
-        assert content == path.read_text("utf-8"), f"{path.name}: run `python docs/build.py --pages`"
+        assert content == path.read_text("utf-8"), f"{path.name}: run `./dev generate`"
 
 
 def test_the_page_of_the_audit_has_a_row_of_each_finding() -> None:

@@ -158,7 +158,7 @@ def test_the_source_shows_which_units_the_migration_holds(world: World, path: Pa
     with serving(MovingHost(world.a), tmp_path / "a.sock", threads=2):
         shown = plimsoll(tmp_path / "a.sock", "move", "show", MIGRATION).stdout
     assert f"unknown of {INSTANCE}" in shown and "a0,a1" in shown
-    assert "`plimsoll move show` there tells" in shown
+    assert "`plimsoll move show` there shows it" in shown
 
 
 def test_a_migration_uuid_is_made(path: Path) -> None:
