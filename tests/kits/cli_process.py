@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from agent.errors import ExitCode
+
 COMMAND = (sys.executable, "-m", "agent.cli.main")
 DEADLINE_S = 30
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TZ": "UTC"}
@@ -24,6 +26,13 @@ def plimsoll(
         timeout=DEADLINE_S,
         check=False,
     )
+
+
+def output_of(socket_path: Path, *words: str) -> str:
+    """The output of a command that succeeds."""
+    done = plimsoll(socket_path, *words)
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
+    return done.stdout
 
 
 def python(script: str, socket_path: Path) -> subprocess.CompletedProcess[str]:

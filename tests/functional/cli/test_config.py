@@ -87,3 +87,11 @@ def test_adopt_makes_this_host_the_one_that_is_told(nowhere: Path, tmp_path: Pat
 
 def test_without_files_show_asks_the_agent(nowhere: Path) -> None:
     assert plimsoll(nowhere, "config", "show").returncode == ExitCode.UNREACHABLE
+
+
+def test_config_show_asks_the_agent(path: Path) -> None:
+    assert plimsoll(path, "config", "show").stdout == (
+        "GROUP      OPTION    VALUE       ORIGIN\n"
+        "[DEFAULT]  host      host1       default\n"
+        "[api]      claimers  alice,@ops  /etc/plimsoll/plimsoll.conf\n"
+    )

@@ -1,0 +1,22 @@
+"""A host that has done much, and one that has just started; each with the socket that it is served at."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.api_client import serving
+from kits.status import Sight, fill, sight
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[tuple[Sight, Path]]:
+    with sight() as shown:
+        fill(shown)
+        with serving(shown.world.operations, shown.directory / "s"):
+            yield shown, shown.directory / "s"
+
+
+@pytest.fixture
+def fresh() -> Iterator[tuple[Sight, Path]]:
+    with sight() as shown, serving(shown.world.operations, shown.directory / "s"):
+        yield shown, shown.directory / "s"

@@ -1,0 +1,61 @@
+"""`plimsoll claim` as a process against a served host: what it shows, and its exit codes."""
+
+import json
+from pathlib import Path
+
+from kits.api_host import SmallHost
+from kits.cli_process import one_line, plimsoll
+
+from agent.errors import ExitCode
+
+CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+WANTED = ("--resources", "VCPU=2,VGPU=1")
+
+
+def test_a_name_that_plays_with_terminals_is_spelt_out(path: Path) -> None:
+    done = plimsoll(path, "claim", "--resources", "VCPU=1", "--name", "web\x1b[2J\n")
+    assert done.returncode == ExitCode.DONE
+    assert done.stdout.splitlines()[0].endswith(r" (web\x1b[2J\n)")
+
+
+def test_a_refusal_names_asked_free_and_provider(path: Path) -> None:
+    done = plimsoll(path, "claim", CONSUMER, "--resources", "VCPU=100,VGPU=9")
+    assert (done.returncode, done.stdout) == (ExitCode.REFUSED, "")
+    assert one_line(done) == (
+        f"plimsoll: The claim of consumer {CONSUMER} does not fit: "
+        "100 VCPU asked, 64 free on host1 (only 64 of 64 are free); "
+        "9 VGPU asked, 4 free on host1_pci_0000:84:00.0 (only 4 of 4 are free)."
+    )
+
+
+def test_closed_claims_are_a_refusal(host: SmallHost, path: Path) -> None:
+    host.open = False
+    done = plimsoll(path, "claim", *WANTED)
+    assert done.returncode == ExitCode.REFUSED
+    assert "Claims are closed" in one_line(done)
+
+
+def test_a_dry_run_explains_each_resource_and_claims_nothing(path: Path) -> None:
+    fits = plimsoll(path, "claim", "--dry-run", *WANTED)
+    assert (fits.returncode, fits.stdout) == (
+        ExitCode.DONE,
+        "it fits\n"
+        "RESOURCE CLASS  ASKED  FREE  PROVIDER                VERDICT\n"
+        "VCPU                2    64  host1                   fits\n"
+        "VGPU                1     4  host1_pci_0000:84:00.0  fits\n",
+    )
+    short = plimsoll(path, "claim", "--dry-run", "--resources", "VCPU=2,VGPU=9")
+    assert (short.returncode, short.stderr) == (ExitCode.REFUSED, "")
+    assert short.stdout == (
+        "it does not fit\n"
+        "RESOURCE CLASS  ASKED  FREE  PROVIDER                VERDICT\n"
+        "VCPU                2    64  host1                   would fit\n"
+        "VGPU                9     4  host1_pci_0000:84:00.0  short: only 4 of 4 are free\n"
+    )
+    assert json.loads(plimsoll(path, "status", "-o", "json").stdout)["claims"]["count"] == 0
+
+
+def test_a_body_may_come_from_standard_input(path: Path) -> None:
+    told = {"consumer": CONSUMER, "groups": [{"resources": {"VCPU": 1}}]}
+    done = plimsoll(path, "claim", "--file", "-", "-o", "json", stdin=json.dumps(told))
+    assert json.loads(done.stdout)["consumer"] == CONSUMER

@@ -1,0 +1,34 @@
+"""`plimsoll release`, and what `plimsoll instances` shows before it."""
+
+from pathlib import Path
+
+from kits.api_host import SmallHost
+from kits.cli_process import one_line, plimsoll
+
+from agent.errors import ExitCode
+
+CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+WANTED = ("--resources", "VCPU=2,VGPU=1")
+
+
+def test_claim_then_instances_then_release(path: Path) -> None:
+    done = plimsoll(path, "claim", CONSUMER, *WANTED, "--name", "web1")
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
+    assert done.stdout == (
+        f"claimed for {CONSUMER} (web1)\n"
+        "PROVIDER                RESOURCE CLASS  AMOUNT  UNITS\n"
+        "host1                   VCPU                 2  -\n"
+        "host1_pci_0000:84:00.0  VGPU                 1  mdev7\n"
+    )
+    assert f"{CONSUMER}  web1   none     claimed    VCPU=2,VGPU=1\n" in plimsoll(path, "instances").stdout
+    gone = plimsoll(path, "release", CONSUMER)
+    assert (gone.returncode, gone.stdout) == (ExitCode.DONE, f"released {CONSUMER}\n")
+    again = plimsoll(path, "release", CONSUMER)
+    assert again.returncode == ExitCode.FAILED
+    assert CONSUMER in one_line(again)
+
+
+def test_a_release_that_waits_for_placement_says_so(host: SmallHost, path: Path) -> None:
+    plimsoll(path, "claim", CONSUMER, *WANTED)
+    host.placement_away = True
+    assert "told when it is back" in plimsoll(path, "release", CONSUMER).stdout

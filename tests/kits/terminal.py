@@ -1,0 +1,41 @@
+"""A command of the command line on a terminal."""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+
+from kits.cli_process import COMMAND, ENVIRONMENT
+
+
+class Terminal:
+    """A command on a terminal of 100 by 20, or of another size."""
+
+    def __init__(self, path: Path, *words: str, columns: int = 100, lines: int = 20) -> None:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        environment = {**ENVIRONMENT, "PLIMSOLL_SOCKET": str(path), "TERM": "xterm"}
+        self.process = subprocess.Popen(
+            [*COMMAND, *words], env=environment, stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        self.keys = ours
+        self.text = ""
+
+    def read_until(self, wanted: str) -> None:
+        end = time.monotonic() + 20
+        while wanted not in self.text:
+            assert time.monotonic() < end, self.text
+            if select.select([self.keys], [], [], 0.2)[0]:
+                self.text += os.read(self.keys, 65536).decode()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        os.close(self.keys)
