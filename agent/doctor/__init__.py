@@ -1,1 +1,1 @@
-"""The doctor: what keeps an agent from working on this host, each with its remedy."""
+"""The doctor: checks of the host, the settings and the running agent, each with a remedy."""

@@ -1,4 +1,4 @@
-"""What is known of an agent, gathered in one file to hand on, without its secrets."""
+"""Writes a support bundle: one file with all data about an agent, without its secrets."""
 
 import io
 import json
@@ -21,7 +21,7 @@ QUESTIONS = {
     **{name: name for name in ("status", "tree", "instances", "plan", "moves", "reshape", "audit", "config")},
     "history": "history?limit=1000",
 }
-"""{member: path below /v1}"""
+"""{member of the archive: path below /v1}"""
 LOG_LINES = 5000
 COMMAND_TIMEOUT_S = 20
 COMMANDS = {
@@ -33,31 +33,31 @@ COMMANDS = {
 
 Paths = tuple[Path, ...]
 Ask = Callable[[str, str], Any]
-"""GET of a path at a socket, "" for the usual one. Raises PlimsollError."""
+"""ask(socket, path) is GET of a path; the socket "" is the default one. Raises PlimsollError."""
 
 
 def gather(to: str | None, config_files: Paths, config_dirs: Paths, ask: Ask) -> tuple[Path, list[str]]:
-    """The file that was written, mode 0600, and what is in it. Raises UsageError for a file that is there."""
+    """Write the bundle, with mode 0600. Returns its path and its members. Raises UsageError if it exists."""
     secrets, problem = _secrets(config_files, config_dirs)
     name = f"plimsoll-{os.uname().nodename}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     path = Path(to or f"{name}.tar.gz")
-    made = []
+    members = []
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise UsageError(f"{path} is there already; --to names another file") from None
+        raise UsageError(f"{path} exists already; give another file with --to") from None
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for member, text in _members(config_files, config_dirs, ask, problem):
             content = mask(text, secrets).encode("utf-8", "backslashreplace")
             info = tarfile.TarInfo(f"{name}/{member}")
             info.size, info.mtime, info.mode = len(content), int(time.time()), 0o600
             archive.addfile(info, io.BytesIO(content))
-            made.append(member)
-    return path, made
+            members.append(member)
+    return path, members
 
 
 def _secrets(config_files: Paths, config_dirs: Paths) -> tuple[frozenset[str], str]:
-    """The secrets of the settings; and why the settings could not be read, if so."""
+    """The secrets in the settings, and the reason if the settings cannot be read."""
     try:
         return load(config_files, config_dirs).secrets, ""
     except SettingsError as error:
@@ -66,20 +66,20 @@ def _secrets(config_files: Paths, config_dirs: Paths) -> tuple[frozenset[str], s
 
 def _members(config_files: Paths, config_dirs: Paths, ask: Ask, problem: str) -> Iterator[tuple[str, str]]:
     for member, path in QUESTIONS.items():
-        yield f"{member}.json", _told(partial(ask, "", f"/v1/{path}"))
+        yield f"{member}.json", _answer(partial(ask, "", f"/v1/{path}"))
 
-    def examined() -> object:
+    def examination() -> object:
         checks = examine(config_files, config_dirs, lambda socket: ask(socket, "/v1/status"))
-        return [each.to_json() for each in checks]
+        return [check.to_json() for check in checks]
 
-    yield "doctor.json", _told(examined)
+    yield "doctor.json", _answer(examination)
     for file, command in COMMANDS.items():
         yield file, _run(command)
     if problem:
         yield "settings-problem.txt", problem
 
 
-def _told(ask: Callable[[], Any]) -> str:
+def _answer(ask: Callable[[], Any]) -> str:
     try:
         return json.dumps(ask(), indent=2)
     except PlimsollError as error:

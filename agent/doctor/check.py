@@ -1,4 +1,4 @@
-"""What the doctor says of one thing. Pure."""
+"""The result of one check of the doctor. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class CheckVerdict(StrEnum):
-    """GOOD; WARNING: the agent runs, but not as well as it could; BAD: it does not run, or not for long."""
+    """GOOD; WARNING: the agent runs without something; BAD: the agent does not run, or not for long."""
 
     GOOD = "good"
     WARNING = "warning"
@@ -16,7 +16,7 @@ class CheckVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """`name` is one word; `sentence` says what was found, `remedy` what to do where it is not good."""
+    """`name` is one word, `sentence` the result, and `remedy` what to do unless it is good."""
 
     name: str
     verdict: CheckVerdict
@@ -24,6 +24,7 @@ class DoctorCheck:
     remedy: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """JSON-ready {name, verdict, sentence, remedy}."""
         return {
             "name": self.name,
             "verdict": self.verdict.value,
@@ -33,17 +34,21 @@ class DoctorCheck:
 
 
 def good(name: str, sentence: str) -> DoctorCheck:
+    """A check that passed."""
     return DoctorCheck(name, CheckVerdict.GOOD, sentence)
 
 
 def warning(name: str, sentence: str, remedy: str) -> DoctorCheck:
+    """A check that found something missing."""
     return DoctorCheck(name, CheckVerdict.WARNING, sentence, remedy)
 
 
 def bad(name: str, sentence: str, remedy: str) -> DoctorCheck:
+    """A check that failed."""
     return DoctorCheck(name, CheckVerdict.BAD, sentence, remedy)
 
 
 def worst(checks: Iterable[DoctorCheck]) -> CheckVerdict:
+    """The worst verdict of all checks."""
     order = list(CheckVerdict)
-    return max((each.verdict for each in checks), key=order.index, default=CheckVerdict.GOOD)
+    return max((check.verdict for check in checks), key=order.index, default=CheckVerdict.GOOD)

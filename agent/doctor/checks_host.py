@@ -1,4 +1,4 @@
-"""What the doctor sees of the host: versions, clock, the hypervisor."""
+"""The doctor's checks of the host: versions, clock, hypervisor, libvirt's rights."""
 
 import ctypes
 import grp
@@ -27,93 +27,100 @@ IOMMU_GROUPS = Path("/sys/kernel/iommu_groups")
 
 
 def versions() -> DoctorCheck:
-    told = f"plimsoll {__version__}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    """The versions of Plimsoll, Python, SQLite and libvirt-python."""
+    installed = f"plimsoll {__version__}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     with suppress(importlib.metadata.PackageNotFoundError):
-        told += f", libvirt-python {importlib.metadata.version('libvirt-python')}"
+        installed += f", libvirt-python {importlib.metadata.version('libvirt-python')}"
     if sqlite3.sqlite_version_info < SQLITE_MIN:
         least = ".".join(map(str, SQLITE_MIN))
-        return bad("versions", f"{told}.", f"SQLite {least} or newer is needed: upgrade libsqlite3.")
-    return good("versions", f"{told}.")
+        return bad(
+            "versions", f"{installed}.", f"The agent needs SQLite {least} or newer: upgrade libsqlite3."
+        )
+    return good("versions", f"{installed}.")
 
 
 def clock() -> DoctorCheck:
-    """Whether the kernel's clock is kept right: adjtimex(2) answers TIME_ERROR where nobody does that."""
+    """The kernel's clock: adjtimex(2) returns TIME_ERROR if no service synchronises it."""
     libc = ctypes.CDLL(None, use_errno=True)
     state = libc.adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
     if state == TIME_ERROR:
         return warning(
             "clock",
-            "The clock is not synchronised: times in the history, and tokens of Keystone, may be wrong.",
+            "The clock is not synchronised: times in the history may be wrong, Keystone may reject tokens.",
             "Start a time service, such as systemd-timesyncd or chrony.",
         )
     if state < 0:
-        return warning("clock", "The kernel does not say how the clock is.", "Look at `timedatectl`.")
+        return warning(
+            "clock", "The kernel does not tell whether the clock is synchronised.", "Run `timedatectl`."
+        )
     return good("clock", "The clock is synchronised.")
 
 
 def hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
-    """Connects as the agent would, and reads the host's cells and its guests. Keeps nothing."""
+    """The driver: connect as the agent does, and read the host's NUMA cells and guests. Writes nothing."""
     name = settings.compute_driver
     try:
         driver = driver_class(name).create(replace(settings.driver, state_path=None))
     except SettingsError as error:
-        yield bad("driver", error.message, "Correct the option, or install what the driver needs.")
+        yield bad("driver", error.message, "Correct the option, or install the driver's dependencies.")
         return
     try:
-        yield _asked(name, driver)
+        yield _answers(name, driver)
     except DriverError as error:
         yield bad(
             "driver",
             f"{name}: {error.message.rstrip('.?')}.",
-            "Is the hypervisor's service running (systemctl status libvirtd virtqemud), and may this user "
-            "open its read-only socket? `virsh -r -c URI list` asks the same.",
+            "Check that the hypervisor's service runs (systemctl status libvirtd virtqemud), and that this "
+            "user may open its read-only socket: `virsh -r -c URI list` makes the same request.",
         )
     finally:
         driver.close()
     if name == "libvirt":
-        yield from at_libvirt(settings)
+        yield from libvirt_rights(settings)
         yield from _kernel(settings)
 
 
-def _asked(name: str, driver: Driver) -> DoctorCheck:
+def _answers(name: str, driver: Driver) -> DoctorCheck:
     topology, guests = driver.topology(), driver.guests()
     cpus = len(frozenset().union(*(cell.cpus for cell in topology.cells)))
-    unread = [each for each in guests if each.problem]
-    told = f"{name} answers: {cpus} CPUs in {len(topology.cells)} NUMA cells, {len(guests)} guests."
-    if unread:
-        problem = unread[0].problem
+    unreadable = [guest for guest in guests if guest.problem]
+    sentence = f"{name} answers: {cpus} CPUs in {len(topology.cells)} NUMA cells, {len(guests)} guests."
+    if unreadable:
+        problem = unreadable[0].problem
         return warning(
-            "driver", f"{told} {len(unread)} cannot be read: {problem}.", "Look at the domain's XML."
+            "driver", f"{sentence} {len(unreadable)} cannot be read: {problem}.", "Check the domain's XML."
         )
-    return good("driver", told)
+    return good("driver", sentence)
 
 
 def _kernel(settings: Settings) -> Iterator[DoctorCheck]:
     if not KVM.exists():
         yield warning(
             "kvm",
-            f"{KVM} is not there: guests are emulated, and slow.",
-            "Switch on virtualisation in the firmware, and load kvm_intel or kvm_amd.",
+            f"{KVM} does not exist: guests are emulated, and slow.",
+            "Enable virtualisation in the firmware, and load kvm_intel or kvm_amd.",
         )
     wants_devices = bool(settings.driver.options.get("pci", {}).get("device_spec"))
     if wants_devices and not (IOMMU_GROUPS.is_dir() and any(IOMMU_GROUPS.iterdir())):
         yield warning(
             "iommu",
             "[pci] device_spec names devices for guests, but the kernel has no IOMMU groups.",
-            "Switch on VT-d or AMD-Vi in the firmware, and intel_iommu=on where the kernel needs it.",
+            "Enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on if the kernel needs it.",
         )
 
 
 GROUP = "libvirt"
-"""Who is in it may manage libvirt's guests, by what Debian and others put into polkit's rules."""
+"""The group whose members may manage libvirt's guests, by the polkit rules of Debian and others."""
 
 
 SYSTEM_URI = "qemu:///system"
 
 
-def at_libvirt(settings: Settings) -> Iterator[DoctorCheck]:
-    """Nothing where it is not asked for, or where the agent has not run yet: it is who the state directory is
-    of."""
+def libvirt_rights(settings: Settings) -> Iterator[DoctorCheck]:
+    """The right of the agent's user, the owner of the state directory, to manage libvirt.
+
+    Yields nothing if the settings do not need that right, or if the agent has not run yet.
+    """
     options = settings.driver.options.get("libvirt", {})
     if not options.get("full_connection", True) or options.get("connection_uri") != SYSTEM_URI:
         return
@@ -127,9 +134,8 @@ def at_libvirt(settings: Settings) -> Iterator[DoctorCheck]:
         return
     yield warning(
         "rights",
-        f"{user.pw_name} reads libvirt and may not manage it: what guests can be given (traits of firmware, "
-        "vTPM, disk buses, graphics) is not reported, and mediated devices that a reboot took are not made "
-        "again.",
-        f"If you want these: usermod -aG {GROUP} {user.pw_name} && systemctl restart plimsoll-agent (it may "
-        "then manage all guests). If not: [libvirt] full_connection = false.",
+        f"{user.pw_name} may read libvirt but not manage it: the agent reports no traits of firmware, vTPM, "
+        "disk buses and graphics, and does not create mediated devices again after a reboot.",
+        f"To have these: usermod -aG {GROUP} {user.pw_name} && systemctl restart plimsoll-agent (the agent "
+        "may then manage all guests). Otherwise, set [libvirt] full_connection = false.",
     )

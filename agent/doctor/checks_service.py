@@ -1,4 +1,4 @@
-"""What the doctor sees of the running agent, and of the placement it is to use."""
+"""The doctor's checks of the running agent and of its Placement."""
 
 import os
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ UNIT = "plimsoll-agent"
 
 
 def agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
-    """`ask(socket path)` is GET /v1/status; see the local API."""
+    """The running agent's state; `ask(socket path)` is GET /v1/status of the local API."""
     try:
         status = ask(str(socket))
     except DaemonUnreachable as error:
-        if _closed_to_us(socket):
+        if _is_inaccessible(socket):
             yield warning("agent", error.message, "Run the doctor as root, or join the group plimsoll.")
         else:
             yield warning(
@@ -28,40 +28,46 @@ def agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
             )
         return
     except PlimsollError as error:
-        yield warning("agent", error.message, "[api] readers, claimers and admins say who may ask.")
+        yield warning(
+            "agent",
+            error.message,
+            "[api] readers, claimers and admins list the users who may call the agent.",
+        )
         return
-    told = f"The agent (pid {status['pid']}, {status['version']}) is {status['state']}"
+    sentence = f"The agent (pid {status['pid']}, {status['version']}) is {status['state']}"
     if status["state"] == "ready":
-        yield good("agent", f"{told}, with {status['claims']['count']} claims.")
+        yield good("agent", f"{sentence}, with {status['claims']['count']} claims.")
         return
-    reasons = " ".join(status["reasons"]) or "it does not say why"
-    yield bad("agent", f"{told}: {reasons}", "The reasons say what to do; the agent tries again by itself.")
+    reasons = " ".join(status["reasons"]) or "it gives no reason"
+    yield bad("agent", f"{sentence}: {reasons}", "Follow the reasons; the agent tries again by itself.")
 
 
-def _closed_to_us(socket: Path) -> bool:
+def _is_inaccessible(socket: Path) -> bool:
     try:
         return socket.exists() and not os.access(socket, os.R_OK | os.W_OK)
-    except PermissionError:  # its directory is
+    except PermissionError:  # the directory is inaccessible
         return True
 
 
 def placement(settings: Settings) -> Iterator[DoctorCheck]:
-    """A remote one is asked what it is and whether the agent may do its work there; nothing is written."""
+    """Placement: ask a remote one for its identity and for the agent's rights there. Writes nothing."""
     if settings.placement.kind != "remote":
-        yield good("placement", "It is the embedded one, in the state directory.")
+        yield good("placement", "Placement is embedded; its database is in the state directory.")
         return
     try:
         transport = open_transport("remote", options=asdict(settings.placement))
         try:
-            report = ping(transport, "the remote placement")
+            report = ping(transport, "the remote Placement")
         finally:
             transport.close()
     except PlimsollError as error:
-        yield bad("placement", error.message, "`plimsoll placement ping` asks again; see [placement].")
+        yield bad(
+            "placement", error.message, "Check [placement]; `plimsoll placement ping` makes the same request."
+        )
         return
     yield good(
         "placement",
         f"{report.address} answers {report.identity} in {report.median_ms:g} ms, microversion {report.used}.",
     )
     for lack in report.lacking:
-        yield warning("placement", f"{lack}.", "See the documentation of the remote placement.")
+        yield warning("placement", f"{lack}.", "See the documentation page on a remote Placement.")

@@ -1,4 +1,4 @@
-"""What the doctor sees of the agent's files: the state directory, its databases, the host's identity."""
+"""The doctor's checks of the agent's files: the state directory, its databases, the host's identity."""
 
 import os
 import pwd
@@ -22,41 +22,41 @@ MEBIBYTE = 1024 * 1024
 
 
 def state_directory(path: Path) -> Iterator[DoctorCheck]:
-    """The directory: there, nobody else's to write, with room. What is in it is looked at by the others."""
+    """The state directory: its existence, its mode, and the free space of its file system."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         yield warning(
-            "state", f"{path} is not there yet.", "It is made at the first start, by the service manager."
+            "state", f"{path} does not exist yet.", "The service manager creates it at the first start."
         )
         return
     except OSError as error:
         yield bad("state", f"{path}: {error.strerror}.", "Run the doctor as root, or as the agent's user.")
         return
-    owner = _name_of(found.st_uid)
-    if found.st_mode & stat.S_IWOTH:
-        yield bad("state", f"Anybody may write into {path}.", f"chmod 0700 {path}")
+    owner = _name_of(status.st_uid)
+    if status.st_mode & stat.S_IWOTH:
+        yield bad("state", f"Every user may write to {path}.", f"chmod 0700 {path}")
     elif not os.access(path, os.R_OK | os.X_OK):
         yield bad(
             "state",
-            f"{path} is {owner}'s and cannot be read by {_name_of(os.geteuid())}.",
+            f"{path} belongs to {owner}; {_name_of(os.geteuid())} may not read it.",
             "Run the doctor as root, or as the agent's user.",
         )
         return
-    elif found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        mode = stat.S_IMODE(found.st_mode)
+    elif status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        mode = stat.S_IMODE(status.st_mode)
         yield warning(
-            "state", f"Others than {owner} may open {path} (mode {mode:04o}).", f"chmod 0700 {path}"
+            "state", f"Other users than {owner} may open {path} (mode {mode:04o}).", f"chmod 0700 {path}"
         )
     else:
-        yield good("state", f"{path} is {owner}'s alone.")
-    yield _room(path)
+        yield good("state", f"Only {owner} may open {path}.")
+    yield _free_space(path)
 
 
-def _room(path: Path) -> DoctorCheck:
+def _free_space(path: Path) -> DoctorCheck:
     free = shutil.disk_usage(path).free
-    sentence = f"{free // MEBIBYTE} MiB are free on the file system of {path}."
-    remedy = "Make room there: claims are refused when their journal cannot be written."
+    sentence = f"The file system of {path} has {free // MEBIBYTE} MiB free."
+    remedy = "Free some space: the agent refuses claims when it cannot write its journal."
     if free < FREE_BAD_BYTES:
         return bad("disk", sentence, remedy)
     if free < FREE_MIN_BYTES:
@@ -65,30 +65,30 @@ def _room(path: Path) -> DoctorCheck:
 
 
 def identity(path: Path, host: str) -> DoctorCheck:
-    """Writes nothing: a host without a uuid is given one at the agent's first start."""
+    """The host's uuid and name. Writes nothing: the agent makes a missing uuid at its first start."""
     try:
         if not (path / ID_FILE).exists():
             if (path / "agent.db").exists():
                 return bad(
                     "identity",
-                    f"{path / ID_FILE} is gone, though the agent's records are there.",
-                    "Put the file back, or start the agent: it names the uuid for `plimsoll adopt`.",
+                    f"{path / ID_FILE} is gone, but the agent's database exists.",
+                    "Put the file back, or start the agent: its error names the uuid for `plimsoll adopt`.",
                 )
             return good("identity", f"{host} has no uuid yet; the first start makes one.")
         if not (path / NAME_FILE).exists():
-            return good("identity", f"{host}: a uuid was put there before the first start.")
-        found = establish(path, host, None)
+            return good("identity", f"{host} has a uuid that was provided before the first start.")
+        known = establish(path, host, None)
     except IdentityError as error:
-        return bad("identity", error.message, "The sentence says what to do.")
+        return bad("identity", error.message, "Follow the sentence.")
     except OSError as error:
         return bad(
             "identity", f"{path}: {error.strerror}.", "Run the doctor as root, or as the agent's user."
         )
-    return good("identity", f"This host is {found.name}, {found.uuid}.")
+    return good("identity", f"This host is {known.name}, {known.uuid}.")
 
 
 def databases(path: Path) -> Iterator[DoctorCheck]:
-    """Each database, read only, also while the agent works with it."""
+    """Each database, opened read-only; the agent may be running."""
     for name in DATABASES:
         file = path / name
         if os.access(path, os.X_OK) and file.exists():
@@ -97,13 +97,13 @@ def databases(path: Path) -> Iterator[DoctorCheck]:
 
 def _database(file: Path) -> DoctorCheck:
     remedy = (
-        "Stop the agent, keep the file for a look, and restore it from a backup "
-        "(docs: upgrading, backups); what is left of it can be listed with `sqlite3 FILE .recover`."
+        "Stop the agent, keep a copy of the file, and restore it from a backup (documentation: upgrading, "
+        "backups). `sqlite3 FILE .recover` lists the readable data."
     )
     mode = stat.S_IMODE(file.stat().st_mode)
     try:
         with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True, timeout=5)) as database:
-            (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
             (version,) = database.execute("PRAGMA user_version").fetchone()
     except sqlite3.OperationalError as error:
         return warning(
@@ -111,11 +111,11 @@ def _database(file: Path) -> DoctorCheck:
         )
     except sqlite3.DatabaseError as error:
         return bad("database", f"{file} is damaged: {error}.", remedy)
-    if found != "ok":
-        return bad("database", f"{file} is damaged: {found}.", remedy)
+    if result != "ok":
+        return bad("database", f"{file} is damaged: {result}.", remedy)
     if mode & ~OWNER_ONLY:
         return warning("database", f"{file} has mode {mode:04o}.", f"chmod 0600 {file}")
-    return good("database", f"{file} is sound (schema {version}).")
+    return good("database", f"{file} is intact (schema {version}).")
 
 
 def _name_of(uid: int) -> str:

@@ -1,4 +1,4 @@
-"""All checks in their order: what comes later needs what came before."""
+"""Runs all checks of the doctor. Later checks build on the results of earlier ones."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,19 +16,19 @@ def examine(
     ask: Callable[[str], Any],
     socket: str | None = None,
 ) -> Iterator[DoctorCheck]:
-    """Each check as it is made; the slow ones, which ask somebody else, are the last. Writes nothing.
+    """Yield the result of each check; the slow ones, which make requests, come last. Write nothing.
 
-    `socket` is where the agent is asked, if not where the settings say.
+    `ask(socket path)` is GET /v1/status of the agent. `socket` overrides the socket in the settings.
     """
     yield checks_host.versions()
     yield checks_host.clock()
     try:
         settings = load(config_files, config_dirs)
     except SettingsError as error:
-        yield bad("settings", error.message, "`plimsoll config sample` shows every option there is.")
+        yield bad("settings", error.message, "`plimsoll config sample` shows every option.")
         return
-    files = ", ".join(map(str, settings.files)) or "no file, so every option has its default"
-    yield good("settings", f"They can be used: {files}.")
+    files = ", ".join(map(str, settings.files)) or "no file; every option has its default"
+    yield good("settings", f"The settings are valid: {files}.")
     yield from checks_state.state_directory(settings.state_path)
     yield checks_state.identity(settings.state_path, settings.host)
     yield from checks_state.databases(settings.state_path)

@@ -1,11 +1,11 @@
-"""Secrets taken out of text that is handed on. Pure."""
+"""Removes secrets from text that the operator passes on. Pure."""
 
 import json
 import re
 from collections.abc import Iterable
 
 MASK = "***"
-LEAST_CHARS = 4
+SECRET_CHARS_MIN = 4
 _NAMED = re.compile(
     r"""(?ix) ( \b [\w.-]* (?: password | passwd | secret | token | api_?key ) [\w.-]* ["']? \s* [:=] \s* )
         (?: "[^"]*" | '[^']*' | [^\s,;"'{}\[\]]+ )"""
@@ -15,14 +15,19 @@ _USERINFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@", re.IGNORE
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """The text without these secrets, wherever they stand, and without what is called one.
+    """The text without these secrets, and without the values of keys such as `password` or `token`.
 
-    Secrets of fewer than LEAST_CHARS characters are masked only where they are named: they would be found
-    in the middle of everything.
+    A secret of fewer than SECRET_CHARS_MIN characters is masked only as the value of such a key, since it may
+    be a part of any word.
     """
-    spelt = {form for each in secrets if len(each) >= LEAST_CHARS for form in (each, json.dumps(each)[1:-1])}
-    for secret in sorted(spelt, key=len, reverse=True):
-        text = text.replace(secret, MASK)
+    spellings = {
+        spelling
+        for secret in secrets
+        if len(secret) >= SECRET_CHARS_MIN
+        for spelling in (secret, json.dumps(secret)[1:-1])
+    }
+    for spelling in sorted(spellings, key=len, reverse=True):
+        text = text.replace(spelling, MASK)
     text = _HEADER.sub(rf"\1{MASK}", text)
     text = _NAMED.sub(rf"\1{MASK}", text)
     return _USERINFO.sub(rf"\1{MASK}@", text)

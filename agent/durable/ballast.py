@@ -1,6 +1,6 @@
-"""A file that holds disk space back, so that space can be given up when the disk is full.
+"""A file that reserves disk space, to be freed when the disk is full.
 
-Without it nothing can be *released* on a full disk either: a deletion writes to the journal too.
+Without it, a full disk prevents releases as well: a deletion also writes to the journal.
 """
 
 from __future__ import annotations
@@ -16,33 +16,35 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Ballast:
-    """`size_bytes` allocated in a file at `path`, as long as the disk has them."""
+    """A file of `size_bytes` at `path`, if the disk has that much space."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         self._path = path
         self._size_bytes = size_bytes
 
     def load(self) -> bool:
-        """Make the ballast if it is missing; answers whether the disk has the space.
+        """Create the ballast if it is missing. Returns False if the disk lacks the space.
 
-        Where something else than space is in the way there is no ballast, and a line in the log says so.
+        After any other error there is no ballast; the log has the reason.
         """
         try:
             self._allocate()
         except OSError as error:
-            # A part of a ballast is worse than none: it takes the last space away.
+            # A partial ballast is worse than none: it occupies the last free space.
             self.drop()
             if error.errno in NO_SPACE:
                 return False
-            LOG.warning("%s could not be made, so a full disk will stop releases too: %s", self._path, error)
+            LOG.warning(
+                "Cannot create %s, so a full disk will prevent releases as well: %s", self._path, error
+            )
         return True
 
     def drop(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            LOG.warning("%s could not be removed to free its space: %s", self._path, error)
+            LOG.warning("Cannot remove %s to free its space: %s", self._path, error)
 
     def _allocate(self) -> None:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Files and directories whose existence is on disk, and a lock that tells who holds it."""
+"""Durable files and directories, synced to disk, and a lock file that names its holder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIRECTORY_MODE = 0o700
 
 
 class LockHeld(Exception):
-    """Another process holds the lock; `pid` is None where the lock file does not tell which."""
+    """Another process holds the lock; `pid` is None if the lock file does not name it."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(pid)
@@ -20,10 +20,7 @@ class LockHeld(Exception):
 
 
 def make_directory(path: Path) -> None:
-    """Make the directory and what is missing above it, mode 0700, each one synced into its parent.
-
-    :raises OSError: it could not be made
-    """
+    """Create the directory and its missing parents, with mode 0700, and sync each one. Raises OSError."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
@@ -31,9 +28,9 @@ def make_directory(path: Path) -> None:
 
 
 def owner_beside_root(path: Path) -> str | None:
-    """Where this process is root and the directory another user's: that one's name, or uid if it has none.
+    """The user name (or uid) of the directory's owner, if this process is root and the owner is not.
 
-    :raises OSError: it could not be looked at
+    Otherwise None. Raises OSError.
     """
     uid = path.stat().st_uid
     if os.geteuid() != 0 or uid == 0:
@@ -45,17 +42,16 @@ def owner_beside_root(path: Path) -> str | None:
 
 
 def make_file(path: Path) -> None:
-    """Make the empty file, mode 0600, if there is none, and sync it into its directory."""
+    """Create an empty file with mode 0600 unless it exists, and sync its directory."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
     sync_directory(path.parent)
 
 
 def take_lock(path: Path) -> int:
-    """Lock the file at `path`, made if need be, and write our pid into it; answers the descriptor.
+    """Lock the file at `path`, creating it if necessary, and write this process's pid into it.
 
-    The lock ends with the process, however that ends, or when the descriptor is closed.
-
-    :raises LockHeld: another process was faster
+    Returns the descriptor; the lock ends when it is closed or the process ends. Raises LockHeld where another
+    process has the lock, OSError.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
@@ -73,10 +69,12 @@ def take_lock(path: Path) -> int:
 
 
 def sync_file(path: Path) -> None:
+    """Sync the file's content to disk."""
     _sync(path, os.O_RDWR)
 
 
 def sync_directory(path: Path) -> None:
+    """Sync the directory's entries to disk."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
@@ -92,7 +90,7 @@ OWNER_ONLY = 0o600
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Put `text` into `path` so that it survives a power cut once this returned. Raises OSError."""
+    """Replace the file's content by `text`, which survives a power cut after this returns. Raises OSError."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, OWNER_ONLY)

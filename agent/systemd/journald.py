@@ -1,4 +1,4 @@
-"""The system journal's own protocol: a datagram a record, each field by itself, to be asked for.
+"""Logs in the journal's native protocol: one datagram per record, with fields to search for.
 
     journalctl CONSUMER=5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69
     journalctl MESSAGE_ID=34a86d1bba3f415a8c30a5439c901f2b
@@ -19,7 +19,7 @@ SOCKET = Path("/run/systemd/journal/socket")
 IDENTIFIER = "plimsoll"
 SEND_TIMEOUT_S = 1.0
 FIELD_BYTES_MAX = 48 * 1024
-"""With all its fields a record stays below what one datagram holds by default (net.core.wmem_default)."""
+"""A record with its fields stays below the default limit of a datagram (net.core.wmem_default)."""
 FIELDS_MAX = 32
 
 MESSAGE_IDS = {
@@ -39,13 +39,13 @@ _NAME = re.compile(r"[A-Z][A-Z0-9_]{0,62}")
 
 
 class JournalHandler(logging.Handler):
-    """Sends each record to the journal; what cannot be sent goes to `fallback`.
+    """Sends each record to the journal, or to `fallback` if that fails.
 
-    `formatter` is an `agent.log.Formatter`, by which no secret gets through.
+    `formatter` must be an `agent.log.Formatter`, which masks secrets.
     """
 
     def __init__(self, fallback: logging.Handler, path: Path = SOCKET) -> None:
-        """Raises OSError where the journal does not listen."""
+        """Connect to the journal's socket at `path`. Raises OSError where no journal listens."""
         super().__init__()
         self._path = str(path)
         self._fallback = fallback
@@ -58,16 +58,16 @@ class JournalHandler(logging.Handler):
             raise
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Within the handler's lock; a journal that takes nothing is waited for no longer than a second."""
+        """Send one record; waits at most SEND_TIMEOUT_S for the journal (logging.Handler)."""
         data = encode(self._fields(record))
         try:
             self._socket.send(data)
-        except ConnectionError:  # another journal may listen there by now
-            self._again(data, record)
+        except ConnectionError:  # the journal may have been restarted
+            self._send_again(data, record)
         except OSError:
             self._fallback.handle(record)
 
-    def _again(self, data: bytes, record: logging.LogRecord) -> None:
+    def _send_again(self, data: bytes, record: logging.LogRecord) -> None:
         try:
             self._socket.connect(self._path)
             self._socket.send(data)
@@ -75,6 +75,7 @@ class JournalHandler(logging.Handler):
             self._fallback.handle(record)
 
     def close(self) -> None:
+        """Close the socket."""
         self._socket.close()
         super().close()
 
@@ -90,10 +91,10 @@ class JournalHandler(logging.Handler):
         yield "CODE_FUNC", record.funcName
         if fields.get("event") in MESSAGE_IDS:
             yield "MESSAGE_ID", MESSAGE_IDS[fields["event"]]
-        yield from _own(fields)
+        yield from _journal_fields(fields)
 
 
-TAKEN = frozenset(
+RESERVED_FIELDS = frozenset(
     {
         "MESSAGE",
         "MESSAGE_ID",
@@ -107,16 +108,16 @@ TAKEN = frozenset(
 )
 
 
-def _own(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The record's own fields: CONSUMER, PROVIDER, UID, ..."""
+def _journal_fields(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields of the log call: CONSUMER, PROVIDER, UID, ..."""
     for name, value in list(fields.items())[:FIELDS_MAX]:
         upper = name.upper()
-        if value is not None and _NAME.fullmatch(upper) and upper not in TAKEN:
+        if value is not None and _NAME.fullmatch(upper) and upper not in RESERVED_FIELDS:
             yield upper, str(value).lower() if isinstance(value, bool) else value
 
 
 def encode(fields: Iterator[tuple[str, Any]]) -> bytes:
-    """One datagram. A value with a newline is written with its length before it."""
+    """One datagram. A value that contains a newline follows its length."""
     parts = []
     for name, value in fields:
         text = str(value).encode("utf-8", "backslashreplace")

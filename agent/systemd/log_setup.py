@@ -1,4 +1,4 @@
-"""Sends the process's log to the journal's socket, or to standard error."""
+"""Configures the process's log: to the journal's socket, or to standard error."""
 
 import logging
 import os
@@ -12,12 +12,12 @@ from agent.systemd.journald import SOCKET, JournalHandler
 
 
 def under_journal(stream: IO[str], environment: Mapping[str, str]) -> bool:
-    """Does `stream` go to the journal? $JOURNAL_STREAM names its device and inode (systemd.exec(5))."""
+    """True if `stream` is the journal's: $JOURNAL_STREAM is its device and inode (systemd.exec(5))."""
     try:
-        found = os.fstat(stream.fileno())
+        status = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return False
-    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+    return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 def configure(
@@ -28,23 +28,23 @@ def configure(
     *,
     journal: Path = SOCKET,
 ) -> None:
-    """Write the process's log to `stream` (standard error) from now on; may be called again.
+    """Write the process's log to `stream` (standard error). A further call replaces the configuration.
 
-    In the style journald each record goes to the socket `journal`, field by field; to the stream, in the
-    style journal, if nobody listens there.
+    In the style journald, records go to the socket `journal` with their fields. If no journal listens there,
+    they go to the stream in the style journal.
     """
     stream = stream or sys.stderr
     if style == "auto":
         style = "journald" if under_journal(stream, os.environ) else "logfmt"
     root = logging.getLogger()
-    before = root.handlers[:]
+    replaced = root.handlers[:]
     root.handlers[:] = [_handler(style, tuple(secrets), stream, journal)]
-    for old in before:
-        if isinstance(old, JournalHandler):
-            old.close()
+    for handler in replaced:
+        if isinstance(handler, JournalHandler):
+            handler.close()
     root.setLevel(level.upper())
-    for chatty in ("apscheduler", "urllib3", "keystoneauth", "cheroot"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for library in ("apscheduler", "urllib3", "keystoneauth", "cheroot"):
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def _handler(style: str, secrets: Iterable[str], stream: IO[str], journal: Path) -> logging.Handler:

@@ -1,4 +1,4 @@
-"""Telling systemd how the service is: one datagram a message, nothing where no manager listens.
+"""Notifies systemd of the service's state: one datagram per message, none without a service manager.
 
 Source: https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html
 """
@@ -15,32 +15,36 @@ SEND_TIMEOUT_S = 1.0
 
 
 class Notifier:
-    """`environment`'s NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID say what systemd wants."""
+    """Sends notifications as `environment` asks for: NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         path = environment.get("NOTIFY_SOCKET", "")
-        # "@name" is how an abstract socket, whose address begins with NUL, is written in the environment.
+        # "@name" stands for an abstract socket, whose address begins with NUL.
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self.watchdog_interval_s = _watchdog_interval_s(environment)
 
     def ready(self, status: str) -> None:
+        """The start or a reload is complete."""
         self._send("READY=1", f"STATUS={_line(status)}")
 
     def reloading(self) -> None:
-        """Both in one datagram, and `ready` after it, or `systemctl reload` waits for nothing."""
+        """A reload begins; `systemctl reload` waits for `ready`. Both lines must be in one datagram."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
+        """The service stops."""
         self._send("STOPPING=1", "STATUS=stopping")
 
     def status(self, text: str) -> None:
+        """The line that `systemctl status` shows."""
         self._send(f"STATUS={_line(text)}")
 
     def watchdog(self) -> None:
+        """The service is alive."""
         self._send("WATCHDOG=1")
 
     def extend_timeout(self, seconds: float) -> None:
-        """Ask for so much more time to start, reload or stop."""
+        """Request more time to start, reload or stop."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
 
     def _send(self, *lines: str) -> None:
@@ -51,7 +55,7 @@ class Notifier:
                 sender.settimeout(SEND_TIMEOUT_S)
                 sender.sendto("\n".join(lines).encode(), self._address)
         except OSError as error:
-            LOG.warning("The service manager cannot be told %s: %s.", lines[0], error)
+            LOG.warning("The notification %s to the service manager failed: %s.", lines[0], error)
 
 
 def _line(text: str) -> str:
@@ -59,7 +63,7 @@ def _line(text: str) -> str:
 
 
 def _watchdog_interval_s(environment: Mapping[str, str]) -> float | None:
-    """Seconds within which systemd wants a ping, None if it wants none from this process."""
+    """Seconds between the pings that systemd expects; None if it expects none from this process."""
     interval, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if not interval.isdigit() or int(interval) == 0 or (pid and pid != str(os.getpid())):
         return None

@@ -16,7 +16,7 @@ from kits.agent_process import PAUSE_S, Agent
 from kits.api_client import ask
 from kits.cli_process import DEADLINE_S, one_line, plimsoll
 
-from agent.doctor.mask import LEAST_CHARS, MASK, mask
+from agent.doctor.mask import SECRET_CHARS_MIN, MASK, mask
 from agent.errors import ExitCode
 
 CANARY = 'canary-7f3a"\\é-9b1c'
@@ -125,7 +125,7 @@ def test_a_file_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.tar.gz"
     bundle.write_bytes(b"mine")
     done = plimsoll(tmp_path / "none", "support-bundle", "--to", str(bundle))
-    assert done.returncode == ExitCode.USAGE and "is there already" in one_line(done)
+    assert done.returncode == ExitCode.USAGE and "exists already" in one_line(done)
     assert bundle.read_bytes() == b"mine"
 
 
@@ -144,6 +144,6 @@ def test_what_is_called_a_secret_is_masked_whoever_wrote_it(text: str, masked: s
     assert mask(text, ()) == masked
 
 
-@given(st.text(min_size=LEAST_CHARS), st.text(), st.text())
+@given(st.text(min_size=SECRET_CHARS_MIN), st.text(), st.text())
 def test_a_secret_is_nowhere_in_the_text(secret: str, before: str, after: str) -> None:
     assert secret not in mask(f"{before}{secret}{after}", [secret]) or secret in MASK * 3

@@ -12,7 +12,7 @@ from kits.cli_process import plimsoll
 
 from agent.config.settings import load
 from agent.doctor.check import CheckVerdict, DoctorCheck
-from agent.doctor.checks_host import at_libvirt
+from agent.doctor.checks_host import libvirt_rights
 from agent.doctor.examine import examine
 from agent.errors import DaemonUnreachable, ExitCode, Forbidden, SettingsError
 
@@ -232,7 +232,7 @@ def test_what_the_agents_user_may_not_at_libvirt_is_told_to_root(
         patient.file.write_text(
             f"[DEFAULT]\ncompute_driver = libvirt\nstate_path = {patient.state}\n{more}", encoding="utf-8"
         )
-        return list(at_libvirt(load((patient.file,), ())))
+        return list(libvirt_rights(load((patient.file,), ())))
 
     assert [each.verdict for each in checks()] == [CheckVerdict.GOOD], "it is root's"
     os.chown(patient.state, 65534, 65534)
