@@ -1,18 +1,18 @@
-"""What can go wrong with a durable SQLite file, as typed errors.
+"""The errors of a durable SQLite file.
 
     DatabaseError
     ├─ DatabaseLocked      another process owns the file
-    ├─ DatabaseBusy        another program holds an SQLite lock on it for too long
-    ├─ DatabaseDamaged     the file is not a sound database
-    ├─ DatabaseForeign     a sound database, of another application
-    ├─ DatabaseOfAnother   root would write into another user's directory
-    ├─ DatabaseNewer       written by a newer version
-    ├─ DatabaseUnwritable  the disk refused a write or a sync
+    ├─ DatabaseBusy        another program keeps an SQLite lock on the file
+    ├─ DatabaseDamaged     the file is not an intact database
+    ├─ DatabaseForeign     the database belongs to another application
+    ├─ DatabaseOfAnother   the directory belongs to another user, and this process is root
+    ├─ DatabaseNewer       a newer version wrote the file
+    ├─ DatabaseUnwritable  a write or a sync failed
     │  └─ DiskFull         ... because no space is left
-    ├─ DatabaseTimeout     no answer in time: the outcome is not known
+    ├─ DatabaseTimeout     no answer in time: the outcome is unknown
     └─ DatabaseClosed      the file was closed before the job ran
 
-Every message is a whole sentence for an operator: what, where, and what to do.
+Every message is a sentence for an operator: what, where, and what to do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 
 class DatabaseError(Exception):
-    """The durable store could not do what was asked; nothing was changed unless a subclass says otherwise.
+    """The operation failed, and nothing was changed unless a subclass says otherwise.
 
     `path` is the database file.
     """
@@ -33,54 +33,64 @@ class DatabaseError(Exception):
 
 
 class DatabaseLocked(DatabaseError):
-    """`holder_pid` is the owning process, None where its lock file does not tell."""
+    """Another process, `holder_pid`, owns the file; None if the lock file does not name it."""
 
     def __init__(self, path: Path, holder_pid: int | None) -> None:
-        who = "another process" if holder_pid is None else f"process {holder_pid}"
-        super().__init__(path, f"{path} is in use by {who}; stop it, or use another state directory.")
+        holder = "another process" if holder_pid is None else f"process {holder_pid}"
+        super().__init__(path, f"{path} is in use by {holder}; stop it, or use another state directory.")
         self.holder_pid = holder_pid
 
 
 class DatabaseBusy(DatabaseError):
+    """Another program keeps an SQLite lock on the file."""
+
     def __init__(self, path: Path) -> None:
-        super().__init__(path, f"{path} is held locked by another program; close whatever has it open.")
+        super().__init__(path, f"Another program keeps a lock on {path}; close that program.")
 
 
 class DatabaseDamaged(DatabaseError):
+    """The file is not an intact database; `finding` is SQLite's."""
+
     def __init__(self, path: Path, finding: str) -> None:
         super().__init__(
             path,
-            f"{path} is damaged ({finding}); it was left as it is. Move it aside together with its -wal file "
+            f"{path} is damaged ({finding}); it was not changed. Move it aside together with its -wal file "
             "and put a backup in its place, or start with an empty state directory.",
         )
         self.finding = finding
 
 
 class DatabaseForeign(DatabaseError):
+    """The database belongs to another application."""
+
     def __init__(self, path: Path, found: int, wanted: int) -> None:
         super().__init__(
             path,
             f"{path} belongs to another application (application_id {found:#x}, expected {wanted:#x}); "
-            "it was left as it is. Point the state directory elsewhere.",
+            "it was not changed. Use another state directory.",
         )
 
 
 class DatabaseOfAnother(DatabaseError):
+    """The directory belongs to another user, and this process is root."""
+
     def __init__(self, path: Path, owner: str) -> None:
         # runuser knows users by name only
         command = f"setpriv --reuid={owner} --clear-groups" if owner.isdecimal() else f"runuser -u {owner} --"
         super().__init__(
             path,
-            f"{path.parent} is {owner}'s, who could not read what root writes there; nothing was changed. "
-            f"Run this as that user: {command} plimsoll ...",
+            f"{path.parent} belongs to {owner}, who could not read files that root writes there; nothing was "
+            f"changed. Run the command as that user: {command} plimsoll ...",
         )
 
 
 class DatabaseNewer(DatabaseError):
+    """A newer version wrote the file."""
+
     def __init__(self, path: Path, found: int, supported: int) -> None:
         super().__init__(
             path,
-            f"{path} was written by a newer version (schema {found}, this one knows up to {supported}); "
+            f"{path} was written by a newer version (schema {found}; this one supports {supported} at most); "
             "upgrade, or restore the backup made before the upgrade.",
         )
         self.found = found
@@ -88,34 +98,40 @@ class DatabaseNewer(DatabaseError):
 
 
 class DatabaseUnwritable(DatabaseError):
+    """A write or a sync failed."""
+
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, f"{path} cannot be written ({reason}); nothing was changed. Check its disk.")
+        super().__init__(path, f"{path} cannot be written ({reason}); nothing was changed. Check the disk.")
 
 
 class DiskFull(DatabaseUnwritable):
+    """The disk has no space left."""
+
     def __init__(self, path: Path) -> None:
         super().__init__(path, "no space is left")
 
 
 class DatabaseTimeout(DatabaseError):
-    """`begun`: the write may be on disk or not; else it was taken back before it began."""
+    """No answer in time. With `begun`, the write may be on disk or not; else it will not take place."""
 
     def __init__(self, path: Path, timeout_s: float, *, begun: bool = True) -> None:
-        outcome = "the outcome shows when it is read again" if begun else "the write was taken back"
+        outcome = "the outcome is unknown" if begun else "the write was cancelled"
         super().__init__(
             path,
-            f"{path} gave no answer within {timeout_s:g} s; {outcome}. Is its disk stuck?",
+            f"{path} gave no answer within {timeout_s:g} s; {outcome}. Check whether the disk hangs.",
         )
         self.begun = begun
 
 
 class DatabaseClosed(DatabaseError):
+    """The file was closed before the job ran."""
+
     def __init__(self, path: Path) -> None:
         super().__init__(path, f"{path} is closed; nothing was changed.")
 
 
 def typed(error: sqlite3.Error, path: Path) -> DatabaseError:
-    """The typed form of an error that SQLite raised for the file as a whole."""
+    """The error of this module for an SQLite error that concerns the whole file."""
     name: str = getattr(error, "sqlite_errorname", None) or ""
     if name == "SQLITE_FULL":
         return DiskFull(path)
@@ -129,7 +145,7 @@ def typed(error: sqlite3.Error, path: Path) -> DatabaseError:
 
 
 def concerns_the_file(error: sqlite3.Error) -> bool:
-    """Whether the error is about the file, and not about one statement (a constraint, a typing mistake)."""
+    """True if the error concerns the whole file, not one statement (a constraint, a syntax error)."""
     name: str = getattr(error, "sqlite_errorname", None) or ""
     whole = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_BUSY", "SQLITE_LOCKED")
     return name.startswith((*whole, "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_NOMEM"))

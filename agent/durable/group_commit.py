@@ -1,12 +1,12 @@
-"""Group commit: one thread runs the write jobs; those waiting together share one transaction and one sync.
+"""Group commit: one thread runs the write jobs; jobs that wait together share one transaction and one sync.
 
-A job is a callable that gets the group's `Transaction`. Jobs run in the order they were submitted, each
-seeing what its predecessors in the group did. A job that raises takes only its own statements back. Answers
-are given after the commit; when the commit fails every job of the group is answered with the error, and
-nothing has changed.
+A job is a callable that gets the group's `Transaction`. Jobs run in the order of their submission; each sees
+the changes of its predecessors in the group. If a job raises, only its own statements are rolled back. Jobs
+are answered after the commit. If the commit fails, every job of the group gets the error, and nothing has
+changed.
 
-State kept in memory beside the file takes part as a `Participant`: it collects what the jobs change, writes
-it in `flush`, and shows it (`publish`) or forgets it (`discard`) once the outcome is known.
+State in memory beside the file takes part as a `Participant`: it collects the jobs' changes, writes them in
+`flush`, and shows them (`publish`) or drops them (`discard`) when the outcome is known.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Job = Callable[["Transaction"], T]
 
 
 class Participant(Protocol):
-    """In-memory state that changes together with the file. All three are called on the writer thread."""
+    """In-memory state that changes together with the file. The writer thread calls all three methods."""
 
     def flush(self, transaction: Transaction) -> None:
-        """Write everything that the group's jobs changed in memory."""
+        """Write the changes that the group's jobs made in memory."""
 
     def publish(self) -> None:
         """The commit is on disk: make the changes visible to readers."""
 
     def discard(self) -> None:
-        """The commit failed: forget the changes."""
+        """The commit failed: drop the changes."""
 
 
 class Transaction:
-    """The group's transaction as one job sees it. It begins with the first statement that writes."""
+    """The group's transaction, which begins with the first writing statement."""
 
     __slots__ = ("_connection", "_in_job", "_saved")
 
@@ -51,16 +51,17 @@ class Transaction:
         self._in_job = False
 
     def execute(self, sql: str, parameters: Parameters = ()) -> int:
-        """Run one writing statement; answers the number of rows it touched."""
+        """Run a writing statement; returns the number of affected rows."""
         self._before_write()
         return self._connection.execute(sql, parameters).rowcount
 
     def executemany(self, sql: str, rows: Iterable[Parameters]) -> None:
+        """Run a writing statement once for each row of parameters."""
         self._before_write()
         self._connection.executemany(sql, rows)
 
     def query(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """Run one reading statement; sees what the group has written so far."""
+        """Run a reading statement, which sees the group's writes so far."""
         return self._connection.execute(sql, parameters).fetchall()
 
     def _before_write(self) -> None:
@@ -71,12 +72,12 @@ class Transaction:
             self._saved = True
 
     def _run(self, job: Job[T]) -> T:
-        """Run `job`, taking back its statements, and only its, when it raises."""
+        """Run `job`; if it raises, roll back its own statements only."""
         self._in_job, self._saved = True, False
         try:
             answer = job(self)
         except BaseException:
-            # After some errors (a full disk) SQLite has rolled everything back by itself.
+            # After some errors, as a full disk, SQLite has already rolled everything back.
             if self._saved and self._connection.in_transaction:
                 self._connection.execute("ROLLBACK TO job")
                 self._connection.execute("RELEASE job")
@@ -90,7 +91,7 @@ class Transaction:
 
 
 class Ticket(Generic[T]):
-    """The answer to come of a submitted job."""
+    """The future result of a submitted job."""
 
     __slots__ = (
         "_answer",
@@ -105,7 +106,7 @@ class Ticket(Generic[T]):
     )
 
     def __init__(self, job: Job[T], releases: bool, timed_out: Callable[[float, bool], Exception]) -> None:
-        """`timed_out(seconds, begun)` makes the error of a caller who waited in vain."""
+        """`timed_out(seconds, begun)` makes the error for a caller whose wait timed out."""
         self._job = job
         self.releases = releases
         self._timed_out = timed_out
@@ -115,16 +116,15 @@ class Ticket(Generic[T]):
         # A bare lock costs a fraction of the condition variable inside a concurrent.futures.Future.
         self._done = threading.Lock()
         self._done.acquire()
-        # Whoever has it, the writer or a caller who waits no longer, decides whether the job is run at all.
+        # The writer takes this lock to run the job; a caller that stops waiting takes it to cancel the job.
         self._taken = threading.Lock()
         self._begun = False
 
     def result(self, timeout_s: float = 60.0) -> T:
-        """Wait for the job's answer, after its commit.
+        """Wait for the commit, and return the job's result.
 
-        :raises DatabaseTimeout: no answer within `timeout_s` seconds; a job that had not begun never will
-        :raises DatabaseError: the commit failed and nothing was changed
-        :raises Exception: whatever the job itself raised
+        Raises DatabaseTimeout where there is no answer within `timeout_s` seconds (a job that has not begun
+        is cancelled), DatabaseError where the commit failed and nothing was changed, and the job's exception.
         """
         if not self._done.acquire(timeout=timeout_s):
             raise self._timed_out(timeout_s, not self._taken.acquire(blocking=False))
@@ -134,13 +134,13 @@ class Ticket(Generic[T]):
         return cast(T, self._answer)
 
     def run(self, transaction: Transaction) -> None:
-        """Run the job and keep its answer or its own error.
+        """Run the job, and keep its result or its own error.
 
-        :raises sqlite3.Error: one that concerns the whole file, and so the whole group
+        Raises sqlite3.Error where the error concerns the whole file, and so the whole group.
         """
         self._begun = self._begun or self._taken.acquire(blocking=False)
         if not self._begun:
-            return  # nobody waits for it any more
+            return  # its caller cancelled it
         try:
             self._answer = transaction._run(self._job)
             self._error = None
@@ -148,26 +148,25 @@ class Ticket(Generic[T]):
             if concerns_the_file(error):
                 raise
             self._error = error
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller, who gets it from result()
+        except Exception as error:  # noqa: BLE001 - result() raises it in the caller
             self._error = error
 
     def fail(self, error: BaseException) -> None:
-        """Answer with `error`, unless the ticket is answered already."""
+        """Answer with `error`, unless the ticket has an answer."""
         if not self._answered:
             self._error = error
             self.answer()
 
     def answer(self) -> None:
-        """Give what run() kept."""
+        """Answer with the result or error of `run`."""
         self._answered = True
         self._done.release()
 
 
 class GroupWriter:
-    """The FIFO queue and the one thread behind it.
+    """A FIFO queue and its one thread.
 
-    `run_group` gets each group of tickets and must answer or fail every one of them. `group_max` bounds a
-    group.
+    `run_group` gets each group of at most `group_max` tickets, and must answer or fail each ticket.
     """
 
     def __init__(
@@ -180,10 +179,11 @@ class GroupWriter:
         self._thread.start()
 
     def put(self, ticket: Ticket[Any]) -> None:
+        """Queue a ticket."""
         self._queue.put(ticket)
 
     def stop(self, timeout_s: float) -> bool:
-        """Run what was queued before this call, then end the thread; False when it did not end in time."""
+        """Run the queued tickets, then end the thread. Returns False if it did not end in time."""
         self._queue.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -202,7 +202,7 @@ class GroupWriter:
             try:
                 self._run_group(group)
             except Exception as error:
-                # Without this thread every later write would wait in vain.
-                LOG.exception("A group of writes failed inside")
+                # The thread must go on: without it, no later write would get an answer.
+                LOG.exception("Unexpected error in a group of writes")
                 for ticket in group:
                     ticket.fail(error)

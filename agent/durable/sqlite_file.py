@@ -5,12 +5,12 @@
     file.read("SELECT a FROM t")
     file.close()
 
-`migrations[n]` is the script that brings schema n to n + 1 (`PRAGMA user_version`); it runs in one
-transaction, after a backup of the file (the newest two are kept, beside it). Beside the file lie `*.lock`
-(the owner's pid), `*.ballast` and SQLite's own `*-wal` and `*-shm`.
+`migrations[n]` is the script that brings schema n to n + 1 (`PRAGMA user_version`). It runs in one
+transaction, after a backup of the file, of which the newest two stay beside it. Other files beside it are
+`*.lock` (the owner's pid), `*.ballast` and SQLite's own `*-wal` and `*-shm`.
 
-On a full disk the ballast is dropped: from then on only jobs submitted with `releases=True` are run, and all
-others are answered with `DiskFull`, until the ballast could be made again.
+If the disk is full, the ballast is dropped. From then on, only jobs submitted with `releases=True` run, and
+all others get `DiskFull`, until the ballast fits on the disk again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SYNCHRONOUS_FULL = 2
 
 
 class SqliteFile:
-    """See the module's docstring. All methods may be called from any thread."""
+    """A durable SQLite file; see the module. Any thread may call."""
 
     def __init__(self, path: Path, lock_descriptor: int, connection: sqlite3.Connection, name: str) -> None:
         self.path = path
@@ -78,27 +78,23 @@ class SqliteFile:
         self._ballast_tried_at = time.monotonic()
         self._disk_full = not self._ballast.load()
         self._stale_frames = False
-        self._out_of_step: DatabaseError | None = None
+        self._memory_error: DatabaseError | None = None
         self._gate = threading.Lock()
         self._closed = False
         self.committed: Callable[[float], None] = lambda seconds: None
-        """Told, on the writer's thread, how long each commit took."""
+        """Called on the writer's thread with the seconds that each commit took."""
         self._writer = GroupWriter(name, self._run_group)
 
     @classmethod
     def open(
         cls, path: Path, *, application_id: int, migrations: Sequence[str], name: str = "sqlite"
     ) -> SqliteFile:
-        """Take the file's lock, check the file, bring its schema up to `len(migrations)`, and start the
-        writer.
+        """Lock the file, check it, bring its schema up to `len(migrations)`, and start the writer.
 
-        A file that does not exist is made, mode 0600, and so is its directory, mode 0700. `name` goes into
-        the writer thread's name.
-
-        :raises DatabaseLocked: another process owns the file
-        :raises DatabaseDamaged, DatabaseForeign, DatabaseNewer: not a file to work on; it is left as it is
-        :raises DatabaseOfAnother: root may not, where the directory is another user's
-        :raises DatabaseUnwritable: the directory or the disk refused
+        A missing file is created with mode 0600, a missing directory with mode 0700. `name` is a part of the
+        writer thread's name. Raises DatabaseLocked where another process owns the file; DatabaseDamaged,
+        DatabaseForeign and DatabaseNewer, without changing it; DatabaseOfAnother where root would write into
+        another user's directory; DatabaseUnwritable.
         """
         try:
             make_directory(path.parent)
@@ -121,48 +117,46 @@ class SqliteFile:
             raise
 
     def join(self, participant: Participant) -> None:
-        """Let in-memory state take part in every later group."""
+        """Let in-memory state take part in all later groups."""
         self._participants.append(participant)
 
     def submit(self, job: Job[T], *, releases: bool = False) -> Ticket[T]:
-        """Queue `job`; its ticket is answered after the commit that made it durable.
+        """Queue `job`; its ticket is answered after the commit that makes it durable.
 
-        `releases` marks a job that frees things and so must get through on a full disk. A job may be run
-        twice (its first commit found the disk full), so it may keep nothing outside the transaction and
-        participants.
-
-        :raises DatabaseClosed: after close()
+        `releases` marks a job that frees resources, and therefore runs on a full disk as well. A job may run
+        twice, if its first commit meets a full disk, so it must keep no state outside the transaction and the
+        participants. Raises DatabaseClosed.
         """
         ticket = Ticket(
             job, releases, lambda timeout_s, begun: DatabaseTimeout(self.path, timeout_s, begun=begun)
         )
-        with self._gate:  # nothing may be queued behind the end mark, where nobody would answer it
+        with self._gate:  # a ticket behind the end mark would never be answered
             if self._closed:
                 raise DatabaseClosed(self.path)
             self._writer.put(ticket)
         return ticket
 
     def run(self, job: Job[T], *, releases: bool = False, timeout_s: float = 60.0) -> T:
-        """`submit`, and wait for the answer."""
+        """`submit` the job and wait for its result."""
         return self.submit(job, releases=releases).result(timeout_s)
 
     def read(
         self, sql: str, parameters: Parameters = (), *, timeout_s: float = 60.0
     ) -> list[tuple[Any, ...]]:
-        """The rows of one reading statement, on disk all of them; answered on a full disk too."""
+        """The rows of a reading statement, all of them on disk. Works on a full disk as well."""
         return self.run(
             lambda transaction: transaction.query(sql, parameters), releases=True, timeout_s=timeout_s
         )
 
     @property
     def disk_full(self) -> bool:
-        """Whether only releases are let through at present."""
+        """True while the disk is full, so that only releases run."""
         return self._disk_full
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Finish what is queued, close the file and give up the lock. May be called twice.
+        """Run the queued jobs, close the file and release the lock; idempotent.
 
-        :raises DatabaseTimeout: the writer is stuck in the disk; file and lock stay as they are
+        Raises DatabaseTimeout where the writer hangs in the disk; then file and lock stay.
         """
         with self._gate:
             if self._closed:
@@ -197,16 +191,16 @@ class SqliteFile:
             self._shrink_log()
 
     def _only_releases(self, tickets: list[Ticket[Any]]) -> list[Ticket[Any]]:
-        """Answer DiskFull to all tickets but the releases, and give those back."""
+        """Fail all tickets but the releases with DiskFull; returns the releases."""
         for ticket in tickets:
             if not ticket.releases:
                 ticket.fail(DiskFull(self.path))
         return [ticket for ticket in tickets if ticket.releases]
 
     def _try_group(self, tickets: list[Ticket[Any]]) -> DatabaseError | None:
-        """Run the tickets in one transaction and commit it. The error says that nothing has changed."""
-        if not tickets or self._out_of_step:
-            return self._out_of_step
+        """Run the tickets in one transaction and commit it. After an error, nothing has changed."""
+        if not tickets or self._memory_error:
+            return self._memory_error
         try:
             self._overwrite_stale_frames()
             for ticket in tickets:
@@ -224,7 +218,7 @@ class SqliteFile:
             return failure
         except Exception as error:  # noqa: BLE001 - a mistake in a participant must not end the writer thread
             self._abandon()
-            failure = DatabaseError(self.path, f"{self.path}: the write failed inside ({error!r}).")
+            failure = DatabaseError(self.path, f"{self.path}: the write failed unexpectedly ({error!r}).")
             failure.__cause__ = error
             return failure
         return self._publish()
@@ -234,29 +228,30 @@ class SqliteFile:
             for participant in self._participants:
                 participant.publish()
         except Exception as error:  # noqa: BLE001 - a mistake in a participant must not end the writer thread
-            # What is in memory is no longer what is on disk: going on would be going on from a wrong state.
-            self._out_of_step = DatabaseError(
-                self.path, f"{self.path} holds changes that could not be taken over ({error!r}); restart."
+            # Memory and disk differ now; any further job would start from a wrong state.
+            self._memory_error = DatabaseError(
+                self.path,
+                f"{self.path} has changes that memory does not have ({error!r}); restart the agent.",
             )
-            self._out_of_step.__cause__ = error
-        return self._out_of_step
+            self._memory_error.__cause__ = error
+        return self._memory_error
 
     def _abandon(self) -> None:
         for participant in self._participants:
             participant.discard()
         self._stale_frames = True
         if self._connection.in_transaction:
-            # Where even this fails, the next BEGIN fails too, and so does everything until the disk is back.
+            # If even this fails, every BEGIN fails as well until the disk works again.
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
-        with contextlib.suppress(sqlite3.Error):  # tried again before the next group
+        with contextlib.suppress(sqlite3.Error):  # the next group tries again
             self._overwrite_stale_frames()
 
     def _overwrite_stale_frames(self) -> None:
-        """After a failed commit, before anything else is written, write over what it left in the log.
+        """Overwrite the frames that a failed commit left in the write-ahead log, before any other write.
 
-        A sync that failed may have reached the disk all the same. Were the process killed now, recovery would
-        find a whole transaction in the log and bring back what was answered with an error.
+        A failed sync may still have reached the disk. If the process were killed now, recovery would find a
+        complete transaction in the log, and apply changes whose jobs got an error.
         """
         if self._stale_frames:
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -271,8 +266,8 @@ class SqliteFile:
         return not self._disk_full
 
     def _shrink_log(self) -> None:
-        """On a full disk, give back the log's space after each group; it would eat what the ballast freed."""
-        with contextlib.suppress(sqlite3.Error):  # an attempt; the next commit tells whether there is space
+        """Truncate the log on a full disk after each group, or it takes the space that the ballast freed."""
+        with contextlib.suppress(sqlite3.Error):  # best effort: the next commit shows whether there is space
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
@@ -296,9 +291,9 @@ def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqli
 
 
 def _inspect(path: Path, application_id: int, supported: int) -> int:
-    """Look at the file without writing to it; answers its schema number."""
-    # A crash in a file's first moments, before it has a write-ahead log, leaves a rollback journal, which
-    # only a connection that may write can undo.
+    """Check the file without writing to it; returns its schema number."""
+    # A crash before the file has a write-ahead log leaves a rollback journal, which only a connection with
+    # write access can roll back.
     mode = "rw" if path.with_name(path.name + "-journal").exists() else "ro"
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
     try:
@@ -318,7 +313,7 @@ def _inspect(path: Path, application_id: int, supported: int) -> int:
 
 
 def _set_up(connection: sqlite3.Connection, path: Path, application_id: int) -> None:
-    """Set the PRAGMAs, and read each back: SQLite answers a failed one with the old value."""
+    """Set the PRAGMAs and read each one back: if one fails, SQLite returns the old value."""
     wanted = {
         "journal_mode": "wal",
         "synchronous": SYNCHRONOUS_FULL,
@@ -345,7 +340,7 @@ def _migrate(connection: sqlite3.Connection, script: str, number: int) -> None:
 
 
 def _back_up(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    """Copy the file beside itself as `NAME.backup-SCHEMA-TIME` and drop all but the newest copies."""
+    """Copy the file to `NAME.backup-SCHEMA-TIME` beside it, and remove all but the newest copies."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     target = path.with_name(f"{path.name}.backup-{version}-{stamp}")
     draft = target.with_name(target.name + ".part")

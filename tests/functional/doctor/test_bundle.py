@@ -16,7 +16,7 @@ from kits.agent_process import PAUSE_S, Agent
 from kits.api_client import ask
 from kits.cli_process import DEADLINE_S, one_line, plimsoll
 
-from agent.doctor.mask import SECRET_CHARS_MIN, MASK, mask
+from agent.doctor.mask import MASK, SECRET_CHARS_MIN, mask
 from agent.errors import ExitCode
 
 CANARY = 'canary-7f3a"\\é-9b1c'

@@ -131,7 +131,7 @@ def test_the_lock_of_a_killed_owner_is_free(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"this is not a database" * 100, b"SQLite format 3\0" + b"\xff" * 8176])
 def test_a_damaged_file_is_refused_and_left_as_it_is(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(DatabaseDamaged, match=r"left as it is\. Move it aside"):
+    with pytest.raises(DatabaseDamaged, match=r"not changed\. Move it aside"):
         opened(path)
     assert path.read_bytes() == content
 
