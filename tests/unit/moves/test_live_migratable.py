@@ -1,0 +1,57 @@
+"""Which devices keep a guest from a live migration: an oracle over the operator's declarations."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from agent.claims.fit_search import ProviderIndex
+from agent.claims.pci_alias import Alias, with_device_groups
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.device_names import LIVE_MIGRATABLE, TYPES
+from agent.errors import Refused
+from agent.moves.live_migratable import check_live_migratable
+from agent.tree import Inventory, Provider, ProviderTree
+
+CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
+CARD = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c00"
+UNITS = ("0000:41:00.1", "0000:41:00.2")
+TYPE = next(iter(TYPES.values()))
+
+
+def is_refused(resource_class: str, traits: frozenset[str], request: ClaimRequest, amount: int) -> bool:
+    card = Provider(CARD, "card", None, {resource_class: Inventory(2)}, traits)
+    host = ProviderIndex.of(ProviderTree([card]))
+    allocations = {CARD: {resource_class: amount}} if amount else {}
+    try:
+        check_live_migratable(request, allocations, host, {CARD: {resource_class: UNITS}})
+    except Refused as refused:
+        assert "[pci] device_spec" in refused.message and f"{resource_class} on card" in refused.message
+        return True
+    return False
+
+
+@pytest.mark.parametrize("resource_class", ["CUSTOM_NIC", "SRIOV_NET_VF"])
+@pytest.mark.parametrize("amount", [0, 1])
+def test_only_a_passed_through_device_that_is_not_declared_is_in_the_way(
+    resource_class: str, amount: int
+) -> None:
+    request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}),))
+    for typed, declared in itertools.product((True, False), repeat=2):
+        traits = frozenset({TYPE} if typed else ()) | ({LIVE_MIGRATABLE} if declared else set())
+        expected = bool(amount) and typed and not declared and resource_class != "SRIOV_NET_VF"
+        assert is_refused(resource_class, frozenset(traits), request, amount) is expected
+
+
+@pytest.mark.parametrize("live_migratable", [None, False, True])
+def test_an_alias_must_ask_for_live_migratable_devices(live_migratable: bool | None) -> None:
+    alias = Alias("nic", resource_class="CUSTOM_NIC", live_migratable=live_migratable)
+    asked = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}),), pci=(("nic", 1),))
+    request = with_device_groups(asked, {"nic": alias}, ProviderTree(), {})
+    host = ProviderIndex.of(ProviderTree())
+    if live_migratable:
+        check_live_migratable(request, {}, host, {})
+        return
+    with pytest.raises(Refused, match=r"'nic'.*\[pci\] alias"):
+        check_live_migratable(request, {}, host, {})

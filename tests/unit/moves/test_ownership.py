@@ -1,0 +1,165 @@
+"""Ownership in a move: nothing is lost, nothing is held twice, and what is read back is understood."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from kits.move_values import (
+    HERE,
+    INSTANCE,
+    MIGRATION,
+    NEW,
+    OLD,
+    PART,
+    POOL,
+    THERE,
+    held,
+    is_here,
+    is_there,
+    move,
+    total,
+)
+
+from agent.moves.ownership import (
+    MoveConsumer,
+    ObservedState,
+    has_moved_on,
+    has_taken_over,
+    migration_share,
+    observed_end,
+    observed_state,
+    reduce_allocations,
+    separate_allocations,
+    split_allocations,
+    unambiguous_pairs,
+    undecided_reason,
+)
+from agent.moves.states import MoveRole, MoveStep
+from agent.shapes import Allocations
+
+
+@given(old=held, new=held)
+def test_what_was_held_has_an_owner_and_what_stays_is_held_once(old: Allocations, new: Allocations) -> None:
+    given_away = migration_share(old, new, is_here)
+    both, before, after = total(given_away, new), total(old), total(new)
+    for key, amount in before.items():
+        assert both[key] >= amount
+        same = after[key] == amount and key[0] != HERE
+        assert both[key] == (amount if same else amount + after[key])
+    assert all(given_away.values())
+
+
+@given(found=held)
+def test_parts_are_the_whole(found: Allocations) -> None:
+    split = split_allocations(found, is_here, {POOL}.__contains__)
+    assert total(split.here, split.shared, split.elsewhere) == total(found)
+    for runs_here in (True, False):
+        kept = reduce_allocations(split, runs_here=runs_here)
+        assert (THERE if runs_here else HERE) not in kept
+        assert total(kept) <= total(found)
+
+
+def test_a_pool_that_was_summed_up_is_charged_once() -> None:
+    doubled = {HERE: {"VCPU": 2}, THERE: {"VCPU": 2}, POOL: {"DISK_GB": 20}}
+    found = split_allocations(doubled, is_here, {POOL}.__contains__)
+    assert found.doubled
+    for disk in (10, 20):
+        instance, migration = separate_allocations(found, {"VCPU": 2, "DISK_GB": disk})
+        assert instance == {HERE: {"VCPU": 2}, POOL: {"DISK_GB": disk}}
+        assert migration == {THERE: {"VCPU": 2}}
+
+
+@pytest.mark.parametrize(
+    ("instance", "migration", "where", "end"),
+    [
+        (OLD, {}, ObservedState.BEFORE, MoveStep.RESTORED),
+        (NEW, PART, ObservedState.UNDER_WAY, None),
+        (NEW, {}, ObservedState.AFTER, MoveStep.FREED),
+        ({}, {}, ObservedState.NEITHER, MoveStep.GONE),
+        ({}, PART, ObservedState.ORPHANED, None),
+        (NEW, {THERE: {"VCPU": 1}}, ObservedState.CHANGED, None),
+        (OLD, PART, ObservedState.CHANGED, None),
+        ({HERE: {"VCPU": 9}}, {}, ObservedState.MOVED_ON, MoveStep.FREED),
+    ],
+)
+def test_the_destination_reads_where_a_move_stands(
+    instance: Allocations, migration: Allocations, where: ObservedState, end: MoveStep | None
+) -> None:
+    under_way = move(MoveRole.DESTINATION, OLD, NEW)
+    assert observed_state(under_way, instance, migration) is where
+    assert observed_end(under_way, instance, migration, is_here) is end
+
+
+@pytest.mark.parametrize(
+    ("instance", "migration", "end"),
+    [
+        (OLD, {}, MoveStep.RESTORED),
+        (NEW, PART, None),
+        (NEW, {}, MoveStep.FREED),
+        ({}, {}, MoveStep.GONE),
+    ],
+)
+def test_the_source_reads_how_it_ended(
+    instance: Allocations, migration: Allocations, end: MoveStep | None
+) -> None:
+    assert observed_end(move(MoveRole.SOURCE, OLD, None), instance, migration, is_there) is end
+
+
+def holder(
+    consumer: str, allocations: Allocations, kind: str = "MIGRATION", project: str = "p"
+) -> MoveConsumer:
+    return MoveConsumer(consumer, allocations, project, "u", kind)
+
+
+@pytest.mark.parametrize(
+    ("instance", "candidate", "takes"),
+    [
+        (holder(INSTANCE, NEW), holder(MIGRATION, PART), True),
+        (holder(INSTANCE, NEW), holder(MIGRATION, PART, "unknown"), True),
+        (holder(INSTANCE, NEW), holder(MIGRATION, PART, ""), True),
+        (holder(INSTANCE, NEW), holder(MIGRATION, PART, "INSTANCE"), False),
+        (holder(INSTANCE, NEW), holder(MIGRATION, PART, project="q"), False),
+        (holder(INSTANCE, NEW), holder(MIGRATION, {THERE: {"VCPU": 1}}), False),
+        (holder(INSTANCE, NEW), holder(MIGRATION, {**PART, HERE: {"VCPU": 1}}), False),
+        (holder(INSTANCE, OLD), holder(MIGRATION, PART), False),
+        (holder(INSTANCE, {}), holder(MIGRATION, PART), False),
+        (holder(INSTANCE, {HERE: {"VCPU": 2}}), holder(MIGRATION, PART), False),
+        (holder(INSTANCE, {HERE: {"VCPU": 2}}), holder(MIGRATION, OLD), True),
+    ],
+)
+def test_only_an_exact_match_is_a_migration(
+    instance: MoveConsumer, candidate: MoveConsumer, takes: bool
+) -> None:
+    assert has_taken_over(OLD, instance, candidate, is_there) is takes
+
+
+def test_moves_that_look_the_same_are_left_alone() -> None:
+    assert unambiguous_pairs({"i": ["m"], "j": ["n"]}) == {"i": "m", "j": "n"}
+    assert unambiguous_pairs({"i": ["m", "n"], "j": ["m", "n"], "k": ["o"]}) == {"k": "o"}
+    assert unambiguous_pairs({"i": ["m"], "j": ["m"]}) == {}
+    assert unambiguous_pairs({"i": []}) == {}
+
+
+def test_an_instance_that_left_for_a_third_host_has_moved_on() -> None:
+    arrived = move(MoveRole.DESTINATION, OLD, NEW)
+    assert has_moved_on(arrived, {POOL: {"DISK_GB": 5}}, is_here)
+    assert not has_moved_on(arrived, NEW, is_here)
+    assert not has_moved_on(arrived, {}, is_here)
+    assert not has_moved_on(move(MoveRole.SOURCE, OLD, None), NEW, is_there)
+
+
+@pytest.mark.parametrize(
+    ("role", "instance", "migration", "undecided"),
+    [
+        (MoveRole.SOURCE, {}, PART, True),
+        (MoveRole.SOURCE, NEW, PART, False),
+        (MoveRole.DESTINATION, {}, PART, False),
+        (MoveRole.DESTINATION, NEW, {}, False),
+    ],
+)
+def test_a_move_whose_instance_is_gone_is_undecided_at_the_source(
+    role: MoveRole, instance: Allocations, migration: Allocations, undecided: bool
+) -> None:
+    begun = move(role, OLD, NEW if role is MoveRole.DESTINATION else None)
+    reason = undecided_reason(begun, instance, migration, is_here if begun.new else is_there)
+    assert (reason is not None) is undecided
