@@ -18,14 +18,14 @@ def adopt(settings: Settings, host_uuid: str) -> Identity:
     """
     with closing(Journal.open(settings.state_path)) as journal:
         before, claims = journal.host_uuid(), journal.claims()
-        if claims and before not in (None, identity.canonical(host_uuid)):
+        if claims and before not in (None, identity.canonical_uuid(host_uuid)):
             raise IdentityError(
                 f"The agent's records hold {len(claims)} claims of the host {before}; release them, or adopt "
                 f"that uuid instead.",
                 uuid=before,
                 claims=len(claims),
             )
-        adopted = identity.adopt(settings.state_path, settings.host, host_uuid)
+        adopted = identity.adopt_identity(settings.state_path, settings.host, host_uuid)
         if before != adopted.uuid:
             # Nothing on that provider was written by us, so nothing of it will be taken away.
             journal.remember_owned(OwnedProviders())

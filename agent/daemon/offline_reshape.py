@@ -12,7 +12,7 @@ from agent.reconcile.placement_home import check_home, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
-from agent.state.identity import establish
+from agent.state.identity import establish_identity
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 
@@ -35,7 +35,7 @@ def _reconciler(told: Settings) -> Iterator[Reconciler]:
     with ExitStack() as stack:
         journal = stack.enter_context(closing(Journal.open(told.state_path)))
         directories = dict.fromkeys(file.parent for file in told.files)
-        identity = establish(told.state_path, told.host, journal.host_uuid(), directories)
+        identity = establish_identity(told.state_path, told.host, journal.host_uuid(), directories)
         if journal.host_uuid() is None:
             journal.remember_host(identity.uuid)
         driver = stack.enter_context(closing(driver_class(told.compute_driver).create(told.driver)))

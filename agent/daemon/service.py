@@ -24,7 +24,7 @@ from agent.daemon.jobs import Jobs
 from agent.driver import Driver
 from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
 from agent.placement.connect import open_transport
-from agent.state.identity import NAME_FILE, Identity, establish
+from agent.state.identity import NAME_FILE, Identity, establish_identity
 from agent.state.journal import Journal
 from agent.status.condition import HostState
 from agent.status.listener import HttpListener
@@ -133,12 +133,12 @@ class Service:
         told = self._settings
         driver = driver_class(told.compute_driver).create(told.driver)
         metrics = Metrics()
-        journal.measure(metrics.commit_seconds.observe)
+        journal.observe_commits(metrics.commit_seconds.observe)
         transport = open_transport(
             told.placement.kind, state_dir=told.state_path, options=asdict(told.placement)
         )
         self._stack.callback(transport.close)
-        self._recorder = Recorder(metrics, journal.note)
+        self._recorder = Recorder(metrics, journal.record_event)
         self._agent, self._operations, reconciler = assemble(
             told,
             identity,
@@ -260,7 +260,7 @@ def _identity(told: Settings, journal: Journal) -> Identity:
     """Who this host is, which the journal knows from now on, too. Raises IdentityError, StateError."""
     known = (told.state_path / NAME_FILE).exists()
     directories = dict.fromkeys(file.parent for file in told.files)
-    identity = establish(told.state_path, told.host, journal.host_uuid(), directories)
+    identity = establish_identity(told.state_path, told.host, journal.host_uuid(), directories)
     if journal.host_uuid() is None:
         if known:
             LOG.warning(

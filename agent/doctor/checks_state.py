@@ -13,7 +13,7 @@ from urllib.parse import quote
 from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.durable.files import OWNER_ONLY
 from agent.errors import IdentityError
-from agent.state.identity import ID_FILE, NAME_FILE, establish
+from agent.state.identity import ID_FILE, NAME_FILE, establish_identity
 
 FREE_MIN_BYTES = 256 * 1024 * 1024
 FREE_BAD_BYTES = 16 * 1024 * 1024
@@ -77,7 +77,7 @@ def identity(path: Path, host: str) -> DoctorCheck:
             return good("identity", f"{host} has no uuid yet; the first start makes one.")
         if not (path / NAME_FILE).exists():
             return good("identity", f"{host} has a uuid that was provided before the first start.")
-        known = establish(path, host, None)
+        known = establish_identity(path, host, None)
     except IdentityError as error:
         return bad("identity", error.message, "Follow the sentence.")
     except OSError as error:

@@ -259,7 +259,7 @@ class PassSteps:
             tree = apply(operations, self._client, current, read_again=foreign.add)
         except ApplyError as error:
             if isinstance(error.__cause__, PlacementUnavailable):
-                raise error.__cause__ from error  # an outage is reported as such, whichever write met it
+                raise error.__cause__ from error  # report an outage as an outage
             raise
         self._allocations.follow_writes(current, tree, foreign)
         return tree

@@ -210,7 +210,9 @@ class Reconciler:
                 at,
                 round(duration_ms, 3),
                 providers=len(self._tree or ()),
-                changed=len({each.provider for each in operations if hasattr(each, "provider")}),
+                changed=len(
+                    {operation.provider for operation in operations if hasattr(operation, "provider")}
+                ),
                 operations=len(operations),
                 problems=self._last.problems if self._last else (),
                 error=error,

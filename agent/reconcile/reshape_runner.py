@@ -2,10 +2,10 @@
 
     prepare -> the pass writes the staged tree -> perform; after a crash or an outage: settle
 
-The intent is on disk before the request is sent. Whatever happens then, `settle` reads from Placement whether
-the request was executed, and the request is sent again only if it was not. After a conflict the runner reads
-the touched providers again, and of the consumers only those whose allocations changed. Claims of other
-consumers change nothing in the plan, so the request follows at once and succeeds between two of them.
+The intent is on disk before the request is sent. After an outage or a crash, `settle` reads from Placement
+whether the request was executed; it is sent again only if it was not. After a conflict the runner reads the
+touched providers again, and of the consumers only those whose allocations changed. Claims of other consumers
+change nothing in the plan, so the request follows at once and succeeds between two of them.
 """
 
 import time
@@ -134,8 +134,8 @@ class ReshapeRunner:
         for consumer in sorted(moving):
             allocations = known.get(consumer)
             if allocations is None or any(
-                allocations.allocations.get(uuid, {}) != there.get(consumer, {})
-                for uuid, there in holders.items()
+                allocations.allocations.get(uuid, {}) != on_provider.get(consumer, {})
+                for uuid, on_provider in holders.items()
             ):
                 allocations = self._client.allocations_of(consumer)
             consumers[consumer] = allocations

@@ -16,7 +16,7 @@ class UndoneReshapes:
 
     def ids(self) -> tuple[str, ...]:
         """The ids of the receipts that are undone."""
-        return self._journal.withheld()
+        return self._journal.undone_reshapes()
 
     def with_ids(self, ids: Sequence[str]) -> UndoneReceipts:
         """The receipts with these ids; one that the journal no longer has is left out."""
@@ -27,8 +27,8 @@ class UndoneReshapes:
 
     def set_ids(self, ids: Sequence[str]) -> None:
         """Have exactly these reshapes undone."""
-        if tuple(ids) != self._journal.withheld():
-            self._journal.remember_withheld(ids)
+        if tuple(ids) != self._journal.undone_reshapes():
+            self._journal.remember_undone_reshapes(ids)
 
     def receipts(self) -> tuple[Receipt, ...]:
         """The receipts of all executed reshapes, the oldest first."""
@@ -41,7 +41,7 @@ class UndoneReshapes:
         """
         if undo is None:
             return ()
-        done, undone = self._journal.reshapes(done=True), self._journal.withheld()
+        done, undone = self._journal.reshapes(done=True), self._journal.undone_reshapes()
         receipt = done.get(undo)
         if receipt is None:
             raise UsageError(

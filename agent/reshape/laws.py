@@ -1,4 +1,4 @@
-"""The laws of a reshape, checked from its content alone, whatever planned it. Pure.
+"""The laws of a reshape, checked from its content alone. Pure.
 
 Placement checks none of this: it accepts a shrink below what is used, another consumer in the room that one
 was made to leave, a consumer that loses some of its allocation, and the same units listed twice.
@@ -68,7 +68,7 @@ def _unit_breaches(
 ) -> Iterator[str]:
     gains: dict[Slot, int] = defaultdict(int)
     still_offering: set[int] = set()
-    for source, target, amount in (pair for each in instructions for pair in each.slot_pairs()):
+    for source, target, amount in (pair for instruction in instructions for pair in instruction.slot_pairs()):
         gains[target] += amount
         if inventory_at(desired, source) is not None:
             still_offering.add(exchanges[source])

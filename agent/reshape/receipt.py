@@ -123,7 +123,12 @@ def make_receipt(
     """
     current, stage, desired = trees
     moving = tuple(instruction for instruction in instructions if not instruction.move.stays)
-    slots = [slot for each in moving for source, target, _ in each.slot_pairs() for slot in (source, target)]
+    slots = [
+        slot
+        for instruction in moving
+        for source, target, _ in instruction.slot_pairs()
+        for slot in (source, target)
+    ]
     moves = tuple(instruction.move for instruction in moving)
     return Receipt(
         receipt_id,

@@ -1,7 +1,7 @@
-"""Who this host is: a uuid made once and kept in a file, with the name it goes by beside it.
+"""The host's identity: a uuid that is created once and kept in a file, and the host's name beside it.
 
-Placement knows the host by that uuid, so it is never guessed: whatever is unclear is an IdentityError with
-the command that resolves it, and nothing is written.
+Placement knows the host by the uuid, so the agent never guesses it. Where files and records disagree, the
+agent raises IdentityError with the command that resolves it, and writes nothing.
 """
 
 import uuid
@@ -25,93 +25,95 @@ class Identity:
     name: str
 
 
-def establish(
+def establish_identity(
     state_path: Path,
     host: str,
     recorded: str | None,
     provisioned_in: Iterable[Path] = (),
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
 ) -> Identity:
-    """Find the host's uuid, or make it on the very first start.
+    """Find the host's uuid, or create it on the very first start.
 
-    `recorded` is the uuid that the agent's own database knows; `provisioned_in` are directories (of the
-    configuration files) where somebody may have put a `host_id`. Raises IdentityError.
+    `recorded` is the uuid in the agent's own database. `provisioned_in` are the directories of the
+    configuration files, where the operator may have put a `host_id`. Raises IdentityError.
     """
-    copies = _copies((state_path, *provisioned_in))
-    found = _agreed(copies)
-    if found is None and recorded is not None:
+    copies = _read_uuids((state_path, *provisioned_in))
+    host_uuid = _agreed_uuid(copies)
+    if host_uuid is None and recorded is not None:
         raise IdentityError(
             f"The host's uuid file {state_path / ID_FILE} is gone, but the agent's records are of the host "
             f"{recorded}; put the file back, or run `plimsoll adopt {recorded}`.",
             uuid=recorded,
         )
-    if found is not None and recorded not in (None, found):
+    if host_uuid is not None and recorded not in (None, host_uuid):
         raise IdentityError(
-            f"{next(iter(copies))} says that this host is {found}, but the agent's records are of the host "
-            f"{recorded}; put {recorded} back into the file, or run `plimsoll adopt {found}` to be it.",
-            uuid=found,
+            f"{next(iter(copies))} says that this host is {host_uuid}, but the agent's records are of the "
+            f"host {recorded}; put {recorded} back into the file, or run `plimsoll adopt {host_uuid}` to use "
+            "the uuid of the file.",
+            uuid=host_uuid,
             recorded=recorded,
         )
-    named = _read(state_path / NAME_FILE)
-    if named not in (None, host):
+    former_name = _read(state_path / NAME_FILE)
+    if former_name not in (None, host):
         raise IdentityError(
-            f"This host was named {named!r} and is now named {host!r}; set [DEFAULT] host = {named} to keep "
-            f"the name, or run `plimsoll adopt {found or 'UUID'}` to give its provider the new one.",
-            before=named,
+            f"This host was named {former_name!r} and is now named {host!r}; set [DEFAULT] host = "
+            f"{former_name} to keep the name, or run `plimsoll adopt {host_uuid or 'UUID'}` to give its "
+            "provider the new one.",
+            before=former_name,
             now=host,
         )
-    if found is None:
-        found = str(new_uuid())
-        _write(state_path / ID_FILE, found)
-    if named is None:
+    if host_uuid is None:
+        host_uuid = str(new_uuid())
+        _write(state_path / ID_FILE, host_uuid)
+    if former_name is None:
         _write(state_path / NAME_FILE, host)
-    return Identity(found, host)
+    return Identity(host_uuid, host)
 
 
-def adopt(state_path: Path, host: str, host_uuid: str) -> Identity:
-    """Write down that this host, under this name, is that uuid from now on. Raises IdentityError."""
-    found = canonical(host_uuid)
-    _write(state_path / ID_FILE, found)
+def adopt_identity(state_path: Path, host: str, host_uuid: str) -> Identity:
+    """Write that this host has this name and that uuid from now on. Raises IdentityError."""
+    adopted = canonical_uuid(host_uuid)
+    _write(state_path / ID_FILE, adopted)
     _write(state_path / NAME_FILE, host)
-    return Identity(found, host)
+    return Identity(adopted, host)
 
 
-def canonical(host_uuid: str) -> str:
-    """The uuid in its dashed lower-case form. Raises IdentityError."""
-    found = _uuid(host_uuid)
-    if found is None:
-        raise IdentityError(f"{host_uuid!r} is no uuid, so no host can be adopted by it.")
-    return found
+def canonical_uuid(host_uuid: str) -> str:
+    """The uuid in its dashed lower-case form. Raises IdentityError for a text that is no uuid."""
+    canonical = _parse_uuid(host_uuid)
+    if canonical is None:
+        raise IdentityError(f"{host_uuid!r} is not a uuid; give the uuid of the host's root provider.")
+    return canonical
 
 
-def _copies(directories: Iterable[Path]) -> dict[Path, str]:
-    """{file: uuid} of the files there are."""
-    found: dict[Path, str] = {}
+def _read_uuids(directories: Iterable[Path]) -> dict[Path, str]:
+    """{file: uuid} of the uuid files that exist."""
+    copies: dict[Path, str] = {}
     for directory in directories:
         text = _read(directory / ID_FILE)
         if text is None:
             continue
-        host_uuid = _uuid(text)
+        host_uuid = _parse_uuid(text)
         if host_uuid is None:
             raise IdentityError(
-                f"{directory / ID_FILE} holds {text[:60]!r}, which is no uuid; put the host's uuid there, or "
-                "run `plimsoll adopt UUID` with the uuid that placement knows this host by.",
+                f"{directory / ID_FILE} holds {text[:60]!r}, which is not a uuid; write the host's uuid "
+                "there, or run `plimsoll adopt UUID` with the uuid of the host's provider in Placement.",
                 file=str(directory / ID_FILE),
             )
-        found[directory / ID_FILE] = host_uuid
-    return found
+        copies[directory / ID_FILE] = host_uuid
+    return copies
 
 
-def _agreed(copies: dict[Path, str]) -> str | None:
+def _agreed_uuid(copies: dict[Path, str]) -> str | None:
     if len(set(copies.values())) > 1:
-        said = ", ".join(f"{path} says {host_uuid}" for path, host_uuid in copies.items())
+        contents = ", ".join(f"{path} says {host_uuid}" for path, host_uuid in copies.items())
         raise IdentityError(
-            f"This host's uuid is in doubt: {said}; remove the wrong file.", copies=len(copies)
+            f"The host's uuid files differ: {contents}; remove the wrong file.", copies=len(copies)
         )
     return next(iter(copies.values()), None)
 
 
-def _uuid(text: str) -> str | None:
+def _parse_uuid(text: str) -> str | None:
     try:
         return str(uuid.UUID(text.strip()))
     except ValueError:

@@ -1,8 +1,8 @@
-"""The agent's own durable state: claims and intents, what it wrote to placement, who this host is.
+"""The agent's durable state: claims and intents, what it owns in Placement, and which host this is.
 
-One SQLite file, `agent.db` in the state directory. What is put in is on disk once `Written.wait` returns;
-writes that arrive together share one sync. What is read back is checked: a file that is damaged, foreign or
-newer, or a row that makes no sense, is a StateError, and the file is left as it is.
+One SQLite file, `agent.db`, in the state directory. A write is on disk once `PendingWrite.wait` returns;
+writes that arrive together share one sync. Every read is checked: a damaged, foreign or newer file, or a row
+that cannot be parsed, raises StateError, and the file stays as it is.
 """
 
 import json
@@ -26,7 +26,7 @@ from agent.moves.move_json import move_to_json, read_move
 from agent.moves.states import Move, MoveState
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt
-from agent.state import schema as sql
+from agent.state import schema
 
 APPLICATION_ID = 0x504C4147
 FILE_NAME = "agent.db"
@@ -40,8 +40,8 @@ WAIT_S = 60.0
 _dump = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Written:
-    """A write under way."""
+class PendingWrite:
+    """A write that is queued, and on disk once `wait` returns."""
 
     __slots__ = ("_ticket",)
 
@@ -49,7 +49,7 @@ class Written:
         self._ticket = ticket
 
     def wait(self) -> None:
-        """Return once it is on disk. Raises StateError: it is not, and nothing was changed by it."""
+        """Wait until the write is on disk. Raises StateError where it failed; then it changed nothing."""
         try:
             self._ticket.result(WAIT_S)
         except (DatabaseError, sqlite3.Error) as error:
@@ -58,9 +58,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One step in the life of a consumer, "" for the host; `at` is seconds since the epoch, UTC.
+    """A step in the life of a consumer, "" for the host; `at` is seconds since the epoch, UTC.
 
-    `uid` and `pid` are of the process that asked for it over the local API, None: nobody did.
+    `uid` and `pid` are of the process that requested it over the local API, None where the agent did it.
     """
 
     at: float
@@ -72,21 +72,21 @@ class Event:
 
 
 class Journal:
-    """See the module's docstring. Any thread may call; each method raises StateError."""
+    """The journal of one host. Any thread may call; each method raises StateError."""
 
     def __init__(self, file: SqliteFile, clock: Callable[[], float]) -> None:
         self._file = file
         self._clock = clock
-        self._noted = 0
+        self._events_written = 0
 
     @classmethod
     def open(cls, state_dir: Path, *, clock: Callable[[], float] = time.time) -> "Journal":
-        """The journal of that state directory, made if it is not there; only one process may have it."""
+        """Open the journal of the state directory, created if missing; one process at a time can have it."""
         try:
             file = SqliteFile.open(
                 state_dir / FILE_NAME,
                 application_id=APPLICATION_ID,
-                migrations=sql.MIGRATIONS,
+                migrations=schema.MIGRATIONS,
                 name="journal",
             )
         except DatabaseError as error:
@@ -94,38 +94,38 @@ class Journal:
         return cls(file, clock)
 
     def close(self) -> None:
-        """Finish the writes under way and give the file up; idempotent."""
+        """Finish the queued writes and close the file; idempotent."""
         try:
             self._file.close()
         except DatabaseError as error:
             raise StateError(str(error), path=str(error.path)) from error
 
-    def measure(self, committed: Callable[[float], None]) -> None:
-        """Tell `committed`, from now on, how many seconds each commit took; on the writer's thread."""
+    def observe_commits(self, committed: Callable[[float], None]) -> None:
+        """Have `committed` called after each commit with its seconds, on the writer's thread."""
         self._file.committed = committed
 
     # Claims
 
-    def put(self, claim: Claim, event: str, detail: str = "") -> Written:
-        """Put the claim in, in the place of the one that its consumer had."""
-        row = _row(claim)
-        # An intent takes space that nobody needs yet; what finishes or undoes one must get through.
+    def put_claim(self, claim: Claim, event: str, detail: str = "") -> PendingWrite:
+        """Write the claim, in place of an earlier one of its consumer."""
+        row = _claim_row(claim)
+        # On a full disk an intent fails; a write that ends one may use the space that is held back for it.
         return self._write(
-            lambda transaction: transaction.execute(sql.PUT_CLAIM, row),
+            lambda transaction: transaction.execute(schema.PUT_CLAIM, row),
             (claim.consumer, event, detail),
             releases=claim.state is not ClaimState.CLAIMING,
         )
 
-    def set_state(self, consumer: str, state: ClaimState, event: str, detail: str = "") -> Written:
-        """Only the state of a claim that is in."""
+    def set_claim_state(self, consumer: str, state: ClaimState, event: str, detail: str = "") -> PendingWrite:
+        """Write the state of a claim that the journal has."""
         return self._write(
-            lambda transaction: transaction.execute(sql.SET_STATE, (state.value, consumer)),
+            lambda transaction: transaction.execute(schema.SET_CLAIM_STATE, (state.value, consumer)),
             (consumer, event, detail),
             releases=True,
         )
 
-    def remove(self, consumer: str, event: str, detail: str = "") -> Written:
-        """Take the consumer's claim out, if it has one."""
+    def remove_claim(self, consumer: str, event: str, detail: str = "") -> PendingWrite:
+        """Remove the consumer's claim, if there is one."""
         return self._write(
             lambda transaction: transaction.execute("DELETE FROM claims WHERE consumer = ?", (consumer,)),
             (consumer, event, detail),
@@ -133,25 +133,25 @@ class Journal:
         )
 
     def claims(self) -> dict[str, Claim]:
-        """{consumer: claim}, each as it was put."""
-        return {row[0]: self._claim(row) for row in self._read(sql.CLAIMS)}
+        """All claims, by consumer."""
+        return {row[0]: self._claim(row) for row in self._read(schema.SELECT_CLAIMS)}
 
     # Moves
 
-    def put_move(self, move: Move, claims: Iterable[Claim], gone: Iterable[str], event: str) -> Written:
-        """Put the move in, and with it the claims that it makes; take out the claims of those `gone`."""
-        row = (move.migration, move.since, int(move.ended), _dump(move_to_json(move)))
-        rows = [_row(claim) for claim in claims]
+    def put_move(self, move: Move, claims: Iterable[Claim], gone: Iterable[str], event: str) -> PendingWrite:
+        """Write the move and the claims that it makes, and remove the claims of the consumers in `gone`."""
+        row = _move_row(move)
+        claim_rows = [_claim_row(claim) for claim in claims]
         consumers = [(consumer,) for consumer in gone]
 
         def change(transaction: Transaction) -> None:
-            transaction.execute(sql.PUT_MOVE, row)
+            transaction.execute(schema.PUT_MOVE, row)
             for consumer in consumers:
                 transaction.execute("DELETE FROM claims WHERE consumer = ?", consumer)
-            for claim in rows:
-                transaction.execute(sql.PUT_CLAIM, claim)
+            for claim_row in claim_rows:
+                transaction.execute(schema.PUT_CLAIM, claim_row)
             if move.ended:
-                transaction.execute(sql.FORGET_ENDED, (ENDED_MOVES_MAX,))
+                transaction.execute(schema.DELETE_OLD_MOVES, (ENDED_MOVES_MAX,))
 
         detail = f"migration {move.migration}, {move.kind}, {move.role}"
         return self._write(
@@ -159,27 +159,29 @@ class Journal:
         )
 
     def moves(self) -> dict[str, Move]:
-        """{migration: move}, each as it was put; of those that ended only the newest."""
-        found = {}
+        """The moves by migration, of those that have ended only the newest."""
+        moves = {}
         for migration, text in self._read("SELECT migration, move FROM moves ORDER BY since, migration"):
             try:
-                found[migration] = read_move(json.loads(text))
+                moves[migration] = read_move(json.loads(text))
             except (PlimsollError, ValueError) as error:
-                raise self._broken(f"the move {migration}", error) from error
-        return found
+                raise self._unreadable(f"the move {migration}", error) from error
+        return moves
 
     # Reshapes
 
-    def put_reshape(self, receipt: Receipt) -> Written:
-        """Put the intent of a reshape in, in the place of the one with its id."""
+    def put_reshape(self, receipt: Receipt) -> PendingWrite:
+        """Write the intent of a reshape, in place of an earlier one with its id."""
         return self._put_reshape(receipt, done=False, claims=(), moves=())
 
-    def finish_reshape(self, receipt: Receipt, claims: Iterable[Claim], moves: Iterable[Move]) -> Written:
-        """The intent is done, and these claims and moves have followed it: all of that or nothing."""
+    def finish_reshape(
+        self, receipt: Receipt, claims: Iterable[Claim], moves: Iterable[Move]
+    ) -> PendingWrite:
+        """Write that the intent was executed, together with the claims and the moves that it relocated."""
         return self._put_reshape(receipt, done=True, claims=claims, moves=moves)
 
-    def drop_reshape(self, receipt_id: str) -> Written:
-        """The intent came to nothing."""
+    def drop_reshape(self, receipt_id: str) -> PendingWrite:
+        """Remove the intent: it was not executed."""
         row = (receipt_id,)
         return self._write(
             lambda transaction: transaction.execute("DELETE FROM reshapes WHERE id = ?", row),
@@ -188,88 +190,92 @@ class Journal:
         )
 
     def reshapes(self, *, done: bool) -> dict[str, Receipt]:
-        """{id: receipt}, the oldest first: what was done, or the intents of which it is not known."""
-        found = {}
+        """{id: receipt}, the oldest first: of executed reshapes, or the intents whose outcome is unknown."""
+        receipts = {}
         for receipt_id, at, text in self._read(
             "SELECT id, at, receipt FROM reshapes WHERE done = ? ORDER BY at, id", (int(done),)
         ):
             try:
-                found[receipt_id] = read_receipt(receipt_id, at, json.loads(text))
+                receipts[receipt_id] = read_receipt(receipt_id, at, json.loads(text))
             except (PlimsollError, LookupError, TypeError, ValueError) as error:
-                raise self._broken(f"the reshape {receipt_id}", error) from error
-        return found
+                raise self._unreadable(f"the reshape {receipt_id}", error) from error
+        return receipts
 
-    def withheld(self) -> tuple[str, ...]:
-        """The ids of the reshapes that were undone and shall not be done again until somebody asks."""
-        return tuple(str(each) for each in self._fact("withheld", list) or ())
+    def undone_reshapes(self) -> tuple[str, ...]:
+        """The ids of the reshapes that stay undone until the operator requests them again."""
+        return tuple(str(receipt_id) for receipt_id in self._fact("withheld", list) or ())
 
-    def remember_withheld(self, ids: Iterable[str]) -> None:
+    def remember_undone_reshapes(self, ids: Iterable[str]) -> None:
+        """Have exactly these reshapes stay undone."""
         self._remember("withheld", list(ids))
 
     def reserved_slots(self) -> list[Any]:
-        """As `remember_reserved_slots` was told."""
-        found: list[Any] | None = self._fact("reserved_slots", list)
-        return found or []
+        """What `remember_reserved_slots` wrote."""
+        slots: list[Any] | None = self._fact("reserved_slots", list)
+        return slots or []
 
     def remember_reserved_slots(self, slots: list[Any]) -> None:
-        """What was in the slots that are only reserved because a reshape of them is due, JSON-ready."""
+        """Write the inventories, JSON-ready, of slots that are reserved only while a reshape is pending."""
         self._remember("reserved_slots", slots)
 
     def _put_reshape(
         self, receipt: Receipt, *, done: bool, claims: Iterable[Claim], moves: Iterable[Move]
-    ) -> Written:
+    ) -> PendingWrite:
         row = (receipt.id, receipt.at, int(done), _dump(receipt.to_json()))
-        claim_rows = [_row(claim) for claim in claims]
-        move_rows = [(m.migration, m.since, int(m.ended), _dump(move_to_json(m))) for m in moves]
-        told = f"receipt {receipt.id}, {len(receipt.relocations)} allocations moved"
+        claim_rows = [_claim_row(claim) for claim in claims]
+        move_rows = [_move_row(move) for move in moves]
+        detail = f"receipt {receipt.id}, {len(receipt.relocations)} allocations moved"
 
         def change(transaction: Transaction) -> None:
-            transaction.execute(sql.PUT_RESHAPE, row)
-            for move in move_rows:
-                transaction.execute(sql.PUT_MOVE, move)
-            for claim in claim_rows:
-                transaction.execute(sql.PUT_CLAIM, claim)
+            transaction.execute(schema.PUT_RESHAPE, row)
+            for move_row in move_rows:
+                transaction.execute(schema.PUT_MOVE, move_row)
+            for claim_row in claim_rows:
+                transaction.execute(schema.PUT_CLAIM, claim_row)
             if done:
-                transaction.execute(sql.FORGET_RESHAPES, (RECEIPTS_MAX,))
+                transaction.execute(schema.DELETE_OLD_RESHAPES, (RECEIPTS_MAX,))
 
-        return self._write(change, ("", RESHAPE_EVENT, told) if done else None, releases=done)
+        return self._write(change, ("", RESHAPE_EVENT, detail) if done else None, releases=done)
 
-    def note(self, consumer: str, event: str, detail: str = "") -> Written:
-        """Only an event, which changes nothing; `consumer` is "" where it is the host's own."""
+    def record_event(self, consumer: str, event: str, detail: str = "") -> PendingWrite:
+        """Write an event alone; `consumer` is "" for one of the host."""
         return self._write(lambda transaction: None, (consumer, event, detail))
 
     def history(self, consumer: str | None = None, limit: int = 100, since: float = 0.0) -> tuple[Event, ...]:
         """The latest events, of all consumers or of one, the newest first; `since` as `Event.at`."""
-        return tuple(Event(*row) for row in self._read(sql.HISTORY, (since, consumer, limit)))
+        return tuple(Event(*row) for row in self._read(schema.SELECT_EVENTS, (since, consumer, limit)))
 
     # Facts
 
     def host_uuid(self) -> str | None:
-        """The uuid of the root provider, as last remembered."""
-        found: str | None = self._fact("host_uuid", str)
-        return found
+        """The uuid of the host's root provider, None before the first start."""
+        uuid: str | None = self._fact("host_uuid", str)
+        return uuid
 
     def remember_host(self, uuid: str) -> None:
+        """Write the uuid of the host's root provider."""
         self._remember("host_uuid", uuid)
 
     def owned(self) -> OwnedProviders:
-        """What the agent wrote to placement."""
+        """What the agent owns in Placement."""
         return OwnedProviders.from_json(self._fact("owned", dict) or {})
 
     def remember_owned(self, owned: OwnedProviders) -> None:
+        """Write what the agent owns in Placement."""
         self._remember("owned", owned.to_json())
 
     def devices(self) -> Mapping[str, str]:
-        """{provider uuid: device behind it}, as `DescribedProvider.device` says."""
+        """{provider uuid: the device behind it}, as in `DescribedProvider.device`."""
         return {str(uuid): str(device) for uuid, device in (self._fact("devices", dict) or {}).items()}
 
     def remember_devices(self, devices: Mapping[str, str]) -> None:
+        """Write the device behind each provider."""
         self._remember("devices", dict(devices))
 
-    # Below
+    # Reads and writes
 
     def _fact(self, name: str, kind: type) -> Any:
-        """None if it was never remembered. Raises StateError for anything but a `kind`."""
+        """The remembered value, None if there is none. Raises StateError for a value that is no `kind`."""
         rows = self._read("SELECT value FROM facts WHERE name = ?", (name,))
         if not rows:
             return None
@@ -278,7 +284,7 @@ class Journal:
             if not isinstance(fact, kind):
                 raise ValueError(f"a {kind.__name__} was expected")
         except ValueError as error:
-            raise self._broken(f"the fact {name!r}", error) from error
+            raise self._unreadable(f"the fact {name!r}", error) from error
         return fact
 
     def _remember(self, name: str, value: object) -> None:
@@ -290,23 +296,23 @@ class Journal:
     def _write(
         self,
         change: Callable[[Transaction], object],
-        note: tuple[str, str, str] | None,
+        event: tuple[str, str, str] | None,
         *,
         releases: bool = False,
-    ) -> Written:
-        now, who = self._clock(), current_caller()
-        by = (who.uid, who.pid) if who else (None, None)
+    ) -> PendingWrite:
+        now, caller = self._clock(), current_caller()
+        by = (caller.uid, caller.pid) if caller else (None, None)
 
         def job(transaction: Transaction) -> None:
             change(transaction)
-            if note is not None:
-                transaction.execute(sql.NOTE, (now, *note, *by))
-                self._noted += 1
-                if self._noted % HISTORY_SLACK == 0:
-                    transaction.execute(sql.FORGET_OLD, (HISTORY_MAX,))
+            if event is not None:
+                transaction.execute(schema.INSERT_EVENT, (now, *event, *by))
+                self._events_written += 1
+                if self._events_written % HISTORY_SLACK == 0:
+                    transaction.execute(schema.DELETE_OLD_EVENTS, (HISTORY_MAX,))
 
         try:
-            return Written(self._file.submit(job, releases=releases))
+            return PendingWrite(self._file.submit(job, releases=releases))
         except DatabaseError as error:
             raise StateError(f"The agent's journal was not written: {error}") from error
 
@@ -331,9 +337,9 @@ class Journal:
                 read_makings(json.loads(makings)),
             )
         except (PlimsollError, ValueError) as error:
-            raise self._broken(f"the claim of {consumer}", error) from error
+            raise self._unreadable(f"the claim of {consumer}", error) from error
 
-    def _broken(self, what: str, error: Exception) -> StateError:
+    def _unreadable(self, what: str, error: Exception) -> StateError:
         return StateError(
             f"{self._file.path}: {what} makes no sense ({error}); the file was left as it is. "
             "Restore a backup of it, or move it aside to start without any claims.",
@@ -341,7 +347,11 @@ class Journal:
         )
 
 
-def _row(claim: Claim) -> tuple[object, ...]:
+def _move_row(move: Move) -> tuple[object, ...]:
+    return (move.migration, move.since, int(move.ended), _dump(move_to_json(move)))
+
+
+def _claim_row(claim: Claim) -> tuple[object, ...]:
     return (
         claim.consumer,
         claim.state.value,

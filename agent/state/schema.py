@@ -1,4 +1,4 @@
-"""The schema of the agent's journal, each step of it, and the statements that write it."""
+"""The schema of the agent's journal, as migrations, and the statements that read and write it."""
 
 MIGRATIONS = (
     """
@@ -53,24 +53,24 @@ PUT_CLAIM = """
     (consumer, state, request, allocations, units, since, adopted, cells, makings)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-CLAIMS = """
+SELECT_CLAIMS = """
     SELECT consumer, state, request, allocations, units, since, adopted, cells, makings
     FROM claims ORDER BY consumer
 """
 PUT_MOVE = "INSERT OR REPLACE INTO moves (migration, since, ended, move) VALUES (?, ?, ?, ?)"
-FORGET_ENDED = """
+DELETE_OLD_MOVES = """
     DELETE FROM moves WHERE ended = 1 AND migration NOT IN
         (SELECT migration FROM moves WHERE ended = 1 ORDER BY since DESC, migration DESC LIMIT ?)
 """
 PUT_RESHAPE = "INSERT OR REPLACE INTO reshapes (id, at, done, receipt) VALUES (?, ?, ?, ?)"
-FORGET_RESHAPES = """
+DELETE_OLD_RESHAPES = """
     DELETE FROM reshapes WHERE done = 1 AND id NOT IN
         (SELECT id FROM reshapes WHERE done = 1 ORDER BY at DESC, id DESC LIMIT ?)
 """
-SET_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
-NOTE = "INSERT INTO history (at, consumer, event, detail, uid, pid) VALUES (?, ?, ?, ?, ?, ?)"
-HISTORY = """
+SET_CLAIM_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
+INSERT_EVENT = "INSERT INTO history (at, consumer, event, detail, uid, pid) VALUES (?, ?, ?, ?, ?, ?)"
+SELECT_EVENTS = """
     SELECT at, consumer, event, detail, uid, pid FROM history
     WHERE at >= ? AND consumer = ifnull(?, consumer) ORDER BY id DESC LIMIT ?
 """
-FORGET_OLD = "DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - ?"
+DELETE_OLD_EVENTS = "DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - ?"

@@ -16,7 +16,7 @@ from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, Move
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import ExactUnits, relocate_records
 from agent.shapes import Allocations, Held, Units, Usages
-from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, Journal, Written
+from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, Journal, PendingWrite
 from agent.tree import ProviderTree
 
 SNAPSHOT_WAIT_S = 2.0
@@ -62,7 +62,7 @@ class _StagedClaim(NamedTuple):
     consumer: str
     before: Claim | None
     after: Claim | None
-    written: Written
+    written: PendingWrite
 
 
 class Register:
@@ -285,13 +285,13 @@ class Register:
         detail = detail or (_detail(chosen) if chosen else "")
         after = replace(chosen, state=state) if chosen is not None and state is not None else None
         if after is None:
-            written = self._journal.remove(consumer, step, detail)
+            written = self._journal.remove_claim(consumer, step, detail)
             self._ledger.remove(consumer)
         elif claim is None:
-            written = self._journal.set_state(consumer, after.state, step, detail)
+            written = self._journal.set_claim_state(consumer, after.state, step, detail)
             self._ledger.put(after)
         else:
-            written = self._journal.put(after, step, detail)
+            written = self._journal.put_claim(after, step, detail)
             self._ledger.put(after)
         self._on_step(step, None)
         return _StagedClaim(consumer, before, after, written)
@@ -334,7 +334,7 @@ class Register:
             raise
         return after
 
-    def _stage_move(self, step: MoveStep, move: Move) -> tuple[Move, Written, Callable[[], None]]:
+    def _stage_move(self, step: MoveStep, move: Move) -> tuple[Move, PendingWrite, Callable[[], None]]:
         """The move after the step, what to wait for, and what undoes the step in memory."""
         before = self._moves.get(move.migration)
         state_before = before.state if before else None

@@ -18,7 +18,7 @@ from agent.config.settings import Settings, load
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimConflict, DoesNotFit, IdentityError, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveState
-from agent.state.identity import establish
+from agent.state.identity import establish_identity
 from agent.state.journal import Journal
 from agent.tree import ProviderTree
 
@@ -79,7 +79,7 @@ def test_a_host_that_may_be_another_one_does_not_start(settings: Settings, tmp_p
         now = load([file])
     journal = Journal.open(now.state_path)
     with pytest.raises(IdentityError, match=f"plimsoll adopt {uuid}"):
-        establish(now.state_path, now.host, journal.host_uuid())
+        establish_identity(now.state_path, now.host, journal.host_uuid())
     journal.close()
     if lost == "the uuid's file":
         (settings.state_path / "host_id").write_text(uuid)

@@ -15,7 +15,7 @@ from agent.daemon.host_agent import HostAgent
 from agent.errors import PlacementUnavailable
 from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
-from agent.state.identity import establish
+from agent.state.identity import establish_identity
 from agent.state.journal import Journal
 from agent.status.metrics import Metrics
 from agent.status.recorder import Recorder
@@ -87,14 +87,14 @@ def told(directory: Path, placement: Placement) -> Settings:
 def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = None) -> World:
     """The daemon's parts, put together as the service does it; `wired` may put something into the wire."""
     journal = Journal.open(settings.state_path)
-    identity = establish(settings.state_path, settings.host, journal.host_uuid())
+    identity = establish_identity(settings.state_path, settings.host, journal.host_uuid())
     journal.remember_host(identity.uuid)
     told = settings.placement
     transport = open_transport(told.kind, state_dir=settings.state_path, options=asdict(told))
     wire = Wire(wired(transport) if wired else transport)
     metrics = Metrics()
-    journal.measure(metrics.commit_seconds.observe)
-    recorder = Recorder(metrics, journal.note)
+    journal.observe_commits(metrics.commit_seconds.observe)
+    recorder = Recorder(metrics, journal.record_event)
     driver = FakeDriver.create(settings.driver)
     retries: list[float] = []
     now = [0.0]

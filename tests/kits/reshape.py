@@ -22,7 +22,7 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
-from agent.state.journal import Journal, Written
+from agent.state.journal import Journal, PendingWrite
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 from kits.placements import Placement, usual_placement
@@ -76,13 +76,13 @@ class TappedBook(Journal):
     before: Callable[[str], None] = staticmethod(lambda _: None)
     after: Callable[[str], None] = staticmethod(lambda _: None)
 
-    def _write(self, change: Any, note: Any, *, releases: bool = False) -> Written:
+    def _write(self, change: Any, note: Any, *, releases: bool = False) -> PendingWrite:
         self.before("journal")
         return _Told(super()._write(change, note, releases=releases), self)
 
 
-class _Told(Written):
-    def __init__(self, inner: Written, book: TappedBook) -> None:
+class _Told(PendingWrite):
+    def __init__(self, inner: PendingWrite, book: TappedBook) -> None:
         self._inner, self._book = inner, book
 
     def wait(self) -> None:

@@ -19,7 +19,7 @@ from agent.errors import PlacementUnavailable
 from agent.moves.states import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.state.journal import Journal, Written
+from agent.state.journal import Journal, PendingWrite
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, Provider, ProviderTree
 from kits.cell_check import check_cells
@@ -139,25 +139,25 @@ class TappedJournal(Journal):
     before: Callable[[str], None] = staticmethod(lambda _: None)
     after: Callable[[str], None] = staticmethod(lambda _: None)
 
-    def put(self, claim: Claim, event: str, detail: str = "") -> Written:
+    def put_claim(self, claim: Claim, event: str, detail: str = "") -> PendingWrite:
         self.before(event)
-        return _Tapped(super().put(claim, event, detail), self, event)
+        return _Tapped(super().put_claim(claim, event, detail), self, event)
 
-    def set_state(self, consumer: str, state: ClaimState, event: str, detail: str = "") -> Written:
+    def set_claim_state(self, consumer: str, state: ClaimState, event: str, detail: str = "") -> PendingWrite:
         self.before(event)
-        return _Tapped(super().set_state(consumer, state, event, detail), self, event)
+        return _Tapped(super().set_claim_state(consumer, state, event, detail), self, event)
 
-    def remove(self, consumer: str, event: str, detail: str = "") -> Written:
+    def remove_claim(self, consumer: str, event: str, detail: str = "") -> PendingWrite:
         self.before(event)
-        return _Tapped(super().remove(consumer, event, detail), self, event)
+        return _Tapped(super().remove_claim(consumer, event, detail), self, event)
 
-    def put_move(self, move: Move, claims: Iterable[Claim], gone: Iterable[str], event: str) -> Written:
+    def put_move(self, move: Move, claims: Iterable[Claim], gone: Iterable[str], event: str) -> PendingWrite:
         self.before(event)
         return _Tapped(super().put_move(move, claims, gone, event), self, event)
 
 
-class _Tapped(Written):
-    def __init__(self, inner: Written, journal: TappedJournal, event: str) -> None:
+class _Tapped(PendingWrite):
+    def __init__(self, inner: PendingWrite, journal: TappedJournal, event: str) -> None:
         self._inner, self._journal, self._event = inner, journal, event
 
     def wait(self) -> None:

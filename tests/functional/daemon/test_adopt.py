@@ -11,7 +11,7 @@ from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon.adopt import adopt
 from agent.errors import IdentityError, StateError
-from agent.state.identity import establish
+from agent.state.identity import establish_identity
 from agent.state.journal import Journal
 
 A = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
@@ -33,7 +33,7 @@ def named(tmp_path: Path) -> MakeSettings:
 def started(settings: Settings) -> str:
     """The identity, as a start of the agent finds it."""
     with closing(Journal.open(settings.state_path)) as journal:
-        identity = establish(settings.state_path, settings.host, journal.host_uuid())
+        identity = establish_identity(settings.state_path, settings.host, journal.host_uuid())
         journal.remember_host(identity.uuid)
         return identity.uuid
 
@@ -61,7 +61,7 @@ def test_another_uuid_is_taken_where_no_claim_is_left_behind(named: MakeSettings
     assert started(named("node1")) == B
     request = ClaimRequest(A, (RequestGroup(resources={"VCPU": 1}),))
     with closing(Journal.open(tmp_path)) as journal:
-        journal.put(Claim(A, ClaimState.CLAIMED, request, {B: {"VCPU": 1}}), "claimed").wait()
+        journal.put_claim(Claim(A, ClaimState.CLAIMED, request, {B: {"VCPU": 1}}), "claimed").wait()
     with pytest.raises(IdentityError, match="1 claims of the host"):
         adopt(named("node1"), A)
     assert started(named("node1")) == B
@@ -70,5 +70,5 @@ def test_another_uuid_is_taken_where_no_claim_is_left_behind(named: MakeSettings
 def test_not_while_the_agent_runs_and_not_without_a_uuid(named: MakeSettings, tmp_path: Path) -> None:
     with closing(Journal.open(tmp_path)), pytest.raises(StateError, match="is in use"):
         adopt(named("node1"), A)
-    with pytest.raises(IdentityError, match="is no uuid"):
+    with pytest.raises(IdentityError, match="is not a uuid"):
         adopt(named("node1"), "node1")

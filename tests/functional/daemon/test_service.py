@@ -24,7 +24,7 @@ from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateEr
 from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.state.journal import Written
+from agent.state.journal import PendingWrite
 from agent.status.condition import HostState
 from agent.tracker.unanswered_writes import EXECUTED_WITHIN_S
 from drivers.fake import FakeDriver
@@ -341,7 +341,7 @@ def test_a_reshape_that_comes_after_a_restart_is_refused(
         late: list[int] = []
         forget = world.journal.drop_reshape
 
-        def forgotten(receipt: str) -> Written:
+        def forgotten(receipt: str) -> PendingWrite:
             late.append(world.wire.inner.request(method, path, body, microversion="1.39").status)
             return forget(receipt)
 
@@ -492,7 +492,7 @@ def test_a_journal_that_cannot_be_written_closes_claims_until_it_can(
         raise StateError("The agent's journal was not written: no space is left.")
 
     with monkeypatch.context() as disk:
-        disk.setattr(world.journal, "put", full)
+        disk.setattr(world.journal, "put_claim", full)
         disk.setattr(world.journal, "remember_host", full)
         with pytest.raises(StateError):
             world.operations.claim(request(VCPU=1))

@@ -17,7 +17,7 @@ from agent.cli.main import main
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, ExitCode
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.state.identity import establish
+from agent.state.identity import establish_identity
 from agent.status.condition import HostState
 from agent.tree import Inventory, Provider
 
@@ -48,7 +48,7 @@ class Site:
     def held(self, file: Path) -> set[str]:
         """Who holds something in the placement of these settings."""
         with closing(PlacementClient(self.placement(file).transport())) as client:
-            uuid = establish(self.state, "node1", None).uuid
+            uuid = establish_identity(self.state, "node1", None).uuid
             return {c for p in client.generations(uuid) for c in client.provider_allocations(p).consumers}
 
     def placement(self, file: Path) -> Placement:

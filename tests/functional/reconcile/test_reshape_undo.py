@@ -129,7 +129,7 @@ def test_an_undo_that_is_refused_changes_nothing(world: World) -> None:
     world.tap.before = lambda _: None
     assert (world.totals(), world.placed(big), world.placed("a")) == before
     assert all(i.reserved == 0 for each in world.tree() for i in each.inventories.values())
-    assert world.journal.withheld() == ()
+    assert world.journal.undone_reshapes() == ()
     assert world.again().operations == 0
 
 
@@ -145,7 +145,7 @@ def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(w
     with pytest.raises(ReshapeRefused, match=f"{big} holds 6 VGPU of gpu0.*free on node1: 5 VGPU"):
         world.ask(receipt)
     assert (world.totals(), world.placed(big), world.placed("a")) == before
-    assert world.journal.withheld() == () and len(world.journal.reshapes(done=True)) == 1
+    assert world.journal.undone_reshapes() == () and len(world.journal.reshapes(done=True)) == 1
     assert world.again().operations == 0
     world.raw.delete_allocations(big)
     (undone,) = world.ask(receipt)
@@ -214,7 +214,7 @@ def test_death_at_every_boundary_of_an_undo(any_placement: Placement) -> None:
             report = world.again()
             assert (report.error, report.pending) == (None, None)
             world.check()
-            asked = receipt in world.journal.withheld()
+            asked = receipt in world.journal.undone_reshapes()
             assert world.placed("a") == ({HOST: {"VGPU": 1}} if asked else {"gpu1": {"VGPU": 1}})
             assert sum(each.get("VGPU", 0) for each in world.totals().values()) == 8
             assert len(world.journal.reshapes(done=True)) == (2 if asked else 1)

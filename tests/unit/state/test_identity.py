@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import IdentityError
-from agent.state.identity import adopt, establish
+from agent.state.identity import adopt_identity, establish_identity
 
 A = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
 B = "5f1c44a2-1f0e-4d0e-8a89-0f8a5ce2f222"
@@ -17,16 +17,16 @@ def files(path: Path) -> dict[str, str]:
 
 
 def test_a_first_start_makes_a_uuid_once(tmp_path: Path) -> None:
-    first = establish(tmp_path, "node1", None)
+    first = establish_identity(tmp_path, "node1", None)
     assert uuid.UUID(first.uuid).version == 4
     assert files(tmp_path) == {"host_id": f"{first.uuid}\n", "host_name": "node1\n"}
-    assert establish(tmp_path, "node1", first.uuid) == first
+    assert establish_identity(tmp_path, "node1", first.uuid) == first
     assert (tmp_path / "host_id").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_provisioned_uuid_is_used_whatever_blanks_surround_it(tmp_path: Path) -> None:
     (tmp_path / "host_id").write_text(f"  {A.upper()}\n\n")
-    assert establish(tmp_path, "node1", None).uuid == A
+    assert establish_identity(tmp_path, "node1", None).uuid == A
     assert files(tmp_path)["host_id"] == f"  {A.upper()}\n\n"
 
 
@@ -35,7 +35,7 @@ def test_a_uuid_in_the_configuration_directory_is_used_and_not_copied(tmp_path: 
     etc.mkdir()
     state.mkdir()
     (etc / "host_id").write_text(A)
-    assert establish(state, "node1", None, [etc]).uuid == A
+    assert establish_identity(state, "node1", None, [etc]).uuid == A
     assert not (state / "host_id").exists()
 
 
@@ -44,8 +44,8 @@ def test_copies_that_disagree_are_refused(tmp_path: Path) -> None:
     etc.mkdir()
     (etc / "host_id").write_text(A)
     (tmp_path / "host_id").write_text(B)
-    with pytest.raises(IdentityError, match="in doubt"):
-        establish(tmp_path, "node1", None, [etc])
+    with pytest.raises(IdentityError, match="uuid files differ"):
+        establish_identity(tmp_path, "node1", None, [etc])
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_copies_that_disagree_are_refused(tmp_path: Path) -> None:
     [
         (None, A, "node1", [f"plimsoll adopt {A}", "is gone"]),
         ("not-a-uuid", A, "node1", ["'not-a-uuid'", "plimsoll adopt"]),
-        ("", None, "node1", ["is no uuid"]),
+        ("", None, "node1", ["is not a uuid"]),
         (A, B, "node1", [A, B, "plimsoll adopt"]),
         (A, A, "node2", ["'node1'", "'node2'", f"plimsoll adopt {A}"]),
     ],
@@ -66,7 +66,7 @@ def test_what_is_unclear_is_refused_and_nothing_is_written(
         (tmp_path / "host_id").write_text(content)
     before = files(tmp_path)
     with pytest.raises(IdentityError) as caught:
-        establish(tmp_path, name, recorded)
+        establish_identity(tmp_path, name, recorded)
     for word in words:
         assert word in caught.value.message
     assert files(tmp_path) == before
@@ -74,15 +74,15 @@ def test_what_is_unclear_is_refused_and_nothing_is_written(
 
 def test_adopting_resolves_a_rename_and_a_lost_file(tmp_path: Path) -> None:
     (tmp_path / "host_name").write_text("old\n")
-    adopt(tmp_path, "node1", A)
-    assert establish(tmp_path, "node1", A).uuid == A
-    with pytest.raises(IdentityError, match="no uuid"):
-        adopt(tmp_path, "node1", "nonsense")
+    adopt_identity(tmp_path, "node1", A)
+    assert establish_identity(tmp_path, "node1", A).uuid == A
+    with pytest.raises(IdentityError, match="not a uuid"):
+        adopt_identity(tmp_path, "node1", "nonsense")
 
 
 def test_a_state_directory_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(IdentityError, match="cannot be written"):
-        establish(tmp_path / "missing", "node1", None)
+        establish_identity(tmp_path / "missing", "node1", None)
     (tmp_path / "host_id").mkdir()
     with pytest.raises(IdentityError, match="cannot be read"):
-        establish(tmp_path, "node1", None)
+        establish_identity(tmp_path, "node1", None)

@@ -56,12 +56,12 @@ def reopened(journal: Journal, state_dir: Path) -> Journal:
 
 def test_claims_come_back_as_they_were_put(journal: Journal, tmp_path: Path) -> None:
     adopted = replace(CLAIM, consumer=OTHER, state=ClaimState.CLAIMED, adopted=True)
-    journal.put(CLAIM, "claiming").wait()
-    journal.put(adopted, "adopted").wait()
-    journal.set_state(CONSUMER, ClaimState.RELEASING, "releasing").wait()
+    journal.put_claim(CLAIM, "claiming").wait()
+    journal.put_claim(adopted, "adopted").wait()
+    journal.set_claim_state(CONSUMER, ClaimState.RELEASING, "releasing").wait()
     again = reopened(journal, tmp_path)
     assert again.claims() == {CONSUMER: replace(CLAIM, state=ClaimState.RELEASING), OTHER: adopted}
-    again.remove(CONSUMER, "released").wait()
+    again.remove_claim(CONSUMER, "released").wait()
     assert list(again.claims()) == [OTHER]
     again.close()
 
@@ -71,7 +71,7 @@ def test_the_chosen_cells_come_back(journal: Journal, tmp_path: Path) -> None:
         PlacedCell(0, 1, {0: 4, 2: 5}, frozenset({20}), 2048, 512, frozenset({1})),
         PlacedCell(1, 0, {}, frozenset(), 4, 512, frozenset({3})),
     )
-    journal.put(replace(CLAIM, cells=cells), "begin").wait()
+    journal.put_claim(replace(CLAIM, cells=cells), "begin").wait()
     with closing(reopened(journal, tmp_path)) as again:
         assert again.claims() == {CONSUMER: replace(CLAIM, cells=cells)}
 
@@ -91,8 +91,8 @@ def test_claims_that_were_written_before_there_were_cells_are_read(tmp_path: Pat
 def test_the_history_tells_what_happened_and_forgets_what_is_old(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal.put(CLAIM, "claiming", "2 PCPU").wait()
-    journal.remove(CONSUMER, "refused", "placement is full").wait()
+    journal.put_claim(CLAIM, "claiming", "2 PCPU").wait()
+    journal.remove_claim(CONSUMER, "refused", "placement is full").wait()
     newest, oldest = journal.history(CONSUMER)
     assert (newest.event, newest.detail, oldest.event, oldest.at) == (
         "refused",
@@ -103,7 +103,7 @@ def test_the_history_tells_what_happened_and_forgets_what_is_old(
     monkeypatch.setattr(module, "HISTORY_MAX", 3)
     monkeypatch.setattr(module, "HISTORY_SLACK", 5)
     for number in range(20):
-        journal.remove(OTHER, f"event {number}").wait()
+        journal.remove_claim(OTHER, f"event {number}").wait()
     events = [each.event for each in journal.history()]
     assert events[0] == "event 19"
     assert len(events) <= 8
@@ -136,7 +136,7 @@ def test_facts_come_back(journal: Journal, tmp_path: Path) -> None:
 def test_a_row_that_makes_no_sense_is_told_and_left(
     journal: Journal, tmp_path: Path, column: str, value: Any
 ) -> None:
-    journal.put(CLAIM, "claiming").wait()
+    journal.put_claim(CLAIM, "claiming").wait()
     journal.close()
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         connection.execute(f"UPDATE claims SET {column} = ?", (value,))
@@ -171,7 +171,7 @@ def test_a_fact_that_makes_no_sense_is_told(
 
 
 def test_a_database_of_a_newer_version_is_left_untouched(journal: Journal, tmp_path: Path) -> None:
-    journal.put(CLAIM, "claiming").wait()
+    journal.put_claim(CLAIM, "claiming").wait()
     journal.close()
     path = tmp_path / FILE_NAME
     with sqlite3.connect(path) as connection:
@@ -200,19 +200,19 @@ def test_only_one_process_has_it(journal: Journal, tmp_path: Path) -> None:
 def test_on_a_full_disk_no_claim_begins_but_what_is_there_can_go(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal.put(replace(CLAIM, state=ClaimState.CLAIMED), "grant").wait()
+    journal.put_claim(replace(CLAIM, state=ClaimState.CLAIMED), "grant").wait()
     monkeypatch.setattr(Ballast, "load", lambda _: False)
     monkeypatch.setattr(journal._file, "_disk_full", True)
     with pytest.raises(StateError, match="no space is left"):
-        journal.put(replace(CLAIM, consumer=OTHER), "begin").wait()
-    journal.set_state(CONSUMER, ClaimState.RELEASING, "release").wait()
-    journal.remove(CONSUMER, "gone").wait()
+        journal.put_claim(replace(CLAIM, consumer=OTHER), "begin").wait()
+    journal.set_claim_state(CONSUMER, ClaimState.RELEASING, "release").wait()
+    journal.remove_claim(CONSUMER, "gone").wait()
     assert journal.claims() == {}
 
 
 def test_after_the_end_nothing_is_taken_for_written(journal: Journal) -> None:
     journal.close()
     with pytest.raises(StateError, match="closed"):
-        journal.put(CLAIM, "claiming").wait()
+        journal.put_claim(CLAIM, "claiming").wait()
     with pytest.raises(StateError, match="closed"):
         journal.claims()

@@ -69,7 +69,7 @@ def test_what_an_earlier_schema_holds_is_read(version: int, tmp_path: Path) -> N
             assert claims[uuid_of("with cells")].makings
         if version >= 3:
             (done,), (intent,) = receipts.values(), journal.reshapes(done=False).values()
-            assert journal.withheld() == (done.id,)
+            assert journal.undone_reshapes() == (done.id,)
             assert intent.relocations == done.relocations != ()
         journal.close()
 
@@ -91,8 +91,8 @@ def test_the_earlier_code_refuses_the_present_file_and_takes_the_backup(
 def test_who_asked_is_kept(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path)
     with acting_for(1000, 4242):
-        journal.note("", "asked for").wait()
-    journal.note("", "by itself").wait()
+        journal.record_event("", "asked for").wait()
+    journal.record_event("", "by itself").wait()
     told = [(event.event, event.uid, event.pid) for event in journal.history()]
     assert told == [("by itself", None, None), ("asked for", 1000, 4242)]
     journal.close()

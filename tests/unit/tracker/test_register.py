@@ -13,7 +13,7 @@ from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.errors import StateError
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveRole, MoveState, MoveStep
-from agent.state.journal import Journal, Written
+from agent.state.journal import Journal, PendingWrite
 from agent.tracker import register as register_module
 from agent.tracker.register import Register
 
@@ -30,7 +30,7 @@ def move_of(state: MoveState = MoveState.BEGINNING) -> Move:
     return Move(MIGRATION, CONSUMER, MoveKind.RESIZE, MoveRole.DESTINATION, state, old, new, old.allocations)
 
 
-class LostWrite(Written):
+class LostWrite(PendingWrite):
     """A write that the disk does not take."""
 
     def __init__(self) -> None:
@@ -82,12 +82,12 @@ def test_of_several_claims_each_that_the_disk_refuses_is_unchanged(
     register = Register(journal)
     for consumer in (CONSUMER, OTHER):
         register.step_claim(ClaimStep.ADOPT, consumer, claim_of(consumer))
-    real_put = journal.put
+    real_put = journal.put_claim
 
-    def lose_first(claim: Claim, event: str, detail: str = "") -> Written:
+    def lose_first(claim: Claim, event: str, detail: str = "") -> PendingWrite:
         return LostWrite() if claim.consumer == CONSUMER else real_put(claim, event, detail)
 
-    monkeypatch.setattr(journal, "put", lose_first)
+    monkeypatch.setattr(journal, "put_claim", lose_first)
     with pytest.raises(StateError, match="full"):
         register.step_chosen_claims(
             ClaimStep.FOUND, lambda _: [claim_of(CONSUMER, vcpus=2), claim_of(OTHER, vcpus=2)]
