@@ -261,7 +261,7 @@ def test_the_copy_that_stayed_behind_may_not_start_while_the_other_one_runs(
     host.ends(vm, domain(vm.uuid), defined=True)
     other.world.agent.reconcile("it runs")
     host.world.agent.verify()
-    assert "already holds" in host.refused("prepare", "begin", domain(vm.uuid))
+    assert "already has an allocation" in host.refused("prepare", "begin", domain(vm.uuid))
 
 
 def test_a_guest_that_nobody_claimed_for_comes_in_as_one_that_starts(other: GatedHost) -> None:
