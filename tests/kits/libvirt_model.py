@@ -1,10 +1,16 @@
 """A host as it was recorded, for the pure model: its cells, and its devices at several moments."""
 
+from collections.abc import Mapping
 from xml.etree import ElementTree
 
-from drivers.libvirt.describe.cards import cards_of
-from drivers.libvirt.describe.devices import DeviceFacts
+from agent.driver import GuestState, HostSettings, MoveInstruction
+from drivers.host.domain_xml import guest_of, parse_domain
+from drivers.libvirt.describe.cards import UnitRecord, cards_of
+from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.host import HostFacts
+from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
+from drivers.libvirt.describe.moves import GuestDomain
 from drivers.libvirt.xml.capabilities import parse_capabilities
 from drivers.libvirt.xml.nodedevs import parse_node_device
 from kits.libvirt_node import DATA
@@ -17,6 +23,8 @@ HOST = HostFacts(
     3072,
     40,
 )
+ANY_VF = parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca"}',))
+DEVICES = DeviceSettings(ANY_VF, (MdevSpec("nvidia-11"), MdevSpec("nvidia-471")))
 MOST = {"0000:84:00.0": {"nvidia-471": 4}}
 HOSTDEV = "<hostdev mode='subsystem' type='mdev'><source><address uuid='{}'/></source></hostdev>"
 INTERFACE = (
@@ -45,3 +53,31 @@ def hostdev(mdev: str) -> str:
 def interface(vf: str) -> str:
     """A network interface that is the virtual function with that address."""
     return INTERFACE.format(vf.replace(".", ":").split(":"))
+
+
+def model(
+    moment: str,
+    *xml: str,
+    numa: bool = False,
+    host: HostSettings | None = None,
+    known: Mapping[str, UnitRecord] | None = None,
+    devices: DeviceSettings = DEVICES,
+) -> HostModel:
+    """The model of the host at that moment, with these domains running."""
+    host = host or HostSettings()
+    dedicated = host.cpu_dedicated_set or frozenset()
+    domains = [parse_domain(text) for text in xml]
+    guest_domains = [
+        GuestDomain(guest_of(domain, GuestState.RUNNING, 0, dedicated), domain) for domain in domains
+    ]
+    settings = ModelSettings("node1", host, devices, numa)
+    return build_model(HOST, FACTS[moment], guest_domains, known or {}, "boot-1", settings)
+
+
+def moves(found: HostModel, source: str, target: str) -> list[MoveInstruction]:
+    """The model's moves from one provider to another, by their names."""
+    return [
+        move
+        for move in found.description.moves
+        if (move.from_resource_provider, move.to_resource_provider) == (source, target)
+    ]

@@ -1,8 +1,11 @@
-"""The cards of a recorded hypervisor, by address."""
+"""The cards of a recorded hypervisor, and the providers that the libvirt driver describes for them."""
 
 from xml.etree import ElementTree
 
+from agent.driver import DescribedProvider
 from drivers.libvirt.describe.cards import Card, cards_of
+from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
 from drivers.libvirt.xml.nodedevs import (
     NodeDevice,
     parse_node_device,
@@ -11,6 +14,13 @@ from kits.libvirt_node import DATA
 
 M60, A100, T4 = "0000:42:00.0", "0000:84:00.0", "0000:43:00.0"
 NIC0, NIC1 = "0000:41:00.0", "0000:81:00.0"
+VF = '{"vendor_id": "8086", "product_id": "10ca", "physical_network": "physnet0"}'
+WHOLE = (
+    '{"vendor_id": "10de", "product_id": "1eb8", "resource_class": "PGPU", "traits": "CUSTOM_T4,tesla-t4"}'
+)
+MDEVS = (MdevSpec("nvidia-471"), MdevSpec("nvidia-11", max_instances=10))
+SETTINGS = DeviceSettings(parse_device_specs((VF, WHOLE)), MDEVS, {"enp65s0": (1000, 2000)})
+MOST = {A100: {"nvidia-471": 4}}
 
 
 def recorded(moment: str) -> list[NodeDevice]:
@@ -26,3 +36,22 @@ def recorded(moment: str) -> list[NodeDevice]:
 
 def cards(moment: str) -> dict[str, Card]:
     return {card.device.address: card for card in cards_of(recorded(moment))}
+
+
+def under_cells(numa: int | None) -> str:
+    """The parent of the devices of a cell, where each cell has a provider."""
+    return "node1" if numa is None else f"node1_numa{numa}"
+
+
+def describe(
+    moment: str, settings: DeviceSettings = SETTINGS, held: frozenset[str] = frozenset()
+) -> dict[str, DescribedProvider]:
+    """{device: provider} of the cards at that moment."""
+    facts = DeviceFacts(tuple(cards(moment).values()), MOST)
+    providers = describe_cards(facts, settings, "node1", under_cells, held=held)
+    return {provider.device: provider for provider in providers}
+
+
+def amounts(provider: DescribedProvider) -> dict[str, int]:
+    """{resource class: total}"""
+    return {name: inventory.total for name, inventory in provider.inventories.items()}

@@ -1,53 +1,15 @@
-import json
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from kits.libvirt_node import DATA
+from kits.recorded_cards import MDEVS, MOST, SETTINGS, WHOLE, amounts, cards, describe, under_cells
 
 from agent.driver import DescribedProvider
 from agent.errors import DriverDataError, SettingsError
-from drivers.libvirt.describe.cards import Card, cards_of
-from drivers.libvirt.describe.device_spec import DeviceSpec, MdevSpec, parse_device_specs
+from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
-from drivers.libvirt.xml.nodedevs import parse_node_device
 
 NIC0, NIC1 = "0000:41:00.0", "0000:81:00.0"
 T4 = "0000:43:00.0"
-VF = '{"vendor_id": "8086", "product_id": "10ca", "physical_network": "physnet0"}'
-WHOLE = (
-    '{"vendor_id": "10de", "product_id": "1eb8", "resource_class": "PGPU", "traits": "CUSTOM_T4,tesla-t4"}'
-)
-MDEVS = (MdevSpec("nvidia-471"), MdevSpec("nvidia-11", max_instances=10))
-SETTINGS = DeviceSettings(parse_device_specs((VF, WHOLE)), MDEVS, {"enp65s0": (1000, 2000)})
-MOST = {"0000:84:00.0": {"nvidia-471": 4}}
-
-
-def recorded(moment: str) -> tuple[Card, ...]:
-    root = ElementTree.parse(DATA / "devices" / f"{moment}.xml").getroot()
-    found = []
-    for path, active in (("device", True), ("inactive/device", False)):
-        for element in root.iterfind(path):
-            text = ElementTree.tostring(element, encoding="unicode")
-            found.append(parse_node_device(text, active=active))
-    return cards_of(device for device in found if device is not None)
-
-
-def under_cells(numa: int | None) -> str:
-    return "node1" if numa is None else f"node1_numa{numa}"
-
-
-def describe(
-    moment: str, settings: DeviceSettings = SETTINGS, held: frozenset[str] = frozenset()
-) -> dict[str, DescribedProvider]:
-    found = describe_cards(DeviceFacts(recorded(moment), MOST), settings, "node1", under_cells, held=held)
-    return {provider.device: provider for provider in found}
-
-
-def amounts(provider: DescribedProvider) -> dict[str, int]:
-    return {name: inventory.total for name, inventory in provider.inventories.items()}
 
 
 def apart_from_units(provider: DescribedProvider) -> DescribedProvider:
@@ -150,155 +112,6 @@ def test_a_type_goes_to_the_cards_it_is_meant_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "matching"),
-    [
-        ('{"vendor_id": "8086", "product_id": "10ca"}', 6),
-        ('{"vendor_id": "0x8086", "product_id": "10CA"}', 6),
-        ('{"address": "0000:41:10.2"}', 1),
-        ('{"address": ":41:10."}', 4),
-        ('{"address": "*:41:00.0"}', 5),
-        ('{"address": {"bus": "41|81", "slot": "10"}}', 6),
-        ('{"devname": "enp129s0"}', 3),
-        ('{"devname": "enp129s0", "product_id": "10ca"}', 2),
-        ('{"vendor_id": "*", "address": "0000:43:00.0"}', 1),
-        ('{"vendor_id": "dead"}', 0),
-    ],
-)
-def test_specs_match_as_nova_has_them(text: str, matching: int) -> None:
-    (spec,) = parse_device_specs((text,))
-    found = [
-        function.address
-        for card in recorded("vfs")
-        for function in (card.device, *card.vfs)
-        if spec.matches(function, card)
-    ]
-    assert len(found) == matching
-
-
-def test_a_list_of_specs_is_as_good_as_many() -> None:
-    assert parse_device_specs((f"[{VF}, {WHOLE}]",)) == parse_device_specs((VF, WHOLE))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("nonsense", "is not JSON"),
-        ("3", "an object was expected"),
-        ("{}", "it names no device"),
-        ('{"physical_network": "p"}', "it names no device"),
-        ('{"vendor": "8086"}', "'vendor' is not known; there are address, devname,"),
-        ('{"vendor_id": "80867"}', "vendor_id '80867' is not an id of one to four hexadecimal digits"),
-        ('{"vendor_id": 8086}', "vendor_id must be text"),
-        ('{"address": "41"}', "is not a PCI address such as"),
-        ('{"address": {"bus": "("}}', "address: "),
-        ('{"address": {"bus": 3, "x": 1}}', "address must be text or an object of"),
-        ('{"devname": "eth0", "address": "0000:41:00.0"}', "both name devices"),
-        ('{"address": "0000:41:00.0", "traits": 3}', "traits must be text"),
-        ('{"address": "0000:41:00.0", "resource_class": "!"}', "'!' has no letter or digit"),
-    ],
-)
-def test_specs_that_make_no_sense(text: str, message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        parse_device_specs((text,))
-
-
-def test_names_are_made_fit_for_placement() -> None:
-    (spec,) = parse_device_specs(
-        ('{"vendor_id": "1", "resource_class": "my-gpu", "traits": "HW_GPU_API_VULKAN, a b"}',)
-    )
-    assert spec == DeviceSpec(
-        vendor_id="0001",
-        resource_class="CUSTOM_MY_GPU",
-        traits=frozenset({"HW_GPU_API_VULKAN", "CUSTOM_A_B"}),
-    )
-
-
-_JSON = st.recursive(
-    st.none() | st.integers() | st.text(max_size=6) | st.sampled_from(["*", "8086", ":41:*.", "("]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["vendor_id", "product_id", "address", "devname", "traits", "resource_class", "bus"]),
-        inner,
-        max_size=4,
-    ),
-    max_leaves=6,
-)  # fmt: skip
-
-
-@given(_JSON)
-def test_no_spec_does_worse_than_settingserror(data: object) -> None:
-    try:
-        specs = parse_device_specs((json.dumps(data),))
-    except SettingsError as error:
-        assert error.message.startswith("[pci] device_spec ")
-    else:
-        card = replace(recorded("boot")[0])
-        assert all(spec.matches(card.device, card) in (True, False) for spec in specs)
-
-
-M60_TYPES = (
-    MdevSpec("nvidia-11", frozenset({"0000:42:00.0", "0000:82:00.0"}), "CUSTOM_SMALL"),
-    MdevSpec("nvidia-12", frozenset({"0000:42:00.0", "0000:82:00.0"}), "CUSTOM_DESK", 8),
-    MdevSpec("nvidia-22", frozenset({"0000:42:00.0", "0000:82:00.0"}), "CUSTOM_BIG"),
-)
-M60_MOST = {"nvidia-11": 16, "nvidia-12": 16, "nvidia-22": 1}
-
-
-def typed(moment: str, held: frozenset[str] = frozenset()) -> dict[str, DescribedProvider]:
-    facts = DeviceFacts(recorded(moment), {"0000:42:00.0": M60_MOST, "0000:82:00.0": M60_MOST})
-    settings = DeviceSettings(mdevs=M60_TYPES)
-    found = describe_cards(facts, settings, "node1", under_cells, held=held)
-    return {provider.device: provider for provider in found}
-
-
-def test_types_of_one_card_share_it_or_exclude_each_other() -> None:
-    card = typed("boot")["pci:0000:42:00.0"]
-    assert amounts(card) == {"CUSTOM_SMALL": 16, "CUSTOM_DESK": 8, "CUSTOM_BIG": 1}
-    assert card.ways == (frozenset({"CUSTOM_SMALL", "CUSTOM_DESK"}), frozenset({"CUSTOM_BIG"}))
-    assert {"CUSTOM_MDEV_TYPE_NVIDIA_11", "CUSTOM_MDEV_TYPE_NVIDIA_22"} <= card.traits
-    assert not any(inventory.reserved for inventory in card.inventories.values())
-    for resource_class, units in card.units.items():
-        assert list(card.to_make[resource_class]) == list(units), "none is there yet"
-        assert len(units) == card.inventories[resource_class].total
-
-
-def test_what_is_made_takes_the_room_of_other_types() -> None:
-    first, second = (typed("mdevs")[f"pci:0000:{bus}:00.0"] for bus in ("42", "82"))
-    assert {name: (each.total, each.reserved) for name, each in first.inventories.items()} == {
-        "CUSTOM_SMALL": (16, 1),  # one nvidia-12 is there
-        "CUSTOM_DESK": (8, 0),
-        "CUSTOM_BIG": (1, 1),
-    }
-    assert first.units["CUSTOM_SMALL"][0] == "11111111-1111-4111-8111-111111111111"
-    assert {name: each.total - each.reserved for name, each in second.inventories.items()} == {
-        "CUSTOM_SMALL": 0,
-        "CUSTOM_DESK": 0,
-        "CUSTOM_BIG": 0,  # one of another size is there, and nothing else fits
-    }
-
-
-def test_what_can_be_made_has_its_uuid_parent_and_type_already() -> None:
-    before, after = describe("vfs"), describe("mdevs")
-    m60, a100 = "pci:0000:42:00.0", "pci:0000:84:00.0"
-    makings = before[m60].to_make["VGPU"]
-    assert len(makings) == 10
-    assert all(each == {"parent": "0000:42:00.0", "type": "nvidia-11"} for each in makings.values())
-    parents = [each["parent"] for each in before[a100].to_make["VGPU"].values()]
-    assert parents == ["0000:84:00.1", "0000:84:00.2", "0000:84:00.3", "0000:84:00.4"], "one each"
-    there = "33333333-3333-4333-8333-333333333333"
-    assert after[a100].units["VGPU"][0] == there, "what is there goes first"
-    assert list(after[a100].to_make["VGPU"]) == list(before[a100].to_make["VGPU"])[1:], "and the rest stays"
-
-
-def test_what_is_there_of_another_type_is_not_given_out() -> None:
-    idle = next(m.uuid for c in recorded("mdevs") for m in c.mdevs if m.type_id == "nvidia-12")
-    card = describe("mdevs")["pci:0000:42:00.0"]
-    assert idle not in card.units["VGPU"]
-    assert len(card.units["VGPU"]) == card.inventories["VGPU"].total - 1, "it takes room all the same"
-    in_use = describe("mdevs", held=frozenset({idle}))["pci:0000:42:00.0"]
-    assert idle in in_use.units["VGPU"], "where its guest is found"
-
-
-@pytest.mark.parametrize(
     "second",
     ['"resource_class": "X"', '"traits": "gold"', '"physical_network": "other"', '"live_migratable": "yes"'],
 )
@@ -353,7 +166,7 @@ def test_types_of_one_class_on_functions_of_one_card_are_named() -> None:
     ("cap", "held", "given"), [(2, "", "12"), (1, "3", "3"), (1, "34", "34"), (9, "", "1234")]
 )
 def test_a_cap_caps_functions_of_a_vendors_own_driver_exactly_too(cap: int, held: str, given: str) -> None:
-    functions = recorded("vendor-vfio")
+    functions = tuple(cards("vendor-vfio").values())
     types = {vf.address: "471" for card in functions for vf in card.vfs if card.device.address in MOST}
     (card,) = describe_cards(
         DeviceFacts(functions, vgpu_types=types),
@@ -372,7 +185,7 @@ def test_all_of_an_iommu_group_is_for_one_guest() -> None:
         replace(card, device=replace(card.device, iommu_devices=group))
         if card.device.address in group
         else card
-        for card in recorded("boot")
+        for card in tuple(cards("boot").values())
     )
     settings = DeviceSettings(parse_device_specs((WHOLE,)))
     for held in ((), group[:1], group):

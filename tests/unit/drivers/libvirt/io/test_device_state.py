@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import DriverDataError
 from drivers.libvirt.describe.cards import UnitRecord
 from drivers.libvirt.io.device_state import FILE, DeviceState, boot_id
-from drivers.libvirt.io.sysfs import Sysfs
 
 UNITS = {
     each.unit: each
@@ -75,21 +73,3 @@ def test_the_boot_s_id(tmp_path: Path) -> None:
     assert boot_id(tmp_path / "none") == ""
     (tmp_path / "id").write_text("abc\n")
     assert boot_id(tmp_path / "id") == "abc"
-
-
-def test_sysfs_is_read_inside_its_folder(tmp_path: Path) -> None:
-    device = tmp_path / "bus" / "pci" / "devices" / "0000:42:00.0"
-    types = device / "mdev_supported_types"
-    for name, text in (("nvidia-11", "num_heads=2, max_instance=16"), ("nvidia-12", "no such word")):
-        (types / name).mkdir(parents=True)
-        (types / name / "description").write_text(text)
-    (device / "11111111-1111-4111-8111-111111111111").mkdir()
-    (device / "nvidia").mkdir()
-    (device / "nvidia" / "current_vgpu_type").write_text("471\n")
-    sysfs = Sysfs(tmp_path)
-    assert sysfs.mdev_limits("0000:42:00.0", ["nvidia-11", "nvidia-12", "nvidia-13"]) == {"nvidia-11": 16}
-    assert (sysfs.mdev_count("0000:42:00.0"), sysfs.mdev_count("0000:43:00.0")) == (1, None)
-    assert (sysfs.vgpu_type("0000:42:00.0"), sysfs.vgpu_type("0000:43:00.0")) == ("471", None)
-    for name in ("..", "a/../..", "", "nvidia-11/", "."):
-        with pytest.raises(DriverDataError, match="is not a name in sysfs"):
-            sysfs.mdev_limits("0000:42:00.0", [name])

@@ -1,0 +1,76 @@
+from dataclasses import replace
+
+import pytest
+from kits.libvirt_node import DATA
+
+from agent.driver import HostSettings
+from agent.errors import DriverDataError
+from drivers.libvirt.describe.host import HostFacts, describe_host, describe_topology
+from drivers.libvirt.xml.capabilities import (
+    parse_capabilities,
+    parse_domain_capabilities,
+)
+
+RECORDED = parse_capabilities((DATA / "host" / "capabilities.xml").read_text())
+
+
+KVM = parse_domain_capabilities((DATA / "host" / "domcapabilities-kvm.xml").read_text())
+
+
+FACTS = HostFacts(
+    capabilities=RECORDED,
+    guests=KVM,
+    cpu_flags=frozenset({"avx2", "svm"}),
+    online=frozenset(range(4)),
+    memory_mb=2916,
+    disk_gb=20,
+)
+
+
+def test_the_hosts_inventories() -> None:
+    settings = HostSettings(
+        reserved_host_cpus=1,
+        reserved_host_disk_mb=1500,
+        cpu_shared_set=frozenset({0, 1}),
+        cpu_dedicated_set=frozenset({3, 2}),
+    )
+    (root,) = describe_host(FACTS, settings, "node1")
+    assert {name: (each.total, each.reserved) for name, each in root.inventories.items()} == {
+        "VCPU": (2, 1),
+        "PCPU": (2, 0),
+        "MEMORY_MB": (2916, 512),
+        "DISK_GB": (20, 2),
+    }
+    assert root.units == {"PCPU": ("2", "3")}
+    assert (root.name, root.parent, root.device) == ("node1", None, "host")
+
+
+def test_only_online_cpus_count() -> None:
+    facts = replace(FACTS, online=frozenset({0, 1, 2}))
+    topology = describe_topology(facts, HostSettings())
+    assert [cell.cpus for cell in topology.cells] == [{0, 1}, {2}]
+    assert topology.cells[1].siblings == (frozenset({2}),)
+    assert topology.shared_cpus == {0, 1, 2}
+    with pytest.raises(DriverDataError, match="cpu_dedicated_set names CPU 3"):
+        describe_host(facts, HostSettings(cpu_dedicated_set=frozenset({3})), "node1")
+
+
+def test_a_host_without_cells_is_one_cell() -> None:
+    facts = replace(FACTS, capabilities=replace(RECORDED, cells=()))
+    topology = describe_topology(facts, HostSettings())
+    assert [(cell.id, cell.cpus, cell.memory_mb) for cell in topology.cells] == [(0, {0, 1, 2, 3}, 2916)]
+
+
+def test_memory_that_is_in_no_cell_is_in_all() -> None:
+    cells = tuple(replace(cell, memory_mb=0) for cell in RECORDED.cells)
+    facts = replace(FACTS, capabilities=replace(RECORDED, cells=cells), memory_mb=4097)
+    assert [cell.memory_mb for cell in describe_topology(facts, HostSettings()).cells] == [2049, 2048]
+    (root,) = describe_host(facts, HostSettings(), "node1")
+    assert root.inventories["MEMORY_MB"].total == 4097
+
+
+def test_a_cpu_in_two_cells_makes_no_sense() -> None:
+    cells = (RECORDED.cells[0], replace(RECORDED.cells[0], id=1))
+    facts = replace(FACTS, capabilities=replace(RECORDED, cells=cells))
+    with pytest.raises(DriverDataError, match="a CPU is in two NUMA cells"):
+        describe_topology(facts, HostSettings())

@@ -1,0 +1,84 @@
+"""Reading the domains of libvirt's test driver: all at first, then only what changed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.libvirt_node import domain, domain_uuid, write_node
+
+from drivers.libvirt.io import domain_reader
+from drivers.libvirt.io.connection import Connection
+from drivers.libvirt.io.deadline import DeadlineRunner
+from drivers.libvirt.io.domain_reader import DomainReader
+from drivers.libvirt.io.pending_reads import PendingReads
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+@pytest.fixture
+def pending_reads() -> PendingReads:
+    return PendingReads()
+
+
+@pytest.fixture
+def connection(tmp_path: Path, pending_reads: PendingReads) -> Iterator[Connection]:
+    uri = write_node(tmp_path / "node.xml", [domain(2), domain(1, vcpus=3, running=False)])
+    runner = DeadlineRunner("libvirt", "look at libvirtd", 10, 10)
+    connection = Connection(
+        uri, runner, pending_reads, turn_timeout_s=10, changed=nothing, opened=nothing, disconnected=nothing
+    )
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the domains that are read."""
+    names: list[str] = []
+    read_guest = domain_reader.read_guest
+
+    def counting(
+        session: object, libvirt_domain: object, name_and_id: tuple[str, int], *rest: object
+    ) -> object:
+        names.append(name_and_id[0])
+        return read_guest(session, libvirt_domain, name_and_id, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(domain_reader, "read_guest", counting)
+    return names
+
+
+def test_domains_come_by_uuid_and_unchanged_ones_are_the_same_object(
+    connection: Connection, pending_reads: PendingReads, reads: list[str]
+) -> None:
+    reader = DomainReader(connection, pending_reads, frozenset(), 60.0)
+    domains = reader.read()
+    assert [known.guest.uuid for known in domains] == [domain_uuid(1), domain_uuid(2)]
+    assert [known.guest.resources["VCPU"] for known in domains] == [3, 1]
+    assert sorted(reads) == ["guest-1", "guest-2"]
+    connection.run("look", lambda session: setattr(session, "has_events", True), nothing)
+    assert reader.read() is domains
+    assert len(reads) == 2, "no event named a domain"
+    pending_reads.add_domain(domain_uuid(1))
+    assert reader.read() is domains
+    assert reads[2:] == ["guest-1"]
+
+
+def test_without_events_every_reading_reads_all(
+    connection: Connection, pending_reads: PendingReads, reads: list[str]
+) -> None:
+    reader = DomainReader(connection, pending_reads, frozenset(), 60.0)
+    reader.read()
+    connection.run("look", lambda session: setattr(session, "has_events", False), nothing)
+    reader.read()
+    assert len(reads) == 4
+
+
+def test_the_disk_size_of_an_unknown_domain_is_unknown(
+    connection: Connection, pending_reads: PendingReads
+) -> None:
+    reader = DomainReader(connection, pending_reads, frozenset(), 60.0)
+    (known, _) = reader.read()
+    assert known.domain is not None
+    assert reader.disk_gb(known.domain) == 0, "it has no disks"

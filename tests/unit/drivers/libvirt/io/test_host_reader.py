@@ -1,0 +1,43 @@
+"""Reading the host of libvirt's test driver, and what is reported when that fails."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.libvirt_node import domain, write_node
+
+from agent.errors import DriverUnavailable
+from drivers.libvirt.io.connection import Connection
+from drivers.libvirt.io.deadline import DeadlineRunner
+from drivers.libvirt.io.host_reader import HostReader
+from drivers.libvirt.io.options import LibvirtOptions
+from drivers.libvirt.io.pending_reads import PendingReads
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    uri = write_node(tmp_path / "node.xml", [domain(1)])
+    runner = DeadlineRunner("libvirt", "look at libvirtd", 10, 10)
+    connection = Connection(
+        uri, runner, PendingReads(), turn_timeout_s=10, changed=nothing, opened=nothing, disconnected=nothing
+    )
+    yield connection
+    connection.close()
+
+
+def test_slow_facts_are_read_once_in_a_connection(connection: Connection, tmp_path: Path) -> None:
+    reader = HostReader(connection, LibvirtOptions(images_path=str(tmp_path), full_connection=False))
+    facts = reader.read()
+    assert facts.online and facts.memory_mb > 0
+    assert facts.guests is None, "the second connection is switched off"
+    assert reader.read().capabilities is facts.capabilities
+
+
+def test_a_directory_that_is_missing_is_named_with_what_to_do(connection: Connection) -> None:
+    reader = HostReader(connection, LibvirtOptions(images_path="/no/such/directory", full_connection=False))
+    with pytest.raises(DriverUnavailable, match=r"/no/such/directory: No such file .* create the directory"):
+        reader.read()

@@ -1,0 +1,42 @@
+import subprocess
+import sys
+
+import pytest
+
+from agent.driver import DriverSettings
+from agent.errors import DriverUnavailable
+from drivers.fake import FakeDriver
+from drivers.libvirt import LibvirtDriver
+from drivers.libvirt.io.options import LibvirtOptions
+
+
+def test_the_class_can_be_had_without_libvirt_but_not_the_driver() -> None:
+    program = (
+        "import sys; sys.modules['libvirt'] = None\n"
+        "from agent.driver import DriverSettings\n"
+        "from agent.errors import SettingsError\n"
+        "from drivers.libvirt import LibvirtDriver\n"
+        "assert LibvirtDriver.OPTIONS['libvirt']\n"
+        "try: LibvirtDriver.create(DriverSettings('node1'))\n"
+        "except SettingsError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "needs libvirt's Python binding" in done.stdout
+
+
+def test_a_closed_driver_says_so() -> None:
+    driver = LibvirtDriver(DriverSettings("node1"), LibvirtOptions())
+    driver.close()
+    driver.close()
+    with pytest.raises(DriverUnavailable, match="was closed"):
+        driver.describe()
+
+
+def test_both_drivers_are_found_by_their_entry_points() -> None:
+    from importlib.metadata import EntryPoint
+
+    for name, driver in (
+        ("drivers.fake:FakeDriver", FakeDriver),
+        ("drivers.libvirt:LibvirtDriver", LibvirtDriver),
+    ):
+        assert EntryPoint("x", name, "plimsoll.drivers").load() is driver
