@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid5
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kits.fit import CONSUMER, HOST, NUMA, RACK, SHARING, ask, fitted, group, provider, reasons, uuid_of
 
-from agent.claims.claim import Fit, Shortfall
+from agent.claims.claim import Fit
 from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
@@ -19,82 +18,6 @@ from agent.placement.embedded.candidates.query import CandidateGroup as QueryGro
 from agent.placement.embedded.candidates.query import CandidateQuery
 from agent.placement.embedded.query_string import AggregateFilter, TraitFilter
 from agent.tree import Inventory, Provider, ProviderTree
-
-CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
-RACK = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c02"
-SHARING = "MISC_SHARES_VIA_AGGREGATE"
-
-
-def uuid_of(name: str) -> str:
-    return str(uuid5(UUID(int=0), name))
-
-
-def provider(
-    name: str,
-    parent: str | None = None,
-    *,
-    traits: tuple[str, ...] = (),
-    aggregates: tuple[str, ...] = (),
-    **classes: int | Inventory,
-) -> Provider:
-    return Provider(
-        uuid_of(name),
-        name,
-        uuid_of(parent) if parent else None,
-        {key: Inventory(each) if isinstance(each, int) else each for key, each in classes.items()},
-        frozenset(traits),
-        frozenset(aggregates),
-    )
-
-
-def group(suffix: str = "", *required: str, forbidden: str = "", **resources: int) -> RequestGroup:
-    return RequestGroup(
-        suffix,
-        resources,
-        tuple(frozenset(each.split(",")) for each in required),
-        frozenset(forbidden.split()),
-    )
-
-
-def ask(*groups: RequestGroup, policy: str | None = None, subtree: str = "") -> ClaimRequest:
-    return ClaimRequest(CONSUMER, groups, policy, (frozenset(subtree.split()),) if subtree else ())
-
-
-def fitted(
-    request: ClaimRequest,
-    *providers: Provider,
-    used: dict[str, dict[str, int]] | None = None,
-    units: dict[str, dict[str, tuple[str, ...]]] | None = None,
-) -> Fit:
-    """The fit, with uuids as names."""
-    names = {each.uuid: each.name for each in providers}
-    found = fit(
-        request,
-        ProviderIndex.of(ProviderTree(providers)),
-        {uuid_of(name): amounts for name, amounts in (used or {}).items()},
-        {uuid_of(name): exact for name, exact in (units or {}).items()},
-    )
-    return Fit(
-        found.fits,
-        {names[uuid]: dict(amounts) for uuid, amounts in found.allocations.items()},
-        {names[uuid]: dict(exact) for uuid, exact in found.units.items()},
-        found.shortfalls,
-    )
-
-
-def reasons(found: Fit) -> list[tuple[str, int, int, str, str]]:
-    assert not found.fits
-    return [(s.resource_class, s.asked, s.free, s.provider, s.reason) for s in found.shortfalls]
-
-
-HOST = provider("host", VCPU=8, MEMORY_MB=4096, DISK_GB=100)
-NUMA = (
-    provider("host", DISK_GB=100),
-    provider("numa0", "host", VCPU=8, MEMORY_MB=1024),
-    provider("numa1", "host", VCPU=8, MEMORY_MB=4096),
-    provider("gpu0", "numa0", VGPU=4, traits=("CUSTOM_T4",)),
-    provider("gpu1", "numa1", VGPU=4, traits=("CUSTOM_M60",)),
-)
 
 
 def test_one_provider_gives_all() -> None:
@@ -220,58 +143,6 @@ def test_member_of() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("inventory", "used", "asked", "free", "reason"),
-    [
-        (Inventory(16), 13, 4, 3, "only 3 of 16 are free"),
-        (Inventory(16, reserved=4), 0, 13, 12, "only 12 of 12 are free"),
-        (Inventory(16, allocation_ratio=1.5), 23, 2, 1, "only 1 of 24 are free"),
-        (Inventory(16), 20, 1, 0, "only 0 of 16 are free"),
-        (Inventory(16, max_unit=4), 0, 5, 16, "max_unit is 4"),
-        (Inventory(16, min_unit=4), 0, 2, 16, "min_unit is 4"),
-        (Inventory(16, step_size=4), 0, 6, 16, "step_size is 4"),
-    ],
-)
-def test_a_refusal_names_asked_free_and_provider(
-    inventory: Inventory, used: int, asked: int, free: int, reason: str
-) -> None:
-    """Scenario 31: what is short is told with its numbers."""
-    found = fitted(ask(group(VCPU=asked)), provider("host", VCPU=inventory), used={"host": {"VCPU": used}})
-    assert found.shortfalls == (Shortfall("VCPU", asked, free, "host", uuid_of("host"), reason),)
-
-
-def test_every_class_that_falls_short_is_named() -> None:
-    found = fitted(ask(group(VCPU=99, MEMORY_MB=99999, DISK_GB=1, VGPU=1)), HOST)
-    assert [(each[0], each[3]) for each in reasons(found)] == [
-        ("VCPU", "host"),
-        ("MEMORY_MB", "host"),
-        ("VGPU", "host"),
-    ]
-
-
-def test_groups_together_may_not_pass_max_unit() -> None:
-    host = provider("host", VGPU=Inventory(8, max_unit=4))
-    request = ask(group("1", VGPU=3), group("2", VGPU=3), policy="none")
-    assert reasons(fitted(request, host)) == [
-        ("VGPU", 6, 8, "host", "the groups '1', '2' together ask for more than fits")
-    ]
-
-
-def test_exact_units_are_the_first_free_ones_in_order() -> None:
-    host = provider("host", PCPU=4, SRIOV_NET_VF=2)
-    free = {"host": {"PCPU": ("3", "5", "9"), "SRIOV_NET_VF": ("0000:41:02.1",)}}
-    found = fitted(ask(group(PCPU=2), group("1", SRIOV_NET_VF=1)), host, units=free)
-    assert found.units == {"host": {"PCPU": ("3", "5"), "SRIOV_NET_VF": ("0000:41:02.1",)}}
-    found = fitted(ask(group("1", PCPU=1), group("2", PCPU=2), policy="none"), host, units=free)
-    assert found.units == {"host": {"PCPU": ("3", "5", "9")}}
-
-
-def test_units_that_are_not_free_bound_what_can_be_given() -> None:
-    host = provider("host", PCPU=4)
-    found = fitted(ask(group(PCPU=3)), host, units={"host": {"PCPU": ("0", "1")}})
-    assert reasons(found) == [("PCPU", 3, 2, "host", "only 2 of its exact units are free")]
-
-
 def test_an_alias_is_refused_and_not_ignored() -> None:
     with pytest.raises(UsageError, match="pci_passthrough:alias"):
         fitted(ClaimRequest(CONSUMER, (group(VCPU=1),), pci=(("fpga", 1),)), HOST)
@@ -282,18 +153,6 @@ def test_a_guest_with_cells_is_refused_while_the_hosts_are_not_known() -> None:
     assert reasons(fitted(request, provider("host", PCPU=2))) == [
         ("", 1, 0, "host", "the driver has not reported the host's NUMA cells yet")
     ]
-
-
-def test_an_empty_tree_says_so() -> None:
-    assert reasons(fitted(ask(group(VCPU=1)))) == [("VCPU", 1, 0, "", "the host has no inventory yet")]
-
-
-def test_the_search_gives_up_after_a_bounded_number_of_steps() -> None:
-    gpus = [provider(f"gpu{n:02}", "host", VGPU=4) for n in range(24)]
-    groups = [group(str(n), VGPU=1) for n in range(25)]
-    found = fitted(ask(*groups, policy="isolate"), HOST, *gpus)
-    assert "no arrangement was found within" in reasons(found)[0][4]
-    assert fitted(ask(*groups[1:], policy="isolate"), HOST, *gpus).fits
 
 
 def test_what_a_consumer_holds_covers_its_request_or_tells_what_is_missing() -> None:

@@ -1,0 +1,134 @@
+"""The search for providers: against all assignments one by one, its order, its bound, and exact units."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.fit import HOST, NUMA, RACK, SHARING, ask, fitted, group, provider, reasons, uuid_of
+
+from agent.claims.fit_search import (
+    STEPS_MAX,
+    FitSearch,
+    HostStock,
+    ProviderIndex,
+    any_of_clause,
+    first_units,
+    fit_slots,
+)
+from agent.claims.request import RequestGroup
+from agent.tree import Inventory, Provider, ProviderTree
+
+CLASSES = ("VCPU", "VGPU")
+amounts = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 3), min_size=1)
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 4)), min_size=1, max_size=3),
+    st.lists(amounts, min_size=1, max_size=3),
+    amounts,
+    st.sampled_from(["none", "isolate"]),
+)
+def test_it_finds_a_way_exactly_where_some_assignment_of_slots_is_one(
+    inventories: list[dict[str, int]], suffixed: list[dict[str, int]], unsuffixed: dict[str, int], policy: str
+) -> None:
+    providers = [provider(f"p{number}", "host", **classes) for number, classes in enumerate(inventories)]
+    groups = [group("", **unsuffixed), *(group(str(n), **classes) for n, classes in enumerate(suffixed))]
+    request = ask(*groups, policy=policy)
+    stock = HostStock(ProviderIndex.of(ProviderTree([provider("host"), *providers])), {}, {})
+    slots = fit_slots(request, stock)
+    search = FitSearch(request, stock, slots)
+    found = all(slot.options for slot in slots) and search.run()
+
+    wanted = [({name: n}, "") for name, n in unsuffixed.items()] + [
+        (classes, str(n)) for n, classes in enumerate(suffixed)
+    ]
+
+    def is_possible(assignment: tuple[Provider, ...]) -> bool:
+        given_out: Counter[tuple[str, str]] = Counter()
+        for (classes, _), chosen in zip(wanted, assignment, strict=True):
+            for name, amount in classes.items():
+                given_out[chosen.uuid, name] += amount
+        isolated = [chosen.uuid for (_, suffix), chosen in zip(wanted, assignment, strict=True) if suffix]
+        if policy == "isolate" and len(set(isolated)) < len(isolated):
+            return False
+        totals = {
+            (each.uuid, name): each.inventories[name].total for each in providers for name in each.inventories
+        }
+        return all(amount <= totals.get(key, 0) for key, amount in given_out.items())
+
+    assert found is any(map(is_possible, itertools.product(providers, repeat=len(wanted))))
+    if found:
+        assert len(search.chosen) == len(slots)
+
+
+def test_own_providers_come_from_the_root_down_and_sharing_ones_last() -> None:
+    pool = provider("a_pool", traits=(SHARING,), aggregates=(RACK,), DISK_GB=9)
+    index = ProviderIndex.of(ProviderTree([pool, provider("host", DISK_GB=9, aggregates=(RACK,)), *NUMA[1:]]))
+    assert [each.name for each in index.providers] == ["host", "numa0", "gpu0", "numa1", "gpu1", "a_pool"]
+    assert [each.name for each in index.by_class["DISK_GB"]] == ["host", "a_pool"]
+    assert [each.name for each in index.without({"DISK_GB"}).by_class["DISK_GB"]] == ["a_pool"]
+    assert index.is_own(uuid_of("gpu0")) and not index.is_own(pool.uuid) and not index.is_own("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bound", "obstacle"),
+    [
+        (group("1", VGPU=1), {}, None),
+        (group("1", VGPU=1), {"1": "other"}, ("VGPU", "the guest is bound to another one")),
+        (group("1", VGPU=5), {}, ("VGPU", "only 3 of 4 are free")),
+        (group("1", VCPU=1), {}, ("VCPU", "has no VCPU")),
+        (group("1", "CUSTOM_M60", VGPU=1), {}, ("VGPU", "lacks trait CUSTOM_M60")),
+        (group("1", forbidden="CUSTOM_T4", VGPU=1), {}, ("VGPU", "has the forbidden trait CUSTOM_T4")),
+    ],
+)
+def test_an_obstacle_names_the_class_and_the_reason(
+    wanted: RequestGroup, bound: dict[str, str], obstacle: tuple[str, str] | None
+) -> None:
+    gpu = provider("gpu0", traits=("CUSTOM_T4",), VGPU=Inventory(4, max_unit=9))
+    index = ProviderIndex.of(ProviderTree([gpu]))
+    index = ProviderIndex(index.tree, index.root, index.providers, index.by_class, bound=bound)
+    stock = HostStock(index, {gpu.uuid: {"VGPU": 1}}, {})
+    assert list(stock.obstacles(wanted, wanted.resources, gpu)) == ([obstacle] if obstacle else [])
+
+
+@given(st.permutations("abcdef"), st.integers(0, 3), st.integers(0, 3))
+def test_classes_that_share_units_get_different_ones_in_order(
+    units: list[str], first: int, second: int
+) -> None:
+    offered = {"card": {"A": tuple(units), "B": tuple(reversed(units))}}
+    chosen = first_units({"card": {"A": first, "B": second, "VCPU": 1}}, offered)["card"]
+    assert chosen["A"] == tuple(units[:first])
+    assert chosen["B"] == tuple(unit for unit in reversed(units) if unit not in units[:first])[:second]
+    assert "VCPU" not in chosen
+
+
+def test_a_choice_of_names_is_one_clause() -> None:
+    assert any_of_clause("trait", frozenset({"A"})) == "trait A"
+    assert any_of_clause("aggregate", frozenset({"B", "A"})) == "any of the aggregates A, B"
+
+
+def test_exact_units_are_the_first_free_ones_in_order() -> None:
+    host = provider("host", PCPU=4, SRIOV_NET_VF=2)
+    free = {"host": {"PCPU": ("3", "5", "9"), "SRIOV_NET_VF": ("0000:41:02.1",)}}
+    found = fitted(ask(group(PCPU=2), group("1", SRIOV_NET_VF=1)), host, units=free)
+    assert found.units == {"host": {"PCPU": ("3", "5"), "SRIOV_NET_VF": ("0000:41:02.1",)}}
+    found = fitted(ask(group("1", PCPU=1), group("2", PCPU=2), policy="none"), host, units=free)
+    assert found.units == {"host": {"PCPU": ("3", "5", "9")}}
+
+
+def test_units_that_are_not_free_bound_what_can_be_given() -> None:
+    host = provider("host", PCPU=4)
+    found = fitted(ask(group(PCPU=3)), host, units={"host": {"PCPU": ("0", "1")}})
+    assert reasons(found) == [("PCPU", 3, 2, "host", "only 2 of its exact units are free")]
+
+
+def test_the_search_gives_up_after_a_bounded_number_of_steps() -> None:
+    gpus = [provider(f"gpu{n:02}", "host", VGPU=4) for n in range(24)]
+    groups = [group(str(n), VGPU=1) for n in range(25)]
+    found = fitted(ask(*groups, policy="isolate"), HOST, *gpus)
+    assert f"no arrangement was found within {STEPS_MAX} steps" in reasons(found)[0][4]
+    assert fitted(ask(*groups[1:], policy="isolate"), HOST, *gpus).fits
