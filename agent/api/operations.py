@@ -1,4 +1,4 @@
-"""What the local API may ask of the running agent; the service implements it, tests may too."""
+"""The operations of the local API. `agent.api.local_operations` implements them; tests may as well."""
 
 from typing import Any, Protocol
 
@@ -18,68 +18,83 @@ from agent.tree import ProviderTree
 
 
 class Operations(Protocol):
-    """Each method raises PlimsollError with a sentence; none blocks without a bound."""
+    """Each method may raise PlimsollError, whose message is a sentence. No method blocks without a bound."""
 
     @property
     def host_status(self) -> HostStatus:
         """The agent's status, from memory alone."""
 
     def status(self) -> dict[str, Any]:
-        """JSON-ready: {host, uuid, version, state: starting|ready|degraded|stopping, reasons: [sentence],
-        since, driver: {name, ok, error}, placement: {kind, ok, error}, claims: {open, reason, count},
-        last_pass: {at, sentence, duration_ms}, pid}. Never raises."""
+        """The agent's state. Never raises.
+
+        JSON-ready: {host, uuid, version, state: starting|ready|degraded|stopping, reasons: [sentence], since,
+        driver: {name, ok, error}, placement: {kind, ok, error}, claims: {open, reason, count}, last_pass:
+        {at, sentence, duration_ms}, findings, pid}.
+        """
 
     def tree(self) -> tuple[ProviderTree, Usages]:
-        """What placement holds for this host."""
+        """The host's providers in Placement, and their usages. Raises PlacementError."""
 
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
-        """Guests and claims side by side, by uuid; one of the two may be missing."""
+        """Guests and their claims, in the order of uuids; one of the two may be None."""
 
     def claim(self, request: ClaimRequest) -> Claim:
-        """Raises Refused (DoesNotFit, ClaimsClosed, ClaimConflict), PlacementError."""
+        """Claim for a guest. Raises Refused (DoesNotFit, ClaimsClosed, ClaimConflict), PlacementError."""
 
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without doing it; also while claims are closed."""
 
     def release(self, consumer: str) -> bool:
-        """True: gone from placement; False: journaled, will be delivered. Raises UnknownConsumer."""
+        """Release a claim. Returns True if Placement has executed it, False if it is journaled for later.
+
+        Raises UnknownConsumer.
+        """
 
     def gate(self, call: HookCall) -> GateVerdict:
-        """Whether the guest may go on. Raises Refused where not; UsageError, DriverError, PlacementError."""
+        """Decide whether a guest may start or go on.
+
+        Raises Refused where it may not; UsageError, DriverError, PlacementError.
+        """
 
     def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
-        """Claim for the guests that run without a claim. Raises DriverError, PlacementError."""
+        """Claim for the running guests that have no claim. Raises DriverError, PlacementError."""
 
     def moves(self) -> tuple[Move, ...]:
-        """Those under way that this host is part of, and those that ended lately; the oldest first."""
+        """The host's moves that are under way or ended recently, oldest first."""
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         """Begin a move to this host. Raises Refused, UnknownConsumer, UsageError, PlacementError."""
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:
-        """Confirmed, or `confirming`: journaled. Raises UnknownConsumer, ClaimConflict, PlacementError."""
+        """Confirm a move; its state is `confirming` while the write is journaled for later.
+
+        `instance` may help to find it. Raises UnknownConsumer, ClaimConflict, PlacementError.
+        """
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
-        """Reverted, or `reverting`: journaled. Raises UnknownConsumer, ClaimConflict, PlacementError."""
+        """Revert a move; its state is `reverting` while the write is journaled for later.
+
+        `instance` may help to find it. Raises UnknownConsumer, ClaimConflict, PlacementError.
+        """
 
     def audit(self, *, heal: bool) -> AuditReport:
-        """What differs between the host, the claims and placement; `heal` executes every repair there is.
+        """Compare the host, the claims and Placement; with `heal`, execute all repairs.
 
         Raises DriverError, PlacementError, StateError.
         """
 
     def next_plan(self) -> Plan:
-        """What the next pass would change in placement."""
+        """The changes that the next pass would make in Placement. Raises DriverError, PlacementError."""
 
     def preview_reshape(self, undo: str | None) -> Preview:
-        """What `reshape` would do; nothing is written. Raises UsageError for an unknown receipt."""
+        """What `reshape` would do; writes nothing. Raises UsageError for an unknown receipt."""
 
     def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
-        """Do the reshape that is due, also one that was undone, or undo the one with that receipt.
+        """Do the due reshape, even if it was undone before; or undo the one with the receipt `undo`.
 
-        The receipts of what was done, none if there was nothing to do. Raises ReshapeRefused, UsageError,
+        Returns the receipts, none if there was nothing to do. Raises ReshapeRefused, UsageError,
         PlacementError.
         """
 
     def configuration(self) -> dict[str, Any]:
-        """JSON-ready {group: {option: {value, origin}}}, secrets masked."""
+        """The settings in force, JSON-ready {group: {option: {value, origin}}}, with secrets masked."""

@@ -1,4 +1,4 @@
-"""`plimsoll adopt UUID`: the operator says which host this is, while the agent is not running."""
+"""`plimsoll adopt UUID`: the operator gives this host a uuid while the agent is not running."""
 
 from contextlib import closing
 
@@ -11,23 +11,24 @@ from agent.state.journal import Journal
 
 
 def adopt(settings: Settings, host_uuid: str) -> Identity:
-    """This host, by its present name, is `host_uuid`: mends a lost file, a rename, a name already taken.
+    """Make `host_uuid` the uuid of this host under its current name.
 
-    Raises IdentityError for no uuid, or where claims of another host would be left behind; StateError while
-    the agent is running.
+    Repairs a lost uuid file, a changed host name, or a name that another provider has. Raises IdentityError
+    where the text is no uuid, or where the journal has claims of another host; StateError while the agent is
+    running.
     """
     with closing(Journal.open(settings.state_path)) as journal:
-        before, claims = journal.host_uuid(), journal.claims()
-        if claims and before not in (None, identity.canonical_uuid(host_uuid)):
+        recorded, claims = journal.host_uuid(), journal.claims()
+        if claims and recorded not in (None, identity.canonical_uuid(host_uuid)):
             raise IdentityError(
-                f"The agent's records hold {len(claims)} claims of the host {before}; release them, or adopt "
-                f"that uuid instead.",
-                uuid=before,
+                f"The agent's journal has {len(claims)} claims of the host {recorded}; release them, or "
+                "adopt that uuid instead.",
+                uuid=recorded,
                 claims=len(claims),
             )
         adopted = identity.adopt_identity(settings.state_path, settings.host, host_uuid)
-        if before != adopted.uuid:
-            # Nothing on that provider was written by us, so nothing of it will be taken away.
+        if recorded != adopted.uuid:
+            # The agent has written nothing on that provider, so it must not remove anything there.
             journal.remember_owned(OwnedProviders())
             journal.remember_host(adopted.uuid)
         return adopted

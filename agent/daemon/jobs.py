@@ -1,4 +1,4 @@
-"""One job per concern, each at most once at a time; any of them can be woken early.
+"""Runs one job per concern: each at intervals, at most once at a time, or earlier on request.
 
 Source: https://apscheduler.readthedocs.io/en/3.x/userguide.html
 """
@@ -21,7 +21,7 @@ _DICE = SystemRandom()
 
 
 class Jobs:
-    """`on_error` is called with the job's name and the exception that a job let through."""
+    """The agent's jobs. `on_error(job's name, exception)` is called after an exception in a job."""
 
     def __init__(self, on_error: Callable[[str, BaseException], None]) -> None:
         self._scheduler = BackgroundScheduler(
@@ -29,18 +29,19 @@ class Jobs:
             executors={"default": ThreadPoolExecutor(THREADS)},
             job_defaults={"coalesce": True, "max_instances": 1},
         )
-        self._scheduler.add_listener(partial(_tell, on_error), EVENT_JOB_ERROR)
+        self._scheduler.add_listener(partial(_report_error, on_error), EVENT_JOB_ERROR)
         self._lock = threading.Lock()
         self._running: set[str] = set()
-        self._again: dict[str, float] = {}
+        self._requested: dict[str, float] = {}
 
     def every(
         self, name: str, function: Callable[[], None], interval_s: float, *, jitter: bool = False
     ) -> None:
-        """Run `function` every so often, first after one interval; a name given again replaces its job.
+        """Run `function` at intervals, first after one interval. A known name replaces its job.
 
-        With jitter, first after a random part of the interval: hosts that started together do not stay
-        together. One that is late by up to an interval still runs, several missed ones run once.
+        With jitter, the first run comes after a random part of the interval, so that hosts that start at the
+        same time do not stay in step. A run that is late by up to an interval still takes place; several
+        missed runs become one.
         """
         first_s = _DICE.uniform(0, interval_s) if jitter else interval_s
         self._scheduler.add_job(
@@ -58,27 +59,28 @@ class Jobs:
         )
 
     def remove(self, name: str) -> None:
-        """Run it no more; a run under way ends by itself."""
+        """Remove a job; a run under way goes on to its end."""
         if self._scheduler.get_job(name) is not None:
             self._scheduler.remove_job(name)
 
     def wake(self, name: str, delay_s: float = 0.0) -> None:
-        """Run the job in `delay_s` at the latest; while it is running, so long after it ended."""
+        """Run the job in `delay_s` seconds at the latest; if it is running now, so long after its end."""
         with self._lock:
             if name in self._running:
-                self._again[name] = min(delay_s, self._again.get(name, delay_s))
+                self._requested[name] = min(delay_s, self._requested.get(name, delay_s))
                 return
             job = self._scheduler.get_job(name)
             due = datetime.now(UTC) + timedelta(seconds=delay_s)
-            planned = getattr(job, "next_run_time", None)  # a scheduler that has not started sets none
+            planned = getattr(job, "next_run_time", None)  # missing before the scheduler starts
             if job is not None and (planned is None or planned > due):
                 job.modify(next_run_time=due)
 
     def start(self) -> None:
+        """Start the intervals."""
         self._scheduler.start()
 
     def stop(self) -> None:
-        """Start no more of them and wait for the ones under way, which all end within their deadlines."""
+        """Start no more runs, and wait for those under way, which all have deadlines."""
         if self._scheduler.running:
             self._scheduler.shutdown(wait=True)
 
@@ -90,10 +92,10 @@ class Jobs:
         finally:
             with self._lock:
                 self._running.discard(name)
-                again = self._again.pop(name, None)
-            if again is not None and self._scheduler.running:
-                self.wake(name, again)
+                delay_s = self._requested.pop(name, None)
+            if delay_s is not None and self._scheduler.running:
+                self.wake(name, delay_s)
 
 
-def _tell(on_error: Callable[[str, BaseException], None], event: JobExecutionEvent) -> None:
+def _report_error(on_error: Callable[[str, BaseException], None], event: JobExecutionEvent) -> None:
     on_error(event.job_id, event.exception)

@@ -1,4 +1,4 @@
-"""`plimsoll reshape --offline`: the pass and its reshape while the daemon is not running; the same code."""
+"""`plimsoll reshape --offline`: a pass with its reshape, by the daemon's code, while no daemon runs."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -17,30 +17,30 @@ from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 
 
-def preview_reshape(told: Settings, undo: str | None) -> Preview:
+def preview_reshape(settings: Settings, undo: str | None) -> Preview:
     """See `Reconciler.preview_reshape`. Raises StateError while the agent is running."""
-    with _reconciler(told) as reconciler:
+    with _reconciler(settings) as reconciler:
         return reconciler.preview_reshape(undo)
 
 
-def reshape(told: Settings, undo: str | None) -> tuple[Receipt, ...]:
+def reshape(settings: Settings, undo: str | None) -> tuple[Receipt, ...]:
     """See `Reconciler.reshape`. Raises StateError while the agent is running."""
-    with _reconciler(told) as reconciler:
+    with _reconciler(settings) as reconciler:
         return reconciler.reshape(undo)
 
 
 @contextmanager
-def _reconciler(told: Settings) -> Iterator[Reconciler]:
-    """The daemon's parts without its threads and sockets. The journal's lock keeps the daemon out."""
+def _reconciler(settings: Settings) -> Iterator[Reconciler]:
+    """The daemon's reconciler without its threads and sockets. The journal's lock excludes the daemon."""
     with ExitStack() as stack:
-        journal = stack.enter_context(closing(Journal.open(told.state_path)))
-        directories = dict.fromkeys(file.parent for file in told.files)
-        identity = establish_identity(told.state_path, told.host, journal.host_uuid(), directories)
+        journal = stack.enter_context(closing(Journal.open(settings.state_path)))
+        directories = dict.fromkeys(file.parent for file in settings.files)
+        identity = establish_identity(settings.state_path, settings.host, journal.host_uuid(), directories)
         if journal.host_uuid() is None:
             journal.remember_host(identity.uuid)
-        driver = stack.enter_context(closing(driver_class(told.compute_driver).create(told.driver)))
-        unserved = asdict(told.placement) | {"serve": ()}
-        transport = open_transport(told.placement.kind, state_dir=told.state_path, options=unserved)
+        driver = stack.enter_context(closing(driver_class(settings.compute_driver).create(settings.driver)))
+        unserved = asdict(settings.placement) | {"serve": ()}
+        transport = open_transport(settings.placement.kind, state_dir=settings.state_path, options=unserved)
         client = stack.enter_context(closing(PlacementClient(transport)))
         tracker = ResourceTracker(journal, client)
         yield Reconciler(
@@ -49,8 +49,8 @@ def _reconciler(told: Settings) -> Iterator[Reconciler]:
             tracker,
             journal,
             identity.uuid,
-            provider_config=told.provider_config,
+            provider_config=settings.provider_config,
             check_home=lambda: check_home(
-                told.state_path, client, home_name(told.placement), tracker.claims().values()
+                settings.state_path, client, home_name(settings.placement), tracker.claims().values()
             ),
         )

@@ -1,8 +1,8 @@
-"""The daemon's process: start in order, serve, reload, stop in order.
+"""The daemon's process: it starts the agent's parts in order, serves, reloads, and stops them in order.
 
-Start: settings, state, identity, driver, placement, recovery, first pass, API socket, READY=1. The hypervisor
-or placement being away is no reason not to start: the agent is degraded then, claims are closed, and the loop
-tries again.
+The order of the start: settings, state, identity, driver, Placement, first pass with recovery, API socket,
+READY=1. The agent also starts while the hypervisor or Placement is away: then it is degraded, claims are
+closed, and its loop tries again.
 """
 
 import os
@@ -36,14 +36,14 @@ from agent.systemd.notify import Notifier
 LOG = log.get(__name__)
 
 DEBOUNCE_S = 0.3
-SIGNAL_LATE_S = 1.0
+SIGNAL_POLL_S = 1.0
 AUDIT = "audit"
 DELIVER_INTERVAL_S = 10.0
 HEARTBEAT_INTERVAL_S = 10.0
 HEARTBEATS_PER_WATCHDOG = 3
 START_EXTENSION_S = 300.0
 STATE_MODE = 0o700
-OTHERS_MAY_WRITE = 0o002
+WORLD_WRITABLE = 0o002
 
 LOOK, VERIFY, DELIVER, HEARTBEAT = "look", "verify", "deliver", "heartbeat"
 
@@ -53,12 +53,12 @@ def run(
     config_dirs: Sequence[Path] = (),
     environment: Mapping[str, str] = os.environ,
 ) -> int:
-    """Be the daemon until a signal ends it. Returns one of `agent.errors.ExitCode`; logs what was wrong."""
+    """Run the daemon until a signal ends it. Returns one of `agent.errors.ExitCode`; logs errors."""
     log_setup.configure("info", "auto")
     try:
-        read = settings.load(config_files, config_dirs)
-        log_setup.configure(read.log.level, read.log.format, read.secrets)
-        with Service(read, config_files, config_dirs, Notifier(environment)) as service:
+        loaded = settings.load(config_files, config_dirs)
+        log_setup.configure(loaded.log.level, loaded.log.format, loaded.secrets)
+        with Service(loaded, config_files, config_dirs, Notifier(environment)) as service:
             service.serve()
     except PlimsollError as error:
         LOG.error("The agent cannot run: %s", error.message, fields={"code": error.code})
@@ -67,19 +67,19 @@ def run(
 
 
 class Service:
-    """Everything that lives as long as the process; leaving the context stops it in order."""
+    """The parts that live as long as the process; leaving the context stops them in order."""
 
     def __init__(
         self,
-        read: Settings,
+        loaded: Settings,
         config_files: Sequence[Path],
         config_dirs: Sequence[Path],
         notifier: Notifier,
     ) -> None:
-        self._settings = read
+        self._settings = loaded
         self._config = (tuple(config_files), tuple(config_dirs))
         self._notifier = notifier
-        self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stop = False
         self._reload = False
         self._stack = ExitStack()
@@ -102,12 +102,12 @@ class Service:
         LOG.info("Stopped.")
 
     def serve(self) -> None:
-        """Wait for signals and act on them, until one says stop."""
+        """Wait for signals and act on them, until one ends the daemon."""
         if not self._stop:
             self._notifier.ready(self._status())
         while not self._stop:
             with suppress(queue.Empty):
-                self._wanted.get(timeout=SIGNAL_LATE_S)  # one may come just before the wait
+                self._signals.get(timeout=SIGNAL_POLL_S)  # bounded: a signal just before it does not end it
             if self._reload and not self._stop:
                 self._reload = False
                 self._reload_settings()
@@ -115,32 +115,33 @@ class Service:
     # Start
 
     def _start(self) -> None:
-        told = self._settings
-        LOG.info("Starting.", fields={"host": told.host, "driver": told.compute_driver, "pid": os.getpid()})
+        current = self._settings
+        fields = {"host": current.host, "driver": current.compute_driver, "pid": os.getpid()}
+        LOG.info("Starting.", fields=fields)
         self._notifier.status("starting")
-        _prepare(told.state_path)
-        journal = Journal.open(told.state_path)
+        _prepare(current.state_path)
+        journal = Journal.open(current.state_path)
         self._stack.callback(journal.close)
-        self._put_together(journal, _identity(told, journal))
+        self._build_agent(journal, _identity(current, journal))
         self._plan_jobs()
         self._notifier.extend_timeout(START_EXTENSION_S)
-        self._notifier.status("looking at the host for the first time")
+        self._notifier.status("running the first pass")
         self._agent.reconcile("the start")
         self._agent.is_alive()  # the first heartbeat
         self._open()
 
-    def _put_together(self, journal: Journal, identity: Identity) -> None:
-        told = self._settings
-        driver = driver_class(told.compute_driver).create(told.driver)
+    def _build_agent(self, journal: Journal, identity: Identity) -> None:
+        current = self._settings
+        driver = driver_class(current.compute_driver).create(current.driver)
         metrics = Metrics()
         journal.observe_commits(metrics.commit_seconds.observe)
         transport = open_transport(
-            told.placement.kind, state_dir=told.state_path, options=asdict(told.placement)
+            current.placement.kind, state_dir=current.state_path, options=asdict(current.placement)
         )
         self._stack.callback(transport.close)
         self._recorder = Recorder(metrics, journal.record_event)
         self._agent, self._operations, reconciler = assemble(
-            told,
+            current,
             identity,
             journal,
             driver,
@@ -153,30 +154,30 @@ class Service:
         self._watch(driver)
 
     def _open(self) -> None:
-        """Answer whoever asks, and run the jobs."""
+        """Serve the API and the status, and run the jobs."""
         server = ApiServer(self._operations, self._settings.api.access, self._settings.api.socket)
         listener = HttpListener(self._agent.host_status, self._settings.http.listen)
         listener.start()
         self._stack.callback(listener.stop)
         server.start()
         self._jobs.start()
-        # Last in, first out: no new claims, then no new passes, and only then what they work with.
+        # The stack runs backwards: first stop new claims, then passes, then the parts that both use.
         self._stack.callback(self._jobs.stop)
         self._stack.callback(server.stop)
 
     def _plan_jobs(self) -> None:
-        told = self._settings
+        current = self._settings
         watchdog_s = self._notifier.watchdog_interval_s
         heartbeat_s = watchdog_s / HEARTBEATS_PER_WATCHDOG if watchdog_s else HEARTBEAT_INTERVAL_S
-        self._jobs.every(LOOK, self._look, told.update_resources_interval_s)
+        self._jobs.every(LOOK, self._look, current.update_resources_interval_s)
         self._jobs.every(DELIVER, self._agent.deliver, DELIVER_INTERVAL_S)
         self._jobs.every(HEARTBEAT, self._heartbeat, heartbeat_s)
-        if told.audit_interval_s:
-            self._jobs.every(AUDIT, self._agent.run_audit, told.audit_interval_s, jitter=True)
+        if current.audit_interval_s:
+            self._jobs.every(AUDIT, self._agent.run_audit, current.audit_interval_s, jitter=True)
         else:
             self._jobs.remove(AUDIT)
-        if told.association_refresh_s:
-            self._jobs.every(VERIFY, self._agent.verify, told.association_refresh_s, jitter=True)
+        if current.association_refresh_s:
+            self._jobs.every(VERIFY, self._agent.verify, current.association_refresh_s, jitter=True)
         else:
             self._jobs.remove(VERIFY)
 
@@ -190,7 +191,10 @@ class Service:
         try:
             driver.watch(self._event)
         except DriverError as error:
-            LOG.warning("The hypervisor's events are not seen, only each interval: %s", error.message)
+            LOG.warning(
+                "The agent does not get the hypervisor's events, and reads it at each interval only: %s",
+                error.message,
+            )
 
     def _event(self, why: str) -> None:
         self._why = why
@@ -203,7 +207,7 @@ class Service:
         if self._agent.is_alive():
             self._notifier.watchdog()
         else:
-            LOG.error("A pass has been running for too long; the service manager is not told to wait for it.")
+            LOG.error("A pass has been running for too long; the service manager gets no watchdog ping.")
 
     def _broken(self, job: str, error: BaseException) -> None:
         self._agent.report_job_failure(job, error)
@@ -223,67 +227,69 @@ class Service:
             self._reload = True
         else:
             self._stop = True
-        # A handler may interrupt another one: an Event's lock, held by both, would never be free again.
-        self._wanted.put(None)
+        # A handler may interrupt another one, which would deadlock with an Event's lock.
+        self._signals.put(None)
 
     def _reload_settings(self) -> None:
-        """All of it or nothing: whatever is wrong, what runs goes on running."""
+        """Use the new settings as a whole, or keep the running ones after any error."""
         self._notifier.reloading()
         driver: Driver | None = None
         refused = ""
         try:
-            found = settings.reload(self._settings, *self._config)
-            if found.settings.driver != self._settings.driver:
-                driver = driver_class(found.settings.compute_driver).create(found.settings.driver)
-            self._use(found, driver)
+            reloaded = settings.reload(self._settings, *self._config)
+            if reloaded.settings.driver != self._settings.driver:
+                driver = driver_class(reloaded.settings.compute_driver).create(reloaded.settings.driver)
+            self._apply(reloaded, driver)
         except SettingsError as error:
             if driver is not None:
                 driver.close()
-            refused = f"The settings were not reloaded, the running ones stay: {error.message}"
+            refused = f"The settings were not reloaded, the running ones stay in force: {error.message}"
             LOG.error("%s", refused)
         self._notifier.ready(f"{self._status()}. {refused}" if refused else self._status())
 
-    def _use(self, found: settings.Reloaded, driver: Driver | None) -> None:
-        self._agent.apply_settings(found.settings, driver)
-        self._settings = found.settings
-        log_setup.configure(found.settings.log.level, found.settings.log.format, found.settings.secrets)
+    def _apply(self, reloaded: settings.Reloaded, driver: Driver | None) -> None:
+        self._agent.apply_settings(reloaded.settings, driver)
+        self._settings = reloaded.settings
+        log_setup.configure(
+            reloaded.settings.log.level, reloaded.settings.log.format, reloaded.settings.secrets
+        )
         if driver is not None:
             self._watch(driver)
         self._plan_jobs()
         self._event("the reload")
-        LOG.info("Reloaded: %s.", ", ".join(found.changed) or "nothing changed")
-        if found.restart:
-            LOG.warning("Only a restart changes %s.", ", ".join(found.restart))
+        LOG.info("Reloaded: %s.", ", ".join(reloaded.changed) or "nothing changed")
+        if reloaded.restart:
+            LOG.warning("A restart is necessary to change %s.", ", ".join(reloaded.restart))
 
 
-def _identity(told: Settings, journal: Journal) -> Identity:
-    """Who this host is, which the journal knows from now on, too. Raises IdentityError, StateError."""
-    known = (told.state_path / NAME_FILE).exists()
-    directories = dict.fromkeys(file.parent for file in told.files)
-    identity = establish_identity(told.state_path, told.host, journal.host_uuid(), directories)
+def _identity(loaded: Settings, journal: Journal) -> Identity:
+    """The host's identity, which the journal records as well. Raises IdentityError, StateError."""
+    is_known = (loaded.state_path / NAME_FILE).exists()
+    directories = dict.fromkeys(file.parent for file in loaded.files)
+    identity = establish_identity(loaded.state_path, loaded.host, journal.host_uuid(), directories)
     if journal.host_uuid() is None:
-        if known:
+        if is_known:
             LOG.warning(
-                "This host was here before, but the agent's journal is new: what was claimed until now "
-                "counts as somebody else's. `plimsoll audit` lists it; a backup of agent.db has it."
+                "This host has an identity, but the agent's journal is new: earlier claims count as another "
+                "client's allocations. `plimsoll audit` lists them; a backup of agent.db has them."
             )
         journal.remember_host(identity.uuid)
     return identity
 
 
 def _prepare(state_path: Path) -> None:
-    """The state directory, made if only it is missing; nobody else may write in it. Raises StateError."""
+    """Check the state directory; create it if its parent exists. Raises StateError."""
     try:
         state_path.mkdir(mode=STATE_MODE, exist_ok=True)
         mode = state_path.stat().st_mode
     except OSError as error:
         raise StateError(
-            f"The state directory {state_path} cannot be used: {error.strerror}; make it, owned by the "
-            "agent's user, or set [DEFAULT] state_path.",
+            f"The state directory {state_path} cannot be used: {error.strerror}; create it, owned by "
+            "the agent's user, or set [DEFAULT] state_path.",
             path=str(state_path),
         ) from error
-    if mode & OTHERS_MAY_WRITE:
+    if mode & WORLD_WRITABLE:
         raise StateError(
-            f"Anybody may write into the state directory {state_path}; chmod it to 0700.",
+            f"Every user may write to the state directory {state_path}; chmod it to 0700.",
             path=str(state_path),
         )

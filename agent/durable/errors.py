@@ -63,10 +63,10 @@ class DatabaseDamaged(DatabaseError):
 class DatabaseForeign(DatabaseError):
     """The database belongs to another application."""
 
-    def __init__(self, path: Path, found: int, wanted: int) -> None:
+    def __init__(self, path: Path, application_id: int, wanted: int) -> None:
         super().__init__(
             path,
-            f"{path} belongs to another application (application_id {found:#x}, expected {wanted:#x}); "
+            f"{path} belongs to another application (application_id {application_id:#x}, not {wanted:#x}); "
             "it was not changed. Use another state directory.",
         )
 
@@ -87,13 +87,13 @@ class DatabaseOfAnother(DatabaseError):
 class DatabaseNewer(DatabaseError):
     """A newer version wrote the file."""
 
-    def __init__(self, path: Path, found: int, supported: int) -> None:
+    def __init__(self, path: Path, version: int, supported: int) -> None:
         super().__init__(
             path,
-            f"{path} was written by a newer version (schema {found}; this one supports {supported} at most); "
+            f"{path} was written by a newer version (schema {version}, this one supports {supported}); "
             "upgrade, or restore the backup made before the upgrade.",
         )
-        self.found = found
+        self.version = version
         self.supported = supported
 
 

@@ -40,7 +40,7 @@ class Fault:
     concern: str
     sentence: str
     away: bool = False
-    """The part does not answer. Such faults are equal, whatever their sentences."""
+    """The part does not answer. Such faults are equal even if their sentences differ."""
 
     @classmethod
     def of(cls, error: PlimsollError) -> "Fault":

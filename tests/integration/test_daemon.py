@@ -183,7 +183,7 @@ def test_a_good_reload_changes_the_inventory_and_names_what_needs_a_restart(make
         return found
 
     eventually("the new inventory", lambda: reserved() == 4096)
-    assert daemon.lines("Only a restart changes [DEFAULT] host.")
+    assert daemon.lines("A restart is necessary to change [DEFAULT] host.")
     assert daemon.status()["host"] == "node1"
     daemon.stop()
     assert daemon.launch().wait(30) == ExitCode.FAILED

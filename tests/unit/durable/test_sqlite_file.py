@@ -180,7 +180,7 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(DatabaseNewer) as refused:
         opened(path)
-    assert (refused.value.found, refused.value.supported) == (2, 1)
+    assert (refused.value.version, refused.value.supported) == (2, 1)
     assert path.read_bytes() == before
 
 
