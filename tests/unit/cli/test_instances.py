@@ -27,4 +27,4 @@ def test_instances_say_what_is_missing() -> None:
 
 def test_a_claim_counts_the_resources_of_all_its_providers() -> None:
     web1 = list(instances_lines(SAMPLE["instances"], Style()))[1]
-    assert web1.split()[-3:] == ["running", "claimed", "MEMORY_MB=4096,VCPU=2,VGPU=1"]
+    assert "running  claimed    MEMORY_MB=4096,VCPU=2,VGPU=1" in web1
