@@ -1,4 +1,4 @@
-"""The routes of the local API: who may call each, its parameters, its body and its results."""
+"""The routes of the local API: the role that each needs, its parameters, its body and its results."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

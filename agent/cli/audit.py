@@ -22,7 +22,7 @@ def add_audit_command(add: CommandAdder) -> None:
         "audit",
         audit,
         "compare guests, claims and Placement; show each difference and its repair, or heal",
-        "Leaves out operations under way, and shows only what two consecutive looks found. Without --heal\n"
+        "Leaves out operations under way, and shows only what two consecutive audits found. Without --heal\n"
         "it writes nothing. Ends with 3 if it found something, with 4 if all of it was healed.",
         "  plimsoll audit\n  plimsoll audit --heal",
     )

@@ -40,13 +40,13 @@ def claim_body(args: Namespace) -> Json:
 
 def _check_companions(args: Namespace) -> None:
     by_groups = args.resources or args.group
-    for option, value, goes_with, there in (
+    for option, value, companion, given in (
         ("--spec", args.spec, "--flavor", args.flavor),
         ("--required", args.required, "--resources or --group", by_groups),
         ("--group-policy", args.group_policy, "--group", args.group),
     ):
-        if value and not there:
-            raise UsageError(f"claim: {option} goes with {goes_with}")
+        if value and not given:
+            raise UsageError(f"claim: {option} needs {companion}")
 
 
 def _consumer(given: str | None) -> str:

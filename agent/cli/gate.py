@@ -28,7 +28,7 @@ def add_gate_command(add: CommandAdder) -> None:
     command = add(
         "gate",
         None,
-        "libvirt's hook: claim when a guest starts or comes in, whichever program starts it",
+        "libvirt's hook: claim for each guest that starts or comes in, or refuse it",
         "The hook refuses a guest that does not fit, and says why. The file\n"
         f"{install.CONFIG} says what the hook does while the agent does not answer.",
         "  plimsoll gate enable\n  plimsoll gate status\n  plimsoll gate claim-running",

@@ -29,6 +29,8 @@ def add_release_command(add: CommandAdder) -> None:
 def release(args: Namespace) -> ExitCode:
     """Release a claim."""
     answer: ReleasedShape = client_of(args).request("DELETE", claim_path(args.consumer))
-    journaled = "" if answer["released"] else "; Placement does not answer, and is told when it is back"
+    journaled = (
+        "" if answer["released"] else "; journaled: the agent delivers it when Placement answers again"
+    )
     Output(args.output).show(answer, lambda _: [f"released {answer['consumer']}{journaled}"])
     return ExitCode.DONE

@@ -31,4 +31,7 @@ def test_claim_then_instances_then_release(path: Path) -> None:
 def test_a_release_that_waits_for_placement_says_so(host: SmallHost, path: Path) -> None:
     plimsoll(path, "claim", CONSUMER, *WANTED)
     host.placement_away = True
-    assert "told when it is back" in plimsoll(path, "release", CONSUMER).stdout
+    assert (
+        "journaled: the agent delivers it when Placement answers again"
+        in plimsoll(path, "release", CONSUMER).stdout
+    )

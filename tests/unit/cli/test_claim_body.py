@@ -100,9 +100,9 @@ def test_a_file_or_standard_input_is_taken_as_it_is(tmp_path: Path, monkeypatch:
         (("--group", "1:VGPU=1", "--group", "1:VCPU=1"), "--group 1 is given twice"),
         (("--flavor", "vcpus=1", "--spec", "hw:cpu_policy"), "is not KEY=VALUE"),
         (("--flavor", "vcpus=1", "--spec", "a=1", "--spec", "a=2"), "--spec a is given twice"),
-        (("--resources", "VCPU=1", "--spec", "a=1"), "--spec goes with --flavor"),
-        (("--flavor", "vcpus=1", "--required", "HW_A"), "--required goes with --resources"),
-        (("--resources", "VCPU=1", "--group-policy", "none"), "--group-policy goes with --group"),
+        (("--resources", "VCPU=1", "--spec", "a=1"), "--spec needs --flavor"),
+        (("--flavor", "vcpus=1", "--required", "HW_A"), "--required needs --resources"),
+        (("--resources", "VCPU=1", "--group-policy", "none"), "--group-policy needs --group"),
         (("--resources", "VCPU=1", "--group-policy", "maybe"), "invalid choice"),
     ],
 )
