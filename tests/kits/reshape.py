@@ -110,7 +110,7 @@ class World:
         transport = self.placement.transport()
         self.tap = Tap(transport)
         self.raw = PlacementClient(transport)
-        client = PlacementClient(self.tap)
+        self.client = client = PlacementClient(self.tap)
         journal = TappedBook.open(self.directory)
         assert isinstance(journal, TappedBook)
         self.journal = journal

@@ -1,8 +1,8 @@
 """The same with the real thing: SIGKILL at a boundary of a reshape, the embedded
 placement and all (OpenStack Placement runs on, in `./dev test-remote`); then a new process.
 
-A sample of what test_reshape_pass.py and test_reshape_undo.py do at every boundary. `PLIMSOLL_KILLS` names
-other boundaries, as in "1,2,3", or "all": every boundary of each, which takes some minutes (--timeout=0).
+A sample of what test_reshape_runner.py and test_undone_reshapes.py do at every boundary. `PLIMSOLL_KILLS`
+names other boundaries, as in "1,2,3", or "all": every boundary of each, which takes minutes (--timeout=0).
 """
 
 from __future__ import annotations

@@ -1,0 +1,50 @@
+"""What the passes remember of Placement: only what may have changed is read again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.placements import Placement
+from kits.reshape import ROOT, World, host, provider
+
+from agent.placement.client import PlacementClient
+from agent.reconcile.allocation_cache import AllocationCache
+
+
+@pytest.fixture
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, placement) as world:
+        world.see(host(), provider("gpu0", VGPU=4))
+        yield world
+
+
+def reads(world: World) -> list[str]:
+    calls = [call for call in world.tap.calls if call.endswith("/allocations")]
+    world.tap.calls.clear()
+    return calls
+
+
+def test_a_provider_is_read_again_only_if_its_generation_changed_or_it_is_doubted(world: World) -> None:
+    gpu = world.uuid("gpu0")
+    consumer = world.hold("a", gpu0={"VGPU": 1})
+    cache = AllocationCache(PlacementClient(world.tap), world.tree(), {gpu: {consumer: {"VGPU": 1}}})
+    world.tap.calls.clear()
+    assert cache.read(world.tree(), ()) == {gpu: {consumer: {"VGPU": 1}}}
+    assert reads(world) == []
+    assert cache.read(world.tree(), {gpu}) == {gpu: {consumer: {"VGPU": 1}}}
+    assert reads(world) == [f"GET /resource_providers/{gpu}/allocations"]
+    other = world.hold("b", gpu0={"VGPU": 2})
+    assert cache.read(world.tree(), ())[gpu].keys() == {consumer, other}
+    assert reads(world) == [f"GET /resource_providers/{gpu}/allocations"]
+
+
+def test_the_agents_own_writes_cost_no_read_and_those_of_others_do(world: World) -> None:
+    before = world.tree()
+    cache = AllocationCache(PlacementClient(world.tap), before, {})
+    for uuid in (ROOT, world.uuid("gpu0")):
+        world.raw.put_traits(uuid, before[uuid].generation or 0, {"HW_CPU_X86_VMX"})
+    after = world.tree()
+    cache.follow_writes(before, after, {ROOT})
+    world.tap.calls.clear()
+    assert cache.read(after, ()) == {}
+    assert reads(world) == [f"GET /resource_providers/{ROOT}/allocations"]

@@ -1,0 +1,56 @@
+"""The state that a pass is to reach: the described tree, the moves that are due, and what is parked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.placements import Placement
+from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
+
+from agent.driver import Description, MoveInstruction
+from agent.providers.resolve import resolve
+from agent.reconcile.desired import Desired, desired_state
+from agent.reshape.undone import UndoneReceipts
+
+TO_GPU = MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {uuid_of("a"): {"VGPU": 1}})
+GONE = MoveInstruction(HOST, {"VGPU": 1}, HOST, {uuid_of("b"): {"VGPU": 1}})
+
+
+@pytest.fixture
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, placement) as world:
+        world.see(host(VGPU=5))
+        world.hold("a", node1={"VGPU": 1})
+        world.tap.calls.clear()
+        yield world
+
+
+def desired(world: World, *moves: MoveInstruction) -> Desired:
+    """Of a host whose units are all on one card now."""
+    description = Description((host(), provider("gpu0", VGPU=4)), moves)
+    current = world.tree()
+    resolved = resolve(description, current, world.journal.owned(), ROOT)
+    return desired_state(world.client, description, current, resolved, UndoneReceipts())
+
+
+def test_without_moves_nothing_is_asked(world: World) -> None:
+    state = desired(world)
+    assert state.due == () and state.tree.by_name("gpu0") is not None
+    assert world.tap.calls == []
+
+
+def test_a_move_that_placement_does_not_show_is_due(world: World) -> None:
+    state = desired(world, TO_GPU)
+    assert [instruction.move for instruction in state.due] == [TO_GPU]
+    assert "VGPU" not in state.tree[ROOT].inventories
+    assert (state.undoes, state.undone_notices, state.parked_notices) == (None, (), ())
+    assert world.tap.calls == [f"GET /resource_providers/{ROOT}/allocations"]
+
+
+def test_units_without_a_device_are_parked_and_named(world: World) -> None:
+    consumer = world.hold("b", node1={"VGPU": 1})
+    state = desired(world, TO_GPU, GONE)
+    assert state.tree[ROOT].inventories["VGPU"].total == 1
+    (notice,) = state.parked_notices
+    assert consumer in notice
+    assert state.owned.get(ROOT).classes >= {"VGPU"}

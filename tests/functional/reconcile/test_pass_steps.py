@@ -1,0 +1,79 @@
+"""The steps of a pass, one by one: each returns the pass anew, and only some of them write."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.placements import Placement
+from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
+
+from agent.driver import Description, MoveInstruction
+from agent.reconcile.active_provider_config import ActiveProviderConfig
+from agent.reconcile.allocation_cache import AllocationCache
+from agent.reconcile.pass_steps import HostView, Pass, PassSteps
+from agent.reconcile.reshape_runner import ReshapeRunner
+from agent.reconcile.undone_reshapes import UndoneReshapes
+
+NESTED = Description(
+    (host(), provider("gpu0", VGPU=4)),
+    (MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {uuid_of("a"): {"VGPU": 1}}),),
+)
+
+
+@pytest.fixture
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, placement) as world:
+        world.see(host(VGPU=4))
+        world.hold("a", node1={"VGPU": 1})
+        yield world
+
+
+def steps_of(world: World) -> PassSteps:
+    client, tracker, journal = world.client, world.tracker, world.journal
+    return PassSteps(
+        client,
+        tracker,
+        journal,
+        ROOT,
+        ReshapeRunner(client, tracker, journal, ROOT),
+        UndoneReshapes(journal),
+        ActiveProviderConfig(ROOT),
+        AllocationCache(client, world.tree(), {}),
+    )
+
+
+def begun(world: World, steps: PassSteps) -> Pass:
+    seen = HostView(NESTED, world.tracker.in_use())
+    return steps.find_desired(steps.settle(steps.resolve(seen, world.tree())))
+
+
+def test_the_steps_before_the_reshape_write_nothing(world: World) -> None:
+    before = world.everything()
+    steps = steps_of(world)
+    this = begun(world, steps)
+    card = this.desired.tree.by_name("gpu0")
+    assert card is not None and [instruction.target for instruction in this.desired.due] == [card.uuid]
+    assert this.written == ()
+    assert world.everything() == before
+
+
+def test_the_steps_lead_to_the_desired_tree(world: World) -> None:
+    steps = steps_of(world)
+    reshaped = steps.reshape(begun(world, steps))
+    assert reshaped.pending is None and reshaped.written
+    assert world.placed("a") == {"gpu0": {"VGPU": 1}}
+    applied, held = steps.inform_tracker(steps.apply(reshaped), reread=False)
+    assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4}}
+    assert held == {world.uuid("gpu0"): {uuid_of("a"): {"VGPU": 1}}}
+    assert applied.complete and applied.problems == ()
+
+
+def test_a_reshape_that_is_not_possible_is_pending_and_its_source_reserved(world: World) -> None:
+    """A consumer holds more than the card has."""
+    world.hold("a", node1={"VGPU": 4})
+    small = Description((host(), provider("gpu0", VGPU=2)), (MoveInstruction(HOST, {"VGPU": 2}, "gpu0"),))
+    steps = steps_of(world)
+    this = steps.find_desired(steps.resolve(HostView(small, world.tracker.in_use()), world.tree()))
+    this = steps.apply(steps.reshape(this))
+    assert this.pending is not None and not this.complete
+    assert world.tree()[ROOT].inventories["VGPU"].capacity == 0

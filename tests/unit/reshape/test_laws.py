@@ -1,0 +1,114 @@
+"""The laws: a reshape that loses, doubles or misplaces units is refused, whatever planned it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.reshape_trees import GPU, ROOT, consumer, flat, hosts, nested, plan_reshape, to_gpus
+
+from agent.driver import MoveInstruction
+from agent.errors import ReshapeRefused
+from agent.reshape.laws import breaches
+from agent.reshape.types import Reshape, resolve_instructions
+from agent.tree import Inventory, Provider, ProviderTree
+
+
+@given(hosts(), st.integers(0, 9), st.integers(-1, 1).filter(bool))
+def test_a_tampered_reshape_breaks_a_law(
+    case: tuple[int, int, list[MoveInstruction], dict[str, dict[str, dict[str, int]]]],
+    number: int,
+    change: int,
+) -> None:
+    gpus, each, moves, held = case
+    try:
+        reshape = plan_reshape(flat(gpus * each), nested(gpus, each), moves, held)
+    except ReshapeRefused:
+        return
+    victim = consumer(number)
+    if victim not in reshape.allocations:
+        return
+    tampered = {p: {c: a + change for c, a in r.items()} for p, r in reshape.allocations[victim].items()}
+    broken = replace(reshape, allocations={**reshape.allocations, victim: tampered})
+    told = resolve_instructions(moves, flat(gpus * each), nested(gpus, each))
+    assert list(breaches(broken, flat(gpus * each), nested(gpus, each), told, held))
+
+
+def four_of_eight(total: int, *, child: int | None = None, moved: int = 4) -> list[str]:
+    """What is wrong with a reshape of 8 VGPU, 4 of which one consumer uses, to these totals."""
+    held = {consumer(1): {ROOT: {"VGPU": 4}}}
+    children = [] if child is None else [Provider(GPU[0], "gpu0", ROOT, {"VGPU": Inventory(child)})]
+    root = {"VGPU": Inventory(total)} if total else {}
+    desired = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(64), **root}), *children])
+    moves = (
+        [MoveInstruction("host", {"VGPU": moved}, "gpu0")]
+        if child is not None
+        else [MoveInstruction("host", {"VGPU": 0}, "host")]
+    )
+    try:
+        plan_reshape(flat(8), desired, moves, held)
+    except ReshapeRefused as refusal:
+        return list(refusal.details["reasons"])
+    return []
+
+
+def test_the_four_breaches_that_placement_accepts_are_refused() -> None:
+    """Shrinking below use, a newcomer in a consumer's room, a consumer cut short, units listed twice."""
+    assert "has room for 2" in four_of_eight(2)[0]
+    held = {consumer(1): {ROOT: {"VGPU": 4}}}
+    told = resolve_instructions([MoveInstruction("host", {"VGPU": 4}, "gpu0")], flat(8), nested(1, 4))
+    inventories = {ROOT: {"VCPU": Inventory(64)}, GPU[0]: {"VGPU": Inventory(4)}}
+    newcomer = Reshape(
+        inventories, {consumer(1): {GPU[0]: {"VGPU": 1}}, consumer(2): {GPU[0]: {"VGPU": 3}}}, ()
+    )
+    said = list(breaches(newcomer, flat(8), nested(1, 4), told, held))
+    assert any(f"consumer {consumer(2)} holds nothing here" in each for each in said)
+    cut = Reshape(inventories, {consumer(1): {GPU[0]: {"VGPU": 1}}}, ())
+    (sentence,) = breaches(cut, flat(8), nested(1, 4), told, held)
+    assert "would hold {'VGPU': 1} where it held {'VGPU': 4}" in sentence
+    assert any("offered twice: 16 where there were 8" in each for each in four_of_eight(8, child=8, moved=8))
+    assert any("would offer 8 VGPU, but it had 0 and 4 moved" in each for each in four_of_eight(0, child=8))
+    assert four_of_eight(4, child=4) == four_of_eight(0, child=4) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "may_grow", "grows"),
+    [
+        ("MEMORY_MB", GPU[0], True, True),
+        ("VCPU", GPU[0], True, True),
+        ("MEMORY_MB", GPU[0], False, False),
+        ("MEMORY_MB", ROOT, True, False),
+        ("VGPU", GPU[0], True, False),
+    ],
+)
+def test_more_is_new_only_among_cells_by_the_drivers_word(
+    name: str, source: str, may_grow: bool, grows: bool
+) -> None:
+    """From a host to its cell it is the same units, of devices likewise, and where something is undone."""
+    root = {name: Inventory(8)} if source == ROOT else {}
+    cells = [Provider(each, f"cell{n}", ROOT) for n, each in enumerate(GPU[:2])]
+    first = replace(cells[0], inventories={} if source == ROOT else {name: Inventory(8)})
+    current = ProviderTree([Provider(ROOT, "host", None, root), first, cells[1]])
+    desired = current.with_provider(replace(cells[1], inventories={name: Inventory(8)}))
+    moves = [MoveInstruction("host" if source == ROOT else "cell0", {name: 8}, "cell1")]
+    try:
+        plan_reshape(current, desired, moves, {}, may_grow=may_grow)
+    except ReshapeRefused as refusal:
+        assert not grows and "offered twice: 16 where there were 8" in refusal.message
+    else:
+        assert grows
+
+
+def test_what_others_hold_elsewhere_is_not_judged() -> None:
+    """A slot that was over-full before and does not move does not stop a reshape."""
+    crowded = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(2), "VGPU": Inventory(4)})])
+    desired = ProviderTree(
+        [
+            Provider(ROOT, "host", None, {"VCPU": Inventory(2)}),
+            Provider(GPU[0], "gpu0", ROOT, {"VGPU": Inventory(4)}),
+        ]
+    )
+    held = {consumer(1): {ROOT: {"VCPU": 4}}, consumer(2): {ROOT: {"VGPU": 1}}}
+    assert plan_reshape(crowded, desired, to_gpus(1, 4), held).allocations == {
+        consumer(2): {GPU[0]: {"VGPU": 1}}
+    }

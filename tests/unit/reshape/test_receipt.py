@@ -1,0 +1,86 @@
+"""The receipt: it undoes what was done, restores what was there, and survives the journal."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from kits.reshape_trees import GPU, ROOT, consumer, flat, nested, plan_reshape, to_gpus
+
+from agent.driver import MoveInstruction
+from agent.errors import PlimsollError
+from agent.reshape.receipt import (
+    Receipt,
+    inverse_moves,
+    make_receipt,
+    read_receipt,
+    read_slots,
+    slots_to_json,
+)
+from agent.reshape.types import Slot, resolve_instructions
+from agent.tree import Inventory, ProviderTree
+
+HELD = {consumer(1): {ROOT: {"VGPU": 1}}, consumer(2): {ROOT: {"VCPU": 2, "VGPU": 3}}}
+
+
+def with_generation(tree: ProviderTree) -> ProviderTree:
+    return ProviderTree(replace(provider, generation=7) for provider in tree)
+
+
+def receipt() -> Receipt:
+    current, desired = with_generation(flat(8)), with_generation(nested(2, 4))
+    reshape = plan_reshape(current, desired, to_gpus(2, 4), HELD)
+    instructions = resolve_instructions(to_gpus(2, 4), current, desired)
+    originals = {Slot(ROOT, "VGPU"): Inventory(8, reserved=1)}
+    return make_receipt("r1", 12.5, (current, desired, desired), instructions, reshape, originals, "r0")
+
+
+def test_a_receipt_names_the_slots_and_what_was_in_them() -> None:
+    made = receipt()
+    assert made.source_slots == {("host", "VGPU")}
+    assert made.target_slots == {("gpu0", "VGPU"), ("gpu1", "VGPU")}
+    assert made.before[Slot(ROOT, "VGPU")] == Inventory(8, reserved=1), "as it was before it was reserved"
+    assert made.after[Slot(ROOT, "VGPU")] is None
+    assert made.generations == {ROOT: 7, GPU[0]: 7, GPU[1]: 7}
+    assert (made.undoes, made.allocations.keys()) == ("r0", HELD.keys())
+
+
+def test_a_receipt_survives_its_json() -> None:
+    made = receipt()
+    assert read_receipt(made.id, made.at, json.loads(json.dumps(made.to_json()))) == made
+    slots = {Slot(ROOT, "VGPU"): None, Slot(GPU[0], "VGPU"): Inventory(4)}
+    assert read_slots(json.loads(json.dumps(slots_to_json(slots)))) == slots
+
+
+@pytest.mark.parametrize("broken", [{}, [], {"moves": 1}, {**receipt().to_json(), "moves": [{}]}])
+def test_a_document_that_no_receipt_wrote_is_refused(broken: object) -> None:
+    with pytest.raises((PlimsollError, LookupError, TypeError, ValueError)):
+        read_receipt("r1", 0.0, broken)
+
+
+def test_what_was_there_is_restored_with_its_ownership() -> None:
+    made = receipt()
+    restored = made.restore(nested(2, 4))
+    assert restored[ROOT].inventories["VGPU"] == Inventory(8, reserved=1)
+    assert all("VGPU" not in restored[uuid].inventories for uuid in GPU[:2])
+    assert made.restored_ownership().get(ROOT).classes == {"VGPU"}
+
+
+def test_a_source_that_went_is_created_again() -> None:
+    """The undo of cards that became one count on the host."""
+    moves = [MoveInstruction("gpu0", {"VGPU": 4}, "host")]
+    current, desired = with_generation(nested(1, 4)), with_generation(flat(4))
+    instructions = resolve_instructions(moves, current, desired)
+    reshape = plan_reshape(current, desired, moves, {})
+    stage = with_generation(ProviderTree([*desired, current[GPU[0]]]))
+    made = make_receipt("r1", 0.0, (current, stage, desired), instructions, reshape, {}, None)
+    assert [source.uuid for source in made.sources] == [GPU[0]]
+    restored = made.restore(desired)
+    assert restored[GPU[0]].parent == ROOT and restored[GPU[0]].inventories["VGPU"].total == 4
+
+
+def test_the_inverse_restores_a_count_that_the_cards_do_not_add_up_to() -> None:
+    moves = to_gpus(2, 4)
+    reshape = plan_reshape(flat(9), nested(2, 4), moves, HELD)
+    inverse = inverse_moves(moves, reshape, flat(9), nested(2, 4))
+    assert sum(move.moved_resources["VGPU"] for move in inverse) == 9
+    assert {who for move in inverse for who in move.consumers or {}} == HELD.keys()
