@@ -188,7 +188,24 @@ class PassSteps:
         held = self._refresh_tracker(this, this.current, reread=reread)
         return replace(this, overused=find_overuse(this.current, held)), held
 
-    def plan(self, this: Pass, wanted: ProviderTree) -> tuple[RetainedTree, Plan]:
+    def next_plan(self, this: Pass) -> Plan:
+        """The operations of the pass without its reshape, which `preview_reshape` shows.
+
+        Raises ApplyError where allocated inventory seems to have moved without an instruction,
+        PlacementError.
+        """
+        desired = this.desired
+        wanted = desired.tree
+        if desired.due:
+            try:
+                self._reshape_runner.prepare(this.current, desired)
+                refused = False
+            except ReshapeRefused:
+                refused = True
+            wanted = staged_tree(this.current, desired.tree, desired.due, reserve=refused)
+        return self._plan(this, wanted)[1]
+
+    def _plan(self, this: Pass, wanted: ProviderTree) -> tuple[RetainedTree, Plan]:
         """The operations that lead to `wanted`, without those that would take allocated inventory away.
 
         Raises ApplyError where allocated inventory seems to have moved without an instruction,
@@ -233,7 +250,7 @@ class PassSteps:
         )
 
     def _write(self, this: Pass, wanted: ProviderTree) -> Pass:
-        retained, operations = self.plan(this, wanted)
+        retained, operations = self._plan(this, wanted)
         owned = self._owned(this.current)
         owned_meanwhile = owned | this.desired.owned
         tree = this.current

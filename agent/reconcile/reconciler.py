@@ -156,8 +156,7 @@ class Reconciler:
 
     def next_plan(self) -> Plan:
         """What the next pass would write; reads the driver and Placement anew. Raises PlimsollError."""
-        this = self._steps.find_desired(self._resolve_now())
-        return self._steps.plan(this, this.desired.tree)[1]
+        return self._steps.next_plan(self._steps.find_desired(self._resolve_now()))
 
     def preview_reshape(self, undo: str | None = None) -> Preview:
         """What `reshape` would do, nothing is written. Raises PlimsollError."""

@@ -57,6 +57,25 @@ def test_the_steps_before_the_reshape_write_nothing(world: World) -> None:
     assert world.everything() == before
 
 
+def test_the_next_plan_leaves_what_moves_to_the_reshape(world: World) -> None:
+    """The card is created; its units, and those of the host, wait for the one request."""
+    world.driver.description = NESTED
+    lines = world.reconciler.next_plan().lines()
+    assert any("gpu0" in line for line in lines) and not any("VGPU" in line for line in lines)
+    assert world.again().error is None
+    assert world.reconciler.next_plan().empty
+
+
+def test_the_next_plan_of_a_refused_reshape_reserves_its_source_once(world: World) -> None:
+    world.hold("a", node1={"VGPU": 4})
+    world.driver.description = Description(
+        (host(), provider("gpu0", VGPU=2)), (MoveInstruction(HOST, {"VGPU": 2}, "gpu0"),)
+    )
+    assert any("reserved" in line for line in world.reconciler.next_plan().lines())
+    assert world.again().pending is not None
+    assert world.reconciler.next_plan().empty
+
+
 def test_the_steps_lead_to_the_desired_tree(world: World) -> None:
     steps = steps_of(world)
     reshaped = steps.reshape(begun(world, steps))
