@@ -1,0 +1,58 @@
+"""A host with NUMA cells as values: each cell has a provider of its own below the root."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid5
+
+from agent.claims.fit_search import HostStock, ProviderIndex
+from agent.claims.numa.host_cells import HostCells, HostLayout
+from agent.driver import Cell, Topology
+from agent.tree import Inventory, Provider, ProviderTree
+
+LARGE_KIB = 2048
+CORES = 4
+MEMORY_MB = 8192
+
+
+def uuid_of(name: str) -> str:
+    return str(uuid5(UUID(int=0), name))
+
+
+def topology(cells: int, *, large_pages: int = 0, shared: int = 0) -> Topology:
+    """Cells of CORES cores with 2 threads; the first `shared` CPUs of each cell are for floating guests."""
+    described = []
+    for number in range(cells):
+        first = 2 * CORES * number
+        siblings = tuple(frozenset({first + core, first + core + CORES}) for core in range(CORES))
+        pages = {LARGE_KIB: large_pages} if large_pages else {}
+        described.append(
+            Cell(number, frozenset().union(*siblings), MEMORY_MB, siblings, pages, socket=number // 2)
+        )
+    all_shared = frozenset(cpu for cell in described for cpu in sorted(cell.cpus)[:shared])
+    dedicated = frozenset().union(*(cell.cpus for cell in described)) - all_shared
+    return Topology(tuple(described), all_shared, dedicated)
+
+
+def provider_tree(layout: Topology, *, reserved_mb: int = 0, ratio: float = 1.0) -> ProviderTree:
+    """The root "host" and a provider "cell0", "cell1", ... for each cell."""
+    providers = [Provider(uuid_of("host"), "host", None, {"DISK_GB": Inventory(100)})]
+    for cell in layout.cells:
+        shared, dedicated = len(layout.shared_cpus & cell.cpus), len(layout.dedicated_cpus & cell.cpus)
+        large_mb = sum(size * count for size, count in cell.pages.items()) // 1024
+        amounts = {"VCPU": shared, "PCPU": dedicated, "MEMORY_MB": cell.memory_mb - large_mb}
+        inventories = {name: Inventory(total) for name, total in amounts.items() if total}
+        inventories["MEMORY_MB"] = Inventory(amounts["MEMORY_MB"], reserved_mb, allocation_ratio=ratio)
+        name = f"cell{cell.id}"
+        providers.append(Provider(uuid_of(name), name, uuid_of("host"), inventories))
+    return ProviderTree(providers)
+
+
+def host_cells(layout: Topology, tree: ProviderTree) -> tuple[HostCells, HostStock]:
+    """The cells and the stock of an unused host; the dedicated CPUs are exact units."""
+    of_provider = {uuid_of(f"cell{cell.id}"): cell.id for cell in layout.cells}
+    index = ProviderIndex.of(tree, uuid_of("host"))
+    units = {
+        uuid_of(f"cell{cell.id}"): {"PCPU": tuple(map(str, sorted(layout.dedicated_cpus & cell.cpus)))}
+        for cell in layout.cells
+    }
+    return HostCells.of(HostLayout(layout, of_provider), index), HostStock(index, {}, units)
