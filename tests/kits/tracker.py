@@ -350,3 +350,17 @@ def fast_directory() -> tempfile.TemporaryDirectory[str]:
 
 def _nothing(_: str) -> None:
     pass
+
+
+@contextmanager
+def checked_kit(directory: Path, placement: Placement) -> Iterator[Kit]:
+    """A kit with the host, the pool and another host; no request is sent while the tracker's lock is held."""
+    with Kit(directory, (*HOST, POOL, ELSEWHERE), placement) as kit:
+        lock = kit.tracker._register._lock
+
+        def check_lock_is_free(call: str) -> None:
+            assert not lock.locked(), f"the lock is held during {call}"
+
+        kit.tap.before = check_lock_is_free
+        yield kit
+        kit.check()

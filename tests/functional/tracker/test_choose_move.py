@@ -1,0 +1,106 @@
+"""What a begin makes of allocations that other clients wrote: adopted, or brought into the owned form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.move_operations import AT_A, AT_B, BETWEEN
+from kits.moves import INSTANCE, MIGRATION, OTHER_MIGRATION, SMALL, World, asks
+from kits.placements import Placement
+
+from agent.errors import (
+    ClaimConflict,
+)
+from agent.moves.states import MoveKind, MoveState
+from agent.placement.client import PlacementClient
+from agent.tracker.tracker import ResourceTracker
+
+ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
+ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
+DISK = {"pool": {"DISK_GB": 200}}
+
+
+@pytest.fixture
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, placement) as world:
+        yield world
+
+
+@pytest.fixture
+def claimed(world: World) -> World:
+    """The instance is on a, its disk in the pool."""
+    world.a.tracker.claim(asks(**SMALL))
+    return world
+
+
+def test_a_move_that_a_control_plane_began_is_adopted(claimed: World) -> None:
+    """As nova's conductor and scheduler write it: checked for coverage, and not written twice."""
+    claimed.schedule(INSTANCE, **ON_B, **DISK)
+    claimed.schedule(MIGRATION, "MIGRATION", **ON_A)
+    calls = claimed.b.tap.calls
+    calls.clear()
+    move = claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION).move
+    assert move.adopted and not [call for call in calls if not call.startswith("GET")]
+    claimed.settle()
+    claimed.check_settled()
+    claimed.b.tracker.revert_move(MIGRATION)
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
+    claimed.check_settled()
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize("disk", [200, 400], ids=["disk once", "disk summed up"])
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_a_doubled_allocation_becomes_the_owned_form(claimed: World, end: str, disk: int) -> None:
+    """Scenario 74 as nova does it today, and Pike's sum over both hosts."""
+    claimed.schedule(INSTANCE, **ON_A, **ON_B, pool={"DISK_GB": disk})
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    assert claimed.placed(INSTANCE) == {**ON_B, **DISK}
+    assert claimed.placed(MIGRATION) == ON_A
+    claimed.settle()
+    claimed.check_settled()
+    getattr(claimed.b.tracker, f"{end}_move")(MIGRATION)
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**(ON_B if end == "confirm" else ON_A), **DISK}}
+    claimed.check_settled()
+
+
+def test_a_release_at_a_source_that_has_not_noticed_frees_nothing(claimed: World) -> None:
+    """What the instance had here is the migration's: the move may still be reverted."""
+    before = claimed.a.tracker.claim_of(INSTANCE)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    with pytest.raises(ClaimConflict, match="moving"):
+        claimed.a.tracker.release(INSTANCE)
+    assert claimed.a.moving() is MoveState.BEGUN
+    claimed.b.tracker.revert_move(MIGRATION)
+    claimed.settle()
+    assert claimed.a.tracker.claim_of(INSTANCE) == before
+    claimed.check_settled()
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    claimed.b.tracker.confirm_move(OTHER_MIGRATION)
+    assert claimed.a.tracker.release(INSTANCE)
+    assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_where_consumers_have_no_types_a_move_is_the_same(world: World, end: str) -> None:
+    """Below microversion 1.38 nothing says that a consumer is a migration."""
+    for agent in world.agents:
+        agent.tracker = ResourceTracker(agent.journal, PlacementClient(agent.tap, microversion="1.37"))
+        agent.refresh()
+        agent.tracker.open()
+    before = world.a.tracker.claim(asks(**SMALL)).claim
+    world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert world.placed_all() == BETWEEN
+    world.settle()
+    assert world.a.tracker.claims().keys() == {MIGRATION}
+    tracker = world.b.tracker
+    (tracker.confirm_move if end == "confirm" else tracker.revert_move)(MIGRATION)
+    world.settle()
+    assert world.placed_all() == (AT_B if end == "confirm" else AT_A)
+    if end == "revert":
+        assert world.a.tracker.claims()[INSTANCE].units == before.units
+    world.check_settled()

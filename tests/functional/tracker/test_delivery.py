@@ -1,0 +1,114 @@
+"""What is delivered later: releases that wait for Placement, and consumers that it does not answer for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.placements import Placement
+from kits.tracker import Kit, checked_kit, request
+
+from agent.backoff import BUSY_MAX_S
+from agent.claims.claim import ClaimState
+from agent.errors import (
+    DoesNotFit,
+    PlacementUnavailable,
+)
+
+
+@pytest.fixture
+def kit(tmp_path: Path, placement: Placement) -> Iterator[Kit]:
+    with checked_kit(tmp_path, placement) as kit:
+        yield kit
+
+
+def owed(kit: Kit, number: int) -> list[str]:
+    """Consumers whose releases were journaled while placement was away."""
+    consumers = [kit.tracker.claim(request(VCPU=1)).claim.consumer for _ in range(number)]
+    with kit.away():
+        assert not any(kit.tracker.release(each) for each in consumers)
+    kit.tap.calls.clear()
+    return consumers
+
+
+def never_answered(kit: Kit, *consumers: str, **told: float) -> list[PlacementUnavailable]:
+    """What the tracker tells of that, from now on."""
+
+    def silent(call: str) -> None:
+        if any(each in call for each in consumers):
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True, **told)
+
+    found: list[PlacementUnavailable] = []
+    kit.tap.before = silent
+    kit.tracker.observe_placement(on_unavailable=found.append)
+    return found
+
+
+def test_one_consumer_that_is_never_answered_for_keeps_nobody_waiting(kit: Kit) -> None:
+    poison, *others = owed(kit, 4)
+    told = never_answered(kit, poison)
+    assert (kit.tracker.deliver(), kit.tracker.pending, told) == (len(others), 1, [])
+    kit.tap.calls.clear()
+    kit.tracker.deliver()
+    assert kit.tap.calls == [], "it is not asked for again at once"
+    for _ in range(3):
+        kit.later_s += BUSY_MAX_S
+        kit.tracker.deliver()
+    assert (len(kit.tap.calls), kit.tracker.pending, told) == (3, 1, [])
+    kit.tap.before = lambda _: None
+    kit.later_s += BUSY_MAX_S
+    assert (kit.tracker.deliver(), kit.tracker.pending, kit.placed_all()) == (1, 0, {})
+
+
+def test_placement_is_away_where_it_does_not_answer_for_two_and_those_go_last(kit: Kit) -> None:
+    first, second, *others = owed(kit, 5)
+    told = never_answered(kit, first, second)
+    assert (kit.tracker.deliver(), len(told), len(kit.tap.calls)) == (0, 1, 2)
+    assert kit.tracker.deliver() == len(others)
+    assert (kit.tracker.pending, len(told)) == (2, 2)
+
+
+def test_where_placement_asks_to_be_left_alone_nobody_else_gets_a_turn(kit: Kit) -> None:
+    first, *_ = owed(kit, 3)
+    told = never_answered(kit, first, retry_after=120.0)
+    assert (kit.tracker.deliver(), len(told), len(kit.tap.calls)) == (0, 1, 1)
+
+
+def test_a_release_while_placement_is_away_is_journaled_and_delivered_later(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(PCPU=4)).claim
+    with kit.away():
+        assert kit.tracker.release(claim.consumer) is False
+        assert kit.tracker.release(claim.consumer) is False
+    assert kit.tracker.pending == 1
+    with pytest.raises(DoesNotFit):
+        kit.tracker.claim(request(PCPU=1))
+    kit.restart()
+    assert kit.tracker.pending == 1
+    kit.refresh()
+    assert kit.tracker.recover([]) == 1
+    assert (kit.tracker.pending, kit.placed_all()) == (0, {})
+    kit.tracker.open()
+    kit.tracker.claim(request(PCPU=4))
+
+
+def test_claiming_again_what_is_to_be_released_delivers_the_release_first(kit: Kit) -> None:
+    asked = request(VCPU=4)
+    kit.tracker.claim(asked)
+    with kit.away():
+        assert kit.tracker.release(asked.consumer) is False
+        with pytest.raises(PlacementUnavailable):
+            kit.tracker.claim(asked)
+    assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
+
+
+def test_deliver_is_bounded(kit: Kit) -> None:
+    asked = [request(VCPU=1) for _ in range(5)]
+    for each in asked:
+        kit.tracker.claim(each)
+    with kit.away():
+        for each in asked:
+            kit.tracker.release(each.consumer)
+    assert kit.tracker.deliver(limit=2) == 2
+    assert kit.tracker.pending == 3
+    assert kit.tracker.deliver() == 3

@@ -1,0 +1,84 @@
+"""Turns: one operation at a time for a consumer, a bounded wait, and an order that cannot deadlock."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.errors import ClaimConflict, ClaimsClosed
+from agent.tracker.turns import Turns
+
+
+def never_closed() -> None:
+    pass
+
+
+def closed() -> None:
+    raise ClaimsClosed("Claims are closed: the agent is stopping.")
+
+
+def turns(wait_s: float = 0.01) -> Turns:
+    return Turns(threading.Condition(threading.Lock()), wait_s, never_closed)
+
+
+def ask(vcpus: int) -> ClaimRequest:
+    return ClaimRequest("a", (RequestGroup("", {"VCPU": vcpus}),), name="web1")
+
+
+def test_a_turn_is_given_back_also_when_the_block_raises() -> None:
+    taken = turns()
+    with pytest.raises(ZeroDivisionError), taken.take("a"):
+        assert taken.is_taken("a") and not taken.is_taken("b")
+        raise ZeroDivisionError
+    with taken.take("a"):
+        pass
+    assert not taken.is_taken("a")
+
+
+def test_the_wait_for_a_turn_has_an_end() -> None:
+    taken = turns()
+    with taken.take("a"), pytest.raises(ClaimConflict, match=r"under way for 0\.01 s"), taken.take("a"):
+        pass
+
+
+def test_a_different_claim_is_refused_without_waiting() -> None:
+    taken = turns(wait_s=60.0)
+    with taken.take("a", ask(1)), pytest.raises(ClaimConflict, match="web1"), taken.take("a", ask(2)):
+        pass
+
+
+def test_a_claim_is_refused_while_claims_are_closed_and_a_release_is_not() -> None:
+    taken = Turns(threading.Condition(threading.Lock()), 0.01, closed)
+    with pytest.raises(ClaimsClosed), taken.take("a", ask(1)):
+        pass
+    with taken.take("a"):
+        assert taken.is_taken("a")
+
+
+def test_only_the_idle_consumers_are_taken() -> None:
+    taken = turns()
+    with taken.take("a"):
+        with taken.take_idle(["a", "b"]) as idle:
+            assert idle == {"b"} and taken.is_taken("b")
+        assert taken.is_taken("a") and not taken.is_taken("b")
+
+
+def test_two_turns_are_taken_in_one_order() -> None:
+    """Each thread names them the other way round; neither waits for the other's second turn."""
+    taken = turns(wait_s=10.0)
+    both = 0
+
+    def run(first: str, second: str) -> None:
+        nonlocal both
+        for _ in range(200):
+            with taken.take_both(first, second):
+                both += 1
+
+    threads = [threading.Thread(target=run, args=pair) for pair in (("a", "b"), ("b", "a"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert both == 400
