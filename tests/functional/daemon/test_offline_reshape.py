@@ -1,0 +1,33 @@
+"""A reshape without the daemon: the same pass, on the same state, while no daemon runs."""
+
+from pathlib import Path
+
+import pytest
+from kits.agent import opened, request, told
+from kits.placements import usual_placement
+
+from agent.daemon import offline_reshape
+from agent.errors import StateError, UsageError
+
+
+def test_a_host_with_nothing_to_move_gets_no_receipt_and_keeps_its_claims(tmp_path: Path) -> None:
+    settings = told(tmp_path, usual_placement(tmp_path))
+    world = opened(settings)
+    try:
+        world.agent.reconcile("the start")
+        claim = world.operations.claim(request(VCPU=1))
+        with pytest.raises(StateError):
+            offline_reshape.preview_reshape(settings, None)
+    finally:
+        world.close()
+    preview = offline_reshape.preview_reshape(settings, None)
+    assert preview.before == preview.after
+    assert offline_reshape.reshape(settings, None) == ()
+    with pytest.raises(UsageError):
+        offline_reshape.reshape(settings, "no-such-receipt")
+    again = opened(settings)
+    try:
+        again.agent.reconcile("the start")
+        assert [known for _, known in again.operations.instances()] == [claim]
+    finally:
+        again.close()

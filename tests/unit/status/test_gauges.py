@@ -1,0 +1,49 @@
+"""The overview as gauges: a series for each value of an enumeration, and for each inventory."""
+
+from typing import Any
+
+from kits.api_host import CELL, ROOT, SINCE, SmallHost
+
+from agent.status.condition import Fault
+from agent.status.gauges import gauges
+from agent.status.overview import Overview
+
+
+def series(host: SmallHost, **changes: Any) -> dict[tuple[str, ...], float]:
+    """{(name, label values): value}"""
+    seen = host.host_status.overview()
+    overview = Overview(**{**{name: getattr(seen, name) for name in seen.__dataclass_fields__}, **changes})
+    return {
+        (sample.name.removeprefix("plimsoll_"), *sample.labels.values()): sample.value
+        for family in gauges(overview)
+        for sample in family.samples
+    }
+
+
+def test_the_state_is_one_series_of_all_states() -> None:
+    found = series(SmallHost())
+    states = {key[1]: value for key, value in found.items() if key[0] == "state"}
+    assert states == {"starting": 0, "ready": 1, "degraded": 0, "stopping": 0}
+    assert found["claims_open",] == found["health_check", "livez", "loop"] == 1
+    assert found["state_changed_timestamp_seconds",] == SINCE
+
+
+def test_a_fault_is_shown_at_its_part() -> None:
+    found = series(SmallHost(), fault=Fault("placement", "It does not answer."))
+    assert [key[1] for key, value in found.items() if key[0] == "fault" and value] == ["placement"]
+
+
+def test_usage_without_an_inventory_is_shown_as_well() -> None:
+    found = series(SmallHost(), used={ROOT: {"VCPU": 3, "DISK_GB": 0}, CELL: {"PCPU": 2}})
+    assert (
+        found["inventory_used", "host1", "VCPU"] == 3 and found["inventory_capacity", "host1", "VCPU"] == 64
+    )
+    assert found["inventory_used", "host1_numa0", "PCPU"] == 2
+    assert found["inventory_size", "host1_numa0", "PCPU"] == 0
+    assert found["providers",] == 3
+
+
+def test_guests_without_a_claim_are_counted() -> None:
+    found = series(SmallHost())
+    assert found["unclaimed_guests",] == found["guests", "running"] == 1
+    assert ("last_audit_timestamp_seconds",) not in found
