@@ -1,4 +1,4 @@
-"""The libvirt driver over a real libvirtd with real (emulated) guests: events, deadlines, reconnection."""
+"""The libvirt driver with a real libvirtd and emulated guests: events, deadlines, reconnection."""
 
 import os
 import queue
@@ -55,7 +55,7 @@ def only(driver: LibvirtDriver) -> Guest:
 
 
 def told_of(told: "queue.Queue[str]", text: str) -> None:
-    """Wait until the watcher was told of it; other things may come before."""
+    """Wait until the driver reports the change; it may report others before."""
     end = time.monotonic() + 30
     while text not in (why := told.get(timeout=max(0.1, end - time.monotonic()))):
         assert time.monotonic() < end, why

@@ -1,4 +1,4 @@
-"""The libvirt driver over libvirt's own test driver: the real library, no daemon."""
+"""The libvirt driver with libvirt's test driver: the real library, without a daemon."""
 
 import queue
 import time

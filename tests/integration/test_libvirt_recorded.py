@@ -22,7 +22,7 @@ NIC, NIC_1, GPU, GPU_1 = "pci:0000:41:00.0", "pci:0000:81:00.0", "pci:0000:43:00
 
 
 class Hosts:
-    """Drivers on recorded hosts, which share what they update_records."""
+    """Makes drivers on recorded hosts, with one directory for what they remember, and closes them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -160,7 +160,7 @@ def test_what_is_held_stays_whatever_the_configuration_says(hosts: Hosts) -> Non
 
 
 def test_a_cap_caps_exactly(hosts: Hosts) -> None:
-    """Scenario 100: exactly, and what is in use never vanishes."""
+    """Scenario 100: the limit is exact, and devices in use never vanish."""
     options = {
         "devices": {"enabled_mdev_types": ("nvidia-11",)},
         "mdev_nvidia-11": {"device_addresses": (), "mdev_class": "CUSTOM_VDESK", "max_instances": 1},
@@ -172,7 +172,7 @@ def test_a_cap_caps_exactly(hosts: Hosts) -> None:
 
 
 def test_what_domains_name_survives_a_reboot_that_took_it(hosts: Hosts) -> None:
-    """Scenario 98: virtual functions and what was on them, not made again yet: kept for who names them."""
+    """Scenario 98: virtual functions that a reboot removed stay for the domains that name them."""
     names = (*RUNNING, "vm-off-inactive")
     before = guests(hosts("domains", names))
     driver = hosts("boot", names)
@@ -190,7 +190,7 @@ def test_what_domains_name_survives_a_reboot_that_took_it(hosts: Hosts) -> None:
 
 
 def test_libvirt_hears_later_of_a_device_than_of_the_room_that_it_takes(hosts: Hosts) -> None:
-    """The kernel has the mediated device, the parent's XML counts it, and libvirt does not list it yet."""
+    """The kernel has the mediated device and its parent's XML counts it, but libvirt does not list it yet."""
     driver = hosts("mdevs")
     assert totals(driver)[M60] == {"VGPU": 16}
     late = hosts("mdevs", hidden="mdev_11111111")

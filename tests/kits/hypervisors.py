@@ -1,7 +1,7 @@
-"""Two hypervisors on one machine: system libvirtds, each in a mount namespace of its own, with their hooks.
+"""Two hypervisors on one machine: two system libvirtds with hooks, each in its own mount namespace.
 
-Each has its own /etc/libvirt, /run/libvirt and so on, and a host uuid of its own, so that guests migrate live
-from one to the other. Root only: a user's libvirtd calls no hooks of its own.
+Each has its own /etc/libvirt, /run/libvirt and so on, and its own host uuid, so guests can migrate live from
+one to the other. The tests need root: the libvirtd of another user does not call hooks.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ PORTS_EACH = 10
 
 
 class Hypervisor:
-    """Start it once the hook is in place: libvirtd looks for hooks when it starts.
+    """A libvirtd with hooks. Install the hook before `start`, because libvirtd looks for hooks at its start.
 
-    What it found out about QEMU, which takes it seconds, is kept in `cache`, for others to start with.
+    `cache` is a directory for QEMU's capabilities, which several hypervisors share: probing takes seconds.
     """
 
     def __init__(self, name: str, port: int, cache: Path) -> None:
@@ -66,9 +66,11 @@ class Hypervisor:
 
     @property
     def uri(self) -> str:
+        """The libvirt URI of this hypervisor."""
         return f"qemu+unix:///system?socket={self.directory}/run/libvirt-sock"
 
     def start(self) -> None:
+        """Start virtlogd and libvirtd, and wait until libvirtd answers."""
         binds = " && ".join(f"mount --bind {self.directory}/{name} {path}" for name, path in PLACES.items())
         for path in PLACES.values():
             Path(path).mkdir(parents=True, exist_ok=True)
@@ -87,7 +89,7 @@ class Hypervisor:
         wait_until(f"{self.uri} answers; its log is {self._log.name}", self._answers, START_TIMEOUT_S)
 
     def restart(self) -> None:
-        """libvirtd alone; its guests go on."""
+        """Restart libvirtd; the guests keep running."""
         os.kill(int((self.directory / "run" / "libvirtd.pid").read_text()), signal.SIGTERM)
         self._processes[-1].wait(START_TIMEOUT_S)
         self.start()
@@ -100,19 +102,22 @@ class Hypervisor:
         return True
 
     def virsh(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a virsh command on this hypervisor."""
         return subprocess.run(
             ["virsh", "-q", "-c", self.uri, *words], capture_output=True, text=True, timeout=120, check=False
         )
 
     def state(self, name: str) -> str:
+        """The state of a domain, "none" if it does not exist."""
         return self.virsh("domstate", name).stdout.strip() or "none"
 
     def stop(self) -> None:
+        """Destroy all guests, end the daemons and remove the directory."""
         with (
             contextlib.suppress(libvirt.libvirtError),
-            contextlib.closing(libvirt.open(self.uri)) as all_of_it,
+            contextlib.closing(libvirt.open(self.uri)) as connection,
         ):
-            for domain in all_of_it.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
                 domain.destroy()
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):

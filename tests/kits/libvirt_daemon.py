@@ -1,7 +1,7 @@
-"""A libvirtd of the tests' own: no systemd, no root, no trace of it in the system's.
+"""A libvirtd for tests, without systemd and root, and apart from the system's libvirtd.
 
-It runs as a user's libvirtd does (qemu:///session), in a directory of its own, so that tests may kill it and
-let it hang. Tests that run as root start it as nobody, because root's libvirtd is always the system's.
+It is a user's libvirtd (qemu:///session) in its own directory, so tests may kill and suspend it. Tests that
+run as root start it as the user nobody, because root's libvirtd is always the one of the system.
 """
 
 import contextlib
@@ -27,20 +27,20 @@ class MissingPrograms(Exception):
 
 
 def find_programs(*names: str) -> dict[str, str]:
-    """{name: path}. Raises MissingPrograms with what to install."""
+    """{name: path} of programs. Raises MissingPrograms, which names the packages to install."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
-    found = {name: shutil.which(name, path=path) for name in names}
-    missing = sorted(name for name, where in found.items() if where is None)
+    paths = {name: shutil.which(name, path=path) for name in names}
+    missing = sorted(name for name, program in paths.items() if program is None)
     if missing:
         raise MissingPrograms(
             f"{', '.join(missing)} not found: apt-get install libvirt-daemon libvirt-daemon-system "
             "qemu-system-x86"
         )
-    return {name: where for name, where in found.items() if where is not None}
+    return {name: program for name, program in paths.items() if program is not None}
 
 
 def wait_until(what: str, holds: Callable[[], Any], timeout_s: float = START_TIMEOUT_S) -> Any:
-    """What `holds` returns once that is true. Raises TimeoutError naming `what`."""
+    """Wait until `holds` returns something true, and return that. Raises TimeoutError naming `what`."""
     end = time.monotonic() + timeout_s
     while not (value := holds()):
         if time.monotonic() >= end:
@@ -50,7 +50,7 @@ def wait_until(what: str, holds: Callable[[], Any], timeout_s: float = START_TIM
 
 
 class PrivateLibvirtd:
-    """Start, kill and stop it; what is in `directory` (definitions, caches, images) outlives a restart."""
+    """A libvirtd that tests start, kill and stop; its `directory` outlives a restart."""
 
     def __init__(self) -> None:
         self._programs = find_programs("libvirtd", "virtlogd", "qemu-system-x86_64")
@@ -106,15 +106,16 @@ class PrivateLibvirtd:
         return True
 
     def send(self, number: signal.Signals) -> None:
+        """Send a signal to libvirtd."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """As a crash does it: guests go on running."""
+        """Kill libvirtd, as a crash would; guests keep running."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it and all its guests, and remove its directory."""
+        """Destroy all guests, end libvirtd and remove its directory."""
         if self._process is not None and self._process.poll() is None:
             with (
                 contextlib.suppress(libvirt.libvirtError),
@@ -123,7 +124,7 @@ class PrivateLibvirtd:
                 for domain in writer.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
                     domain.destroy()
         self._end(signal.SIGTERM)
-        with contextlib.suppress(OSError, ValueError):  # it ends by itself some time after its last client
+        with contextlib.suppress(OSError, ValueError):  # virtlogd may have ended after its last client
             os.kill(int((self.directory / "run/libvirt/virtlogd.pid").read_text()), signal.SIGTERM)
         self._log.close()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -136,11 +137,11 @@ class PrivateLibvirtd:
         self._process = None
 
     def qemu(self, domain: str) -> int:
-        """The process of a running domain."""
+        """The id of the QEMU process of a running domain."""
         return int((self.directory / f"run/libvirt/qemu/run/{domain}.pid").read_text())
 
     def image(self, name: str, size_gib: int) -> Path:
-        """A raw image of that size, without a byte on the disk."""
+        """A sparse raw image of that size."""
         path = self.images / name
         with path.open("wb") as file:
             file.truncate(size_gib * 2**30)
@@ -155,7 +156,7 @@ class PrivateLibvirtd:
 
 
 def small_domain(name: str, uuid: str, *, memory_mb: int = 32, vcpus: int = 1, devices: str = "") -> str:
-    """A domain without an operating system that any machine can run, without KVM."""
+    """The XML of a domain without an operating system, which runs without KVM."""
     return (
         f"<domain type='qemu'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>{memory_mb}</memory>"
         f"<vcpu>{vcpus}</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os>"
@@ -164,6 +165,7 @@ def small_domain(name: str, uuid: str, *, memory_mb: int = 32, vcpus: int = 1, d
 
 
 def file_disk(path: Path, target: str = "vda") -> str:
+    """The XML of a disk that is a raw file."""
     return (
         f"<disk type='file'><driver name='qemu' type='raw'/><source file='{path}'/>"
         f"<target dev='{target}' bus='virtio'/></disk>"

@@ -1,4 +1,4 @@
-"""A host as it was recorded, for the pure model: its cells, and its devices at several moments."""
+"""A recorded host for `build_model`: its cells, and its devices at several moments."""
 
 from collections.abc import Mapping
 from xml.etree import ElementTree
@@ -34,24 +34,26 @@ INTERFACE = (
 
 
 def facts(moment: str) -> DeviceFacts:
+    """The recorded devices at a moment."""
     root = ElementTree.parse(DATA / "devices" / f"{moment}.xml").getroot()
-    found = [
+    devices = [
         parse_node_device(ElementTree.tostring(element, encoding="unicode"), active=active)
         for path, active in (("device", True), ("inactive/device", False))
         for element in root.iterfind(path)
     ]
-    return DeviceFacts(cards_of(device for device in found if device is not None), MOST)
+    return DeviceFacts(cards_of(device for device in devices if device is not None), MOST)
 
 
 FACTS = {moment: facts(moment) for moment in ("boot", "vfs", "mdevs", "domains", "migrated-in")}
 
 
 def hostdev(mdev: str) -> str:
+    """The XML of a mediated device with that uuid in a domain."""
     return HOSTDEV.format(mdev)
 
 
 def interface(vf: str) -> str:
-    """A network interface that is the virtual function with that address."""
+    """The XML of a network interface that is the virtual function with that address."""
     return INTERFACE.format(vf.replace(".", ":").split(":"))
 
 

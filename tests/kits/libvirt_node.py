@@ -1,8 +1,8 @@
-"""Input for libvirt's own test driver: a host that the real libvirt library serves as test:///FILE, without
-a daemon.
+"""Input for libvirt's test driver: a host that the real library serves as test:///FILE, without a daemon.
 
-The test driver knows domains of type "test" only, and an old libvirt refuses elements that it does not know;
-so a recorded domain is reduced to what this project reads of it.
+The test driver has only domains of type "test", and an old libvirt refuses elements that it does not know. So
+a recorded domain is reduced to the elements that this project reads.
+Source: https://libvirt.org/drvtest.html
 """
 
 import ast
@@ -29,7 +29,7 @@ def domain(
     inside: str = "",
     devices: str = "",
 ) -> str:
-    """A small domain's XML; `inside` goes into <domain>, `devices` into <devices>."""
+    """The XML of a small domain; `inside` is put into <domain>, `devices` into <devices>."""
     run_state = "" if running else f"<t:runstate xmlns:t='{_NAMESPACE}'>{_SHUT_OFF}</t:runstate>"
     return (
         f"<domain type='test'><name>guest-{number}</name><uuid>{domain_uuid(number)}</uuid>"
@@ -39,16 +39,17 @@ def domain(
 
 
 def domain_uuid(number: int) -> str:
+    """The uuid of `domain(number)`."""
     return f"a0000000-0000-4000-8000-{number:012}"
 
 
 def recorded_domain(name: str) -> str:
-    """A recorded domain, as the test driver takes it; one without an id is shut off."""
+    """The XML of a recorded domain for the test driver; one without an id is shut off."""
     root = ElementTree.parse(DATA / "domains" / f"{name}.xml").getroot()
     reduced = Element("domain", type="test")
-    reduced.extend(each for each in root if each.tag in _KEPT)
-    for each in reduced.iter("type"):
-        each.attrib.clear()
+    reduced.extend(element for element in root if element.tag in _KEPT)
+    for os_type in reduced.iter("type"):
+        os_type.attrib.clear()
     devices = ElementTree.SubElement(reduced, "devices")
     for device in root.iterfind("devices/*"):
         if device.tag in _KEPT_DEVICES:
@@ -61,13 +62,13 @@ def recorded_domain(name: str) -> str:
 
 
 def recorded_devices(moment: str) -> list[str]:
-    """The active node devices of a recorded moment; the test driver has no others."""
+    """The XML of the active node devices at a moment; the test driver cannot have inactive ones."""
     root = ElementTree.parse(DATA / "devices" / f"{moment}.xml").getroot()
     return [ElementTree.tostring(element, encoding="unicode") for element in root.iterfind("device")]
 
 
 def recorded_sysfs(folder: Path, moment: str, devices: Iterable[str] = ()) -> Path:
-    """A folder with what sysfs said, and the mediated ones of `devices`; links are left out."""
+    """Write the recorded files of sysfs, and folders for the mediated ones of `devices`, below `folder`."""
     for device in map(ElementTree.fromstring, devices):
         capability = device.find("capability[@type='mdev']")
         if capability is not None:
@@ -83,7 +84,7 @@ def recorded_sysfs(folder: Path, moment: str, devices: Iterable[str] = ()) -> Pa
 
 
 def write_node(path: Path, domains: Iterable[str] = (), devices: Iterable[str] = (), pools: str = "") -> str:
-    """Write the host's file; the URI to open it."""
+    """Write the file of a host, and return its URI."""
     parts = ("<node>", *devices, *domains, pools, "</node>")
     path.write_text("\n".join(parts), encoding="utf-8")
     return f"test://{path}"

@@ -1,4 +1,4 @@
-"""The libvirt driver's model of a recorded host under a whole agent, for tests of its reshapes."""
+"""The libvirt driver's model of a recorded host under an agent, for tests of its reshapes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def devices(*types: MdevSpec, vf: str = "") -> DeviceSettings:
 
 
 class Recorded(Driver):
-    """The libvirt driver's model without libvirt: a recorded host, with these domains. It remembers."""
+    """The libvirt driver without libvirt: a recorded host with domains in `xml`.
+
+    `memory` is the last model, from which the next one takes its unit records and its history.
+    """
 
     def __init__(self, xml: tuple[str, ...] = ()) -> None:
         self.host = RECORDED
@@ -69,14 +72,14 @@ class Recorded(Driver):
 
     def _model(self) -> HostModel:
         dedicated = self.settings.host.cpu_dedicated_set or frozenset()
-        parsed = [parse_domain(text) for text in self.xml]
-        states = [self.states.get(each.uuid, GuestState.RUNNING) for each in parsed]
+        domains = [parse_domain(text) for text in self.xml]
+        states = [self.states.get(domain.uuid, GuestState.RUNNING) for domain in domains]
         self.memory = build_model(
             self.host,
             self.facts,
             [
-                GuestDomain(guest_of(each, state, 0, dedicated), each)
-                for each, state in zip(parsed, states, strict=True)
+                GuestDomain(guest_of(domain, state, 0, dedicated), domain)
+                for domain, state in zip(domains, states, strict=True)
             ],
             self.memory.units if self.memory else {},
             self.boot,
@@ -105,7 +108,7 @@ class Stage:
         self.driver = Recorded()
 
     def show(self, *, facts: DeviceFacts | None = None, **settings: object) -> None:
-        """The driver is told so; a pass, and a second one that has nothing to do."""
+        """Change the recorded devices or the settings, and run two passes; the second must have no work."""
         self.driver.facts = facts or self.driver.facts
         self.driver.settings = replace(self.driver.settings, **settings)
         self.world.reconciler.replace_driver(self.driver)
@@ -115,16 +118,16 @@ class Stage:
         assert self.world.again().operations == 0, "the second pass does nothing"
 
     def undone_and_done_again(self) -> None:
-        """The last receipt, and then all is as it was before and after it."""
-        there = self.state()
+        """Undo the last reshape, and do it again; the state must be the one before and the one after it."""
+        before = self.state()
         (*_, receipt) = self.world.journal.reshapes(done=True)
         (undone,) = self.world.ask(receipt)
         assert undone.undoes == receipt
         self.world.check()
-        assert self.state() != there
+        assert self.state() != before
         self.world.ask()
         self.world.check()
-        assert self.state() == there
+        assert self.state() == before
 
     def state(self) -> object:
         return self.world.totals(), {who: self.world.placed(who) for who in (A, B, C, D, E)}
@@ -136,21 +139,21 @@ class Stage:
 
     def units(self, consumer: str) -> dict[str, dict[str, tuple[str, ...]]]:
         """{provider name: {class: units}} of its claim."""
-        names = {each.uuid: each.name for each in self.world.tree()}
+        names = {provider.uuid: provider.name for provider in self.world.tree()}
         return {
             names[uuid]: {name: tuple(units) for name, units in classes.items()}
             for uuid, classes in self.claim(consumer).units.items()
         }
 
     def flat(self, **devices: int) -> None:
-        """As another agent reported the host: all on its root."""
+        """Create the host in Placement as another agent reported it: everything on its root."""
         raw = self.world.raw
         generation = raw.create_provider(Provider(ROOT, HOST))
         totals = {"VCPU": 4, "MEMORY_MB": 2916, "DISK_GB": 40, **devices}
         raw.put_inventories(ROOT, generation, {name: Inventory(n, max_unit=n) for name, n in totals.items()})
 
     def hold(self, consumer: str, kind: str = "INSTANCE", **amounts: int) -> None:
-        """As a scheduler wrote it, on the root."""
+        """Write an allocation on the root, as a scheduler does."""
         self.hold_on(consumer, {HOST: amounts}, kind)
 
     def hold_on(self, consumer: str, placed: dict[str, dict[str, int]], kind: str = "INSTANCE") -> None:
@@ -160,7 +163,7 @@ class Stage:
         )
 
     def adopt(self, consumer: str, placed: dict[str, dict[str, int]]) -> Claim:
-        """The claim of what a scheduler wrote, whose guest runs: with the units in its hands."""
+        """Write an allocation as a scheduler does, and claim it for its running guest."""
         self.hold_on(consumer, placed)
         wanted: dict[str, int] = {}
         for amounts in placed.values():

@@ -1,4 +1,4 @@
-"""What every driver keeps to, whichever it is; a new driver joins by a line in DRIVERS."""
+"""What every driver must do. To test another driver, add a function that makes it to DRIVERS."""
 
 import re
 from collections.abc import Callable, Iterator
