@@ -23,7 +23,7 @@ def add_config_command(add: CommandAdder) -> None:
     config = add(
         "config",
         None,
-        "the agent's settings: show, check, or print a sample",
+        "show or check the agent's settings, or print a sample",
         "Without files, `show` asks the running agent, and `validate` reads the files that the agent reads.",
         "  plimsoll config show\n"
         "  plimsoll config validate --config-file /etc/plimsoll/plimsoll.conf\n"
@@ -34,7 +34,7 @@ def add_config_command(add: CommandAdder) -> None:
         add_verb(
             "show",
             show,
-            "the value of each option, and where it comes from",
+            "show the value of each option, and where it comes from",
             "Asks the running agent; with --config-file or --config-dir, reads those instead. Secrets are\n"
             "masked.",
             "  plimsoll config show\n  plimsoll config show --config-file plimsoll.conf",
@@ -53,7 +53,7 @@ def add_config_command(add: CommandAdder) -> None:
     add_verb(
         "sample",
         sample,
-        "a file with every option at its default",
+        "print a file with every option at its default",
         "Every option is commented out, with its meaning and the values that it allows.",
         "  plimsoll config sample > /etc/plimsoll/plimsoll.conf",
     )

@@ -24,7 +24,7 @@ def add_doctor_command(add: CommandAdder) -> None:
     command = add(
         "doctor",
         doctor,
-        "what prevents the agent from working on this host, and the remedy",
+        "find what prevents the agent from working on this host, and the remedy",
         "Checks versions, clock, settings, state directory, databases, identity, the running agent,\n"
         "Placement and the hypervisor; changes nothing, and works without an agent. Run it as root, or as\n"
         "the agent's user. Ends with 1 if something is bad, with 0 if there are only warnings.",

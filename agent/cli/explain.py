@@ -22,7 +22,7 @@ def add_explain_command(add: CommandAdder) -> None:
     command = add(
         "explain",
         explain,
-        "who owns a device, a unit or an allocation, and why, since when",
+        "explain who owns a device, a unit or an allocation, and why, since when",
         "WHAT is a consumer or provider by its uuid or name, a device by its address, an exact unit (a\n"
         "virtual function, a mediated device, PCPU:3), or the receipt of a reshape.",
         "  plimsoll explain web1\n"

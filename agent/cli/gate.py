@@ -28,7 +28,7 @@ def add_gate_command(add: CommandAdder) -> None:
     command = add(
         "gate",
         None,
-        "libvirt's hook: claim for each guest that starts or comes in, or refuse it",
+        "install libvirt's hook, which claims for each guest that starts or comes in, or refuses it",
         "The hook refuses a guest that does not fit, and says why. The file\n"
         f"{install.CONFIG} says what the hook does while the agent does not answer.",
         "  plimsoll gate enable\n  plimsoll gate status\n  plimsoll gate claim-running",
@@ -52,7 +52,7 @@ def add_gate_command(add: CommandAdder) -> None:
     add_verb(
         "status",
         status,
-        "whether the hook is installed, and its settings",
+        "show whether the hook is installed, and its settings",
         "Ends with 3 if the hook or its settings are faulty.",
         "  plimsoll gate status",
     )

@@ -30,7 +30,7 @@ def add_history_command(add: CommandAdder) -> None:
     command = add(
         "history",
         history,
-        "what the agent did and why, the newest last",
+        "list what the agent did and why, the newest last",
         "Shows steps of claims and moves, refusals with their reasons, passes that changed Placement,\n"
         "reshapes, repairs, and when the agent was degraded. The agent keeps the last 10000 events.",
         "  plimsoll history --since 1h\n"

@@ -22,7 +22,7 @@ def add_instances_command(add: CommandAdder) -> None:
     add(
         "instances",
         instances,
-        "guests and claims side by side",
+        "list guests and claims side by side",
         "A guest without a claim is UNCLAIMED; a claim without a guest has the guest `none`.",
         "  plimsoll instances\n"
         "  plimsoll instances -o json | jq '.instances[] | select(.claim == null) | .uuid'",

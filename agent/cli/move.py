@@ -72,22 +72,22 @@ def _add_ends(add_verb: CommandAdder) -> None:
         (
             "confirm",
             confirm,
-            "the instance stays at the destination; the source is free",
-            "Works on either side. The source waits until the guest is gone.",
+            "end a move: the instance stays at the destination, and the source is free",
+            "Works on either side. The source waits until the guest is gone.\n",
         ),
         (
             "revert",
             revert,
-            "the instance has its old place again, with the same devices; the destination is free",
+            "undo a move: the instance has its old place again, with the same devices",
             "Works on either side. The destination waits until the guest is gone, so that no other guest\n"
-            "gets its place before it is clean.",
+            "gets its place before it is clean.\n",
         ),
     ):
         parser = add_verb(
             name,
             run,
             short,
-            f"{text} While Placement does\nnot answer, the request is journaled and done later. The same "
+            f"{text}While Placement does not answer, the request is journaled and done later. The same\n"
             "request again is no error.",
             f"  plimsoll move {name} {MIGRATION_EXAMPLE}\n"
             f"  plimsoll move {name} {MIGRATION_EXAMPLE} --instance {INSTANCE_EXAMPLE}",
@@ -104,7 +104,7 @@ def _add_show(add_verb: CommandAdder) -> None:
     parser = add_verb(
         "show",
         show,
-        "one move: its allocations, device by device",
+        "show the allocations of one move, device by device",
         "Shows the allocation of the migration, and that of the instance at the destination.",
         f"  plimsoll move show {MIGRATION_EXAMPLE}\n"
         f"  plimsoll move show {MIGRATION_EXAMPLE} -o json | jq .old.units",
@@ -116,7 +116,7 @@ def _add_list(add_verb: CommandAdder) -> None:
     parser = add_verb(
         "list",
         list_moves,
-        "the moves under way that this host takes part in",
+        "list the moves under way that this host takes part in",
         "The column IT HOLDS shows the allocation of the migration.",
         "  plimsoll move list\n  plimsoll move list --all -o json | jq '.moves[].state'",
     )

@@ -20,7 +20,7 @@ def add_plan_command(add: CommandAdder) -> None:
     add(
         "plan",
         plan,
-        "what the next pass would change in Placement",
+        "list what the next pass would change in Placement",
         "Prints the operations in their order and changes nothing. Ends with 3 if there is something to\n"
         "change and with 0 if there is not.",
         "  plimsoll plan\n  plimsoll plan -o json | jq '.operations | length'",

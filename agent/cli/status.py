@@ -30,7 +30,7 @@ def add_status_command(add: CommandAdder) -> None:
     add(
         "status",
         status,
-        "the state of the agent, and the reasons for it",
+        "show the state of the agent, and the reasons for it",
         "Shows whether the agent is starting, ready, degraded or stopping, with the reasons; whether the\n"
         "driver and Placement answer; whether claims are open; and what the last pass did.",
         "  plimsoll status\n  plimsoll status -o json | jq -r .state",

@@ -19,10 +19,10 @@ def add_support_bundle_command(add: CommandAdder) -> None:
     command = add(
         "support-bundle",
         support_bundle,
-        "gather what is known of the agent in one file, secrets masked",
-        "Status, tree, claims, moves, findings, settings, the doctor's checks and the end of the log, as\n"
-        "a .tar.gz that only you can read. The values of secret options are masked everywhere. The bundle\n"
-        "names what could not be gathered. Look through it before you hand it on.",
+        "gather what is known about the agent in one file, with secrets masked",
+        "Contains status, tree, claims, moves, findings, settings, the doctor's checks and the end of the\n"
+        "log, as a .tar.gz that only you can read. The values of secret options are masked everywhere. The\n"
+        "bundle names what could not be gathered. Look through it before you hand it on.",
         "  plimsoll support-bundle\n  plimsoll support-bundle --to /tmp/plimsoll.tar.gz",
     )
     command.add_argument(

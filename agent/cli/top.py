@@ -46,7 +46,7 @@ def add_top_command(add: CommandAdder) -> None:
     command = add(
         "top",
         top,
-        "the host on one screen, live: what is in use, guests, moves, findings",
+        "watch the host on one screen: what is in use, guests, moves, findings",
         "Draws the screen every two seconds until q or Ctrl-C; once with --once, or without a terminal.\n"
         "The agent answers from its memory: it asks neither the hypervisor nor Placement.",
         "  plimsoll top\n  plimsoll top --interval 10\n  plimsoll top --once",

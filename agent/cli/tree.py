@@ -20,7 +20,7 @@ def add_tree_command(add: CommandAdder) -> None:
     command = add(
         "tree",
         tree,
-        "the host's resource providers, as Placement has them",
+        "draw the host's resource providers, as Placement has them",
         "Draws a bar for each resource class: in use / capacity. The capacity is (total - reserved) *\n"
         "allocation ratio. What is in use counts all consumers, not only this agent's claims.",
         "  plimsoll tree\n  plimsoll tree --traits\n  plimsoll tree -o yaml",

@@ -19,7 +19,7 @@ def add_ping(add: CommandAdder) -> None:
     parser = add(
         "ping",
         ping,
-        "whether a Placement answers, and whether the agent can use it",
+        "test whether a Placement answers, and whether the agent can use it",
         f"{SOURCES_HELP}Shows its address, the identity of the caller, its microversions, how long an\n"
         "answer takes, and what the agent may not do there. Writes nothing. Ends with 3 if something is\n"
         "missing that the agent can do without, with 1 if it cannot.",
