@@ -7,6 +7,7 @@ from enum import StrEnum
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest
 from agent.shapes import Allocations, Makings, Units
+from agent.tree import Provider
 
 
 class ClaimState(StrEnum):
@@ -114,6 +115,14 @@ class Shortfall:
     provider: str
     provider_uuid: str
     reason: str
+
+    @classmethod
+    def at(
+        cls, provider: Provider | None, resource_class: str, asked: int, free: int, reason: str
+    ) -> "Shortfall":
+        """A shortfall at the provider; None: at no provider."""
+        name, uuid = (provider.name, provider.uuid) if provider else ("", "")
+        return cls(resource_class, asked, free, name, uuid, reason)
 
 
 @dataclass(frozen=True, slots=True)

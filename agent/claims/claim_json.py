@@ -71,10 +71,10 @@ def cells_to_json(cells: Iterable[PlacedCell]) -> list[Json]:
 
 def read_cells(value: object) -> tuple[PlacedCell, ...]:
     """The inverse of `cells_to_json`. Raises UsageError where it is invalid."""
-    return tuple(_cell(cell) for cell in read_list(value, "cells"))
+    return tuple(_read_cell(cell) for cell in read_list(value, "cells"))
 
 
-def _cell(value: object) -> PlacedCell:
+def _read_cell(value: object) -> PlacedCell:
     record = read_object(value, "cell")
     pinned = read_object(record.get("pinned_cpus"), "pinned_cpus")
     if not all(str(cpu).isdecimal() for cpu in pinned):
@@ -83,14 +83,14 @@ def _cell(value: object) -> PlacedCell:
         guest_cell=read_whole(record.get("cell"), "cell", 0, MAX_UNIT),
         host_cell=read_whole(record.get("host_cell"), "host_cell", 0, MAX_UNIT),
         pinning={int(cpu): read_whole(pin, "pinned_cpus", 0, MAX_UNIT) for cpu, pin in pinned.items()},
-        withheld=_cpus(record.get("withheld_cpus"), "withheld_cpus"),
+        withheld=_read_cpu_ids(record.get("withheld_cpus"), "withheld_cpus"),
         page_kib=read_whole(record.get("page_kib"), "page_kib", 1, MAX_UNIT),
         memory_mb=read_whole(record.get("memory_mb"), "memory_mb", 0, MAX_UNIT),
-        floating=_cpus(record.get("shared_cpus"), "shared_cpus"),
+        floating=_read_cpu_ids(record.get("shared_cpus"), "shared_cpus"),
     )
 
 
-def _cpus(value: object, what: str) -> frozenset[int]:
+def _read_cpu_ids(value: object, what: str) -> frozenset[int]:
     return frozenset(read_whole(cpu, what, 0, MAX_UNIT) for cpu in read_list(value, what))
 
 

@@ -92,7 +92,7 @@ def claim_for_flavor(
                 if suffixes.strip()
             ),
             topology=topology,
-            pci=_pci(specs.get("pci_passthrough:alias")),
+            pci=_spec_aliases(specs.get("pci_passthrough:alias")),
             name=name,
             project_id=project_id,
             user_id=user_id,
@@ -126,7 +126,11 @@ def _refuse_near(key: str, name: str, known: tuple[str, ...]) -> None:
 
 def _groups(flavor: Flavor, topology: TopologyRequest) -> tuple[RequestGroup, ...]:
     resources: dict[str, dict[str, int]] = {
-        "": {**_cpus(flavor.vcpus, topology), "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
+        "": {
+            **_cpu_resources(flavor.vcpus, topology),
+            "MEMORY_MB": flavor.memory_mb,
+            "DISK_GB": flavor.disk_gb,
+        }
     }
     required: dict[str, set[str]] = {}
     forbidden: dict[str, set[str]] = {}
@@ -172,7 +176,7 @@ def _check_against_policy(key: str, suffix: str, name: str, topology: TopologyRe
         )
 
 
-def _cpus(vcpus: int, topology: TopologyRequest) -> dict[str, int]:
+def _cpu_resources(vcpus: int, topology: TopologyRequest) -> dict[str, int]:
     if topology.cpu_policy == "shared":
         return {"VCPU": vcpus}
     if topology.cpu_policy == "dedicated":
@@ -181,7 +185,7 @@ def _cpus(vcpus: int, topology: TopologyRequest) -> dict[str, int]:
     return {"VCPU": vcpus - pinned, "PCPU": pinned}
 
 
-def _pci(text: str | None) -> tuple[tuple[str, int], ...]:
+def _spec_aliases(text: str | None) -> tuple[tuple[str, int], ...]:
     if text is None:
         return ()
     counts: dict[str, int] = {}

@@ -64,8 +64,8 @@ def topology_of(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> Topolog
 
     Raises UsageError, naming the spec at fault.
     """
-    policy = _choice(specs, "hw:cpu_policy", ("shared", "dedicated", "mixed")) or "shared"
-    thread_policy = _choice(specs, "hw:cpu_thread_policy", ("prefer", "isolate", "require"))
+    policy = _spec_choice(specs, "hw:cpu_policy", ("shared", "dedicated", "mixed")) or "shared"
+    thread_policy = _spec_choice(specs, "hw:cpu_thread_policy", ("prefer", "isolate", "require"))
     if thread_policy and policy == "shared":
         raise UsageError(
             "hw:cpu_thread_policy: it needs hw:cpu_policy=dedicated or mixed; shared CPUs have no siblings.",
@@ -77,8 +77,8 @@ def topology_of(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> Topolog
         cpu_policy=policy,
         cpu_thread_policy=thread_policy,
         dedicated_cpus=_dedicated(specs, policy, vcpus),
-        mem_page_size=_page_size(specs.get("hw:mem_page_size")),
-        pci_numa_policy=_choice(specs, "hw:pci_numa_affinity_policy", NUMA_POLICIES),
+        mem_page_size=_spec_page_size(specs.get("hw:mem_page_size")),
+        pci_numa_policy=_spec_choice(specs, "hw:pci_numa_affinity_policy", NUMA_POLICIES),
     )
 
 
@@ -164,7 +164,7 @@ def _cell_memory(given: Mapping[int, str], memory_mb: int) -> tuple[int, ...]:
     return memory
 
 
-def _page_size(text: str | None) -> int | str | None:
+def _spec_page_size(text: str | None) -> int | str | None:
     """The size in KiB, or one of the words small, large, any."""
     if text is None or text in ("small", "large", "any"):
         return text
@@ -175,7 +175,7 @@ def _page_size(text: str | None) -> int | str | None:
     return size
 
 
-def _choice(specs: Mapping[str, str], spec: str, choices: tuple[str, ...]) -> str | None:
+def _spec_choice(specs: Mapping[str, str], spec: str, choices: tuple[str, ...]) -> str | None:
     value = specs.get(spec)
     if value is not None and value not in choices:
         raise fault(spec, f"one of {', '.join(choices)}", value)

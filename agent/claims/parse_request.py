@@ -73,7 +73,7 @@ def parse_claim(body: object) -> ClaimRequest:
             choice = " (or flavor)" if key == "groups" else ""
             raise UsageError(f"{key}{choice}: missing; a claim needs it.", path=key)
     consumer = read_uuid(given["consumer"], "consumer")
-    identity = _identity(given)
+    identity = _read_identity(given)
     if by_flavor:
         return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), **identity)
     policy = given.get("group_policy")
@@ -81,19 +81,19 @@ def parse_claim(body: object) -> ClaimRequest:
         ClaimRequest(
             consumer,
             tuple(
-                _group(group, f"groups[{number}]")
+                _read_group(group, f"groups[{number}]")
                 for number, group in enumerate(read_list(given["groups"], "groups"))
             ),
             group_policy=None if policy is None else read_choice(policy, "group_policy", GROUP_POLICIES),
-            same_subtree=_subtrees(given.get("same_subtree", [])),
-            topology=_topology(given.get("topology", {}), "topology"),
-            pci=_pci(given.get("pci", [])),
+            same_subtree=_read_subtrees(given.get("same_subtree", [])),
+            topology=_read_topology(given.get("topology", {}), "topology"),
+            pci=_read_aliases(given.get("pci", [])),
             **identity,
         )
     )
 
 
-def _identity(given: Mapping[str, Any]) -> dict[str, str]:
+def _read_identity(given: Mapping[str, Any]) -> dict[str, str]:
     identity = {}
     for key in _IDENTITY:
         if key == "consumer_type" and key in given:
@@ -107,7 +107,7 @@ def _identity(given: Mapping[str, Any]) -> dict[str, str]:
     return identity
 
 
-def _group(value: object, path: str) -> RequestGroup:
+def _read_group(value: object, path: str) -> RequestGroup:
     given = read_object(value, path, _GROUP_KEYS)
     required: list[frozenset[str]] = []
     forbidden: set[str] = set()
@@ -122,18 +122,18 @@ def _group(value: object, path: str) -> RequestGroup:
             )
     return RequestGroup(
         read_text(given.get("suffix", ""), f"{path}.suffix", _SUFFIX, "at most 64 of A-Z a-z 0-9 _ -"),
-        _resources(given.get("resources", {}), f"{path}.resources"),
+        _read_resources(given.get("resources", {}), f"{path}.resources"),
         tuple(required),
         frozenset(forbidden),
         tuple(
-            _aggregates(item, f"{path}.member_of[{number}]")
+            _read_aggregates(item, f"{path}.member_of[{number}]")
             for number, item in enumerate(read_list(given.get("member_of", []), f"{path}.member_of"))
         ),
-        _numa_policy(given.get("numa_policy"), f"{path}.numa_policy"),
+        _read_numa_policy(given.get("numa_policy"), f"{path}.numa_policy"),
     )
 
 
-def _numa_policy(value: object, path: str) -> str | None:
+def _read_numa_policy(value: object, path: str) -> str | None:
     return None if value is None else read_choice(value, path, NUMA_POLICIES)
 
 
@@ -141,7 +141,7 @@ def _alternatives(text: str) -> list[str]:
     return text.removeprefix("in:").split(",") if text.startswith("in:") else [text]
 
 
-def _resources(value: object, path: str) -> dict[str, int]:
+def _read_resources(value: object, path: str) -> dict[str, int]:
     return {
         read_text(name, below(path, str(name)), _NAME, _CLASS_WANTED): read_whole(
             amount, below(path, name), 1, MAX_UNIT
@@ -150,7 +150,7 @@ def _resources(value: object, path: str) -> dict[str, int]:
     }
 
 
-def _aggregates(value: object, path: str) -> frozenset[str]:
+def _read_aggregates(value: object, path: str) -> frozenset[str]:
     text = read_text(value, path, _SOMETHING, "an aggregate's uuid or in:uuid,uuid", 16384)
     if text.startswith("!"):
         raise UsageError(
@@ -160,7 +160,7 @@ def _aggregates(value: object, path: str) -> frozenset[str]:
     return frozenset(read_uuid(uuid, path) for uuid in _alternatives(text))
 
 
-def _subtrees(value: object) -> tuple[frozenset[str], ...]:
+def _read_subtrees(value: object) -> tuple[frozenset[str], ...]:
     subtrees = []
     for number, suffixes in enumerate(read_list(value, "same_subtree")):
         path = f"same_subtree[{number}]"
@@ -172,7 +172,7 @@ def _subtrees(value: object) -> tuple[frozenset[str], ...]:
     return tuple(subtrees)
 
 
-def _topology(value: object, path: str) -> TopologyRequest:
+def _read_topology(value: object, path: str) -> TopologyRequest:
     given = read_object(value, path, _TOPOLOGY_KEYS)
     thread_policy = given.get("cpu_thread_policy")
     cpus = read_list(given.get("cell_cpus", []), f"{path}.cell_cpus")
@@ -183,18 +183,18 @@ def _topology(value: object, path: str) -> TopologyRequest:
         if thread_policy is None
         else read_choice(thread_policy, f"{path}.cpu_thread_policy", THREAD_POLICIES),
         read_whole(given.get("cells", 0), f"{path}.cells", 0, 1024),
-        tuple(_cpus(item, f"{path}.cell_cpus[{number}]") for number, item in enumerate(cpus)),
+        tuple(_read_cpus(item, f"{path}.cell_cpus[{number}]") for number, item in enumerate(cpus)),
         tuple(
             read_whole(item, f"{path}.cell_memory_mb[{number}]", 1, MAX_UNIT)
             for number, item in enumerate(memory)
         ),
-        _cpus(given.get("dedicated_cpus", ""), f"{path}.dedicated_cpus"),
-        _page_size(given.get("mem_page_size"), f"{path}.mem_page_size"),
-        _numa_policy(given.get("pci_numa_policy"), f"{path}.pci_numa_policy"),
+        _read_cpus(given.get("dedicated_cpus", ""), f"{path}.dedicated_cpus"),
+        _read_page_size(given.get("mem_page_size"), f"{path}.mem_page_size"),
+        _read_numa_policy(given.get("pci_numa_policy"), f"{path}.pci_numa_policy"),
     )
 
 
-def _cpus(value: object, path: str) -> frozenset[int]:
+def _read_cpus(value: object, path: str) -> frozenset[int]:
     text = read_text(value, path, None, "a CPU set such as 0-3,6", 16384)
     try:
         return parse_cpu_set(text)
@@ -202,7 +202,7 @@ def _cpus(value: object, path: str) -> frozenset[int]:
         raise UsageError(f"{path}: {error}.", path=path) from error
 
 
-def _page_size(value: object, path: str) -> int | str | None:
+def _read_page_size(value: object, path: str) -> int | str | None:
     if value is None or (isinstance(value, str) and value in PAGE_WORDS):
         return value
     if isinstance(value, str):
@@ -210,7 +210,7 @@ def _page_size(value: object, path: str) -> int | str | None:
     return read_whole(value, path, 1, MAX_UNIT)
 
 
-def _pci(value: object) -> tuple[tuple[str, int], ...]:
+def _read_aliases(value: object) -> tuple[tuple[str, int], ...]:
     aliases = []
     for number, item in enumerate(read_list(value, "pci")):
         path = f"pci[{number}]"

@@ -83,7 +83,7 @@ def parse_aliases(texts: Iterable[str]) -> Aliases:
     for text in filter(str.strip, texts):
         shown = f"[pci] alias {text[:SHOWN_MAX]!r}"
         try:
-            alias = _alias(json.loads(text))
+            alias = _read_alias(json.loads(text))
         except RecursionError as error:
             raise SettingsError(
                 f"{shown} is not valid JSON: it is nested too deeply.", option="alias"
@@ -102,19 +102,19 @@ def parse_aliases(texts: Iterable[str]) -> Aliases:
     return aliases
 
 
-def _alias(data: object) -> Alias:
+def _read_alias(data: object) -> Alias:
     given = known_object(data, _KEYS)
     name = text_of(given, "name")
     if name is None or not _NAME.fullmatch(name):
         raise ValueError("it needs a name without blanks, colons and commas, by which a flavor asks for it")
-    _choice(given, "capability_type", ("pci",))
+    _read_choice(given, "capability_type", ("pci",))
     resource_class = text_of(given, "resource_class")
     alias = Alias(
         name,
         vendor_id=id_of(given, "vendor_id"),
         product_id=id_of(given, "product_id"),
-        device_type=_choice(given, "device_type", tuple(TYPES)),
-        numa_policy=_choice(given, "numa_policy", NUMA_POLICIES),
+        device_type=_read_choice(given, "device_type", tuple(TYPES)),
+        numa_policy=_read_choice(given, "numa_policy", NUMA_POLICIES),
         resource_class=None if resource_class is None else custom_class(resource_class),
         traits=custom_traits((text_of(given, "traits") or "").split(",")),
         live_migratable=flag_of(given, "live_migratable"),
@@ -124,7 +124,7 @@ def _alias(data: object) -> Alias:
     return alias
 
 
-def _choice(data: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str | None:
+def _read_choice(data: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str | None:
     text = text_of(data, key)
     if text is not None and text not in choices:
         raise ValueError(f"{key} is one of {', '.join(choices)}, not {text!r}")

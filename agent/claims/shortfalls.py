@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from agent.claims.claim import Shortfall
 from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, HostStock, ProviderIndex, any_of_clause
 from agent.claims.request import ClaimRequest
-from agent.tree import Provider
 
 
 def shortfalls(
@@ -24,7 +23,7 @@ def shortfalls(
     if search.gave_up:
         asked = sum(request.resources.values())
         reason = f"no arrangement was found within {STEPS_MAX} steps; ask for fewer groups at once"
-        return (_at(stock.host.root, "", asked, 0, reason),)
+        return (Shortfall.at(stock.host.root, "", asked, 0, reason),)
     if FitSearch(request, stock, slots, traits=False).run():
         return tuple(_of_traits(stock, slots))
     if FitSearch(request, stock, slots, subtrees=False).run():
@@ -44,14 +43,14 @@ def _of_slot(slot: FitSlot, stock: HostStock) -> Iterator[Shortfall]:
     for provider in candidates:
         for name, reason in stock.obstacles(slot.group, slot.resources, provider):
             free = stock.free(provider, name)
-            yield _at(provider, name, slot.resources.get(name, 0), free, _in_group(slot, reason))
+            yield Shortfall.at(provider, name, slot.resources.get(name, 0), free, _in_group(slot, reason))
         if provider.uuid in slot.barred:
             for name, amount in slot.resources.items():
                 reason = _in_group(slot, slot.barred[provider.uuid])
-                yield _at(provider, name, amount, stock.free(provider, name), reason)
+                yield Shortfall.at(provider, name, amount, stock.free(provider, name), reason)
     if not candidates:
         for name, amount in (slot.resources or {"": 0}).items():
-            yield _at(stock.host.root, name, amount, 0, _in_group(slot, _nothing(slot, stock.host)))
+            yield Shortfall.at(stock.host.root, name, amount, 0, _in_group(slot, _nothing(slot, stock.host)))
 
 
 def _nothing(slot: FitSlot, host: ProviderIndex) -> str:
@@ -113,16 +112,12 @@ def _of_crowding(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
         for provider in {provider.uuid: provider for slot in askers for provider in slot.options}.values():
             groups = ", ".join(repr(slot.group.suffix) for slot in askers)
             free = stock.free(provider, name)
-            yield _at(provider, name, asked, free, f"the groups {groups} together ask for more than fits")
+            yield Shortfall.at(
+                provider, name, asked, free, f"the groups {groups} together ask for more than fits"
+            )
 
 
 def _everywhere(slot: FitSlot, stock: HostStock, reason: str) -> Iterator[Shortfall]:
     for name, amount in (slot.resources or {"": 0}).items():
         for provider in slot.options:
-            yield _at(provider, name, amount, stock.free(provider, name), _in_group(slot, reason))
-
-
-def _at(provider: Provider | None, name: str, asked: int, free: int, reason: str) -> Shortfall:
-    if provider is None:
-        return Shortfall(name, asked, free, "", "", reason)
-    return Shortfall(name, asked, free, provider.name, provider.uuid, reason)
+            yield Shortfall.at(provider, name, amount, stock.free(provider, name), _in_group(slot, reason))

@@ -154,7 +154,7 @@ def parse_provider_file(text: bytes, file: str) -> tuple[ProviderEntry, ...]:
         ) from error
     _check_schema(data, file)
     entries = [
-        _entry(provider, file, f"providers[{number}]")
+        _read_entry(provider, file, f"providers[{number}]")
         for number, provider in enumerate(data.get("providers", ()))
     ]
     return tuple(entry for entry in entries if entry.inventories or entry.traits)
@@ -193,7 +193,7 @@ def _key(path: Sequence[str | int]) -> str:
     return text.removeprefix(".")
 
 
-def _entry(data: Mapping[str, Any], file: str, key: str) -> ProviderEntry:
+def _read_entry(data: Mapping[str, Any], file: str, key: str) -> ProviderEntry:
     inventories: dict[str, DescribedInventory] = {}
     for number, inventory_item in enumerate(data.get("inventories", {}).get("additional", ())):
         for name, amounts in inventory_item.items():
@@ -201,7 +201,7 @@ def _entry(data: Mapping[str, Any], file: str, key: str) -> ProviderEntry:
             _check_custom(name, "resource class", file, where)
             if name in inventories:
                 _refuse(file, where, "this resource class is given twice")
-            inventories[name] = _inventory(amounts, file, where)
+            inventories[name] = _read_inventory(amounts, file, where)
     traits = data.get("traits", {}).get("additional", ())
     for number, name in enumerate(traits):
         _check_custom(name, "trait", file, f"{key}.traits.additional[{number}]")
@@ -217,7 +217,7 @@ def _entry(data: Mapping[str, Any], file: str, key: str) -> ProviderEntry:
     )
 
 
-def _inventory(amounts: Mapping[str, Any], file: str, where: str) -> DescribedInventory:
+def _read_inventory(amounts: Mapping[str, Any], file: str, where: str) -> DescribedInventory:
     """The inventory; keys that are not given have Placement's defaults."""
     if amounts.get("reserved", 0) > amounts["total"]:
         _refuse(file, f"{where}.reserved", f"{amounts['reserved']} cannot be reserved of {amounts['total']}")

@@ -281,7 +281,9 @@ def _merged(
     }
     for name, inventory in known.inventories.items():
         if inventory.total:
-            inventories[name] = _inventory(known.name, name, inventory, now.inventories.get(name), problems)
+            inventories[name] = _resolve_inventory(
+                known.name, name, inventory, now.inventories.get(name), problems
+            )
         else:
             _check_amounts(known.name, name, inventory)
     return Provider(
@@ -318,7 +320,7 @@ def _check_amounts(provider: str, resource_class: str, inventory: DescribedInven
         )
 
 
-def _inventory(
+def _resolve_inventory(
     provider: str,
     resource_class: str,
     described: DescribedInventory,

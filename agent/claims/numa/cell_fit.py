@@ -257,9 +257,9 @@ def _fit_one(
     short = _floating_misfit(wanted, cell)
     if short is not None:
         return short
-    page_kib = _page_size(wanted.memory_mb, cell, page_sizes_kib)
+    page_kib = _choose_page_size(wanted.memory_mb, cell, page_sizes_kib)
     if page_kib is None:
-        reason, free_mb = _memory_shortfall(wanted.memory_mb, cell, page_sizes_kib)
+        reason, free_mb = _memory_clause(wanted.memory_mb, cell, page_sizes_kib)
         return Misfit(wanted.id, cell.id, reason, "MEMORY_MB", wanted.memory_mb, free_mb)
     pins = _pins(len(wanted.pinned), cell, policy)
     if pins is None:
@@ -292,7 +292,7 @@ def _floating_misfit(wanted: GuestCell, cell: FreeCell) -> Misfit | None:
     return Misfit(wanted.id, cell.id, reason, "VCPU", asked, max(0, min(free, cell.shared_cpus)))
 
 
-def _page_size(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int] | None) -> int | None:
+def _choose_page_size(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int] | None) -> int | None:
     if sizes_kib is None:
         return cell.small_page_kib if memory_mb <= _loose_mb(cell) else None
     for size in sizes_kib:
@@ -310,7 +310,7 @@ def _loose_mb(cell: FreeCell) -> int:
     return cell.memory_mb if cell.loose_mb is None else cell.loose_mb
 
 
-def _memory_shortfall(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int] | None) -> tuple[str, int]:
+def _memory_clause(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int] | None) -> tuple[str, int]:
     """The clause, and the most memory (MiB) that is free in one acceptable page size."""
     if sizes_kib is None:
         return f"has {_loose_mb(cell)} MiB free, {memory_mb} MiB asked", max(0, _loose_mb(cell))

@@ -32,13 +32,7 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
     guest = guest_cells(request)
     root = stock.host.root
     if not cells.host.cells or root is None:
-        return _no_fit(
-            [
-                Shortfall(
-                    "", len(guest), 0, root.name if root else "", root.uuid if root else "", CELLS_UNKNOWN
-                )
-            ]
-        )
+        return _no_fit([Shortfall.at(root, "", len(guest), 0, CELLS_UNKNOWN)])
     rest = fit_slots(without_cell_resources(request), stock)
     pairs = CellPairs.of(
         guest,
@@ -65,7 +59,7 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
             if hopeless or steps > STEPS_MAX:
                 break
     if refusal is None:
-        return _no_fit(_shortfall(misfit, stock, cells.host) for misfit in pairs.misfits())
+        return _no_fit(_misfit_shortfall(misfit, stock, cells.host) for misfit in pairs.misfits())
     return _no_fit(shortfalls(request, stock, *refusal))
 
 
@@ -203,20 +197,13 @@ def _no_fit(short: Iterable[Shortfall]) -> Fit:
     return Fit(False, {}, {}, tuple(short))
 
 
-def _shortfall(misfit: Misfit, stock: HostStock, host: HostCells) -> Shortfall:
+def _misfit_shortfall(misfit: Misfit, stock: HostStock, host: HostCells) -> Shortfall:
     uuid = next((cell.provider for cell in host.cells if cell.id == misfit.host_cell), None)
     provider = stock.host.tree.get(uuid) if uuid else stock.host.root
     reason = misfit.reason
     if misfit.host_cell >= 0:
         reason = f"guest cell {misfit.guest_cell}: host cell {misfit.host_cell} {misfit.reason}"
-    return Shortfall(
-        misfit.resource_class,
-        misfit.asked,
-        misfit.free,
-        provider.name if provider else "",
-        provider.uuid if provider else "",
-        reason,
-    )
+    return Shortfall.at(provider, misfit.resource_class, misfit.asked, misfit.free, reason)
 
 
 def fit_in_sum(request: ClaimRequest, stock: HostStock) -> Fit:
@@ -236,9 +223,8 @@ def fit_in_sum(request: ClaimRequest, stock: HostStock) -> Fit:
                 able = next(stock.obstacles(unsuffixed, resources, provider), None) is None
                 slots.append(FitSlot(unsuffixed, resources, (provider,) if able else ()))
         if left:
-            at = (stock.host.root.name, stock.host.root.uuid) if stock.host.root else ("", "")
             reason = f"only {asked - left} of it are held"
-            short.append(Shortfall(name, asked, asked - left, *at, reason))
+            short.append(Shortfall.at(stock.host.root, name, asked, asked - left, reason))
     if short:
         return _no_fit(short)
     slots += fit_slots(without_cell_resources(request), stock)

@@ -47,11 +47,11 @@ def _compare(
     memory: Collection[UsedMemory], room: CellUse, host: HostCells, stock: HostStock, has: str
 ) -> Iterator[Shortfall]:
     left = Counter(room)
-    for (where, what), asked in _asked(memory, host).items():
+    for (where, what), asked in _asked_by_cells(memory, host).items():
         among = sorted(where or {cell.id for cell in host.cells})
         free = sum(max(0, left[cell, what]) for cell in among)
         if asked > free:
-            yield _shortfall(among, what, asked, free, host, stock, has)
+            yield _memory_shortfall(among, what, asked, free, host, stock, has)
         rest = asked
         for cell in among:
             part = min(rest, max(0, left[cell, what]))
@@ -59,7 +59,9 @@ def _compare(
             rest -= part
 
 
-def _asked(memory: Collection[UsedMemory], host: HostCells) -> Mapping[tuple[frozenset[int], str], int]:
+def _asked_by_cells(
+    memory: Collection[UsedMemory], host: HostCells
+) -> Mapping[tuple[frozenset[int], str], int]:
     """{(cells, empty for any; resource): amount}, the tightest binding first; see `CellUse`."""
     asked: Counter[tuple[frozenset[int], str]] = Counter()
     together: dict[str, set[int]] = {}
@@ -79,7 +81,7 @@ def _asked(memory: Collection[UsedMemory], host: HostCells) -> Mapping[tuple[fro
     return asked
 
 
-def _shortfall(
+def _memory_shortfall(
     among: Sequence[int], what: str, asked: int, free: int, host: HostCells, stock: HostStock, has: str
 ) -> Shortfall:
     provider = _provider(among, host, stock)
@@ -87,12 +89,11 @@ def _shortfall(
     unit_kib = int(size) if size else KIB_PER_MIB
     cells = f"host cell{'s' if len(among) > 1 else ''} {', '.join(map(str, among))}"
     counted = f"{free} pages of {size} KiB" if size else f"{free} MiB"
-    return Shortfall(
+    return Shortfall.at(
+        provider,
         _MEMORY,
         asked * unit_kib // KIB_PER_MIB,
         free * unit_kib // KIB_PER_MIB,
-        provider.name if provider else "",
-        provider.uuid if provider else "",
         f"{has} {counted} {'' if has.startswith('its') else 'free '}on {cells}, {asked} asked",
     )
 

@@ -1,20 +1,17 @@
 """Provider config files: what nova's schema has is taken, everything else refused with file and key."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kits.paths import CHECKOUT
 
-from agent.config.provider_config_files import FILES_MAX, load
 from agent.driver import DescribedInventory
 from agent.errors import SettingsError
 from agent.providers.provider_config import (
     BYTES_MAX,
     COMPUTE_NODE,
-    ProviderConfig,
     ProviderEntry,
     merge_entries,
     parse_provider_file,
@@ -156,24 +153,3 @@ def test_two_entries_of_one_provider_are_refused_across_files() -> None:
     with pytest.raises(SettingsError, match=r"b.yaml: providers\[3\].*a.yaml: .* configures provider gpu"):
         merge_entries([entry(name="gpu"), other])
     assert merge_entries([entry(name="gpu"), entry(uuid=COMPUTE_NODE)]).entries[0].name == "gpu"
-
-
-def test_the_files_of_a_directory_are_read_by_name(tmp_path: Path) -> None:
-    assert load(tmp_path / "none", required=False) == ProviderConfig()
-    with pytest.raises(SettingsError, match="cannot be read"):
-        load(tmp_path / "none", required=True)
-    with pytest.raises(SettingsError, match="cannot be read"):
-        load(SAMPLE, required=False)
-    for name in ("b", "a"):
-        text = one(f"{{identification: {{name: {name}}}, traits: {{additional: [CUSTOM_T]}}}}")
-        (tmp_path / f"{name}.yaml").write_text(text)
-    (tmp_path / "c.yaml.sample").write_text("nonsense: [")
-    (tmp_path / ".#a.yaml").symlink_to("somebody@edits-this")
-    assert [each.name for each in load(tmp_path, required=True).entries] == ["a", "b"]
-    (tmp_path / "d.yaml").mkdir()
-    with pytest.raises(SettingsError, match=r"d.yaml cannot be read"):
-        load(tmp_path, required=True)
-    for number in range(FILES_MAX):
-        (tmp_path / f"{number}.yaml").write_text("")
-    with pytest.raises(SettingsError, match="are allowed"):
-        load(tmp_path, required=True)
