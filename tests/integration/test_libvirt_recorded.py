@@ -146,7 +146,7 @@ def test_vendor_specific_functions_count_once_they_have_their_type(hosts: Hosts)
     assert by_device(driver)[A100].units == {"VGPU": ("0000:84:00.1",)}, "not enabled, and free"
 
 
-def test_what_is_held_stays_whatever_the_configuration_says(hosts: Hosts) -> None:
+def test_a_device_in_use_stays_when_the_configuration_changes(hosts: Hosts) -> None:
     driver = hosts("domains", RUNNING, options={})
     assert totals(driver) == {
         NIC: {"SRIOV_NET_VF": 2},

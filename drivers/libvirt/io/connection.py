@@ -146,7 +146,9 @@ class Connection:
         session = self._session or Session(CallDeadline(0))
         timed_out = False
         try:
-            return self._runner.run(what, lambda deadline: self._on(session, deadline, work), session.close)
+            return self._runner.run(
+                what, lambda deadline: self._run_on(session, deadline, work), session.close
+            )
         except libvirt.libvirtError as error:
             if session.usable:
                 raise DriverUnavailable(f"libvirt did not answer ({what}): {error}") from error
@@ -160,7 +162,7 @@ class Connection:
         finally:
             self._settle(session, timed_out)
 
-    def _on(self, session: Session, deadline: CallDeadline, work: Callable[[Session], T]) -> T:
+    def _run_on(self, session: Session, deadline: CallDeadline, work: Callable[[Session], T]) -> T:
         """Run in the runner's thread; it changes nothing but the session, as its caller may be gone."""
         session.deadline = deadline
         try:

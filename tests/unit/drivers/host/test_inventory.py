@@ -46,7 +46,7 @@ def test_a_cpu_both_shared_and_dedicated_is_refused() -> None:
         check_cpu_sets(HostSettings(cpu_shared_set=frozenset({1, 3}), cpu_dedicated_set=frozenset({3})))
 
 
-def test_dedicated_cpus_are_never_overcommitted_whatever_the_ratio_says() -> None:
+def test_dedicated_cpus_are_never_overcommitted_at_any_ratio() -> None:
     settings = HostSettings(cpu_allocation_ratio=16.0)
     found = cpu_inventories(4, 2, 1, settings)
     assert (found["VCPU"].allocation_ratio, found["VCPU"].reserved) == (16.0, 1)

@@ -84,7 +84,7 @@ def test_a_card_and_its_parts_exclude_each_other() -> None:
     }
     one_class = parse_device_specs(('{"address": "*:*:*.*", "resource_class": "X"}',))
     assert amounts(describe("vfs", DeviceSettings(one_class))[f"pci:{NIC0}"]) == {"CUSTOM_X": 4}, (
-        "not the card as well, which nobody could tell apart"
+        "not the card as well, which could not be told apart"
     )
     assert amounts(with_vfs["pci:0000:42:00.0"]) == {"VGPU": 10}, "not the card as well"
     assert amounts(describe("boot", anything)[f"pci:{NIC0}"]) == {"CUSTOM_PCI_8086_10C9": 1}

@@ -26,7 +26,7 @@ def test_devices_hang_under_their_cell() -> None:
             assert provider.parent == ("node1_numa0" if provider.device in first else "node1_numa1")
 
 
-def test_a_unit_that_was_there_before_is_remembered_until_nobody_names_it() -> None:
+def test_a_unit_is_remembered_while_a_domain_names_it() -> None:
     uuid = "33333333-3333-4333-8333-333333333333"
     guest = domain(1, devices=HOSTDEV.format(uuid))
     seen = model("mdevs", guest)
@@ -47,7 +47,7 @@ def test_what_a_reboot_took_is_made_again_where_it_was() -> None:
     guest = domain(1, devices="".join(map(HOSTDEV.format, uuids)))
     seen = model("mdevs", guest)
     after = model("boot", guest, known=seen.units)
-    assert lost_mdevs(after.missing, after.devices, "boot-1") == [], "somebody removed it in this boot"
+    assert lost_mdevs(after.missing, after.devices, "boot-1") == [], "it was removed since this boot"
     (first,) = lost_mdevs(after.missing, after.devices, "boot-2")
     assert (first.record.unit, first.parent, first.defined_name) == (uuids[1], "pci_0000_42_00_0", None)
     parsed = parse_node_device(mdev_xml(first).replace("<device>", "<device><name>new</name>"))
@@ -84,7 +84,7 @@ VFS = [vf.address for card in FACTS["domains"].cards for vf in card.vfs]
     numa=st.booleans(),
     then=st.sampled_from(["boot", "vfs", "domains"]),
 )
-def test_whatever_is_held_is_on_a_provider_that_has_it(
+def test_each_unit_in_use_is_on_a_provider_that_has_it(
     mdevs: list[str], vfs: list[str], devices: DeviceSettings, numa: bool, then: str
 ) -> None:
     """Whatever the settings say, and though a reboot took the units away meanwhile."""

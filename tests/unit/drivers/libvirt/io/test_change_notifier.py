@@ -79,7 +79,7 @@ def test_a_lost_connection_is_told_and_made_again(told: "queue.Queue[str]") -> N
         notifier.close()
 
 
-def test_a_connection_that_somebody_else_made_is_not_made_again(told: "queue.Queue[str]") -> None:
+def test_a_connection_that_another_thread_opened_is_not_opened_again(told: "queue.Queue[str]") -> None:
     tries: list[int] = []
     notifier = ChangeNotifier(told.put, lambda: tries.append(1), quiet_s=0.01, reconnect_first_s=0.05)
     notifier.start_connecting()
