@@ -1,5 +1,7 @@
 """Claims, as the tracker offers them: claim, explain, release, extend, and resolve what is in doubt."""
 
+from dataclasses import replace
+
 from agent import log
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, fit_of_claim
 from agent.claims.fit import check_placeable
@@ -61,10 +63,11 @@ class ClaimOperations:
                 )
             if claim.state is not ClaimState.RELEASING:
                 self._register.step_claim(ClaimStep.RELEASE, consumer)
+                claim = replace(claim, state=ClaimState.RELEASING)
             if not now or consumer in self._unanswered:
                 return False
             try:
-                self._resolve(self._register.claims()[consumer])
+                self._resolve(claim)
             except PlacementUnavailable as error:
                 LOG.warning("The release of %s waits for Placement: %s", consumer, error.message)
                 self._context.placement.report_unavailable(error)

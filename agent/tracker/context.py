@@ -67,9 +67,9 @@ class Admission:
 
 
 class PlacementState:
-    """Whether the agent backs off from Placement, and who learns that Placement did not answer.
+    """Whether requests to Placement are paused, and who learns that Placement did not answer.
 
-    Without an observer the agent never backs off.
+    Without an observer they are never paused.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class PlacementState:
         self._on_unavailable = on_unavailable
 
     def is_paused(self) -> bool:
-        """Whether Placement failed and must not be asked again yet."""
+        """Whether Placement failed and the agent must send it no request yet."""
         return self._is_paused()
 
     def report_unavailable(self, error: PlacementUnavailable) -> None:

@@ -35,19 +35,19 @@ class MigrationLinker:
         Returns how many changed. Raises PlacementError, StateError; ClaimConflict where another operation on
         the consumer does not end in time.
         """
-        left = self._moved_away()
-        if not left:
+        moved_away = self._moved_away()
+        if not moved_away:
             return 0
-        self._read_providers(left.values())
-        candidates = {claim.consumer: self._candidates(claim, instance) for claim, instance in left.values()}
-        done = sum(
-            self._link(instance, migration) is not None
-            for instance, migration in unambiguous_pairs(candidates).items()
-        )
+        self._read_providers(moved_away.values())
+        candidates = {
+            claim.consumer: self._candidates(claim, instance) for claim, instance in moved_away.values()
+        }
+        pairs = unambiguous_pairs(candidates)
+        changed = sum(self._link(instance, migration) is not None for instance, migration in pairs.items())
         for consumer, migrations in candidates.items():
             if not migrations:
-                done += self._leave(consumer)
-            elif consumer not in unambiguous_pairs(candidates):
+                changed += self._drop_departed(consumer)
+            elif consumer not in pairs:
                 LOG.warning(
                     "%s has moved away, and it is not certain which of %s holds its part of this host. The "
                     "agent frees nothing until an operator names the migration: `plimsoll move confirm "
@@ -57,7 +57,7 @@ class MigrationLinker:
                     consumer,
                     fields={"consumer": consumer},
                 )
-        return done
+        return changed
 
     def link(self, instance: str, migration: str) -> Move:
         """Link the two, as an operator names them, if Placement agrees.
@@ -126,10 +126,10 @@ class MigrationLinker:
             if self._lives_elsewhere(held[claim.consumer])
         }
 
-    def _read_providers(self, left: Collection[tuple[Claim, ConsumerAllocations]]) -> None:
+    def _read_providers(self, moved_away: Collection[tuple[Claim, ConsumerAllocations]]) -> None:
         """Read the claims' providers, after the instances, so that no migration is missed."""
         self._context.read_consumers(
-            sorted({uuid for claim, _ in left for uuid in self._own(claim.allocations)})
+            sorted({uuid for claim, _ in moved_away for uuid in self._own(claim.allocations)})
         )
 
     def _candidates(self, claim: Claim, instance: ConsumerAllocations) -> list[str]:
@@ -183,7 +183,7 @@ class MigrationLinker:
             adopted=True,
         )
 
-    def _leave(self, consumer: str) -> bool:
+    def _drop_departed(self, consumer: str) -> bool:
         """Drop the claim of an instance that lives elsewhere, when no consumer holds its part of this host:
         the move was confirmed meanwhile."""
         if consumer in self._context.guests:

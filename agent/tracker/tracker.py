@@ -41,7 +41,7 @@ from agent.tracker.turns import Turns
 from agent.tracker.unanswered_writes import UnansweredWrites
 from agent.tree import ProviderTree
 
-NOT_YET = "waiting for the first full inventory"
+WAITING_FOR_INVENTORY = "waiting for the first full inventory"
 TURN_WAIT_S = 60.0
 
 
@@ -66,7 +66,7 @@ class ResourceTracker:
         Raises StateError where the journal cannot be read.
         """
         register = Register(journal, on_step)
-        admission = Admission(NOT_YET)
+        admission = Admission(WAITING_FOR_INVENTORY)
         self._context = TrackerContext(
             register,
             client,
@@ -90,7 +90,7 @@ class ResourceTracker:
         is_paused: Callable[[], bool] = lambda: False,
         on_unavailable: Callable[[PlacementUnavailable], None],
     ) -> None:
-        """Register who knows whether the agent backs off from Placement, and who handles its silence.
+        """Register what tells whether requests to Placement are paused, and what handles its silence.
 
         `on_unavailable` is called where Placement did not answer and the operation is journaled, to be
         delivered later.
@@ -98,7 +98,7 @@ class ResourceTracker:
         self._context.placement.observe(is_paused, on_unavailable)
 
     def is_placement_paused(self) -> bool:
-        """Whether Placement failed and must not be asked again yet."""
+        """Whether Placement failed and the agent must send it no request yet."""
         return self._context.placement.is_paused()
 
     def open(self) -> None:

@@ -16,7 +16,7 @@ GONE = PlacementUnavailable("Placement is away.")
 
 
 class Answers(PlacementClient):
-    """A client that only fails as it is told to."""
+    """A client that only fails as it is flags to."""
 
     def __init__(self, error: PlacementError | None = None) -> None:
         self.error = error
@@ -60,16 +60,16 @@ def test_a_rejected_write_is_refused_and_its_intent_is_undone() -> None:
 def test_the_read_decides_and_knows_whether_the_write_may_still_be_executed(
     silence: PlacementUnavailable, may_still_execute: bool
 ) -> None:
-    told: list[bool] = []
+    flags: list[bool] = []
 
     def read(outcome: Outcome) -> Callable[[bool], Outcome]:
-        return lambda late: (told.append(late), outcome)[1]
+        return lambda late: (flags.append(late), outcome)[1]
 
     for outcome in (Outcome.DONE, Outcome.REFUSED):
         write = guarded(silence)
         assert write.run(WRITE, read_outcome=read(outcome)) is outcome
         assert undone(write) is (outcome is Outcome.REFUSED)
-    assert told == [may_still_execute] * 2
+    assert flags == [may_still_execute] * 2
     assert write.not_executed().message.startswith("Placement did not answer the claim of web1 and holds")
     assert write.not_executed().__cause__ is silence
 
