@@ -35,7 +35,7 @@ class ActiveProviderConfig:
     def replace(
         self, config: ProviderConfig, description: Description | None, current: ProviderTree | None
     ) -> bool:
-        """ReservedUsages another configuration from now on. Returns whether it differs from the present one.
+        """Use another configuration from now on. Returns whether it differs from the present one.
 
         `description` is the driver's latest, None if there is none to check against. Raises SettingsError,
         and changes nothing, where the configuration contradicts the description.

@@ -31,7 +31,7 @@ ATTEMPTS_MAX = 3
 
 
 class Reconciler:
-    """Any thread may call; a second pass waits for the first one.
+    """Brings Placement to what the driver describes. Any thread may call; one pass runs at a time.
 
     `check_home` is called before the first write; it raises PlimsollError where this Placement does not hold
     the host's claims. `tree_cache` spares the first pass after a restart most of its reads.
@@ -72,13 +72,12 @@ class Reconciler:
         self._guests: tuple[Guest, ...] | None = None
         self._provider_config = ActiveProviderConfig(root_uuid, provider_config)
         self._undone_reshapes = UndoneReshapes(journal)
-        self._reshape_runner = ReshapeRunner(client, tracker, journal, root_uuid, clock=clock, sleep=sleep)
         self._steps = PassSteps(
             client,
             tracker,
             journal,
             root_uuid,
-            self._reshape_runner,
+            ReshapeRunner(client, tracker, journal, root_uuid, clock=clock, sleep=sleep),
             self._undone_reshapes,
             self._provider_config,
             AllocationCache(client, tree or ProviderTree(), held),
@@ -113,14 +112,14 @@ class Reconciler:
         self._in_sync = False
 
     def replace_driver(self, driver: Driver) -> Driver:
-        """ReservedUsages another driver from the next pass on; returns the former one. Waits for a pass."""
+        """Use another driver from the next pass on; returns the former one. Waits for a pass."""
         with self._lock:
             former, self._driver = self._driver, driver
             self._seen = None
             return former
 
     def replace_provider_config(self, config: ProviderConfig) -> None:
-        """ReservedUsages other provider config files from the next pass on. Waits for a pass.
+        """Use other provider config files from the next pass on. Waits for a pass.
 
         Raises SettingsError, and changes nothing, where they contradict what the driver describes.
         """
@@ -159,7 +158,7 @@ class Reconciler:
         return self._steps.next_plan(self._steps.find_desired(self._resolve_now()))
 
     def preview_reshape(self, undo: str | None = None) -> Preview:
-        """What `reshape` would do, nothing is written. Raises PlimsollError."""
+        """What `reshape` would do; nothing is written. Raises PlimsollError."""
         return self._steps.preview_reshape(self._resolve_now(), undo)
 
     def reshape(

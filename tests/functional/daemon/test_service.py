@@ -316,7 +316,7 @@ def test_a_reshape_that_was_not_answered_in_time_is_followed_when_it_is_done(
         later = time.time() + EXECUTED_WITHIN_S
         world.retry()
         assert world.agent.condition.state is HostState.DEGRADED
-        monkeypatch.setattr(world.agent._reconciler._reshape_runner, "_clock", lambda: later)
+        monkeypatch.setattr(world.agent._reconciler._steps._reshape_runner, "_clock", lambda: later)
     world.retry()
     assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
     assert len(world.journal.reshapes(done=True)) == 1
