@@ -187,12 +187,12 @@ def test_it_draws_itself_anew_only_when_asked(url: str) -> None:
 
 
 def test_a_host_that_was_never_seen_has_a_page(fresh: Sight) -> None:
-    """The embedded placement and the driver fail: what is not in order stands on top."""
+    """The embedded placement and the driver fail: the problems stand on top."""
     fresh.world.driver.fail(5, DriverUnavailable("libvirtd does not answer <at all>."))
     fresh.world.agent.reconcile("an event")
     with listening(fresh.host_status) as url:
         text = page(url).text
-        assert "What is not in order" in text and "libvirtd does not answer <at all>." in text
+        assert "Problems" in text and "libvirtd does not answer <at all>." in text
         assert text.count("libvirtd does not answer") <= 4
         status, _, body = fetch(url + "/readyz")
     told = json.loads(body)
