@@ -27,7 +27,7 @@ from agent.placement.transfer.snapshot import (
 )
 from agent.providers.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan, same_inventories
 from agent.shapes import Amounts
-from agent.tree import Inventory, ProviderTree
+from agent.tree import InventoriesByProvider, Inventory, ProviderTree
 
 CONSUMERS_AT_ONCE = 50
 FORBIDDEN = 403
@@ -38,15 +38,11 @@ _CREATED_BY_IMPORT = ("unknown_class", "unknown_trait")
 _SHOWN_MAX = 5
 
 
-Inventories = Mapping[str, Mapping[str, Inventory]]
-"""{provider uuid: {class: inventory}}"""
-
-
 @dataclass(frozen=True, slots=True)
 class ImportStep:
     """Some consumers, with the generations to overwrite, and the inventories that their allocations fill."""
 
-    full: Inventories
+    full: InventoriesByProvider
     consumers: tuple[ConsumerAllocations, ...]
 
 
@@ -271,7 +267,7 @@ def _without_full_inventories(present: PlacementSnapshot) -> PlacementSnapshot:
 
 
 def _with_inventories(
-    tree: ProviderTree, known: Inventories, other: Mapping[str, Inventory] | None = None
+    tree: ProviderTree, known: InventoriesByProvider, other: Mapping[str, Inventory] | None = None
 ) -> ProviderTree:
     """The tree with the inventories in `known`, and `other` for all other providers (None: unchanged)."""
     return ProviderTree(

@@ -85,7 +85,7 @@ def test_running_sums_are_the_sums(data: st.DataObject, steps: list) -> None:  #
         for provider in HOST.providers:
             for name, inventory in provider.inventories.items():
                 free = max(0, inventory.capacity - used[provider.uuid, name])
-                assert ledger.free(provider.uuid, name, "somebody else") == free
+                assert ledger.free(provider.uuid, name, "another consumer") == free
 
 
 def test_a_consumer_is_fitted_as_if_it_held_nothing() -> None:
@@ -120,7 +120,7 @@ def test_who_left_while_placement_was_read_is_not_counted_again() -> None:
     before = ledger.departed
     assert before == {here: {CONSUMERS[0]}}, "it is to be read again"
     ledger.refresh(HOST, held, UNITS, departed=before)
-    assert ledger.other_allocations(CONSUMERS[0]), "somebody else wrote it since"
+    assert ledger.other_allocations(CONSUMERS[0]), "another service wrote it since"
     assert not ledger.departed
     ledger.put(claim(CONSUMERS[0], {here: {"PCPU": 1}}))
     ledger.put(claim(CONSUMERS[0], {there: {"PCPU": 1}}))

@@ -224,7 +224,7 @@ json_values = st.recursive(
 
 @given(st.data())
 def test_no_body_breaks_the_parser(data: st.DataObject) -> None:
-    """Whatever stands in place of any part, the answer is a request or a UsageError."""
+    """With any value in place of any part, the result is a request or a UsageError."""
     good = request_to_json(data.draw(requests()))
     key = data.draw(st.sampled_from(sorted(good)))
     good[key] = data.draw(json_values)

@@ -143,7 +143,7 @@ def test_each_device_is_a_group_of_its_own() -> None:
         RequestGroup("pci-1", {"CUSTOM_PCI_8086_0443": 1}, fast, numa_policy="legacy"),
         RequestGroup("pci-2", {"PGPU": 1}, numa_policy="required"),
     )
-    assert found.group_policy is None, "which devices need nobody's word on"
+    assert found.group_policy is None, "which devices do not need"
     assert without_device_groups(found) == ask(("qat", 2), ("gpu", 1))
     assert parse_claim(request_to_json(found)) == found
 

@@ -180,7 +180,7 @@ def test_a_guest_that_moves_away_counts_once() -> None:
     """Its migration holds what it uses."""
     ledger = Ledger()
     ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
-    request, other = asked(("SMALL", 8)), replace(asked(("SMALL", 8)), consumer="somebody else")
+    request, other = asked(("SMALL", 8)), replace(asked(("SMALL", 8)), consumer="another consumer")
     found = ledger.fit(request)
     ledger.put(Claim("migration", ClaimState.CLAIMED, request, found.allocations, found.units))
     used = tuple(UsedUnit("SMALL", unit, "pci:card") for unit in found.units["gpu"]["SMALL"])

@@ -17,8 +17,8 @@ HOST = Description(
 )
 
 
-def entry(**told: object) -> ProviderEntry:
-    return replace(ProviderEntry("a.yaml", "providers[0]", traits=frozenset({"CUSTOM_T"})), **told)
+def entry(**changes: object) -> ProviderEntry:
+    return replace(ProviderEntry("a.yaml", "providers[0]", traits=frozenset({"CUSTOM_T"})), **changes)
 
 
 def test_an_explicit_entry_beats_the_one_for_the_host_in_general() -> None:

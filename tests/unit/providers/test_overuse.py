@@ -1,4 +1,4 @@
-"""Of what more is in use than there is, and what is only kept from newcomers."""
+"""Usage beyond capacity, and inventories that are reserved only to keep new consumers out."""
 
 import pytest
 
@@ -10,7 +10,7 @@ GUEST = "22222222-2222-4222-8222-222222222222"
 
 
 @pytest.mark.parametrize(
-    ("total", "reserved", "used", "told"),
+    ("total", "reserved", "used", "reported"),
     [
         (16, 0, 16, False),
         (16, 0, 17, True),
@@ -19,8 +19,8 @@ GUEST = "22222222-2222-4222-8222-222222222222"
         (16, 16, 17, True),
     ],
 )
-def test_what_is_reserved_whole_may_be_in_use(total: int, reserved: int, used: int, told: bool) -> None:
+def test_what_is_reserved_whole_may_be_in_use(total: int, reserved: int, used: int, reported: bool) -> None:
     inventory = Inventory(total=total, reserved=reserved, max_unit=total)
     tree = ProviderTree((Provider(ROOT, "node1", inventories={"VGPU": inventory}),))
-    found = find_overuse(tree, {ROOT: {GUEST: {"VGPU": used}}})
-    assert bool(found) is told
+    overuse = find_overuse(tree, {ROOT: {GUEST: {"VGPU": used}}})
+    assert bool(overuse) is reported

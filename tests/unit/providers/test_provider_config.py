@@ -23,8 +23,8 @@ ROOT, GPU = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11", "11111111-8a0c-4a53-9f6b-9b7
 HEAD = "meta: {schema_version: '1.0'}\nproviders:\n"
 
 
-def entry(**told: object) -> ProviderEntry:
-    return replace(ProviderEntry("a.yaml", "providers[0]", traits=frozenset({"CUSTOM_T"})), **told)
+def entry(**changes: object) -> ProviderEntry:
+    return replace(ProviderEntry("a.yaml", "providers[0]", traits=frozenset({"CUSTOM_T"})), **changes)
 
 
 def one(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What is held of a class that the host no longer has: it stays, and nobody gets the rest."""
+"""Allocations of a class that the host no longer has: they stay, and the rest is reserved."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_what_nobody_holds_goes() -> None:
 def test_what_is_held_stays_with_what_it_hangs_under() -> None:
     tree, told = kept(ProviderTree([HOST]), {"b": {"SRIOV_NET_VF": 1}, "a": {"SRIOV_NET_VF": 2}})
     assert [(each.name, each.parent) for each in tree] == [("host", None), ("cell", ROOT), ("nic", CELL)]
-    assert set(tree[NIC].inventories) == {"SRIOV_NET_VF"}, "the other class is held by nobody"
+    assert set(tree[NIC].inventories) == {"SRIOV_NET_VF"}, "the other class has no allocations"
     inventory = tree[NIC].inventories["SRIOV_NET_VF"]
     assert (inventory.total, inventory.capacity) == (4, 3)
     assert len(told) == 1 and "no SRIOV_NET_VF on provider nic any more, but a, b still hold" in told[0]
