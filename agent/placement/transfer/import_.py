@@ -157,7 +157,7 @@ def _refuse_broken(wanted: PlacementSnapshot) -> None:
     ]
     if broken:
         raise UsageError(
-            f"The document is broken in {len(broken)} places, and no placement accepts it: "
+            f"The document is broken in {len(broken)} places, and no Placement accepts it: "
             f"{_first_few(invariant.sentence for invariant in broken)} `plimsoll placement check` shows all, "
             "with remedies.",
             findings=[invariant.to_json() for invariant in broken],

@@ -207,7 +207,7 @@ def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]
             store.close()
     except DatabaseLocked as error:
         raise StateError(
-            f"{error} Read a running agent's placement at its socket instead: --url unix:PATH.",
+            f"{error} Read the Placement of a running agent at its socket instead: --url unix:PATH.",
             path=str(error.path),
         ) from error
     except DatabaseError as error:

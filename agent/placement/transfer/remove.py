@@ -91,7 +91,7 @@ def plan_removal(unwanted: PlacementSnapshot, present: PlacementSnapshot) -> Rem
     if changes:
         more = len(changes) - CHANGES_SHOWN_MAX
         raise ImportRefused(
-            f"The placement differs from the document in {len(changes)} places: "
+            f"The Placement differs from the document in {len(changes)} places: "
             f"{'; '.join(changes[:CHANGES_SHOWN_MAX])}{f'; and {more} more' if more > 0 else ''}. Nothing "
             "was removed; export and import again.",
             conflicts=changes,
