@@ -1,0 +1,37 @@
+"""Common options stand before or after the command, and wrong arguments are an error like any other."""
+
+import argparse
+
+import pytest
+
+from agent.cli.grammar import CommandAdder, Parser, common_options
+from agent.errors import ExitCode, UsageError
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    return ExitCode.DONE
+
+
+def parser() -> Parser:
+    common = common_options()
+    whole = Parser(prog="plimsoll", parents=[common])
+    add = CommandAdder(whole.add_subparsers(), common)
+    add("lost", run, "list what is lost", "Lists it.", "  plimsoll lost")
+    return whole
+
+
+@pytest.mark.parametrize("words", [("-o", "json", "lost"), ("lost", "-o", "json")])
+def test_an_option_stands_before_or_after_the_command(words: tuple[str, ...]) -> None:
+    args = parser().parse_args(words, argparse.Namespace(output="table"))
+    assert (args.output, args.run) == ("json", run)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon", "86401"])
+def test_a_timeout_is_a_number_of_seconds_within_a_day(seconds: str) -> None:
+    with pytest.raises(UsageError, match="is not a number of seconds above 0, at most 86400"):
+        parser().parse_args(["lost", "--timeout", seconds])
+
+
+def test_an_unknown_option_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="`plimsoll --help` shows the usage"):
+        parser().parse_args(["lost", "--lots"])
