@@ -81,7 +81,7 @@ def test_adopt_makes_this_host_the_one_that_is_told(nowhere: Path, tmp_path: Pat
     assert (tmp_path / "state" / "host_id").read_text().strip() == HOST
     wrong = plimsoll(nowhere, "adopt", "web1", "--config-file", file)
     assert wrong.returncode == ExitCode.FAILED
-    assert "'web1' is no uuid" in one_line(wrong)
+    assert "'web1' is not a uuid" in one_line(wrong)
     assert (tmp_path / "state" / "host_id").read_text().strip() == HOST
 
 
