@@ -142,7 +142,7 @@ class Guest:
 
     `resources` {resource class: amount}: VCPU or PCPU, MEMORY_MB (MiB), DISK_GB (GiB, rounded up), and
     devices. `memory` is the part of its memory that is bound to cells or in huge pages. `problem` says what
-    could not be read; `resources` and `units` are then those last known, if any, and may be wrong. A driver
+    could not be read; `state`, `resources` and `units` are then those last known, and may be wrong. A driver
     must not leave out such a guest, because a missing guest is one that is gone.
     """
 

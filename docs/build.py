@@ -5,9 +5,11 @@ python docs/build.py --pages    write what is generated in the checkout: see `ge
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,11 @@ from drivers.fake.host_file import HOST_SCHEMA
 from drivers.fake.schema import key_rows
 
 DOCS = Path(__file__).parent
+
+# Times in generated samples must not depend on the time zone of the machine.
+os.environ["TZ"] = "UTC"
+time.tzset()
+
 SHELLS = {"bash": "plimsoll", "zsh": "_plimsoll", "tcsh": "plimsoll.csh"}
 
 HEAD = """# Configuration

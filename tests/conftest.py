@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from kits.tracker import fast_directory
 # How long an example takes says how busy the machine is; the tests have time limits of their own.
 settings.register_profile("plimsoll", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("plimsoll")
+
+# What is printed must not depend on the time zone of the machine.
+os.environ["TZ"] = "UTC"
+time.tzset()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's jobs in the background ignore Ctrl-C, and so would the commands that tests start.

@@ -93,8 +93,9 @@ class ConsumerCase:
     def is_comparable(self) -> bool:
         """Whether a difference means anything.
 
-        False while the consumer moves, where its guest could not be read, and for an allocation that a claim
-        of this host may have handed to it in a move.
+        False while the consumer moves; without a claim also where its guest could not be read, and for an
+        allocation that a claim of this host may have handed to it in a move. A judgement that uses the state
+        of a claimed guest must check `guest.problem` itself.
         """
         if self.consumer in self.observation.consumers_in_moves:
             return False

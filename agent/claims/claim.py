@@ -75,7 +75,8 @@ RELEASING claim. It does the same while it runs, after Placement did not answer 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One consumer's claim on this host. `since` is seconds since 1970 (UTC).
+    """One consumer's claim on this host. `since`: when it was made or adopted, in seconds since 1970 (UTC); a
+    move makes a new claim.
 
     `adopted`: another service wrote the allocation, and the agent chose the exact units. `cells` is the
     guest's chosen NUMA topology, empty for a guest without cells; its CPUs are among `units`. `makings` says

@@ -93,7 +93,7 @@ class _Request(cheroot_server.HTTPRequest):
 _CODES = {str(kind.http_status): kind.code for kind in (TooSlow, LengthRequired, BodyTooLarge, Busy)}
 
 
-class _DeadlineSocket(socket.socket):
+class _ServerSocket(socket.socket):
     """A connection whose request must have arrived by `read_until` (of the monotonic clock).
 
     A timeout for each read alone lets a client that sends one byte at a time keep a thread for ever.
@@ -118,13 +118,13 @@ class _Connection(cheroot_server.HTTPConnection):
 
     def __init__(self, server: "BoundedServer", sock: socket.socket, makefile: Any) -> None:
         if server.limits.request_timeout_s is not None and not isinstance(sock, ssl.SSLSocket):
-            sock = _DeadlineSocket(fileno=sock.detach())
+            sock = _ServerSocket(fileno=sock.detach())
             sock.io_timeout_s = server.limits.io_timeout_s
         super().__init__(server, sock, makefile)
 
     def communicate(self) -> bool:
         """Answer one request; True if another one may follow on this connection."""
-        if isinstance(self.socket, _DeadlineSocket):
+        if isinstance(self.socket, _ServerSocket):
             self.socket.read_until = time.monotonic() + self.server.limits.request_timeout_s
         if isinstance(self.socket, ssl.SSLSocket) and self.socket.version() is None:
             try:

@@ -118,7 +118,7 @@ class ProviderConfig:
     entries: tuple[ProviderEntry, ...] = ()
 
 
-class _Loader(UniqueKeyLoader):
+class _ProviderFileLoader(UniqueKeyLoader):
     """A loader that refuses aliases, repeated keys, and more than DEPTH_MAX levels."""
 
     depth = 0
@@ -145,7 +145,7 @@ def parse_provider_file(text: bytes, file: str) -> tuple[ProviderEntry, ...]:
     if len(text) > BYTES_MAX:
         raise SettingsError(f"{file}: a provider config file has at most {BYTES_MAX} bytes.", file=file)
     try:
-        data = yaml.load(text.decode(), Loader=_Loader)  # noqa: S506 - a SafeLoader, see above
+        data = yaml.load(text.decode(), Loader=_ProviderFileLoader)  # noqa: S506 - a SafeLoader, see above
     except UnicodeDecodeError as error:
         raise SettingsError(f"{file}: the file is not UTF-8 text.", file=file) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -24,7 +24,7 @@ HOST_SCHEMA = dataclass_schema(FakeHost)
 """The JSON schema of a host file."""
 
 
-class _Loader(UniqueKeyLoader):
+class _HostFileLoader(UniqueKeyLoader):
     """YAML with the numbers of version 1.2: in 1.1, 0000:41:00.0 is a number in base sixty."""
 
 
@@ -32,12 +32,12 @@ _NUMBERS = {
     "tag:yaml.org,2002:int": re.compile(r"^[0-9]{1,18}$"),
     "tag:yaml.org,2002:float": re.compile(r"^[0-9]{1,18}\.[0-9]{1,18}$"),
 }
-_Loader.yaml_implicit_resolvers = {
+_HostFileLoader.yaml_implicit_resolvers = {
     first: [(tag, regex) for tag, regex in resolvers if tag not in _NUMBERS]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _tag, _regex in _NUMBERS.items():
-    _Loader.add_implicit_resolver(_tag, _regex, list("0123456789"))
+    _HostFileLoader.add_implicit_resolver(_tag, _regex, list("0123456789"))
 
 
 def load_host(path: Path) -> FakeHost:
@@ -52,7 +52,7 @@ def load_host(path: Path) -> FakeHost:
 def parse_host(text: str | bytes, source: str = "host file") -> FakeHost:
     """The host that `text` describes. Raises DriverDataError naming `source` and the key."""
     try:
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader, see above
+        data = yaml.load(text, Loader=_HostFileLoader)  # noqa: S506 - a SafeLoader, see above
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DriverDataError(f"{source}: this is not YAML: {' '.join(str(error).split())}") from error
     _check_schema(data, source)

@@ -32,3 +32,11 @@ def test_few_modules_lie_directly_in_the_agent() -> None:
 def test_functions_are_short() -> None:
     lengths = structure.function_lengths()
     assert lengths[len(lengths) * 95 // 100] <= FUNCTION_P95_MAX
+
+
+def test_every_public_name_is_documented() -> None:
+    assert structure.documentation().missing == ()
+
+
+def test_every_module_is_known_to_a_test() -> None:
+    assert structure.untested_modules() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 from agent.audit.auditor import Auditor, AuditReport
@@ -38,7 +39,13 @@ def claimed(*wanted: Mapping[str, int], state: ClaimState = ClaimState.CLAIMED) 
 
 
 def running(uuid: str, *units: UsedUnit, **resources: int) -> Guest:
+    """A guest that runs, with these units and amounts; see `in_state` for another one."""
     return Guest(uuid, "guest", GuestState.RUNNING, resources, units)
+
+
+def in_state(state: GuestState, guest: Guest) -> Guest:
+    """The guest in another state, such as SHUTOFF."""
+    return replace(guest, state=state)
 
 
 def observe(

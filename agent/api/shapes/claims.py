@@ -77,7 +77,7 @@ class ClaimShape(TypedDict):
     name: str
     state: Annotated[str, Values(_claim_states)]
     adopted: Annotated[bool, "true: the agent did not write the allocation, it found it in Placement"]
-    since: Annotated[Moment, "RFC 3339, UTC"]
+    since: Annotated[Moment, "when the claim was made or adopted; a move makes a new one; RFC 3339, UTC"]
     allocations: AllocationsShape
     units: UnitsShape
     cells: CellsShape

@@ -13,10 +13,14 @@ To add a kind of finding, for example `lost thing`:
 4. `./dev generate`: it writes the table in docs/audit.md and the list of kinds in agent/api/openapi.json.
 5. A line in CHANGELOG.md.
 
-The metric `plimsoll_audit_findings`, the command line, the status page and the history show the new kind
-without a change. If no existing check finds the consumer conspicuous, extend `agent.audit.suspects`: else the
-audit reads it only in turn. A repair that no step can express needs a new step in `agent.audit.repair`, and
-its execution in `agent.audit.repairer`.
+NAME of the module is the finding's name with `_` for each space. The metric `plimsoll_audit_findings`, the
+command line, the status page and the history show a new kind without a change; it also raises the alert
+PlimsollFindings, and exit code 3 of `plimsoll audit`.
+
+`plimsoll audit` judges every consumer. The audit on its schedule judges the suspects (`agent.audit.suspects`)
+and, in turn, IN_TURN others. Extend the suspects only for what is rare: each costs a request in each audit.
+A repair that no step can express needs a new step in `agent.audit.repair`, and its execution in
+`agent.audit.repairer`.
 """
 
 from collections.abc import Iterable

@@ -62,7 +62,8 @@ def test_claim_instances_release(running: Agent) -> None:
     assert (claim["state"], claim["name"], claim["adopted"]) == ("claimed", "web1", False)
     assert used(running) == {"VCPU": 2, "MEMORY_MB": 2048, "VGPU": 1}
     assert json.loads(running("claim", consumer, *words, "-o", "json").stdout) == claim
-    assert f"{consumer}  web1  none   claimed  MEMORY_MB=2048,VCPU=2,VGPU=1" in running("instances").stdout
+    (listed,) = json.loads(running("instances", "-o", "json").stdout)["instances"]
+    assert (listed["uuid"], listed["claim"]["state"]) == (consumer, "claimed")
 
     gone = running("release", consumer)
     assert (gone.returncode, gone.stdout) == (ExitCode.DONE, f"released {consumer}\n")

@@ -1,0 +1,33 @@
+"""`plimsoll support-bundle` works without an agent, and its file is the caller's alone."""
+
+import json
+import tarfile
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from agent.cli.client import SOCKET_DEFAULT
+from agent.cli.support_bundle import support_bundle
+from agent.errors import ExitCode
+
+
+def test_without_an_agent_the_bundle_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tmp_path / "plimsoll.conf"
+    settings.write_text(f"[DEFAULT]\ncompute_driver = fake\nstate_path = {tmp_path / 'state'}\n")
+    file = tmp_path / "bundle.tar.gz"
+    args = Namespace(
+        to=str(file),
+        config_file=[str(settings)],
+        config_dir=None,
+        socket=SOCKET_DEFAULT,
+        timeout=1.0,
+        output="json",
+    )
+    assert support_bundle(args) is ExitCode.DONE
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["file"], file.stat().st_mode & 0o777) == (str(file), 0o600)
+    with tarfile.open(file) as bundle:
+        assert len(bundle.getnames()) == len(answer["members"])
