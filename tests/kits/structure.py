@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -144,9 +144,10 @@ def documentation() -> Documentation:
 
 def untested_modules() -> list[str]:
     """Modules that no test file imports or names by their path."""
-    text = "\n".join(file.read_text(encoding="utf-8") for file in sorted(TESTS.rglob("*.py")))
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in sorted(TESTS.rglob("*.py"))]
-    imported = {name for tree in trees for name in _imports(tree, modules().keys())}
+    files = [file.read_text(encoding="utf-8") for file in sorted(TESTS.rglob("*.py"))]
+    text = "\n".join(files)
+    known = frozenset(modules())
+    imported = {name for file in files for name in _imports(ast.parse(file), known)}
     test_paths = {file.relative_to(TESTS).with_suffix("").as_posix() for file in TESTS.rglob("test_*.py")}
     return [
         module.name
@@ -162,8 +163,7 @@ def _dotted(file: Path) -> str:
     return ".".join(file.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _imports(tree: ast.AST, known: Iterable[str]) -> Iterator[str]:
-    known = set(known)
+def _imports(tree: ast.AST, known: Collection[str]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
