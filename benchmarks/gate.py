@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
-from integration.daemonprocess import Daemon
+from kits.daemon_process import Daemon
 from kits.gate import domain, vf
 
 from agent.gate import install

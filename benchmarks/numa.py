@@ -39,7 +39,7 @@ def run(directory: Path, nested: bool) -> None:
     root = str(uuid4())
     journal.remember_host(root)
     tracker = ResourceTracker(journal, client)
-    report = Reconciler(driver(nested), client, tracker, journal, root).look("the start")
+    report = Reconciler(driver(nested), client, tracker, journal, root).reconcile("the start")
     assert report.error is None, report
     tracker.open()
     called = "nested" if nested else "flat"

@@ -57,7 +57,7 @@ def alone(host: str, more: str = "") -> str:
     )
 
 
-TRUTH = Path(__file__).with_name("truth.py")
+TRUTH = Path(__file__).with_name("lab_truth.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +286,12 @@ class Node:
         )
 
     def truth(self, types: str, known: Mapping[str, str] | None = None) -> "Truth":
-        """What sysfs and libvirt say, without the agent; see truth.py."""
+        """What sysfs and libvirt say, without the agent; see lab_truth.py."""
         if not self._has_truth:
-            self.write("/root/truth.py", TRUTH.read_text(encoding="utf-8"))
+            self.write("/root/lab_truth.py", TRUTH.read_text(encoding="utf-8"))
             self._has_truth = True
         found = self.json(
-            f"python3 /root/truth.py {self.name} {types} {shlex.quote(json.dumps(known or {}))}"
+            f"python3 /root/lab_truth.py {self.name} {types} {shlex.quote(json.dumps(known or {}))}"
         )
         guests = {name: [(u[0], u[1], u[2]) for u in units] for name, units in found["guests"].items()}
         return Truth(**{**found, "guests": guests})

@@ -1,7 +1,7 @@
 """What a node has and who holds it, found without the agent: from sysfs and from the domains' XML alone. Runs
 on the node, with nothing but the standard library; prints JSON.
 
-    truth.py HOST TYPES [KNOWN]
+    lab_truth.py HOST TYPES [KNOWN]
 
 TYPES are the enabled mediated types, by commas; KNOWN is JSON, {unit: its card's address}, of what was there
 before and may be gone by now.
