@@ -70,7 +70,7 @@ def test_a_guest_without_allocation_is_claimed_where_its_devices_are(audited: Au
 
 
 def test_a_claim_whose_record_was_lost_is_recorded_anew(audited: Audited) -> None:
-    """What somebody else placed needs no claim; what this agent placed had one."""
+    """An allocation that a scheduler wrote needs no claim; one that this agent wrote had one."""
     held = audited.kit.tracker.claim(request(PCPU=2, VGPU=1)).claim
     others = str(uuid4())
     audited.kit.schedule(others, host={"VCPU": 1})

@@ -97,7 +97,7 @@ def test_who_asked_is_in_the_history_and_in_explanations(fresh: tuple[Sight, Pat
     asker = f"uid {grant['uid']} (pid {grant['pid']})"
     assert output_of(path, "history", "--consumer", consumer).count(asker) == 2
     assert output_of(path, "explain", consumer).count(f"asked for by {asker}") == 2
-    assert events(path)[-1]["uid"] is None, "the first pass: nobody asked for it"
+    assert events(path)[-1]["uid"] is None, "the agent makes the first pass by itself"
 
 
 def test_a_restart_keeps_the_history(fresh: tuple[Sight, Path]) -> None:

@@ -1,4 +1,4 @@
-"""The gate, asked by libvirt's hook as a process: whoever starts a guest, it is claimed for or stays off."""
+"""libvirt's hook, run as a process, asks the gate: a guest is claimed for, or does not start."""
 
 import logging
 import os
@@ -144,10 +144,10 @@ def test_libvirt_that_sends_nothing_is_not_waited_for_either(host: GatedHost) ->
 def test_while_claims_are_closed_the_agent_has_not_decided(host: GatedHost) -> None:
     known = str(uuid4())
     host.allowed("prepare", "begin", domain(known))
-    host.world.agent._tracker.close("somebody is at work here")
+    host.world.agent._tracker.close("an operator works on this host")
     host.allowed("prepare", "begin", domain(str(uuid4())))
     host.configure("unanswered = refuse\n")
-    assert "somebody is at work here" in host.refused("prepare", "begin", domain(str(uuid4())))
+    assert "an operator works on this host" in host.refused("prepare", "begin", domain(str(uuid4())))
     host.allowed("prepare", "begin", domain(known))
 
 
