@@ -1,4 +1,4 @@
-"""The ledger: the host's inventory, the agent's claims, and the allocations and exact units of others. Pure.
+"""The book: the host's inventory, the agent's claims, and the allocations and exact units of others. Pure.
 
 It is kept in memory, without I/O and without a lock: callers hold the tracker's lock. The usages are kept up
 to date with each change, so that the time of a fit does
@@ -24,7 +24,7 @@ DepartedConsumers = Mapping[str, frozenset[str]]
 """{provider uuid: consumers whose claims have left it}"""
 
 
-class Ledger:
+class Book:
     """What of the host is claimed, by whom, and what is left.
 
     `host` are the providers that may be claimed from, `claims` {consumer uuid: claim} the agent's claims
@@ -65,7 +65,7 @@ class Ledger:
     ) -> None:
         """Replace the host and the allocations of others by what was read from Placement.
 
-        The agent's own claims stay: the ledger knows them better. `held` are the allocations on the host's
+        The agent's own claims stay: the book knows them better. `held` are the allocations on the host's
         providers, `units` all exact units that the host offers. `departed` is the value of the property
         before `held` was read; None: nothing has changed since.
         """

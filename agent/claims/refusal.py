@@ -31,9 +31,9 @@ def refused_by_placement(
     tree: ProviderTree,
     free: Callable[[str, str, str], int],
 ) -> DoesNotFit:
-    """The error for a request that fits by the agent's ledger, and that Placement refuses with `message`.
+    """The error for a request that fits by the agent's book, and that Placement refuses with `message`.
 
-    `free` (provider uuid, class, consumer) returns the amount that the ledger says is free.
+    `free` (provider uuid, class, consumer) returns the amount that the book says is free.
     """
     return does_not_fit(
         request,

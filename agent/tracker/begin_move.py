@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from agent.backoff import pause
-from agent.claims.ledger import Ledger
+from agent.claims.book import Book
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import label
 from agent.errors import DoesNotFit, PlacementConflict, PlacementFull, PlimsollError
@@ -72,7 +72,7 @@ class MoveAttempt:
     def _try_once(self) -> Move:
         instance, migration = self._read()
         move = self._context.register.step_chosen_move(
-            lambda ledger: self._choice(ledger).choose(instance, migration)
+            lambda book: self._choice(book).choose(instance, migration)
         )
         if move.state is MoveState.BEGUN:
             return move
@@ -91,11 +91,11 @@ class MoveAttempt:
         """A rebuild stays in place: nothing is written to Placement."""
         instance = self._context.client.allocations_of(self._request.consumer)
         return self._context.register.step_chosen_move(
-            lambda ledger: self._choice(ledger).choose_rebuild(instance)
+            lambda book: self._choice(book).choose_rebuild(instance)
         )
 
-    def _choice(self, ledger: Ledger) -> MoveChoice:
-        return MoveChoice(ledger, self._kind, self._migration, self._request, self._context.clock())
+    def _choice(self, book: Book) -> MoveChoice:
+        return MoveChoice(book, self._kind, self._migration, self._request, self._context.clock())
 
     def _read(self) -> tuple[ConsumerAllocations, ConsumerAllocations]:
         return (

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, Fit
-from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import amounts_text, does_not_fit, label, not_covered_conflict
 from agent.errors import ClaimConflict, UnknownConsumer
@@ -19,7 +19,7 @@ from agent.tracker.holdings import split_by_host
 class MoveChoice:
     """Chooses under the register's lock. `now` is seconds since the epoch, UTC."""
 
-    ledger: Ledger
+    book: Book
     kind: MoveKind
     migration: str
     request: ClaimRequest
@@ -36,14 +36,14 @@ class MoveChoice:
                 "instead.",
                 consumer=self.request.consumer,
             )
-        claim = self.ledger.claims.get(self.request.consumer)
+        claim = self.book.claims.get(self.request.consumer)
         if claim is not None:
             return MoveStep.BEGIN, self._on_this_host(claim, instance, migration)
         if self.kind is MoveKind.SAME_HOST_RESIZE:
             raise ClaimConflict(
                 f"{label(self.request)} has no claim on this host, so it cannot be resized within it."
             )
-        split = split_by_host(instance.allocations, self.ledger.host)
+        split = split_by_host(instance.allocations, self.book.host)
         if migration.allocations:
             return MoveStep.ADOPT, self._begun_by_control_plane(split, instance, migration)
         if split.here:
@@ -56,7 +56,7 @@ class MoveChoice:
         Raises UnknownConsumer, ClaimConflict; DoesNotFit where the providers that the instance is on lack
         what the new request asks for.
         """
-        old = self.ledger.claims.get(self.request.consumer)
+        old = self.book.claims.get(self.request.consumer)
         if old is None or old.state is not ClaimState.CLAIMED:
             raise UnknownConsumer(
                 f"{label(self.request)} has no claim on this host: there is nothing to rebuild here.",
@@ -76,7 +76,7 @@ class MoveChoice:
                 "resize it instead.",
                 consumer=old.consumer,
             )
-        fit = self.ledger.cover(self.request, old.allocations, exact=False)
+        fit = self.book.cover(self.request, old.allocations, exact=False)
         if not fit.fits:
             raise does_not_fit(self.request, fit.shortfalls)
         new = replace(old, request=self.request)
@@ -150,24 +150,24 @@ class MoveChoice:
     # Where it fits
 
     def _fit(self, instance: ConsumerAllocations) -> Fit:
-        fit = self.ledger.fit_move(self.request, self.migration, instance.allocations)
+        fit = self.book.fit_move(self.request, self.migration, instance.allocations)
         if not fit.fits:
             raise does_not_fit(self.request, fit.shortfalls)
         return fit
 
     def _cover(self, held: Allocations) -> Fit:
         """What is held here, with exact units. Raises ClaimConflict, DoesNotFit (units)."""
-        fit = self.ledger.cover(self.request, held, exact=False)
+        fit = self.book.cover(self.request, held, exact=False)
         if not fit.fits:
-            raise not_covered_conflict(self.request, held, fit.shortfalls, self.ledger.host.tree)
-        fit = self.ledger.cover(self.request, held, exact=True)
+            raise not_covered_conflict(self.request, held, fit.shortfalls, self.book.host.tree)
+        fit = self.book.cover(self.request, held, exact=True)
         if not fit.fits:
             raise does_not_fit(self.request, fit.shortfalls)
         return fit
 
     def _fitted_move(self, kind: MoveKind, role: MoveRole, old: Claim, fit: Fit) -> Move:
         if kind is MoveKind.LIVE_MIGRATE:
-            check_live_migratable(self.request, fit.allocations, self.ledger.host, self.ledger.offered)
+            check_live_migratable(self.request, fit.allocations, self.book.host, self.book.offered)
         new = Claim(
             self.request.consumer,
             ClaimState.CLAIMED,
@@ -178,7 +178,7 @@ class MoveChoice:
             cells=fit.cells,
             makings=fit.makings,
         )
-        part = migration_share(old.allocations, fit.allocations, self.ledger.host.is_own)
+        part = migration_share(old.allocations, fit.allocations, self.book.host.is_own)
         if not part:
             raise ClaimConflict(
                 f"The move would change no allocation of {label(self.request)}: there is nothing to move.",

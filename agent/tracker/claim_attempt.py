@@ -8,9 +8,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from agent.backoff import pause
+from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit
 from agent.claims.fit import ProviderIndex
-from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit, label, not_covered_conflict
 from agent.errors import DoesNotFit, PlacementConflict, PlacementFull, PlimsollError
@@ -122,10 +122,10 @@ class ClaimAttempt:
         """Raises DoesNotFit; PlacementConflict where the consumer is known to hold something already."""
         return self._context.register.step_chosen_claim(ClaimStep.BEGIN, self._choose)
 
-    def _choose(self, ledger: Ledger) -> Claim:
-        if ledger.other_allocations(self._consumer):
+    def _choose(self, book: Book) -> Claim:
+        if book.other_allocations(self._consumer):
             raise PlacementConflict(f"{label(self._request)} already holds an allocation in Placement.")
-        fit = ledger.fit(self._request)
+        fit = book.fit(self._request)
         if not fit.fits:
             raise does_not_fit(self._request, fit.shortfalls)
         return self._claim(ClaimState.CLAIMING, fit)
@@ -180,15 +180,15 @@ class ClaimAttempt:
             self.leftover_executed = True
             return self._grant(self._leftover)
         return self._context.register.step_chosen_claim(
-            ClaimStep.ADOPT, lambda ledger: self._choose_held(ledger, held.allocations)
+            ClaimStep.ADOPT, lambda book: self._choose_held(book, held.allocations)
         )
 
-    def _choose_held(self, ledger: Ledger, held: Allocations) -> Claim:
-        part = self._part_here(ledger.host, held)
-        fit = ledger.cover(self._request, part, exact=False)
+    def _choose_held(self, book: Book, held: Allocations) -> Claim:
+        part = self._part_here(book.host, held)
+        fit = book.cover(self._request, part, exact=False)
         if not fit.fits:
-            raise not_covered_conflict(self._request, held, fit.shortfalls, ledger.host.tree)
-        fit = ledger.cover(self._request, part, exact=True)
+            raise not_covered_conflict(self._request, held, fit.shortfalls, book.host.tree)
+        fit = book.cover(self._request, part, exact=True)
         if not fit.fits:
             raise does_not_fit(self._request, fit.shortfalls)
         return self._claim(ClaimState.CLAIMED, fit, adopted=True)

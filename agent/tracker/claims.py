@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from agent import log
+from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, fit_of_claim
 from agent.claims.fit import check_placeable
-from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import late_claim_conflict, other_claim_conflict
 from agent.errors import PlacementUnavailable, Refused, UnknownConsumer
@@ -41,12 +41,12 @@ class ClaimOperations:
         """See `ResourceTracker.explain`."""
         check_placeable(request)
 
-        def explain(ledger: Ledger) -> Fit:
-            present = ledger.claims.get(request.consumer)
+        def explain(book: Book) -> Fit:
+            present = book.claims.get(request.consumer)
             if present is not None and present.request == request:
                 return fit_of_claim(present)
-            held = ledger.other_allocations(request.consumer)
-            return ledger.cover(request, held, exact=True) if held else ledger.fit(request)
+            held = book.other_allocations(request.consumer)
+            return book.cover(request, held, exact=True) if held else book.fit(request)
 
         return self._register.under_lock(explain)
 

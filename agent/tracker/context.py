@@ -114,14 +114,12 @@ class TrackerContext:
 
     def may_be_stale(self, providers: Collection[str]) -> bool:
         """Whether others hold something on these providers: that may have changed since it was read."""
-        return self.register.under_lock(lambda ledger: ledger.others_on(providers))
+        return self.register.under_lock(lambda book: book.others_on(providers))
 
     def refused_by_placement(
         self, request: ClaimRequest, allocations: Allocations, error: PlacementFull
     ) -> DoesNotFit:
-        """The error for a request that fits by the ledger's amounts and that Placement rejected."""
+        """The error for a request that fits by the book's amounts and that Placement rejected."""
         return self.register.under_lock(
-            lambda ledger: refused_by_placement(
-                request, allocations, error.message, ledger.host.tree, ledger.free
-            )
+            lambda book: refused_by_placement(request, allocations, error.message, book.host.tree, book.free)
         )

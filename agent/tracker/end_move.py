@@ -246,7 +246,7 @@ class MoveFinisher:
         new = move.new.allocations if move.new else {}
         is_own = self._context.register.host.is_own
         self._context.read_consumers(sorted(uuid for uuid in new if is_own(uuid)))
-        holders = self._context.register.under_lock(lambda ledger: ledger.holders_of(new))
+        holders = self._context.register.under_lock(lambda book: book.holders_of(new))
         guests = self._context.guests.uuids
         others = (self._client.allocations_of(other) for other in holders if other not in guests)
         return any(has_taken_over(new, holder(instance), holder(other), is_own) for other in others)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep
-from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.claims.refusal import does_not_fit, label
 from agent.errors import ClaimConflict
@@ -27,8 +27,8 @@ def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
             f"{label(request)} has no claim, or is moving: its claim is not extended.", consumer=consumer
         )
 
-    def choose(ledger: Ledger) -> Claim:
-        after = _extended(ledger, before, request)
+    def choose(book: Book) -> Claim:
+        after = _extended(book, before, request)
         if held.allocations not in (before.allocations, after.allocations):
             raise ClaimConflict(
                 f"Placement holds something else for {label(request)} than its claim: repair that first; "
@@ -43,7 +43,7 @@ def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
     return after
 
 
-def _extended(ledger: Ledger, claim: Claim, request: ClaimRequest) -> Claim:
+def _extended(book: Book, claim: Claim, request: ClaimRequest) -> Claim:
     """Raises DoesNotFit."""
     claimed = claim.request.resources
     missing = {
@@ -51,7 +51,7 @@ def _extended(ledger: Ledger, claim: Claim, request: ClaimRequest) -> Claim:
         for name, amount in request.resources.items()
         if amount > claimed.get(name, 0)
     }
-    fit = ledger.fit(ClaimRequest(request.consumer, (RequestGroup("", missing),)))
+    fit = book.fit(ClaimRequest(request.consumer, (RequestGroup("", missing),)))
     if not fit.fits:
         raise does_not_fit(request, fit.shortfalls)
     return replace(claim, request=request, allocations=_sum(claim.allocations, fit.allocations))
@@ -72,21 +72,21 @@ def follow_guests(context: TrackerContext) -> None:
     A consumer with an operation under way is left for the next pass. Raises StateError.
     """
     register = context.register
-    consumers = register.under_lock(lambda ledger: [claim.consumer for claim in _with_guest_units(ledger)])
+    consumers = register.under_lock(lambda book: [claim.consumer for claim in _with_guest_units(book)])
     with context.turns.take_idle(consumers) as idle:
         unmoved = {consumer for consumer in idle if register.move_of(consumer) is None}
         register.step_chosen_claims(
             ClaimStep.FOUND,
-            lambda ledger: [claim for claim in _with_guest_units(ledger) if claim.consumer in unmoved],
+            lambda book: [claim for claim in _with_guest_units(book) if claim.consumer in unmoved],
         )
 
 
-def _with_guest_units(ledger: Ledger) -> Iterator[Claim]:
+def _with_guest_units(book: Book) -> Iterator[Claim]:
     """The claims whose guests use other units than the claim names, with the guests' units."""
-    for claim in ledger.claims.values():
+    for claim in book.claims.values():
         if not claim.makings or claim.state is not ClaimState.CLAIMED:
             continue
-        used_instead = ledger.made_instead(claim)
+        used_instead = book.made_instead(claim)
         if used_instead:
             units = {
                 uuid: {

@@ -112,10 +112,10 @@ class MigrationLinker:
         Claims in doubt or to be released are among them: a migration may hold their part, too.
         """
         suspects = self._context.register.under_lock(
-            lambda ledger: [
+            lambda book: [
                 claim
-                for consumer, claim in sorted(ledger.claims.items())
-                if consumer in ledger.suspects or claim.state is not ClaimState.CLAIMED
+                for consumer, claim in sorted(book.claims.items())
+                if consumer in book.suspects or claim.state is not ClaimState.CLAIMED
             ]
         )
         suspects = [claim for claim in suspects if not self._is_moving(claim.consumer)]
@@ -134,7 +134,7 @@ class MigrationLinker:
 
     def _candidates(self, claim: Claim, instance: ConsumerAllocations) -> list[str]:
         """The consumers that may be the migration of the claim's instance."""
-        holders = self._context.register.under_lock(lambda ledger: ledger.holders_of(claim.allocations))
+        holders = self._context.register.under_lock(lambda book: book.holders_of(claim.allocations))
         return [
             consumer
             for consumer in holders
@@ -209,7 +209,7 @@ class MigrationLinker:
 
     def _may_be_reverted(self, claim: Claim, instance: ConsumerAllocations) -> bool:
         """Whether a consumer that may be the instance's migration may hold its part of this host."""
-        holders = self._context.register.under_lock(lambda ledger: ledger.possible_holders(claim))
+        holders = self._context.register.under_lock(lambda book: book.possible_holders(claim))
         guests = self._context.guests.uuids
         return any(
             may_be_migration(holder(self._client.allocations_of(consumer)), holder(instance))

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
+from agent.claims.book import Book, DepartedConsumers
 from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
 from agent.claims.fit import ProviderIndex
-from agent.claims.ledger import DepartedConsumers, Ledger
 from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.driver import Guest
 from agent.errors import PlimsollError, StateError
@@ -66,7 +66,7 @@ class _StagedClaim(NamedTuple):
 
 
 class Register:
-    """The lock, the ledger and the moves, private to this class. Any thread may call.
+    """The lock, the book and the moves, private to this class. Any thread may call.
 
     No request is sent while the lock is held. A function that a method takes runs under the lock: it must
     not call the register, and must not wait.
@@ -76,10 +76,10 @@ class Register:
         """Raises StateError where the journal cannot be read."""
         self._lock = threading.Lock()
         self._journal = journal
-        self._ledger = Ledger(journal.claims().values())
+        self._book = Book(journal.claims().values())
         self._moves = journal.moves()
         self._on_step = on_step
-        self._ledger.moves_under_way = self._migrations
+        self._book.moves_under_way = self._migrations
 
     def _migrations(self) -> Mapping[str, str]:
         """{instance: migration} of the moves under way."""
@@ -89,10 +89,10 @@ class Register:
         """A condition of the register's lock, for `Turns`: what is pending and whose turn it is agree."""
         return threading.Condition(self._lock)
 
-    def under_lock(self, action: Callable[[Ledger], T]) -> T:
-        """The result of `action`, which reads or changes the ledger under the lock."""
+    def under_lock(self, action: Callable[[Book], T]) -> T:
+        """The result of `action`, which reads or changes the book under the lock."""
         with self._lock:
-            return action(self._ledger)
+            return action(self._book)
 
     # Questions
 
@@ -100,12 +100,12 @@ class Register:
     def host(self) -> ProviderIndex:
         """The providers that serve this host; empty before the first inventory."""
         with self._lock:
-            return self._ledger.host
+            return self._book.host
 
     def claims(self) -> dict[str, Claim]:
         """{consumer: claim}"""
         with self._lock:
-            return dict(self._ledger.claims)
+            return dict(self._book.claims)
 
     def moves(self) -> dict[str, Move]:
         """{migration: move}, the newest ended ones too."""
@@ -115,7 +115,7 @@ class Register:
     def claim_of(self, consumer: str) -> Claim | None:
         """The consumer's claim."""
         with self._lock:
-            return self._ledger.claims.get(consumer)
+            return self._book.claims.get(consumer)
 
     def move_of(self, consumer: str) -> Move | None:
         """The unfinished move in which the consumer is the instance or the migration."""
@@ -125,7 +125,7 @@ class Register:
     def claim_and_move_of(self, consumer: str) -> ClaimAndMove:
         """Both at one moment."""
         with self._lock:
-            return ClaimAndMove(self._ledger.claims.get(consumer), self._move_of(consumer))
+            return ClaimAndMove(self._book.claims.get(consumer), self._move_of(consumer))
 
     def move_by_migration(self, migration: str) -> Move | None:
         """The move of this migration's uuid, ended or not."""
@@ -148,7 +148,7 @@ class Register:
             moving = {*migrations, *migrations.values()}
             claims = tuple(
                 claim
-                for consumer, claim in self._ledger.claims.items()
+                for consumer, claim in self._book.claims.items()
                 if claim.state is not ClaimState.CLAIMED and not is_taken(consumer) and consumer not in moving
             )
             moves = tuple(
@@ -168,13 +168,13 @@ class Register:
                 "restart the agent."
             )
         try:
-            ledger = self._ledger
+            book = self._book
             return HostSnapshot(
-                ledger.host,
-                {uuid: dict(amounts) for uuid, amounts in ledger.used.items()},
-                ledger.offered,
-                dict(ledger.claims),
-                dict(ledger.others),
+                book.host,
+                {uuid: dict(amounts) for uuid, amounts in book.used.items()},
+                book.offered,
+                dict(book.claims),
+                dict(book.others),
                 tuple(self._moves.values()),
             )
         finally:
@@ -194,8 +194,8 @@ class Register:
         host = ProviderIndex.of(tree, self._journal.host_uuid(), layout.ways if layout else None)
         cells = HostCells.of(layout, host)
         with self._lock:
-            self._ledger.refresh(host, held, units, cells, departed)
-            self._ledger.to_make = layout.to_make if layout else {}
+            self._book.refresh(host, held, units, cells, departed)
+            self._book.to_make = layout.to_make if layout else {}
 
     def observe(self, held: Held, *, empty: str | None = None) -> None:
         """Enter what Placement says of some providers: {provider uuid: {consumer: {class: amount}}}.
@@ -203,26 +203,26 @@ class Register:
         `empty` is a consumer that holds nothing anywhere.
         """
         with self._lock:
-            if empty is not None and empty not in self._ledger.claims:
-                self._ledger.set_other(empty, {})
+            if empty is not None and empty not in self._book.claims:
+                self._book.set_other(empty, {})
             for uuid, amounts_of in held.items():
-                self._ledger.observe_provider(uuid, amounts_of)
+                self._book.observe_provider(uuid, amounts_of)
 
     def enter_unclaimed(self, consumer: str, allocations: Allocations) -> None:
         """Enter what Placement holds for a consumer; without effect if the consumer has a claim."""
         with self._lock:
-            if consumer not in self._ledger.claims:
-                self._ledger.set_other(consumer, allocations)
+            if consumer not in self._book.claims:
+                self._book.set_other(consumer, allocations)
 
     def enter_guests(self, guests: Collection[Guest]) -> None:
         """Enter the exact units and the cells' memory that guests use."""
         with self._lock:
-            self._ledger.observe_guests(guests)
+            self._book.observe_guests(guests)
 
     def expect(self, consumer: str, guest: Guest | None) -> None:
         """Count the memory of a guest that is about to start; None: it does not start."""
         with self._lock:
-            self._ledger.expect_guest(consumer, guest)
+            self._book.expect_guest(consumer, guest)
 
     # Steps of claims
 
@@ -238,45 +238,45 @@ class Register:
             staged = self._stage_claim(step, consumer, claim, detail)
         self._wait_for_disk([staged])
 
-    def step_chosen_claim(self, step: ClaimStep, choose: Callable[[Ledger], Claim]) -> Claim:
+    def step_chosen_claim(self, step: ClaimStep, choose: Callable[[Book], Claim]) -> Claim:
         """As `step_claim`, with the claim that `choose` makes under the lock; the claim after the step.
 
         An error of `choose` changes nothing.
         """
         with self._lock:
-            chosen = choose(self._ledger)
+            chosen = choose(self._book)
             staged = self._stage_claim(step, chosen.consumer, chosen)
         self._wait_for_disk([staged])
         return staged.after or chosen
 
-    def step_chosen_claims(self, step: ClaimStep, choose: Callable[[Ledger], Iterable[Claim]]) -> None:
+    def step_chosen_claims(self, step: ClaimStep, choose: Callable[[Book], Iterable[Claim]]) -> None:
         """As `step_chosen_claim`, for several claims at once. Each that fails is unchanged."""
         with self._lock:
-            staged = [self._stage_claim(step, claim.consumer, claim) for claim in list(choose(self._ledger))]
+            staged = [self._stage_claim(step, claim.consumer, claim) for claim in list(choose(self._book))]
         self._wait_for_disk(staged)
 
     @contextmanager
-    def reserved(self, choose: Callable[[Ledger], Claim]) -> Iterator[Claim]:
+    def reserved(self, choose: Callable[[Book], Claim]) -> Iterator[Claim]:
         """Count the chosen claim in memory only; the block journals it. If it raises, count the old one.
 
         The consumer has a claim, and the caller has its turn.
         """
         with self._lock:
-            chosen = choose(self._ledger)
-            before = self._ledger.claims[chosen.consumer]
-            self._ledger.put(chosen)
+            chosen = choose(self._book)
+            before = self._book.claims[chosen.consumer]
+            self._book.put(chosen)
         try:
             yield chosen
         except PlimsollError:
             with self._lock:
-                self._ledger.put(before)
+                self._book.put(before)
             raise
 
     def _stage_claim(
         self, step: ClaimStep, consumer: str, claim: Claim | None = None, detail: str = ""
     ) -> _StagedClaim:
         """Do the step in memory and hand it to the journal. The caller holds the lock."""
-        before = self._ledger.claims.get(consumer)
+        before = self._book.claims.get(consumer)
         key = (before.state if before else None, step)
         if key not in CLAIM_TRANSITIONS:
             raise StateError(f"The claim of {consumer} cannot {step} while it is {key[0] or 'not there'}.")
@@ -286,13 +286,13 @@ class Register:
         after = replace(chosen, state=state) if chosen is not None and state is not None else None
         if after is None:
             written = self._journal.remove_claim(consumer, step, detail)
-            self._ledger.remove(consumer)
+            self._book.remove(consumer)
         elif claim is None:
             written = self._journal.set_claim_state(consumer, after.state, step, detail)
-            self._ledger.put(after)
+            self._book.put(after)
         else:
             written = self._journal.put_claim(after, step, detail)
-            self._ledger.put(after)
+            self._book.put(after)
         self._on_step(step, None)
         return _StagedClaim(consumer, before, after, written)
 
@@ -306,9 +306,9 @@ class Register:
                 failure = failure or error
                 with self._lock:
                     if staged.before is None:
-                        self._ledger.remove(staged.consumer)
+                        self._book.remove(staged.consumer)
                     else:
-                        self._ledger.put(staged.before)
+                        self._book.put(staged.before)
         if failure is not None:
             raise failure
 
@@ -322,10 +322,10 @@ class Register:
         """
         return self.step_chosen_move(lambda _: (step, move))
 
-    def step_chosen_move(self, choose: Callable[[Ledger], tuple[MoveStep, Move]]) -> Move:
+    def step_chosen_move(self, choose: Callable[[Book], tuple[MoveStep, Move]]) -> Move:
         """As `step_move`, with what `choose` makes under the lock. An error of `choose` changes nothing."""
         with self._lock:
-            after, written, undo = self._stage_move(*choose(self._ledger))
+            after, written, undo = self._stage_move(*choose(self._book))
         try:
             written.wait()
         except StateError:
@@ -346,7 +346,7 @@ class Register:
         after = replace(move, state=state)
         claims = claims_of(after)
         consumers = {after.instance, after.migration}
-        old_claims = {consumer: self._ledger.claims.get(consumer) for consumer in consumers}
+        old_claims = {consumer: self._book.claims.get(consumer) for consumer in consumers}
         written = self._journal.put_move(after, claims.values(), consumers - claims.keys(), step)
         self._put_move(after.migration, after, {consumer: claims.get(consumer) for consumer in consumers})
         self._on_step(step, after.kind)
@@ -361,10 +361,10 @@ class Register:
                 self._drop_old_moves()
         for consumer, claim in claims.items():
             if claim is None:
-                self._ledger.remove(consumer)
+                self._book.remove(consumer)
         for claim in claims.values():
             if claim is not None:
-                self._ledger.put(claim)
+                self._book.put(claim)
 
     def _drop_old_moves(self) -> None:
         ended = [move for move in self._moves.values() if move.ended]
@@ -380,13 +380,13 @@ class Register:
         The caller has the turns of all these consumers. Raises StateError: then nothing is changed.
         """
         with self._lock:
-            relocated = relocate_records(receipt.relocations, self._ledger.claims, self._moves, exact)
+            relocated = relocate_records(receipt.relocations, self._book.claims, self._moves, exact)
             written = self._journal.finish_reshape(receipt, relocated.claims, relocated.moves)
         written.wait()
         with self._lock:
             self._moves.update({move.migration: move for move in relocated.moves})
             for claim in relocated.claims:
-                self._ledger.put(claim)
+                self._book.put(claim)
             self._on_step(RESHAPE_EVENT, None)
 
 

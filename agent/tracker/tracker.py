@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from agent.backoff import Backoff
+from agent.claims.book import Book, DepartedConsumers
 from agent.claims.claim import Claim, Fit, Shortfall
 from agent.claims.fit import ProviderIndex
-from agent.claims.ledger import DepartedConsumers, Ledger
 from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
@@ -135,7 +135,7 @@ class ResourceTracker:
 
     def departed(self) -> DepartedConsumers:
         """{provider: consumers} whose claims have gone since the last refresh: read before Placement."""
-        return self._register.under_lock(lambda ledger: ledger.departed)
+        return self._register.under_lock(lambda book: book.departed)
 
     def see_guests(self, guests: Collection[Guest]) -> None:
         """Enter the guests on this host: the exact units that they use go to no other consumer."""
@@ -177,17 +177,17 @@ class ResourceTracker:
 
     def host_and_cells(self) -> tuple[ProviderIndex, HostCells]:
         """The providers and the host's NUMA cells, of the same inventory."""
-        return self._register.under_lock(lambda ledger: (ledger.host, ledger.cells))
+        return self._register.under_lock(lambda book: (book.host, book.cells))
 
     def in_use(self) -> Usages:
         """{provider uuid: {class: in use by all consumers}}"""
         return self._register.under_lock(
-            lambda ledger: {uuid: dict(amounts) for uuid, amounts in ledger.used.items()}
+            lambda book: {uuid: dict(amounts) for uuid, amounts in book.used.items()}
         )
 
     def fit(self, request: ClaimRequest) -> Fit:
         """Where the request fits, as if its consumer held nothing."""
-        return self._register.under_lock(lambda ledger: ledger.fit(request))
+        return self._register.under_lock(lambda book: book.fit(request))
 
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without a request to Placement. Also answers while claims are closed.
@@ -209,7 +209,7 @@ class ResourceTracker:
             if present is not None and without_device_groups(present.request) == request:
                 return present.request
         return self._register.under_lock(
-            lambda ledger: with_device_groups(request, aliases, ledger.host.tree, ledger.offered)
+            lambda book: with_device_groups(request, aliases, book.host.tree, book.offered)
         )
 
     # Claims
@@ -265,11 +265,11 @@ class ResourceTracker:
         DoesNotFit.
         """
 
-        def expect(ledger: Ledger) -> None:
-            shortfalls = ledger.memory_shortfalls(guest)
+        def expect(book: Book) -> None:
+            shortfalls = book.memory_shortfalls(guest)
             if shortfalls:
                 raise does_not_fit(request, shortfalls)
-            ledger.expect_guest(guest.uuid, guest)
+            book.expect_guest(guest.uuid, guest)
 
         self._register.under_lock(expect)
         try:
@@ -290,24 +290,24 @@ class ResourceTracker:
         """
         consumer = request.consumer
 
-        def pin(ledger: Ledger) -> None:
+        def pin(book: Book) -> None:
             shortfalls = [
                 Shortfall(name, 1, 0, provider.name, uuid, f"{unit} belongs to {owner}")
                 for uuid, classes in units.items()
-                for provider in (ledger.host.tree[uuid],)
+                for provider in (book.host.tree[uuid],)
                 for name, exact in classes.items()
                 for unit in exact
-                if (owner := ledger.owner(uuid, name, unit)) not in (None, consumer)
+                if (owner := book.owner(uuid, name, unit)) not in (None, consumer)
             ]
             if shortfalls:
                 raise does_not_fit(request, shortfalls)
-            ledger.restrict_units(consumer, units, bound)
+            book.restrict_units(consumer, units, bound)
 
         self._register.under_lock(pin)
         try:
             yield
         finally:
-            self._register.under_lock(lambda ledger: ledger.restrict_units(consumer, None))
+            self._register.under_lock(lambda book: book.restrict_units(consumer, None))
 
     # Moves
 

@@ -1,4 +1,4 @@
-"""The tracker's lock and ledger are private: others ask `ResourceTracker`, which asks the register."""
+"""The tracker's lock and book are private: others ask `ResourceTracker`, which asks the register."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kits import structure
 from kits.structure import Module
 
 REGISTER = "agent.tracker.register"
-INSIDE = {"register", "lock", "ledger", "journal"}
+INSIDE = {"register", "lock", "book", "journal"}
 """Attributes of the tracker that would lead to its inside."""
 
 
@@ -42,7 +42,7 @@ def test_no_other_folder_reaches_into_the_tracker() -> None:
     assert [module.name for module in agent_modules(of_tracker=False) if REGISTER in module.imports] == []
 
 
-def test_in_the_tracker_only_the_register_touches_the_lock_and_the_ledger() -> None:
+def test_in_the_tracker_only_the_register_touches_the_lock_and_the_book() -> None:
     reached = {
         module.name: name
         for module in agent_modules(of_tracker=True)

@@ -9,9 +9,9 @@ from uuid import UUID
 from agent.audit.auditor import Auditor, AuditReport
 from agent.audit.cases import ConsumerCase, MoveCase
 from agent.audit.observation import Observation
+from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
-from agent.claims.ledger import Ledger
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -28,14 +28,14 @@ ELSEWHERE = uuid_of("elsewhere")
 
 def claimed(*wanted: Mapping[str, int], state: ClaimState = ClaimState.CLAIMED) -> dict[str, Claim]:
     """{consumer: claim}, as many of these as fit, one after the other; the first is CONSUMER's."""
-    ledger = Ledger()
-    ledger.refresh(HOST_INDEX, {}, UNITS)
+    book = Book()
+    book.refresh(HOST_INDEX, {}, UNITS)
     for number, resources in enumerate(wanted, start=1):
         asked = request(str(UUID(int=number)), **resources)
-        result = ledger.fit(asked)
+        result = book.fit(asked)
         if result.fits:
-            ledger.put(Claim(asked.consumer, state, asked, result.allocations, result.units))
-    return dict(ledger.claims)
+            book.put(Claim(asked.consumer, state, asked, result.allocations, result.units))
+    return dict(book.claims)
 
 
 def running(uuid: str, *units: UsedUnit, **resources: int) -> Guest:

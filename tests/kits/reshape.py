@@ -70,7 +70,7 @@ class Told(Driver):
     def close(self) -> None: ...
 
 
-class TappedBook(Journal):
+class TappedJournal(Journal):
     """A journal that tells `before` and `after` of each of the reshape's writes; either may raise."""
 
     before: Callable[[str], None] = staticmethod(lambda _: None)
@@ -82,12 +82,12 @@ class TappedBook(Journal):
 
 
 class _Told(PendingWrite):
-    def __init__(self, inner: PendingWrite, book: TappedBook) -> None:
-        self._inner, self._book = inner, book
+    def __init__(self, inner: PendingWrite, journal: TappedJournal) -> None:
+        self._inner, self._journal = inner, journal
 
     def wait(self) -> None:
         self._inner.wait()
-        self._book.after("journal")
+        self._journal.after("journal")
 
 
 class World:
@@ -111,8 +111,8 @@ class World:
         self.tap = Tap(transport)
         self.raw = PlacementClient(transport)
         self.client = client = PlacementClient(self.tap)
-        journal = TappedBook.open(self.directory)
-        assert isinstance(journal, TappedBook)
+        journal = TappedJournal.open(self.directory)
+        assert isinstance(journal, TappedJournal)
         self.journal = journal
         self.tracker = ResourceTracker(journal, client, turn_wait_s=5.0)
         self.reconciler = Reconciler(self.driver, client, self.tracker, journal, ROOT, sleep=lambda _: None)

@@ -1,4 +1,4 @@
-"""What claims and guests use of the host's NUMA cells; a part of the ledger. Pure.
+"""What claims and guests use of the host's NUMA cells; a part of the book. Pure.
 
 A guest whose claim has cells is counted by its claim. Of any other guest, the memory that the driver reports
 is counted, and the CPUs that it is pinned to.
@@ -21,7 +21,7 @@ _ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 class CellUsage:
     """What of the host's cells claims and guests use; `host` is what there is.
 
-    `put` and `remove` follow the ledger's claims, `observe_guests` the driver's guests.
+    `put` and `remove` follow the book's claims, `observe_guests` the driver's guests.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ def test_a_shortfall_without_a_class_is_its_reason_alone() -> None:
     assert error.message == "The claim of vm (c1) does not fit: the host has no inventory yet."
 
 
-def test_a_refusal_by_placement_has_the_ledgers_numbers_and_placements_reason() -> None:
+def test_a_refusal_by_placement_has_the_books_numbers_and_placements_reason() -> None:
     error = refused_by_placement(
         REQUEST, {"p1": {"VCPU": 2}, "p2": {"VGPU": 1}}, "over capacity", TREE, lambda uuid, name, consumer: 7
     )

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex, fit
-from agent.claims.ledger import Ledger
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.providers.exclusive import excluding_class, reserve_excluded, room
@@ -108,26 +108,26 @@ TREE = ProviderTree(
 def test_whatever_is_claimed_and_released_no_card_is_given_in_two_ways(
     steps: list[tuple[int, str, int]], guest: tuple[str, str] | None
 ) -> None:
-    """Placement's numbers lag behind all the time: the ledger alone keeps the ways apart."""
-    ledger = Ledger()
-    ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    """Placement's numbers lag behind all the time: the book alone keeps the ways apart."""
+    book = Book()
+    book.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
     if guest is not None:
-        ledger.observe_guests(
+        book.observe_guests(
             [Guest("guest", "guest", GuestState.RUNNING, {}, (UsedUnit(*guest, "pci:card"),))]
         )
     for number, name, amount in steps:
         consumer = f"00000000-0000-4000-8000-{number:012}"
-        ledger.remove(consumer)
+        book.remove(consumer)
         if amount:
             request = ClaimRequest(consumer, (RequestGroup("", {name: amount}),))
-            found = ledger.fit(request)
+            found = book.fit(request)
             if found.fits:
-                ledger.put(Claim(consumer, ClaimState.CLAIMED, request, found.allocations, found.units))
+                book.put(Claim(consumer, ClaimState.CLAIMED, request, found.allocations, found.units))
         for card in CARDS:
-            used = dict(ledger.used.get(card, {}))
+            used = dict(book.used.get(card, {}))
             held = [
                 unit
-                for claim in ledger.claims.values()
+                for claim in book.claims.values()
                 for us in claim.units.get(card, {}).values()
                 for unit in us
             ]
@@ -142,48 +142,48 @@ def test_whatever_is_claimed_and_released_no_card_is_given_in_two_ways(
 
 
 def test_a_unit_that_is_asked_for_by_name_is_no_exception() -> None:
-    ledger = Ledger()
-    ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    book = Book()
+    book.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
     whole, part = (
         ClaimRequest(f"00000000-0000-4000-8000-{number:012}", (RequestGroup("", {name: 1}),))
         for number, name in enumerate(("PF", "VF"))
     )
-    ledger.restrict_units(part.consumer, {"nic": {"VF": ("vf3",)}})
-    assert ledger.fit(part).units == {"nic": {"VF": ("vf3",)}}
-    found = ledger.fit(whole)
-    ledger.put(Claim(whole.consumer, ClaimState.CLAIMED, whole, found.allocations, found.units))
-    assert not ledger.fit(part).fits
+    book.restrict_units(part.consumer, {"nic": {"VF": ("vf3",)}})
+    assert book.fit(part).units == {"nic": {"VF": ("vf3",)}}
+    found = book.fit(whole)
+    book.put(Claim(whole.consumer, ClaimState.CLAIMED, whole, found.allocations, found.units))
+    assert not book.fit(part).fits
 
 
 def test_a_unit_that_is_asked_for_by_name_is_nobody_elses_as_another_type() -> None:
-    ledger = Ledger()
-    ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    book = Book()
+    book.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
     other, named = asked(("ALSO_SMALL", 2)), replace(asked(("SMALL", 1)), consumer="by name")
-    found = ledger.fit(other)
+    found = book.fit(other)
     assert found.units == {"gpu": {"ALSO_SMALL": ("slot0", "slot1")}}
-    ledger.put(Claim(other.consumer, ClaimState.CLAIMED, other, found.allocations, found.units))
-    ledger.restrict_units(named.consumer, {"gpu": {"SMALL": ("slot1",)}})
-    assert not ledger.fit(named).fits
-    ledger.restrict_units(named.consumer, {"gpu": {"SMALL": ("slot2",)}})
-    assert ledger.fit(named).units == {"gpu": {"SMALL": ("slot2",)}}
+    book.put(Claim(other.consumer, ClaimState.CLAIMED, other, found.allocations, found.units))
+    book.restrict_units(named.consumer, {"gpu": {"SMALL": ("slot1",)}})
+    assert not book.fit(named).fits
+    book.restrict_units(named.consumer, {"gpu": {"SMALL": ("slot2",)}})
+    assert book.fit(named).units == {"gpu": {"SMALL": ("slot2",)}}
 
 
 def test_types_that_share_a_card_get_different_units_of_it_in_one_claim() -> None:
-    ledger = Ledger()
-    ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
-    found = ledger.fit(asked(("SMALL", 3), ("ALSO_SMALL", 2)))
+    book = Book()
+    book.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    found = book.fit(asked(("SMALL", 3), ("ALSO_SMALL", 2)))
     units = [unit for exact in found.units["gpu"].values() for unit in exact]
     assert len(set(units)) == len(units) == 5
 
 
 def test_a_guest_that_moves_away_counts_once() -> None:
     """Its migration holds what it uses."""
-    ledger = Ledger()
-    ledger.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    book = Book()
+    book.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
     request, other = asked(("SMALL", 8)), replace(asked(("SMALL", 8)), consumer="another consumer")
-    found = ledger.fit(request)
-    ledger.put(Claim("migration", ClaimState.CLAIMED, request, found.allocations, found.units))
+    found = book.fit(request)
+    book.put(Claim("migration", ClaimState.CLAIMED, request, found.allocations, found.units))
     used = tuple(UsedUnit("SMALL", unit, "pci:card") for unit in found.units["gpu"]["SMALL"])
-    ledger.observe_guests([Guest(request.consumer, "guest", GuestState.RUNNING, {}, used)])
-    ledger.moves_under_way = lambda: {request.consumer: "migration"}
-    assert ledger.fit(other).fits
+    book.observe_guests([Guest(request.consumer, "guest", GuestState.RUNNING, {}, used)])
+    book.moves_under_way = lambda: {request.consumer: "migration"}
+    assert book.fit(other).fits

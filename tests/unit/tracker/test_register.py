@@ -47,7 +47,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def put(register: Register, claim: Claim) -> None:
-    register.under_lock(lambda ledger: ledger.put(claim))
+    register.under_lock(lambda book: book.put(claim))
 
 
 def test_a_claim_step_that_is_not_in_the_table_is_refused_and_changes_nothing(journal: Journal) -> None:
