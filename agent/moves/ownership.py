@@ -10,7 +10,7 @@ Source: https://docs.openstack.org/nova/latest/contributor/resize-and-cold-migra
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveStep
@@ -32,6 +32,36 @@ def migration_share(old: Allocations, new: Allocations, is_own: IsOwn) -> Alloca
             for uuid, amounts in old.items()
         }
     )
+
+
+def same_amounts(first: Allocations, second: Allocations) -> bool:
+    """Whether both have as much of each class, on any providers: a reshape changes no more than these."""
+    return _totals(first) == _totals(second)
+
+
+def restored_allocations(move: Move, migration: Allocations) -> Allocations:
+    """What a revert gives the instance: what the migration has now, and what stayed with the instance.
+
+    The source may have been reshaped since the begin; then the migration's allocation is on other providers
+    than `move.old` says. If another client changed its amounts, the instance gets `move.old`.
+    """
+    if not same_amounts(migration, move.handed):
+        return move.old.allocations
+    restored = {
+        uuid: {name: amount for name, amount in amounts.items() if name not in move.handed.get(uuid, {})}
+        for uuid, amounts in move.old.allocations.items()
+    }
+    for uuid, amounts in migration.items():
+        here = restored.setdefault(uuid, {})
+        for name, amount in amounts.items():
+            here[name] = here.get(name, 0) + amount
+    return _without_empty(restored)
+
+
+def with_source_at(move: Move, migration: Allocations) -> Move:
+    """The move after a reshape of its source, which put the migration's allocation where it is now."""
+    old = replace(move.old, allocations=restored_allocations(move, migration))
+    return replace(move, old=old, handed=migration)
 
 
 class ObservedState(StrEnum):
@@ -63,7 +93,8 @@ def observed_state(move: Move, instance: Allocations, migration: Allocations) ->
     is_new = move.new is not None and instance == move.new.allocations
     if migration:
         known = is_new if move.new is not None else instance != move.old.allocations
-        return ObservedState.UNDER_WAY if known and migration == move.handed else ObservedState.CHANGED
+        unchanged = same_amounts(migration, move.handed)
+        return ObservedState.UNDER_WAY if known and unchanged else ObservedState.CHANGED
     if instance == move.old.allocations:
         return ObservedState.BEFORE
     return ObservedState.AFTER if is_new else ObservedState.MOVED_ON
@@ -72,8 +103,9 @@ def observed_state(move: Move, instance: Allocations, migration: Allocations) ->
 def observed_end(move: Move, instance: Allocations, migration: Allocations, is_own: IsOwn) -> MoveStep | None:
     """The step with which the move ended, also if another host ended it; None: it did not, or it is unknown.
 
-    The instance's allocations in this host's tree decide, because those elsewhere may have changed since. An
-    instance that has neither the old nor the new allocation has moved on after a confirm.
+    The instance's allocations in this host's tree decide, because those elsewhere may have changed since. The
+    source may have been reshaped, so the amounts of the old allocation count, not its providers. An instance
+    that has neither the old nor the new allocation has moved on after a confirm.
     """
     if migration:
         return None
@@ -82,9 +114,10 @@ def observed_end(move: Move, instance: Allocations, migration: Allocations, is_o
     own_part = _own_part(instance, is_own)
     old_part = _own_part(move.old.allocations, is_own)
     if move.role is MoveRole.DESTINATION:
-        return MoveStep.RESTORED if not own_part and instance == move.old.allocations else MoveStep.FREED
+        is_old = not own_part and same_amounts(instance, move.old.allocations)
+        return MoveStep.RESTORED if is_old else MoveStep.FREED
     if move.role is MoveRole.SOURCE:
-        return MoveStep.RESTORED if own_part == old_part else MoveStep.FREED
+        return MoveStep.RESTORED if own_part and same_amounts(own_part, old_part) else MoveStep.FREED
     new_part = _own_part(move.new.allocations, is_own) if move.new else {}
     if old_part == new_part:
         return None
@@ -256,3 +289,11 @@ def _own_part(allocations: Allocations, is_own: IsOwn) -> Allocations:
 
 def _without_empty(allocations: Allocations) -> Allocations:
     return {uuid: amounts for uuid, amounts in allocations.items() if amounts}
+
+
+def _totals(allocations: Allocations) -> Mapping[str, int]:
+    totals: dict[str, int] = {}
+    for amounts in allocations.values():
+        for name, amount in amounts.items():
+            totals[name] = totals.get(name, 0) + amount
+    return totals

@@ -71,6 +71,8 @@ class MoveStep(StrEnum):
     """Placement already has both allocations, without a request of this agent."""
     REFUSE = "move_refuse"
     """Placement has nothing of the move (to begin), or refuses to take it back (to revert)."""
+    FOUND = "move_found"
+    """The source was reshaped: the migration's allocation is on other providers of it than before."""
     CONFIRM = "move_confirm"
     REVERT = "move_revert"
     DELETE = "move_delete"
@@ -94,6 +96,7 @@ MOVE_TRANSITIONS: Mapping[tuple[MoveState | None, MoveStep], MoveState] = {
     (_S.BEGINNING, _T.REFUSE): _S.REVERTED,
     (_S.BEGINNING, _T.REVERT): _S.REVERTING,
     (_S.BEGINNING, _T.DELETE): _S.DELETING,
+    (_S.BEGUN, _T.FOUND): _S.BEGUN,
     (_S.BEGUN, _T.CONFIRM): _S.CONFIRMING,
     (_S.BEGUN, _T.REVERT): _S.REVERTING,
     (_S.BEGUN, _T.DELETE): _S.DELETING,

@@ -20,7 +20,10 @@ from agent.moves.ownership import (
     has_taken_over,
     observed_end,
     observed_state,
+    restored_allocations,
+    same_amounts,
     undecided_reason,
+    with_source_at,
 )
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
@@ -96,12 +99,13 @@ class MoveFinisher:
     ) -> Move:
         """A begin whose outcome was unknown: complete it if the guest is here, else undo it."""
         where = observed_state(move, instance.allocations, migration.allocations)
-        changed = migration.allocations == move.handed and self._lives_here(instance.allocations)
+        whole = same_amounts(migration.allocations, move.handed)
+        changed = whole and self._lives_here(instance.allocations)
         if where is ObservedState.UNDER_WAY or changed:
             if move.role is MoveRole.DESTINATION and self._guest_is_here(move):
                 return self._step(MoveStep.GRANT, move)
             return self._finish(self._step(MoveStep.REVERT, move))
-        if where is ObservedState.ORPHANED and migration.allocations == move.handed:
+        if where is ObservedState.ORPHANED and whole:
             return self._finish(self._step(MoveStep.DELETE, move))
         if where is ObservedState.AFTER:
             return self._step(MoveStep.FREED, move)
@@ -124,7 +128,7 @@ class MoveFinisher:
     def _free(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         end = self._observed_end(move, instance) or MoveStep.FREED
         if migration.allocations:
-            if migration.allocations != move.handed:
+            if not same_amounts(migration.allocations, move.handed):
                 self._warn(
                     move, "another client changed the migration's allocation; the agent frees all of it"
                 )
@@ -138,7 +142,8 @@ class MoveFinisher:
         if not instance.allocations:
             self._client.write_allocations(replace(migration, allocations={}))
             return self._step(MoveStep.GONE, move)
-        if move.role is not MoveRole.BOTH and instance.allocations == move.old.allocations:
+        restored = restored_allocations(move, migration.allocations)
+        if move.role is not MoveRole.BOTH and instance.allocations in (restored, move.old.allocations):
             end = self._observed_end(move, instance) or MoveStep.RESTORED
             self._client.write_allocations(replace(migration, allocations={}))
             return self._end(move, end, wanted=MoveStep.RESTORED)
@@ -159,7 +164,7 @@ class MoveFinisher:
             )
         try:
             self._client.write_allocations(
-                replace(instance, allocations=move.old.allocations), replace(migration, allocations={})
+                replace(instance, allocations=restored), replace(migration, allocations={})
             )
         except PlacementFull as full:
             self._step(MoveStep.REFUSE, move)
@@ -207,8 +212,10 @@ class MoveFinisher:
                 move, "the instance has left this host again, so it had arrived; the agent confirms the move"
             )
             return self._finish(self._step(MoveStep.CONFIRM, move))
-        if rebuild or (migration.allocations and instance.allocations):
+        if rebuild:
             return move
+        if migration.allocations and instance.allocations:
+            return self._follow_source(move, migration.allocations)
         if migration.allocations:
             return self._finish(self._step(MoveStep.DELETE, move))
         end = self._observed_end(move, instance) or MoveStep.FREED
@@ -219,6 +226,14 @@ class MoveFinisher:
             self._warn(move, "another client ended it, and the guest is still on this host: remove the guest")
             return self._step(MoveStep.LEAVE, move)
         return self._step(end, move)
+
+    def _follow_source(self, move: Move, migration: Allocations) -> Move:
+        """A move under way: remember where a reshape of the other host, its source, put the old place."""
+        if move.role is not MoveRole.DESTINATION or migration == move.handed:
+            return move
+        if not same_amounts(migration, move.handed):
+            return move
+        return self._step(MoveStep.FOUND, with_source_at(move, migration))
 
     # What the states have in common
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -34,7 +35,9 @@ def host(name: str) -> tuple[Provider, ...]:
 
 A, B = host("a"), host("b")
 PROVIDERS = (*A, *B, POOL)
-NAMES = {each.uuid: each.name for each in PROVIDERS}
+NEW_CARD = provider("a-new", "a", SRIOV_NET_VF=2)
+"""Where `World.reshape_card` puts what is on the card of the host "a"."""
+NAMES = {each.uuid: each.name for each in (*PROVIDERS, NEW_CARD)}
 INSTANCE, MIGRATION = uuid_of("the instance"), uuid_of("the migration")
 OTHER, OTHER_MIGRATION = uuid_of("the other instance"), uuid_of("the other migration")
 
@@ -183,6 +186,15 @@ class World:
         allocations = {uuid_of(name): amounts for name, amounts in placed.items()}
         generation = self.raw.allocations_of(consumer).generation
         self.raw.write_allocations(ConsumerAllocations(consumer, allocations, generation, consumer_type=kind))
+
+    def reshape_card(self, consumer: str) -> None:
+        """What the consumer holds on a's card is on another provider of a now, as a reshape there does it."""
+        if self.raw.find_provider(uuid=NEW_CARD.uuid) is None:
+            self._create(NEW_CARD)
+        held = self.raw.allocations_of(consumer)
+        card = {uuid_of("a-nic"): NEW_CARD.uuid}
+        moved = {card.get(uuid, uuid): amounts for uuid, amounts in held.allocations.items()}
+        self.raw.write_allocations(replace(held, allocations=moved))
 
     def placed(self, consumer: str) -> dict[str, dict[str, int]]:
         """What placement holds for the consumer, by provider name."""

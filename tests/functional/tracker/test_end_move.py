@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ from kits.tracker import uuid_of
 from agent.errors import (
     ClaimConflict,
     DoesNotFit,
+    PlacementUnavailable,
 )
 from agent.moves.states import MoveKind, MoveState
 
 ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
 ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
 DISK = {"pool": {"DISK_GB": 200}}
+RESHAPED = {"a": ON_A["a"], "a-new": ON_A["a-nic"]}
+"""What the migration has at a after `World.reshape_card`."""
 
 
 @pytest.fixture
@@ -213,3 +217,52 @@ def test_the_source_is_down_at_confirm(claimed: World) -> None:
     claimed.a.come_back()
     assert claimed.a.tracker.claims() == {}
     claimed.check_settled()
+
+
+@pytest.mark.parametrize("looked", [True, False], ids=["the destination looked", "it did not look"])
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_a_reshape_of_the_source_is_in_the_way_of_no_end(claimed: World, end: str, looked: bool) -> None:
+    """A revert at the destination gives the instance the place that the reshape gave the migration."""
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.reshape_card(MIGRATION)
+    assert claimed.placed(MIGRATION) == RESHAPED
+    if looked:
+        claimed.b.look()
+        move = claimed.b.move()
+        assert move is not None and move.handed == {uuid_of(name): each for name, each in RESHAPED.items()}
+    getattr(claimed.b.tracker, f"{end}_move")(MIGRATION)
+    assert claimed.placed(INSTANCE) == {**(ON_B if end == "confirm" else RESHAPED), **DISK}
+    assert claimed.placed(MIGRATION) == {}
+
+
+def test_an_end_by_another_client_after_a_reshape_of_the_source_is_understood(claimed: World) -> None:
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.reshape_card(MIGRATION)
+    claimed.schedule(MIGRATION, "MIGRATION")
+    claimed.schedule(INSTANCE, **RESHAPED, **DISK)
+    claimed.b.look()
+    assert claimed.b.moving() is MoveState.REVERTED
+    assert claimed.b.tracker.claims() == {}
+
+
+def test_a_begin_in_doubt_whose_source_was_reshaped_is_undone(claimed: World) -> None:
+    answered = claimed.b.tap.after
+
+    def lost(call: str) -> None:
+        if call.startswith("POST"):
+            claimed.b.tap.before = lost_read
+            raise PlacementUnavailable("placement is away, as it was told")
+
+    def lost_read(call: str) -> None:
+        raise PlacementUnavailable("placement is away, as it was told")
+
+    claimed.b.tap.after = lost
+    with suppress(PlacementUnavailable):
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tap.before = claimed.b.tap.after = answered
+    assert claimed.b.moving() is MoveState.BEGINNING
+    claimed.reshape_card(MIGRATION)
+    claimed.b.tracker.deliver()
+    assert claimed.placed(INSTANCE) == {**RESHAPED, **DISK}
+    assert claimed.placed(MIGRATION) == {}
+    assert claimed.b.tracker.claims() == {}

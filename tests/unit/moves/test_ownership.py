@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from kits.move_values import (
     HERE,
     INSTANCE,
@@ -29,13 +30,18 @@ from agent.moves.ownership import (
     observed_end,
     observed_state,
     reduce_allocations,
+    restored_allocations,
     separate_allocations,
     split_allocations,
     unambiguous_pairs,
     undecided_reason,
+    with_source_at,
 )
 from agent.moves.states import MoveRole, MoveStep
 from agent.shapes import Allocations
+
+CELL = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c09"
+"""A provider that a reshape of THERE made."""
 
 
 @given(old=held, new=held)
@@ -78,6 +84,8 @@ def test_a_pool_that_was_summed_up_is_charged_once() -> None:
         ({}, {}, ObservedState.NEITHER, MoveStep.GONE),
         ({}, PART, ObservedState.ORPHANED, None),
         (NEW, {THERE: {"VCPU": 1}}, ObservedState.CHANGED, None),
+        (NEW, {CELL: {"VCPU": 2}}, ObservedState.UNDER_WAY, None),
+        ({CELL: {"VCPU": 2}, POOL: {"DISK_GB": 5}}, {}, ObservedState.MOVED_ON, MoveStep.RESTORED),
         (OLD, PART, ObservedState.CHANGED, None),
         ({HERE: {"VCPU": 9}}, {}, ObservedState.MOVED_ON, MoveStep.FREED),
     ],
@@ -94,6 +102,7 @@ def test_the_destination_reads_where_a_move_stands(
     ("instance", "migration", "end"),
     [
         (OLD, {}, MoveStep.RESTORED),
+        ({CELL: {"VCPU": 2}, POOL: {"DISK_GB": 5}}, {}, MoveStep.RESTORED),
         (NEW, PART, None),
         (NEW, {}, MoveStep.FREED),
         ({}, {}, MoveStep.GONE),
@@ -102,7 +111,34 @@ def test_the_destination_reads_where_a_move_stands(
 def test_the_source_reads_how_it_ended(
     instance: Allocations, migration: Allocations, end: MoveStep | None
 ) -> None:
-    assert observed_end(move(MoveRole.SOURCE, OLD, None), instance, migration, is_there) is end
+    end_at_source = observed_end(
+        move(MoveRole.SOURCE, OLD, None), instance, migration, {THERE, CELL}.__contains__
+    )
+    assert end_at_source is end
+
+
+@given(old=held, new=held, moved=st.dictionaries(st.sampled_from([THERE, HERE]), st.just(CELL)))
+def test_a_revert_gives_back_what_the_migration_has_now(
+    old: Allocations, new: Allocations, moved: dict[str, str]
+) -> None:
+    """Whatever a reshape of the source did with its place: all that was old, and nothing that was not."""
+    begun = move(MoveRole.DESTINATION, old, new)
+    now: dict[str, dict[str, int]] = {}
+    for uuid, amounts in begun.handed.items():
+        for name, amount in amounts.items():
+            place = now.setdefault(moved.get(uuid, uuid), {})
+            place[name] = place.get(name, 0) + amount
+    restored = total(restored_allocations(begun, now))
+    assert restored - total(now) == total(old) - total(begun.handed)
+    assert restored.total() == total(old).total()
+    assert restored_allocations(begun, begun.handed) == old
+    followed = with_source_at(begun, now)
+    assert (followed.handed, total(followed.old.allocations)) == (now, restored)
+
+
+def test_a_revert_of_what_another_client_changed_gives_the_old_place_back() -> None:
+    begun = move(MoveRole.DESTINATION, OLD, NEW)
+    assert restored_allocations(begun, {THERE: {"VCPU": 1}}) == OLD
 
 
 def holder(
