@@ -9,6 +9,7 @@ from pathlib import Path
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
+PID_WIDTH = 31
 
 
 class LockHeld(Exception):
@@ -56,12 +57,31 @@ def take_lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        # Over the former pid, without a truncation: on a full disk others could take the block.
+        os.pwrite(descriptor, f"{os.getpid():<{PID_WIDTH}}\n".encode(), 0)
     except BlockingIOError:
-        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        text = os.pread(descriptor, PID_WIDTH, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
         raise LockHeld(int(text) if text.isdigit() else None) from None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def lock_file_itself(path: Path) -> int:
+    """Lock the file at `path`, which keeps its content; whoever removes other files does not end the lock.
+
+    As `take_lock`. The lock is one of flock(2), which the locks of SQLite (fcntl) do not meet. The caller
+    closes the descriptor after all its other ones of the file: closing any descriptor of a file drops the
+    process's fcntl locks on it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise LockHeld(None) from None
     except BaseException:
         os.close(descriptor)
         raise

@@ -9,6 +9,9 @@
 transaction, after a backup of the file, of which the newest two stay beside it. Other files beside it are
 `*.lock` (the owner's pid), `*.ballast` and SQLite's own `*-wal` and `*-shm`.
 
+The owner locks the file itself, too, so that no second process opens it, whichever files beside it were
+removed. Other programs (`sqlite3`, the doctor) still read it: that lock does not meet SQLite's own ones.
+
 If the disk is full, the ballast is dropped. From then on, only jobs submitted with `releases=True` run, and
 all others get `DiskFull`, until the ballast fits on the disk again.
 """
@@ -20,7 +23,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +44,7 @@ from agent.durable.errors import (
 )
 from agent.durable.files import (
     LockHeld,
+    lock_file_itself,
     make_directory,
     make_file,
     owner_beside_root,
@@ -68,9 +73,9 @@ SYNCHRONOUS_FULL = 2
 class SqliteFile:
     """A durable SQLite file; see the module. Any thread may call."""
 
-    def __init__(self, path: Path, lock_descriptor: int, connection: sqlite3.Connection, name: str) -> None:
+    def __init__(self, path: Path, locks: ExitStack, connection: sqlite3.Connection, name: str) -> None:
         self.path = path
-        self._lock_descriptor = lock_descriptor
+        self._locks = locks
         self._connection = connection
         self._transaction = Transaction(connection)
         self._participants: list[Participant] = []
@@ -96,25 +101,18 @@ class SqliteFile:
         DatabaseForeign and DatabaseNewer, without changing it; DatabaseOfAnother where root would write into
         another user's directory; DatabaseUnwritable.
         """
-        try:
+        with ExitStack() as locks, _typed_errors(path):
             make_directory(path.parent)
             owner = owner_beside_root(path.parent)
             if owner is not None:
                 raise DatabaseOfAnother(path, owner)
-            descriptor = take_lock(path.with_name(path.name + ".lock"))
-        except LockHeld as held:
-            raise DatabaseLocked(path, held.pid) from None
-        except OSError as error:
-            raise DatabaseUnwritable(path, error.strerror or str(error)) from error
-        try:
-            return cls(path, descriptor, _connect(path, application_id, migrations), name)
-        except BaseException as error:
-            os.close(descriptor)
-            if isinstance(error, sqlite3.Error):
-                raise typed(error, path) from error
-            if isinstance(error, OSError):
-                raise DatabaseUnwritable(path, error.strerror or str(error)) from error
-            raise
+            locks.callback(os.close, take_lock(path.with_name(path.name + ".lock")))
+            if not path.exists():
+                make_file(path)
+            locks.callback(os.close, lock_file_itself(path))
+            connection = _connect(path, application_id, migrations)
+            locks.callback(connection.close)
+            return cls(path, locks.pop_all(), connection, name)
 
     def join(self, participant: Participant) -> None:
         """Let in-memory state take part in all later groups."""
@@ -164,12 +162,8 @@ class SqliteFile:
             self._closed = True
         if not self._writer.stop(timeout_s):
             raise DatabaseTimeout(self.path, timeout_s)
-        try:
-            self._connection.close()
-        except sqlite3.Error as error:
-            raise typed(error, self.path) from error
-        finally:
-            os.close(self._lock_descriptor)
+        with _typed_errors(self.path):
+            self._locks.close()
 
     # -- on the writer thread --
 
@@ -271,12 +265,21 @@ class SqliteFile:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
+@contextlib.contextmanager
+def _typed_errors(path: Path) -> Iterator[None]:
+    """Raise the errors of the block as DatabaseError."""
+    try:
+        yield
+    except LockHeld as held:
+        raise DatabaseLocked(path, held.pid) from None
+    except sqlite3.Error as error:
+        raise typed(error, path) from error
+    except OSError as error:
+        raise DatabaseUnwritable(path, error.strerror or str(error)) from error
+
+
 def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqlite3.Connection:
-    version = 0
-    if path.exists() and path.stat().st_size > 0:
-        version = _inspect(path, application_id, len(migrations))
-    else:
-        make_file(path)
+    version = _inspect(path, application_id, len(migrations)) if path.stat().st_size > 0 else 0
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         _set_up(connection, path, application_id)

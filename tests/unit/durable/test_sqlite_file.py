@@ -116,6 +116,62 @@ def test_a_second_owner_is_refused_and_told_the_first_ones_pid(file: SqliteFile,
     assert str(os.getpid()) in str(refused.value)
 
 
+def open_elsewhere(path: Path) -> str:
+    """What another process that opens the file gets: "" or its error's name."""
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom agent.durable.sqlite_file import SqliteFile\n"
+        "from agent.durable.errors import DatabaseError\n"
+        f"settings = dict(application_id={APPLICATION}, migrations={SCHEMA!r})\n"
+        "try: SqliteFile.open(Path(sys.argv[1]), **settings).close()\n"
+        "except DatabaseError as error: print(type(error).__name__, end='')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], check=True, timeout=30, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("removed", [(), (".lock",), (".lock", ".ballast", "-shm", "-wal")])
+def test_a_second_process_is_refused_whatever_files_were_removed(
+    path: Path, removed: tuple[str, ...]
+) -> None:
+    file = opened(path)
+    file.run(add("a"))
+    for end in removed:
+        path.with_name(path.name + end).unlink()
+    assert open_elsewhere(path) == "DatabaseLocked"
+    assert names(file) == ["a"]
+    file.close()
+    assert open_elsewhere(path) == ""
+
+
+def test_a_second_process_is_refused_under_another_name_of_the_file(path: Path) -> None:
+    file = opened(path)
+    other = path.parent / "elsewhere" / "other.db"
+    other.parent.mkdir()
+    os.link(path, other)
+    assert open_elsewhere(other) == "DatabaseLocked"
+    file.close()
+
+
+def test_operators_read_and_back_up_the_file_of_a_running_owner(path: Path, tmp_path: Path) -> None:
+    file = opened(path)
+    file.run(add("a"))
+    script = (
+        "import sqlite3, sys\nsource = sqlite3.connect(sys.argv[1])\n"
+        "source.backup(copy := sqlite3.connect(sys.argv[2]))\n"
+        "print(copy.execute('SELECT name FROM thing').fetchall(), end='')"
+    )
+    read = [sys.executable, "-c", script, str(path), str(tmp_path / "copy.db")]
+    shown = subprocess.run(read, check=True, timeout=30, capture_output=True, text=True).stdout
+    assert shown == "[('a',)]"
+    file.run(add("b"))
+    file.close()
+    file = opened(path)
+    assert names(file) == ["a", "b"]
+    file.close()
+
+
 def test_the_lock_of_a_killed_owner_is_free(path: Path) -> None:
     script = (
         "import os, sys, signal\nfrom pathlib import Path\n"
