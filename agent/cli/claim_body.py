@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from agent.cli.amounts import parse_amounts
 from agent.errors import UsageError
 
 Json = dict[str, Any]
@@ -81,7 +82,7 @@ def _from_file(name: str) -> Json:
 
 
 def _flavor(args: Namespace) -> Json:
-    flavor: Json = dict(_amounts("--flavor", args.flavor))
+    flavor: Json = dict(parse_amounts("--flavor", args.flavor))
     specs: dict[str, str] = {}
     for text in args.spec or ():
         key, equals, value = text.partition("=")
@@ -98,14 +99,14 @@ def _flavor(args: Namespace) -> Json:
 def _groups(args: Namespace) -> Json:
     groups: dict[str, Json] = {}
     if args.resources:
-        groups[""] = {"resources": _amounts("--resources", args.resources)}
+        groups[""] = {"resources": parse_amounts("--resources", args.resources)}
     for text in args.group or ():
         suffix, colon, resources = text.partition(":")
         if not suffix or not colon:
             raise UsageError(f"claim: --group {text!r} is not SUFFIX:CLASS=N,...")
         if suffix in groups:
             raise UsageError(f"claim: --group {suffix} is given twice; write its classes after one another")
-        groups[suffix] = {"suffix": suffix, "resources": _amounts("--group", resources)}
+        groups[suffix] = {"suffix": suffix, "resources": parse_amounts("--group", resources)}
     for text in args.required or ():
         suffix, colon, trait = text.partition(":")
         if not colon or suffix not in groups:
@@ -116,15 +117,3 @@ def _groups(args: Namespace) -> Json:
     if args.group_policy:
         body["group_policy"] = args.group_policy
     return body
-
-
-def _amounts(option: str, text: str) -> dict[str, int]:
-    amounts: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, number = part.strip().partition("=")
-        if not name or not (number.isascii() and number.isdigit()) or len(number) > 18:
-            raise UsageError(f"claim: {option} {text!r} is not NAME=N,...: {part!r} has no whole number")
-        if name in amounts:
-            raise UsageError(f"claim: {option} {text!r} names {name} twice")
-        amounts[name] = int(number)
-    return amounts

@@ -22,6 +22,16 @@ class Parser(argparse.ArgumentParser):
         """Raises UsageError, which ends the command with one line and the exit code 2."""
         raise UsageError(f"{message}; `{self.prog} --help` shows the usage")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raises UsageError for a command that does not exist, with the nearest one that does."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            from difflib import get_close_matches
+
+            near = get_close_matches(str(value), list(action.choices), n=1)
+            hint = f"did you mean `{self.prog} {near[0]}`?" if near else f"`{self.prog} --help` lists them"
+            raise UsageError(f"{self.prog} has no {str(action.metavar).lower()} {value!r}: {hint}")
+        super()._check_value(action, value)
+
 
 class CommandAdder:
     """Adds the commands of `plimsoll`, or the verbs of a command."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from agent.cli.client import client_of
+from agent.cli.consumers import find_event_subject
 from agent.cli.output import Output
 from agent.cli.tables import table_lines
 from agent.errors import ExitCode, UsageError
@@ -34,10 +35,14 @@ def add_history_command(add: CommandAdder) -> None:
         "Shows steps of claims and moves, refusals with their reasons, passes that changed Placement,\n"
         "reshapes, repairs, and when the agent was degraded. The agent keeps the last 10000 events.",
         "  plimsoll history --since 1h\n"
-        "  plimsoll history --consumer 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69\n"
+        "  plimsoll history --consumer web1\n"
         "  plimsoll history -o json | jq '.events[] | select(.event == \"refused\") | .detail'",
     )
-    command.add_argument("--consumer", metavar="UUID", help="only events of this instance or migration")
+    command.add_argument(
+        "--consumer",
+        metavar="CONSUMER",
+        help="only events of this instance or migration: its name, its uuid, or the beginning of its uuid",
+    )
     command.add_argument(
         "--since", metavar="WHEN", help="only later events: 30m, 2h, 7d, or 2026-11-21T10:00 (local time)"
     )
@@ -53,11 +58,12 @@ def add_history_command(add: CommandAdder) -> None:
 def history(args: Namespace) -> ExitCode:
     """List events of the history."""
     query = {"limit": str(args.limit)}
-    if args.consumer:
-        query["consumer"] = args.consumer
+    client = client_of(args)
+    if args.consumer is not None:
+        query["consumer"] = find_event_subject(client, args.consumer)
     if args.since:
         query["since"] = _since(args.since)
-    answer: HistoryShape = client_of(args).get(f"/v1/history?{urlencode(query)}")
+    answer: HistoryShape = client.get(f"/v1/history?{urlencode(query)}")
     Output(args.output).show(answer, lambda style: _lines(answer, style))
     return ExitCode.DONE
 

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from agent.cli.claim import add_claim_options
 from agent.cli.claim_body import claim_body
 from agent.cli.client import client_of, read_names
+from agent.cli.consumers import INSTANCE_HELP, MIGRATION_HELP, find_instance, find_migration
 from agent.cli.grammar import add_verbs
 from agent.cli.output import Output
 from agent.cli.tables import claim_lines, holding_lines, table_lines
@@ -57,7 +58,7 @@ def _add_begin(add_verb: CommandAdder) -> None:
         f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind live-migrate --resources VCPU=2,MEMORY_MB=2048\n"
         f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind resize --flavor vcpus=4,memory_mb=8192",
     )
-    parser.add_argument("consumer", metavar="INSTANCE", help="the instance's uuid")
+    parser.add_argument("consumer", metavar="INSTANCE", help=INSTANCE_HELP)
     parser.add_argument("--kind", choices=KINDS, required=True, help="what kind of move")
     parser.add_argument(
         "--migration",
@@ -92,10 +93,10 @@ def _add_ends(add_verb: CommandAdder) -> None:
             f"  plimsoll move {name} {MIGRATION_EXAMPLE}\n"
             f"  plimsoll move {name} {MIGRATION_EXAMPLE} --instance {INSTANCE_EXAMPLE}",
         )
-        parser.add_argument("migration", metavar="MIGRATION", help="the migration's uuid")
+        parser.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP)
         parser.add_argument(
             "--instance",
-            metavar="UUID",
+            metavar="INSTANCE",
             help="the instance of the migration, where the source cannot tell two moves apart",
         )
 
@@ -109,7 +110,7 @@ def _add_show(add_verb: CommandAdder) -> None:
         f"  plimsoll move show {MIGRATION_EXAMPLE}\n"
         f"  plimsoll move show {MIGRATION_EXAMPLE} -o json | jq .old.units",
     )
-    parser.add_argument("migration", metavar="MIGRATION", help="the migration's uuid")
+    parser.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP)
 
 
 def _add_list(add_verb: CommandAdder) -> None:
@@ -127,12 +128,13 @@ def begin(args: Namespace) -> ExitCode:
     """Begin a move to this host."""
     from uuid import uuid4
 
+    client = client_of(args)
+    args.consumer = find_instance(client, args.consumer)
     body = {
         "migration": args.migration or str(uuid4()),
         "kind": args.kind.replace("-", "_"),
         "request": claim_body(args),
     }
-    client = client_of(args)
     try:
         move: MoveShape = client.request("POST", PATH, body)
     except DaemonUnreachable as error:
@@ -155,8 +157,12 @@ def revert(args: Namespace) -> ExitCode:
 
 
 def _end(args: Namespace, verb: str) -> ExitCode:
-    query = f"?{urlencode({'instance': args.instance})}" if args.instance else ""
-    move: MoveShape = client_of(args).request("POST", f"{_path(args.migration)}/{verb}{query}")
+    client = client_of(args)
+    query = ""
+    if args.instance is not None:
+        query = f"?{urlencode({'instance': find_instance(client, args.instance)})}"
+    path = _path(find_migration(client, args.migration))
+    move: MoveShape = client.request("POST", f"{path}/{verb}{query}")
     Output(args.output).show(move, lambda _: [_sentence(move)])
     return ExitCode.DONE
 
@@ -164,7 +170,7 @@ def _end(args: Namespace, verb: str) -> ExitCode:
 def show(args: Namespace) -> ExitCode:
     """Show a move."""
     client = client_of(args)
-    move: MoveShape = client.get(_path(args.migration))
+    move: MoveShape = client.get(_path(find_migration(client, args.migration)))
     Output(args.output).show(move, lambda style: _lines(move, read_names(client), style))
     return ExitCode.DONE
 

@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from agent.cli.client import claim_path, client_of
+from agent.cli.consumers import INSTANCE_HELP, find_instance
 from agent.cli.output import Output
 from agent.errors import ExitCode
 
@@ -21,14 +22,16 @@ def add_release_command(add: CommandAdder) -> None:
         release,
         "release the claim of an instance",
         "If Placement does not answer, the release is journaled, and the agent delivers it later.",
-        "  plimsoll release 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
+        "  plimsoll release web1\n  plimsoll release 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
     )
-    command.add_argument("consumer", metavar="CONSUMER", help="the uuid of the instance")
+    command.add_argument("consumer", metavar="CONSUMER", help=INSTANCE_HELP)
 
 
 def release(args: Namespace) -> ExitCode:
     """Release a claim."""
-    answer: ReleasedShape = client_of(args).request("DELETE", claim_path(args.consumer))
+    client = client_of(args)
+    consumer = find_instance(client, args.consumer)
+    answer: ReleasedShape = client.request("DELETE", claim_path(consumer))
     journaled = (
         "" if answer["released"] else "; journaled: the agent delivers it when Placement answers again"
     )

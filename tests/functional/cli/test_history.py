@@ -47,7 +47,7 @@ def test_the_history_of_one_consumer_and_of_the_newest(full: tuple[Sight, Path])
         (("--since", "99999999999d"), "is no time"),
         (("--limit", "0"), "from 1 to 10000"),
         (("--limit", "10001"), "from 1 to 10000"),
-        (("--consumer", "web1"), "named by its uuid"),
+        (("--consumer", ""), "is an empty text"),
     ],
 )
 def test_what_makes_no_sense_is_said(full: tuple[Sight, Path], words: tuple[str, ...], said: str) -> None:

@@ -1,0 +1,93 @@
+"""Instances and migrations are found by uuid, by a unique beginning of it, or by name; never by a guess."""
+
+from typing import Any
+
+import pytest
+
+from agent.cli.consumers import find_event_subject, find_instance, find_migration
+from agent.errors import UnknownConsumer, UsageError
+
+WEB, DB, TWIN = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
+MIGRATION, ENDED = (f"{digit * 8}-1111-4000-8000-000000000000" for digit in "de")
+
+
+CLAIM = {"state": "claimed", "since": "today"}
+
+
+class Agent:
+    """Answers like a host with three instances and two moves, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def get(self, path: str) -> Any:
+        self.asked += 1
+        if path == "/v1/instances":
+            return {
+                "instances": [
+                    {"uuid": WEB, "name": "web", "guest": {"state": "running"}, "claim": None},
+                    {
+                        "uuid": DB,
+                        "name": "db",
+                        "guest": None,
+                        "claim": {"state": "claimed", "since": "today"},
+                    },
+                    {"uuid": TWIN, "name": "db", "guest": {"state": "shutoff"}, "claim": None},
+                ]
+            }
+        assert path == "/v1/moves"
+        return {
+            "moves": [
+                {
+                    "migration": ENDED,
+                    "name": "old",
+                    "instance": DB,
+                    "kind": "resize",
+                    "state": "confirmed",
+                    "ended": True,
+                },
+                {
+                    "migration": MIGRATION,
+                    "name": "web",
+                    "instance": WEB,
+                    "kind": "resize",
+                    "state": "begun",
+                    "ended": False,
+                },
+            ]
+        }
+
+
+def test_a_whole_uuid_costs_no_request() -> None:
+    agent = Agent()
+    unknown = "12345678-0000-4000-8000-00000000000F"
+    assert find_instance(agent, unknown) == find_migration(agent, unknown) == unknown  # type: ignore[arg-type]
+    assert agent.asked == 0
+
+
+@pytest.mark.parametrize("text", ["web", "aaaa", "AAAAAAAA-0000"])
+def test_an_instance_by_its_name_or_the_beginning_of_its_uuid(text: str) -> None:
+    assert find_instance(Agent(), text) == WEB  # type: ignore[arg-type]
+
+
+def test_two_of_one_name_are_told_apart() -> None:
+    with pytest.raises(UsageError) as refused:
+        find_instance(Agent(), "db")  # type: ignore[arg-type]
+    assert f"{DB} (no guest, claimed since today)" in refused.value.message
+    assert f"{TWIN} (guest shutoff, no claim)" in refused.value.message
+
+
+@pytest.mark.parametrize("text", ["aaa", "zzzz", "ab*", "w"])
+def test_what_names_nobody_is_not_guessed(text: str) -> None:
+    with pytest.raises(UnknownConsumer):
+        find_instance(Agent(), text)  # type: ignore[arg-type]
+
+
+def test_a_migration_by_its_uuid_or_by_the_name_of_its_instance() -> None:
+    assert find_migration(Agent(), "dddd") == find_migration(Agent(), "web") == MIGRATION  # type: ignore[arg-type]
+    assert find_migration(Agent(), "eeee") == ENDED  # type: ignore[arg-type]
+
+
+def test_events_are_those_of_instances_and_of_migrations() -> None:
+    assert find_event_subject(Agent(), "web") == WEB  # type: ignore[arg-type]
+    assert find_event_subject(Agent(), "dddd") == MIGRATION  # type: ignore[arg-type]
