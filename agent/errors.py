@@ -132,10 +132,19 @@ class PlacementError(PlimsollError):
 
 
 class PlacementUnavailable(PlacementError):
-    """Placement did not answer, so the outcome of a write is unknown."""
+    """Placement did not answer, or answered that it cannot work now.
+
+    `sent`: the request may have reached Placement, so the outcome of a write may be unknown.
+    """
 
     code = "plimsoll.placement.unavailable"
     http_status = 503
+
+    def __init__(
+        self, message: str, *, status: int = 0, placement_code: str = "", sent: bool = True, **details: Any
+    ) -> None:
+        super().__init__(message, status=status, placement_code=placement_code, **details)
+        self.sent = sent
 
 
 class PlacementConflict(PlacementError):

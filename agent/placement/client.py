@@ -10,14 +10,21 @@ Source: https://docs.openstack.org/api-ref/placement/. Each method that sends a 
     PlacementError        all else; `status` and `placement_code` are Placement's own
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from agent.errors import PlacementConflict, PlacementError, UsageError
-from agent.placement.replies import body_member, error_of_reply, generation_of, inventory_from_json
-from agent.placement.transport import Reply, Transport
+from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable, UsageError
+from agent.placement.outcome import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
+from agent.placement.replies import (
+    body_member,
+    error_of_reply,
+    generation_of,
+    inventory_from_json,
+    outcome_of_reply,
+)
+from agent.placement.transport import CertainTransport, Reply, Transport
 from agent.shapes import Allocations, Amounts, Holders
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -68,6 +75,11 @@ class PlacementClient:
     def close(self) -> None:
         """Close the transport."""
         self._transport.close()
+
+    @property
+    def certain(self) -> bool:
+        """Whether no request is executed after its answer, or after the end of this process."""
+        return isinstance(self._transport, CertainTransport) and self._transport.certain
 
     def versions(self) -> tuple[str, str]:
         """The lowest and the highest microversion of the service."""
@@ -246,10 +258,14 @@ class PlacementClient:
         return ConsumerAllocations(consumer, allocations, reply.body.get("consumer_generation"), **owner)
 
     def write_allocations(self, *writes: ConsumerAllocations) -> None:
+        """As `send_allocations`, for a caller that has no use for the outcome: raises its error."""
+        self.send_allocations(*writes).check()
+
+    def send_allocations(self, *writes: ConsumerAllocations) -> WriteOutcome:
         """Replace the allocations of these consumers, all or none; each one's generation guards its write.
 
         Raises UsageError for an empty write to a consumer that does not exist: Placement would keep a record
-        that no request shows and that blocks the consumer's first claim.
+        that no request shows and that blocks the consumer's first claim (see `bar_first_write`).
         """
         for write in writes:
             if not write.allocations and write.generation is None:
@@ -257,11 +273,22 @@ class PlacementClient:
                     f"Consumer {write.consumer} has no allocations, so there are none to remove."
                 )
         action = "write the allocations of " + ", ".join(f"consumer {write.consumer}" for write in writes)
+        if not writes:
+            return WriteDone()
         if len(writes) == 1:
             path = _path("allocations", writes[0].consumer)
-            self._call("PUT", path, action, lambda: self._allocation_body(writes[0]), full=True)
-        elif writes:
-            self._call("POST", "/allocations", action, lambda: self._allocation_bodies(writes), full=True)
+            return self._write("PUT", path, action, lambda: self._allocation_body(writes[0]))
+        return self._write("POST", "/allocations", action, lambda: self._allocation_bodies(writes))
+
+    def bar_first_write(self, consumer: str) -> WriteOutcome:
+        """Have Placement reject every later write for a consumer that does not exist.
+
+        OpenStack Placement keeps a record of the consumer at generation 0. A client that knows of it names
+        that generation, which the conflict names. The embedded Placement keeps no such record.
+        """
+        body = self._allocation_body(ConsumerAllocations(consumer, {}))
+        action = f"bar the first write for consumer {consumer}"
+        return self._write("PUT", _path("allocations", consumer), action, lambda: body)
 
     def delete_allocations(self, consumer: str) -> bool:
         """Delete the consumer with its allocations, regardless of its generation; False if it had none."""
@@ -291,11 +318,17 @@ class PlacementClient:
     def reshape(
         self, inventories: Mapping[str, tuple[int, Mapping[str, Inventory]]], *writes: ConsumerAllocations
     ) -> None:
+        """As `send_reshape`, for a caller that has no use for the outcome: raises its error."""
+        self.send_reshape(inventories, *writes).check()
+
+    def send_reshape(
+        self, inventories: Mapping[str, tuple[int, Mapping[str, Inventory]]], *writes: ConsumerAllocations
+    ) -> WriteOutcome:
         """Replace inventories and allocations in one transaction, as POST /reshaper does.
 
         `inventories` is {provider uuid: (generation, {class: inventory})}. Providers and consumers that are
-        not named stay unchanged; a conflict or a rejection changes nothing. Raises PlacementError with status
-        403 where the agent lacks the role `service`.
+        not named stay unchanged; a conflict or a rejection changes nothing. It is refused with status 403
+        where the agent lacks the role `service`.
         """
         provider_bodies = {
             uuid: {
@@ -304,12 +337,11 @@ class PlacementClient:
             }
             for uuid, (generation, wanted) in inventories.items()
         }
-        self._call(
+        return self._write(
             "POST",
             "/reshaper",
             "reshape the tree",
             lambda: {"inventories": provider_bodies, "allocations": self._allocation_bodies(writes)},
-            full=True,
         )
 
     # One request
@@ -375,19 +407,32 @@ class PlacementClient:
         body: Any = None,
         *,
         accept: tuple[int, ...] = (),
-        full: bool = False,
     ) -> Reply:
         """Send one request, and negotiate the microversion if the service rejects it.
 
-        Statuses in `accept` are no errors; `full` as in `error_of_reply`. A `body` that depends on the
-        microversion is a function without arguments.
+        Statuses in `accept` are no errors.
         """
-        reply = self._send(method, path, body)
-        if reply.status == 406 and self._negotiate():
-            reply = self._send(method, path, body)
+        reply = self._negotiated(method, path, body)
         if 200 <= reply.status < 300 or reply.status in accept:
             return reply
-        raise error_of_reply(reply, action, full)
+        raise error_of_reply(reply, action, full=False)
+
+    def _write(self, method: str, path: str, action: str, body: Callable[[], Any]) -> WriteOutcome:
+        """Send a write of allocations; `body` makes the body, which depends on the microversion."""
+        try:
+            reply = self._negotiated(method, path, body)
+        except PlacementUnavailable as error:
+            return WriteUnknown(error) if error.sent else WriteRefused(error)
+        except PlacementError as error:
+            return WriteRefused(error)
+        return outcome_of_reply(reply, action)
+
+    def _negotiated(self, method: str, path: str, body: Any) -> Reply:
+        reply = self._send(method, path, body)
+        may_repeat = method == "GET" or reply.is_placements
+        if reply.status == 406 and may_repeat and self._negotiate():
+            reply = self._send(method, path, body)
+        return reply
 
     def _send(self, method: str, path: str, body: Any) -> Reply:
         content = body() if callable(body) else body

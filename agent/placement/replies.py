@@ -9,12 +9,14 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
-from agent.placement.transport import Reply
+from agent.placement.outcome import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
+from agent.placement.transport import REQUEST_ID, Reply
 from agent.tree import Inventory
 
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
 TOO_MANY_REQUESTS = 429
+UNAVAILABLE = 503
 _EXPECTED = re.compile(r"consumer generation conflict - expected (null|\d{1,18}) but got", re.ASCII)
 """OpenStack Placement names the current generation of a consumer, but not that of a provider."""
 
@@ -46,6 +48,32 @@ def error_of_reply(reply: Reply, action: str, full: bool) -> PlacementError:
         kind = PlacementFull
     message = f"Placement did not {action}: {sentence} (status {reply.status}{', ' if code else ''}{code})."
     return kind(message, status=reply.status, placement_code=code, **details)
+
+
+def outcome_of_reply(reply: Reply, action: str) -> WriteOutcome:
+    """What became of a write of allocations, by its answer; `action` as in `error_of_reply`."""
+    done = 200 <= reply.status < 300
+    if not reply.is_placements:
+        return WriteUnknown(_foreign_answer(reply, action))
+    if done:
+        return WriteDone()
+    error = error_of_reply(reply, action, full=True)
+    if reply.status >= 500 and reply.status != UNAVAILABLE and isinstance(error, PlacementUnavailable):
+        return WriteUnknown(error, late=False)  # its database may have committed before it failed
+    return WriteRefused(error)
+
+
+def _foreign_answer(reply: Reply, action: str) -> PlacementUnavailable:
+    seconds = retry_after_s(reply.headers)
+    details: dict[str, Any] = {} if seconds is None else {"retry_after": seconds}
+    return PlacementUnavailable(
+        f"Placement was asked to {action}, and the answer (status {reply.status}) is not its own: it has no "
+        f"{REQUEST_ID}. If all answers lack it, let the proxy between the agent and Placement pass this "
+        "header on.",
+        status=reply.status,
+        busy=True,
+        **details,
+    )
 
 
 def _error_member(body: Any) -> Mapping[str, Any]:

@@ -6,7 +6,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+REQUEST_ID = "x-openstack-request-id"
+"""Placement puts it into each of its answers; what answers in its place does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,11 @@ class Reply:
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_placements(self) -> bool:
+        """Whether Placement itself gave the answer, and no proxy in its place."""
+        return bool(self.headers.get(REQUEST_ID))
+
 
 class Transport(Protocol):
     """Sends Placement API requests. The interface is small, so that a test can implement it."""
@@ -24,8 +32,22 @@ class Transport(Protocol):
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         """Send one request; `body` is the Python object to send as JSON.
 
-        An answer with an error status is a Reply too. Raises PlacementUnavailable if no answer arrived.
+        An answer with an error status is a Reply too. Raises PlacementUnavailable if no answer arrived; its
+        `sent` is false only if Placement cannot have got the request.
         """
 
     def close(self) -> None:
         """Close connections and files; idempotent."""
+
+
+@runtime_checkable
+class CertainTransport(Protocol):
+    """A transport that may know that no request of it is executed later than its answer.
+
+    Transports without the attribute do not know it.
+    """
+
+    @property
+    def certain(self) -> bool:
+        """Whether each request has ended when `request` returns, or when this process is killed."""
+        ...

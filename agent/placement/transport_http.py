@@ -5,6 +5,7 @@ answer is lost, the caller reads whether it took effect. Source: https://docs.op
 """
 
 import logging
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ CONNECT_TIMEOUT_MAX_S = 5.0
 DEFAULT_TIMEOUT_S = 15.0
 CONNECTIONS_MAX = 32
 
+_WRAPPED_MAX = 16
 _SERVICE_TYPE = "placement"
 _INTERFACES = ("internal", "public")
 
@@ -169,6 +171,31 @@ def _broke_after_connecting(error: exceptions.ConnectFailure) -> bool:
     )
 
 
+def _was_sent(error: BaseException | None) -> bool:
+    """Whether Placement may have got the request: a connection existed, or nothing tells that none did.
+
+    keystoneauth and requests wrap the error of urllib3, which knows.
+    """
+    unsent = (
+        urllib3.exceptions.NewConnectionError,  # the connection was refused, or the name is not known
+        urllib3.exceptions.ConnectTimeoutError,
+        requests.exceptions.ConnectTimeout,
+        ssl.SSLCertVerificationError,
+        exceptions.DiscoveryFailure,
+    )
+    for _ in range(_WRAPPED_MAX):
+        if error is None or isinstance(error, unsent):
+            return error is None
+        error = error.__cause__ or error.__context__ or _reason(error)
+    return True
+
+
+def _reason(error: BaseException) -> BaseException | None:
+    """The error that one of urllib3's or requests' wraps as an argument."""
+    inner = getattr(error, "reason", None) or next(iter(error.args), None)
+    return inner if isinstance(inner, BaseException) else None
+
+
 def _placement_error(error: exceptions.ClientException | OSError, action: str) -> PlacementError:
     """The agent's error for one of keystoneauth's or requests', by which no answer of Placement arrived."""
     reason = " ".join(str(error).split())
@@ -179,15 +206,20 @@ def _placement_error(error: exceptions.ClientException | OSError, action: str) -
                 "Check cafile, certfile and keyfile in [placement]."
             )
         case exceptions.ConnectTimeout():  # keystoneauth raises it for late answers too
-            return PlacementUnavailable(f"Placement did not answer to {action} in time: {reason}.", busy=True)
+            return PlacementUnavailable(
+                f"Placement did not answer to {action} in time: {reason}.", busy=True, sent=_was_sent(error)
+            )
         case exceptions.ConnectionError() | exceptions.DiscoveryFailure():
-            return PlacementUnavailable(f"Placement did not answer to {action}: {reason}.")
+            return PlacementUnavailable(
+                f"Placement did not answer to {action}: {reason}.", sent=_was_sent(error)
+            )
         case exceptions.HttpError() if error.http_status >= 500 or error.http_status == TOO_MANY_REQUESTS:
             seconds = None if error.response is None else retry_after_s(error.response.headers)
             details: dict[str, Any] = {} if seconds is None else {"retry_after": seconds}
             return PlacementUnavailable(
                 f"Keystone did not authenticate the agent, so {action} was not sent to Placement: {reason}.",
                 status=error.http_status,
+                sent=False,
                 busy=True,
                 **details,
             )

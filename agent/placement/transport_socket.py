@@ -37,8 +37,9 @@ class SocketTransport:
         if body is not None:
             payload = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
+        unix = UnixConnection(str(self._path), self._timeout_s)
         try:
-            with closing(UnixConnection(str(self._path), self._timeout_s)) as connection:
+            with closing(unix) as connection:
                 connection.request(method, path, payload, headers)
                 answer = connection.getresponse()
                 text = answer.read()
@@ -46,7 +47,8 @@ class SocketTransport:
             reason = str(error) or type(error).__name__
             raise PlacementUnavailable(
                 f"Placement did not answer {method} {path} at {self._path} ({reason}). "
-                "Check that it is served there and that this user may open the socket."
+                "Check that it is served there and that this user may open the socket.",
+                sent=unix.connected,
             ) from error
         return Reply(answer.status, _parse_body(text), {n.lower(): value for n, value in answer.getheaders()})
 

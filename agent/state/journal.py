@@ -16,6 +16,7 @@ from typing import Any
 from agent.caller import current_caller
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.claim_json import cells_to_json, read_allocations, read_cells, read_makings, read_units
+from agent.claims.doubt import Doubt, doubt_to_json, read_doubt
 from agent.claims.parse_request import parse_claim, request_to_json
 from agent.durable.errors import DatabaseError
 from agent.durable.group_commit import Ticket, Transaction
@@ -167,6 +168,35 @@ class Journal:
             except (PlimsollError, ValueError) as error:
                 raise self._unreadable(f"the move {migration}", error) from error
         return moves
+
+    # Writes to Placement whose outcome is unknown
+
+    def put_doubt(self, doubt: Doubt) -> PendingWrite:
+        """Write the doubt, in place of an earlier one with its id."""
+        row = (doubt.id, doubt.since, _dump(doubt_to_json(doubt)))
+        return self._write(
+            lambda transaction: transaction.execute(schema.PUT_DOUBT, row), None, releases=True
+        )
+
+    def remove_doubts(self, ids: Iterable[str]) -> PendingWrite:
+        """Remove the doubts with these ids, as far as they are there."""
+        rows = [(doubt_id,) for doubt_id in ids]
+
+        def change(transaction: Transaction) -> None:
+            for row in rows:
+                transaction.execute("DELETE FROM doubts WHERE id = ?", row)
+
+        return self._write(change, None, releases=True)
+
+    def doubts(self) -> dict[str, Doubt]:
+        """All doubts, by id, the oldest first."""
+        doubts = {}
+        for doubt_id, text in self._read("SELECT id, doubt FROM doubts ORDER BY since, id"):
+            try:
+                doubts[doubt_id] = read_doubt(json.loads(text))
+            except (PlimsollError, ValueError) as error:
+                raise self._unreadable(f"the doubt {doubt_id}", error) from error
+        return doubts
 
     # Reshapes
 

@@ -46,6 +46,13 @@ MIGRATIONS = (
     ALTER TABLE history ADD COLUMN uid INTEGER;  -- who asked for it; null: the agent did it by itself
     ALTER TABLE history ADD COLUMN pid INTEGER;
     """,
+    """
+    CREATE TABLE doubts (
+        id TEXT NOT NULL PRIMARY KEY,
+        since REAL NOT NULL,
+        doubt TEXT NOT NULL         -- agent.claims.doubt
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 
 PUT_CLAIM = """
@@ -67,6 +74,7 @@ DELETE_OLD_RESHAPES = """
     DELETE FROM reshapes WHERE done = 1 AND id NOT IN
         (SELECT id FROM reshapes WHERE done = 1 ORDER BY at DESC, id DESC LIMIT ?)
 """
+PUT_DOUBT = "INSERT OR REPLACE INTO doubts (id, since, doubt) VALUES (?, ?, ?)"
 SET_CLAIM_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
 INSERT_EVENT = "INSERT INTO history (at, consumer, event, detail, uid, pid) VALUES (?, ?, ?, ?, ?, ?)"
 SELECT_EVENTS = """

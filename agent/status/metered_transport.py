@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent.errors import PlacementUnavailable
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import CertainTransport, Reply, Transport
 from agent.status.metrics import NO_ANSWER, Metrics
 
 
@@ -18,6 +18,11 @@ class MeteredTransport:
         self._inner = inner
         self._metrics = metrics
         self._timer = timer
+
+    @property
+    def certain(self) -> bool:
+        """See `agent.placement.transport.CertainTransport`."""
+        return isinstance(self._inner, CertainTransport) and self._inner.certain
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         """See `agent.placement.transport.Transport`, as for `close`."""

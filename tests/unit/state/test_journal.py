@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from agent.claims.claim import Claim, ClaimState
+from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest, request_to_json
 from agent.durable.ballast import Ballast
@@ -216,3 +217,17 @@ def test_after_the_end_nothing_is_taken_for_written(journal: Journal) -> None:
         journal.put_claim(CLAIM, "claiming").wait()
     with pytest.raises(StateError, match="closed"):
         journal.claims()
+
+
+def test_doubts_come_back_as_they_were_put_the_oldest_first(journal: Journal, tmp_path: Path) -> None:
+    write = DoubtfulWrite(CONSUMER, None, {PROVIDER: {"PCPU": 2}}, "demo", "admin", "INSTANCE")
+    late = Doubt(OTHER, DoubtKind.CLAIM, (write,), 20.0)
+    early = Doubt(CONSUMER, DoubtKind.RELEASE, (replace(write, generation=3, allocations={}),), 10.0)
+    gone = Doubt(PROVIDER, DoubtKind.RELEASE, (write,), 5.0)
+    for doubt in (late, early, gone):
+        journal.put_doubt(doubt).wait()
+    journal.put_doubt(replace(early, fenced=True)).wait()
+    journal.remove_doubts([gone.id, "not there"]).wait()
+    again = reopened(journal, tmp_path)
+    assert list(again.doubts().items()) == [(early.id, replace(early, fenced=True)), (late.id, late)]
+    again.close()

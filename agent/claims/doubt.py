@@ -1,0 +1,132 @@
+"""A write of allocations whose outcome is unknown, as a value. Pure.
+
+While a doubt is open, Placement may hold what the write gives, so the book counts it, and no other write is
+sent for its consumers. A fence ends that: a write after which Placement rejects the doubtful one. The doubt
+is kept as fenced, because a generation is no identity: a consumer that is deleted and made anew starts again
+at a low generation, at which Placement would accept the late write.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from agent.claims.claim_json import read_allocations, read_since
+from agent.errors import UsageError
+from agent.json_checks import read_choice, read_list, read_object, read_text, read_uuid, read_whole
+from agent.shapes import Allocations
+from agent.tree import MAX_UNIT
+
+Json = dict[str, Any]
+
+
+class DoubtKind(StrEnum):
+    """What the write was for."""
+
+    CLAIM = "claim"
+    EXTEND = "extend"
+    REPLACE = "replace"
+    RELEASE = "release"
+    HEAL = "heal"
+    BEGIN = "begin"
+    CONFIRM = "confirm"
+    REVERT = "revert"
+    DELETE = "delete"
+    FENCE = "fence"
+    """It rewrites what a consumer holds, to raise the consumer's generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtfulWrite:
+    """The part of the write for one consumer: what it gives the consumer in place of all that it held.
+
+    Placement accepts the write only while the consumer has this `generation`; None: only while it does not
+    exist.
+    """
+
+    consumer: str
+    generation: int | None
+    allocations: Allocations
+    project_id: str
+    user_id: str
+    consumer_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One write, for all its consumers at once. `since`: seconds since 1970 (UTC), when it was sent first."""
+
+    id: str
+    kind: DoubtKind
+    writes: tuple[DoubtfulWrite, ...]
+    since: float
+    fenced: bool = False
+
+    @property
+    def consumers(self) -> frozenset[str]:
+        """The consumers that the write changes."""
+        return frozenset(write.consumer for write in self.writes)
+
+    @property
+    def guard(self) -> DoubtfulWrite:
+        """The part by which a fence makes the write impossible.
+
+        A part with a generation, if there is one: generations rise. Of those, one that leaves the consumer
+        with allocations: the consumer stays.
+        """
+        return min(self.writes, key=lambda write: (write.generation is None, not write.allocations))
+
+    def gives(self, consumer: str) -> Allocations:
+        """What the write gives the consumer; nothing, if it does not change the consumer."""
+        return next((write.allocations for write in self.writes if write.consumer == consumer), {})
+
+    def is_same_write(self, kind: DoubtKind, writes: Iterable[DoubtfulWrite]) -> bool:
+        """Whether a write of this kind with these parts is this write repeated."""
+        return self.kind is kind and self.writes == tuple(writes)
+
+
+def doubt_to_json(doubt: Doubt) -> Json:
+    """The JSON form that `read_doubt` reads."""
+    return {
+        "id": doubt.id,
+        "kind": doubt.kind.value,
+        "since": doubt.since,
+        "fenced": doubt.fenced,
+        "writes": [
+            {
+                "consumer": write.consumer,
+                "generation": write.generation,
+                "allocations": write.allocations,
+                "project_id": write.project_id,
+                "user_id": write.user_id,
+                "consumer_type": write.consumer_type,
+            }
+            for write in doubt.writes
+        ],
+    }
+
+
+def read_doubt(value: object) -> Doubt:
+    """The doubt of a JSON object. Raises UsageError where a value is missing or invalid."""
+    record = read_object(value, "doubt")
+    writes = tuple(_read_write(write) for write in read_list(record.get("writes"), "writes"))
+    if not writes:
+        raise UsageError("writes: expected at least one write.")
+    return Doubt(
+        read_uuid(record.get("id"), "id"),
+        DoubtKind(read_choice(record.get("kind"), "kind", list(DoubtKind))),
+        writes,
+        read_since(record.get("since")),
+        record.get("fenced") is True,
+    )
+
+
+def _read_write(value: object) -> DoubtfulWrite:
+    record = read_object(value, "writes")
+    generation = record.get("generation")
+    return DoubtfulWrite(
+        read_uuid(record.get("consumer"), "consumer"),
+        None if generation is None else read_whole(generation, "generation", 0, MAX_UNIT),
+        read_allocations(record.get("allocations")),
+        *(read_text(record.get(name), name) for name in ("project_id", "user_id", "consumer_type")),
+    )

@@ -1,0 +1,96 @@
+"""The outcome of a write of allocations: which answer makes it done, refused or unknown."""
+
+from typing import Any
+
+import pytest
+
+from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.outcome import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
+from agent.placement.transport import Reply
+
+ID = {"x-openstack-request-id": "req-8f3c"}
+WRITE = ConsumerAllocations("c0ffee00-0000-4000-8000-0000000000c1", {"host": {"VCPU": 2}})
+
+
+class Answers:
+    """A transport with one answer, or one error."""
+
+    def __init__(self, answer: Reply | PlacementError) -> None:
+        self.answer = answer
+        self.requests = 0
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.requests += 1
+        if isinstance(self.answer, PlacementError):
+            raise self.answer
+        return self.answer
+
+    def close(self) -> None:
+        pass
+
+
+def outcomes(answer: Reply | PlacementError) -> list[WriteOutcome]:
+    """Of each kind of write of allocations."""
+    client = PlacementClient(Answers(answer))
+    return [
+        client.send_allocations(WRITE),
+        client.send_allocations(WRITE, WRITE),
+        client.bar_first_write(WRITE.consumer),
+        client.send_reshape({}, WRITE),
+    ]
+
+
+def error(status: int, code: str) -> Reply:
+    return Reply(status, {"errors": [{"status": status, "detail": "No.", "code": code}]}, ID)
+
+
+def test_an_answer_with_placements_request_id_is_done() -> None:
+    for outcome in outcomes(Reply(204, None, ID)):
+        assert outcome == WriteDone()
+        outcome.check()
+
+
+@pytest.mark.parametrize("status", [200, 204, 400, 404, 406, 409, 500, 502, 503, 504])
+def test_an_answer_without_it_is_unknown_whatever_its_status(status: int) -> None:
+    for outcome in outcomes(Reply(status, None, {"server": "balancer"})):
+        assert isinstance(outcome, WriteUnknown) and outcome.late
+        assert "x-openstack-request-id" in outcome.error.message
+        with pytest.raises(PlacementUnavailable):
+            outcome.check()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (409, "placement.concurrent_update", PlacementConflict),
+        (409, "placement.undefined_code", PlacementFull),
+        (400, "placement.undefined_code", PlacementError),
+        (429, "", PlacementUnavailable),
+        (503, "", PlacementUnavailable),
+    ],
+)
+def test_what_placement_itself_rejects_is_refused(status: int, code: str, kind: type[PlacementError]) -> None:
+    for outcome in outcomes(error(status, code)):
+        assert isinstance(outcome, WriteRefused) and type(outcome.error) is kind
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_where_placement_itself_failed_a_read_shows_the_result(status: int) -> None:
+    """Its database may have committed before it failed; it will not do the write later."""
+    for outcome in outcomes(error(status, "")):
+        assert isinstance(outcome, WriteUnknown) and not outcome.late
+
+
+def test_what_was_not_sent_is_refused_and_what_may_have_been_sent_is_unknown() -> None:
+    for outcome in outcomes(PlacementUnavailable("Nobody listens there.", sent=False)):
+        assert isinstance(outcome, WriteRefused)
+    for outcome in outcomes(PlacementUnavailable("The connection was reset.")):
+        assert isinstance(outcome, WriteUnknown) and outcome.late
+
+
+def test_a_406_that_placement_did_not_send_is_not_negotiated() -> None:
+    """The write may have been done before somebody else answered for it."""
+    transport = Answers(Reply(406))
+    assert isinstance(PlacementClient(transport).send_allocations(WRITE), WriteUnknown)
+    assert transport.requests == 1
