@@ -23,13 +23,16 @@ def add_explain_command(add: CommandAdder) -> None:
         "explain",
         explain,
         "explain who owns a device, a unit or an allocation, and why, since when",
-        "WHAT is a consumer or provider by its uuid or name, a device by its address, an exact unit (a\n"
-        "virtual function, a mediated device, PCPU:3), or the receipt of a reshape.",
+        "WHAT is a consumer or provider by its uuid or name, a resource class, a device by its address, an\n"
+        "exact unit (a virtual function, a mediated device, PCPU:3), or the receipt of a reshape.",
         "  plimsoll explain web1\n"
         "  plimsoll explain 0000:84:00.0\n"
+        "  plimsoll explain VGPU\n"
         "  plimsoll explain 4b20d080-1b54-4048-85b3-a6a62d165c01",
     )
-    command.add_argument("what", metavar="WHAT", help="a uuid, a name, an address, a unit, a receipt")
+    command.add_argument(
+        "what", metavar="WHAT", help="a uuid, a name, a class, an address, a unit, a receipt"
+    )
 
 
 def explain(args: Namespace) -> ExitCode:

@@ -65,7 +65,12 @@ def common_options() -> argparse.ArgumentParser:
     """The options that stand before or after any command. Parsing sets only those that are given."""
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     group = common.add_argument_group("options of every command")
-    group.add_argument("-o", "--output", choices=FORMATS, help="table (default), json or yaml")
+    group.add_argument(
+        "-o",
+        "--output",
+        choices=FORMATS,
+        help="table (default), json, yaml, or csv where the answer is one table",
+    )
     group.add_argument("--socket", metavar="PATH", help=f"the agent's socket (default {SOCKET_DEFAULT})")
     group.add_argument(
         "--timeout",
@@ -74,6 +79,18 @@ def common_options() -> argparse.ArgumentParser:
         help=f"give up when a request takes longer (default {TIMEOUT_DEFAULT_S:g})",
     )
     return common
+
+
+def add_column_option(command: argparse.ArgumentParser) -> None:
+    """Add the option that chooses the columns, of a command whose answer is one table."""
+    command.add_argument(
+        "-c",
+        "--column",
+        metavar="TITLE",
+        action="append",
+        default=[],
+        help="only this column of the table or csv; may be repeated, and sets the order",
+    )
 
 
 def parse_seconds(text: str) -> float:

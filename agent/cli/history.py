@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 from argparse import Namespace
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from agent.cli.client import client_of
 from agent.cli.consumers import find_event_subject
+from agent.cli.grammar import add_column_option
 from agent.cli.output import Output
-from agent.cli.tables import table_lines
 from agent.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from agent.api.shapes.history import HistoryShape
     from agent.cli.grammar import CommandAdder
-    from agent.cli.terminal import Style
 
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 10_000
@@ -53,10 +51,13 @@ def add_history_command(add: CommandAdder) -> None:
         default=LIMIT_DEFAULT,
         help=f"at most so many events, the newest (default {LIMIT_DEFAULT})",
     )
+    add_column_option(command)
 
 
 def history(args: Namespace) -> ExitCode:
     """List events of the history."""
+    from agent.api.shapes.history import EVENT_COLUMNS
+
     query = {"limit": str(args.limit)}
     client = client_of(args)
     if args.consumer is not None:
@@ -64,15 +65,9 @@ def history(args: Namespace) -> ExitCode:
     if args.since:
         query["since"] = _since(args.since)
     answer: HistoryShape = client.get(f"/v1/history?{urlencode(query)}")
-    Output(args.output).show(answer, lambda style: _lines(answer, style))
+    output = Output(args.output, args.column)
+    output.show_table(answer, EVENT_COLUMNS, answer["events"][::-1], "nothing happened")
     return ExitCode.DONE
-
-
-def _lines(history: HistoryShape, style: Style) -> Iterable[str]:
-    from agent.api.shapes.history import EVENT_COLUMNS
-
-    events = history["events"][::-1]
-    return table_lines(EVENT_COLUMNS, events, style) if events else ["nothing happened"]
 
 
 def _since(word: str) -> str:

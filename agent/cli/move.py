@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
@@ -11,9 +11,9 @@ from agent.cli.claim import add_claim_options
 from agent.cli.claim_body import claim_body
 from agent.cli.client import client_of, read_names
 from agent.cli.consumers import INSTANCE_HELP, MIGRATION_HELP, find_instance, find_migration
-from agent.cli.grammar import add_verbs
+from agent.cli.grammar import add_column_option, add_verbs
 from agent.cli.output import Output
-from agent.cli.tables import claim_lines, holding_lines, table_lines
+from agent.cli.tables import claim_lines, holding_lines
 from agent.cli.terminal import Style, plain
 from agent.errors import DaemonUnreachable, ExitCode
 
@@ -122,6 +122,7 @@ def _add_list(add_verb: CommandAdder) -> None:
         "  plimsoll move list\n  plimsoll move list --all -o json | jq '.moves[].state'",
     )
     parser.add_argument("--all", action="store_true", help="also moves that ended lately")
+    add_column_option(parser)
 
 
 def begin(args: Namespace) -> ExitCode:
@@ -177,16 +178,12 @@ def show(args: Namespace) -> ExitCode:
 
 def list_moves(args: Namespace) -> ExitCode:
     """List the moves that this host takes part in."""
-    answer: MovesShape = client_of(args).get(PATH)
-    moves = [move for move in answer["moves"] if args.all or not move["ended"]]
-    Output(args.output).show({"moves": moves}, lambda style: _table(moves, style))
-    return ExitCode.DONE
-
-
-def _table(moves: Sequence[MoveShape], style: Style) -> Iterable[str]:
     from agent.api.shapes.moves import MOVE_COLUMNS
 
-    return table_lines(MOVE_COLUMNS, moves, style) if moves else ["no moves"]
+    answer: MovesShape = client_of(args).get(PATH)
+    moves = [move for move in answer["moves"] if args.all or not move["ended"]]
+    Output(args.output, args.column).show_table({"moves": moves}, MOVE_COLUMNS, moves, "no moves")
+    return ExitCode.DONE
 
 
 def _lines(move: MoveShape, names: Mapping[str, str], style: Style) -> Iterator[str]:

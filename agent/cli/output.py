@@ -1,21 +1,29 @@
-"""The output of a command: lines for people, JSON or YAML for programs."""
+"""The output of a command: lines for people, JSON, YAML or CSV for programs."""
+
+from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from agent.cli.tables import table_lines
 from agent.cli.terminal import Style, plain, style_of
-from agent.errors import PlimsollError
+from agent.errors import PlimsollError, UsageError
 
-FORMATS = ("table", "json", "yaml")
+if TYPE_CHECKING:
+    from agent.api.shapes.columns import Column, Row
+
+FORMATS = ("table", "json", "yaml", "csv")
 
 
 class Output:
     """Writes answers to standard output, in the form of the option --output."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, columns: Sequence[str] = ()) -> None:
+        """`columns` are the titles of the only columns that a table shows, in this order; none: all."""
         self._form = form
+        self._columns = columns
 
     def show(self, data: Any, lines: Callable[[Style], Iterable[str]]) -> None:
         """Print an answer. `data` is JSON-ready; `lines` returns the same for people."""
@@ -27,9 +35,37 @@ class Output:
 
             dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
             print(yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=False), end="")
+        elif self._form == "csv":
+            raise UsageError("this answer is not one table, so it cannot be csv: take json or yaml")
         else:
             for line in lines(style_of(sys.stdout)):
                 print(line)
+
+    def show_table(
+        self, data: Any, columns: Sequence[Column[Row]], rows: Sequence[Row], nothing: str
+    ) -> None:
+        """Print an answer that is one table; `nothing` is what a person reads in place of an empty one.
+
+        Raises UsageError for a column that the table does not have.
+        """
+        chosen = self._chosen(columns)
+        if self._form == "csv":
+            import csv
+
+            writer = csv.writer(sys.stdout, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+            writer.writerow([column.title for column in chosen])
+            writer.writerows([column.show(row) for column in chosen] for row in rows)
+            return
+        self.show(data, lambda style: table_lines(chosen, rows, style) if rows else [nothing])
+
+    def _chosen(self, columns: Sequence[Column[Row]]) -> Sequence[Column[Row]]:
+        if not self._columns:
+            return columns
+        by_title = {column.title.lower(): column for column in columns}
+        for title in self._columns:
+            if title.lower() not in by_title:
+                raise UsageError(f"there is no column {title!r}; there are {', '.join(map(repr, by_title))}")
+        return [by_title[title.lower()] for title in self._columns]
 
 
 def show_error(error: PlimsollError, form: str) -> None:

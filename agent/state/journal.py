@@ -254,7 +254,8 @@ class Journal:
         row = (receipt.id, receipt.at, int(done), _dump(receipt.to_json()))
         claim_rows = [_claim_row(claim) for claim in claims]
         move_rows = [_move_row(move) for move in moves]
-        detail = f"receipt {receipt.id}, {len(receipt.relocations)} allocations moved"
+        undid = f", an undo of {receipt.undoes}" if receipt.undoes else ""
+        detail = f"receipt {receipt.id}{undid}, {len(receipt.relocations)} allocations moved"
 
         def change(transaction: Transaction) -> None:
             transaction.execute(schema.PUT_RESHAPE, row)

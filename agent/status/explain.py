@@ -1,4 +1,4 @@
-"""Explains a consumer, a provider, a unit or a reshape in sentences: `plimsoll explain`. Pure."""
+"""Explains a consumer, a provider, a class, a unit or a reshape in sentences: `plimsoll explain`. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ HOLDERS_SHOWN_MAX = 50
 NEAR_MAX = 5
 NEAR_CUTOFF = 0.6
 WORD_CHARS_MAX = 255
+PREFIX_MIN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,10 @@ class ExplainSources:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedItem:
-    """One thing of that name. `kind` is consumer, provider, unit or reshape; `lines` are sentences."""
+    """One thing of that name; `lines` are sentences.
+
+    `kind` is consumer, provider, resource class, unit or reshape.
+    """
 
     kind: str
     id: str
@@ -43,8 +47,9 @@ class ExplainedItem:
 
 
 def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
-    """Each thing that `word` names: a consumer or provider by uuid or name, a device, a unit, a receipt.
+    """Each thing that `word` names: a consumer, a provider, a class, a device, a unit, a receipt.
 
+    A consumer may be named by its name, its uuid, or the beginning of that, of PREFIX_MIN characters or more.
     Raises UnknownConsumer, with similar names in `near`.
     """
     wanted = word.strip()[:WORD_CHARS_MAX]
@@ -56,6 +61,7 @@ def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
             for provider in known.overview.tree
             if lower in _provider_names(known, provider)
         ),
+        *(_explain_class(known, name) for name in _classes(known.overview) if name == wanted.upper()),
         *(_explain_unit(known, *unit) for unit in _units(known.overview) if lower in _unit_names(*unit)),
         *(_explain_reshape(known, receipt) for receipt in known.receipts if receipt.id == wanted),
     )
@@ -73,12 +79,19 @@ def _matching_consumers(overview: Overview, wanted: str) -> list[str]:
     if wanted.lower() in consumers:
         return [wanted.lower()]
     migrations = {move.migration for move in overview.moves}
-    return sorted(uuid for uuid in consumers - migrations if wanted and overview.name_of(uuid) == wanted)
+    named = sorted(uuid for uuid in consumers - migrations if wanted and overview.name_of(uuid) == wanted)
+    if named or len(wanted) < PREFIX_MIN:
+        return named
+    return sorted(uuid for uuid in consumers if uuid.startswith(wanted.lower()))
 
 
 def _consumers(overview: Overview) -> set[str]:
     moving = {uuid for move in overview.moves for uuid in (move.instance, move.migration)}
     return {*(guest.uuid for guest in overview.guests), *overview.claims, *overview.others, *moving}
+
+
+def _classes(overview: Overview) -> list[str]:
+    return sorted({name for provider in overview.tree for name in provider.inventories})
 
 
 def _provider_names(known: ExplainSources, provider: Provider) -> tuple[str, ...]:
@@ -113,7 +126,8 @@ def _unknown(known: ExplainSources, wanted: str) -> UnknownConsumer:
         else "`plimsoll instances` and `plimsoll tree` list what there is."
     )
     return UnknownConsumer(
-        f"Nothing on this host is called {wanted!r}: no consumer, provider, device, unit or receipt. {hint}",
+        f"Nothing on this host is called {wanted!r}: no consumer, provider, class, device, unit or receipt. "
+        f"{hint}",
         asked=wanted,
         near=near,
     )
@@ -271,6 +285,40 @@ def _holders(overview: Overview, uuid: str) -> Iterator[str]:
         if uuid in allocations:
             held = ", ".join(f"{amount} {name}" for name, amount in sorted(allocations[uuid].items()))
             yield f"{_called(overview, consumer)} holds {held}, by an allocation that another client wrote."
+
+
+def _explain_class(known: ExplainSources, name: str) -> ExplainedItem:
+    return ExplainedItem("resource class", name, name, tuple(_class_lines(known, name)))
+
+
+def _class_lines(known: ExplainSources, name: str) -> Iterator[str]:
+    """Each provider that has the class, and who holds how much of it there."""
+    overview = known.overview
+    for provider in overview.tree:
+        inventory = provider.inventories.get(name)
+        if inventory is None:
+            continue
+        in_use = overview.used.get(provider.uuid, {}).get(name, 0)
+        yield f"{provider.name}: {in_use} of {inventory.capacity} in use."
+        holders = list(_holders_of_class(overview, provider.uuid, name))
+        yield from holders[:HOLDERS_SHOWN_MAX]
+        if len(holders) > HOLDERS_SHOWN_MAX:
+            yield f"  {len(holders) - HOLDERS_SHOWN_MAX} more consumers have some of it."
+
+
+def _holders_of_class(overview: Overview, uuid: str, name: str) -> Iterator[str]:
+    for consumer, claim in sorted(overview.claims.items()):
+        amount = claim.allocations.get(uuid, {}).get(name)
+        if amount:
+            exact = claim.units.get(uuid, {}).get(name, ())
+            which = f": {', '.join(exact)}" if exact else ""
+            yield f"  {_called(overview, consumer)} holds {amount} since {_when(claim.since)}{which}"
+    for consumer, allocations in sorted(overview.others.items()):
+        amount = allocations.get(uuid, {}).get(name)
+        if amount:
+            yield (
+                f"  {_called(overview, consumer)} holds {amount}, by an allocation that another client wrote"
+            )
 
 
 def _explain_unit(known: ExplainSources, uuid: str, name: str, unit: str) -> ExplainedItem:

@@ -35,6 +35,17 @@ def test_a_free_unit_and_one_that_is_used_without_a_claim(fresh: tuple[Sight, Pa
     assert "No claim owns it" in said
 
 
+def test_a_class_is_explained_with_each_provider_and_who_holds_some(full: tuple[Sight, Path]) -> None:
+    said = output_of(full[1], "explain", "vgpu")
+    assert f"{CARD}: 6 of 8 in use." in said
+    assert f"render-a ({uuid_of('render-a')}) holds 2 since 20" in said
+
+
+def test_a_consumer_is_found_by_the_beginning_of_its_uuid(full: tuple[Sight, Path]) -> None:
+    uuid = uuid_of("render-a")
+    assert output_of(full[1], "explain", uuid[:8]) == output_of(full[1], "explain", uuid)
+
+
 def test_a_device_is_explained_with_its_holders(full: tuple[Sight, Path]) -> None:
     _, path = full
     by_name = output_of(path, "explain", CARD)

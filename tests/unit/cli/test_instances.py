@@ -1,7 +1,7 @@
 """The table of `plimsoll instances`."""
 
-from agent.api.shapes.instances import SAMPLE
-from agent.cli.instances import instances_lines
+from agent.api.shapes.instances import INSTANCE_COLUMNS, SAMPLE
+from agent.cli.tables import table_lines
 from agent.cli.terminal import Style
 
 
@@ -9,7 +9,8 @@ def test_instances_say_what_is_missing() -> None:
     guest = {"state": "running", "resources": {"VCPU": 1}, "units": []}
     claim = {"state": "claimed", "adopted": True, "allocations": {"p": {"resources": {"VCPU": 2}}}}
     lines = list(
-        instances_lines(
+        table_lines(
+            INSTANCE_COLUMNS,
             [
                 {"uuid": "u1", "name": "a", "guest": guest, "claim": None},
                 {"uuid": "u2", "name": "", "guest": None, "claim": claim},
@@ -22,9 +23,8 @@ def test_instances_say_what_is_missing() -> None:
         "u1    a     running  UNCLAIMED         VCPU=1",
         "u2    -     none     claimed, adopted  VCPU=2",
     ]
-    assert list(instances_lines([], Style())) == ["no guests, no claims"]
 
 
 def test_a_claim_counts_the_resources_of_all_its_providers() -> None:
-    web1 = list(instances_lines(SAMPLE["instances"], Style()))[1]
+    web1 = list(table_lines(INSTANCE_COLUMNS, SAMPLE["instances"], Style()))[1]
     assert "running  claimed    MEMORY_MB=4096,VCPU=2,VGPU=1" in web1

@@ -46,7 +46,7 @@ def arguments(**given: object) -> argparse.Namespace:
 
 @pytest.mark.usefixtures("answers")
 def test_the_list_shows_moves_under_way(capsys: pytest.CaptureFixture[str]) -> None:
-    move.list_moves(arguments(all=False))
+    move.list_moves(arguments(all=False, column=[]))
     titles, line = capsys.readouterr().out.splitlines()
     assert titles.split()[:3] == ["MIGRATION", "INSTANCE", "NAME"]
     assert "begun" in line and "MEMORY_MB=4096,VCPU=2,VGPU=1" in line

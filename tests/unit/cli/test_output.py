@@ -6,10 +6,11 @@ import pytest
 
 from agent import errors
 from agent.api.shapes.columns import amounts_text
+from agent.api.shapes.instances import INSTANCE_COLUMNS, SAMPLE
 from agent.cli.client import error_of
-from agent.cli.output import show_error
+from agent.cli.output import Output, show_error
 from agent.cli.terminal import plain, style_of
-from agent.errors import ExitCode, PlacementUnavailable, PlimsollError
+from agent.errors import ExitCode, PlacementUnavailable, PlimsollError, UsageError
 
 
 def told(code: str, **details: object) -> dict[str, object]:
@@ -51,3 +52,25 @@ def test_texts() -> None:
 def test_box_characters_only_where_they_can_be_shown(encoding: str, unicode: bool) -> None:
     style = style_of(io.TextIOWrapper(io.BytesIO(), encoding=encoding))
     assert (style.unicode, style.colour) == (unicode, False)
+
+
+def test_a_table_as_csv_has_the_chosen_columns_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = SAMPLE["instances"]
+    Output("csv", ["name", "uuid"]).show_table(SAMPLE, INSTANCE_COLUMNS, rows, "nothing")
+    assert capsys.readouterr().out == (
+        '"NAME","UUID"\n'
+        '"web1","5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"\n'
+        '"built-by-hand","8d7b4f34-5d0c-4d8c-8a2d-6b1f0e9c7a21"\n'
+    )
+    Output("csv").show_table({}, INSTANCE_COLUMNS, [], "nothing")
+    assert capsys.readouterr().out == '"UUID","NAME","GUEST","CLAIM","RESOURCES"\n'
+
+
+def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match="no column 'size'; there are 'uuid', 'name', 'guest'"):
+        Output("table", ["size"]).show_table({}, INSTANCE_COLUMNS, [], "nothing")
+
+
+def test_an_answer_that_is_no_table_cannot_be_csv() -> None:
+    with pytest.raises(UsageError, match="take json or yaml"):
+        Output("csv").show({}, lambda _: [])
