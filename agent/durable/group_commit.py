@@ -64,6 +64,11 @@ class Transaction:
         """Run a reading statement, which sees the group's writes so far."""
         return self._connection.execute(sql, parameters).fetchall()
 
+    @property
+    def writes(self) -> bool:
+        """Whether a statement of the group has written."""
+        return self._connection.in_transaction
+
     def _before_write(self) -> None:
         if not self._connection.in_transaction:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -97,6 +102,7 @@ class Ticket(Generic[T]):
         "_answer",
         "_answered",
         "_begun",
+        "_cancelled",
         "_done",
         "_error",
         "_job",
@@ -119,19 +125,32 @@ class Ticket(Generic[T]):
         # The writer takes this lock to run the job; a caller that stops waiting takes it to cancel the job.
         self._taken = threading.Lock()
         self._begun = False
+        self._cancelled = False
 
     def result(self, timeout_s: float = 60.0) -> T:
         """Wait for the commit, and return the job's result.
 
-        Raises DatabaseTimeout where there is no answer within `timeout_s` seconds (a job that has not begun
-        is cancelled), DatabaseError where the commit failed and nothing was changed, and the job's exception.
+        Raises DatabaseTimeout where there is no answer within `timeout_s` seconds: a job that has not begun
+        is cancelled, and of one that has begun a later call tells the outcome. Raises DatabaseError where the
+        commit failed and nothing was changed, and the job's exception.
         """
         if not self._done.acquire(timeout=timeout_s):
-            raise self._timed_out(timeout_s, not self._taken.acquire(blocking=False))
+            self._cancelled = self._cancelled or self._taken.acquire(blocking=False)
+            raise self._timed_out(timeout_s, not self._cancelled)
         self._done.release()
         if self._error is not None:
             raise self._error
         return cast(T, self._answer)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the outcome is known: `result` returns or raises at once, and no longer DatabaseTimeout."""
+        return self._answered
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether its caller stopped waiting before it began: it will not run."""
+        return self._cancelled
 
     def run(self, transaction: Transaction) -> None:
         """Run the job, and keep its result or its own error.

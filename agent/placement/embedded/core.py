@@ -16,20 +16,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from agent.durable.errors import DatabaseError
+from agent.durable.errors import DatabaseError, DatabaseTimeout
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import routes
+from agent.placement.embedded.keyed_writes import KeyReused
 from agent.placement.embedded.messages import CoreResponse, Request
 from agent.placement.embedded.problems import (
     INTERNAL_ERROR,
+    KEY_REUSED,
     NOT_ACCEPTABLE,
     TITLES,
     UNAVAILABLE,
+    UNKNOWN_OUTCOME,
     RequestRefused,
 )
 from agent.placement.embedded.query_string import Query
-from agent.placement.embedded.store import Store
+from agent.placement.embedded.store import WAIT_S, Store
 
+KEY_HEADER = "idempotency-key"
 LOG = logging.getLogger(__name__)
 
 
@@ -40,12 +44,17 @@ class Core:
         self._store = store
 
     @classmethod
-    def open(cls, state_dir: Path, *, clock: Callable[[], float] = time.time) -> Core:
-        """Lock the directory, migrate and load placement.db.
+    def open(cls, state_dir: Path, *, clock: Callable[[], float] = time.time, wait_s: float = WAIT_S) -> Core:
+        """Lock the directory, migrate and load placement.db; a write waits `wait_s` seconds for the disk.
 
         Raises DatabaseError, typed by cause (see agent/durable/errors.py); the file stays unchanged.
         """
-        return cls(Store(state_dir, clock))
+        return cls(Store(state_dir, clock, wait_s=wait_s))
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the outcome of a write is unknown: its caller waits no longer, and it may still be done."""
+        return self._store.in_doubt
 
     def close(self) -> None:
         """Finish the current writes, close the file and release the lock."""
@@ -60,17 +69,20 @@ class Core:
         microversion: str | None = None,
         headers: Mapping[str, str] | None = None,
         admit: Callable[[], None] | None = None,
+        key: str | None = None,
     ) -> CoreResponse:
         """Answer one request as the Placement API does. A write is on disk when the call returns.
 
         `path` may have a query string; `body` is the Python object of the JSON. `microversion` is "1.N" or
         "latest"; by default the header openstack-api-version decides, and without it 1.0. `admit` is called
         before the body is checked; an HTTP server raises RequestRefused in it if the caller's role does not
-        allow the request.
+        allow the request. `key` is the idempotency key of a write (by default the header Idempotency-Key):
+        the same request with the same key is not executed twice, but answered with what became of the first.
 
-        Errors are responses too: 4xx, 503 if the disk failed (nothing has changed), 500.
+        Errors are responses too: 4xx, 503 if the disk failed (nothing has changed), 500. The response to a
+        write whose outcome is unknown, because the disk does not answer, is a 504 without a request id.
         """
-        request_id = f"req-{uuid.uuid4()}"
+        request_id: str | None = f"req-{uuid.uuid4()}"
         minor: int | None = None
         try:
             lower_headers = {name.lower(): value for name, value in headers.items()} if headers else {}
@@ -82,9 +94,19 @@ class Core:
             routes.check_media_types(route, lower_headers)
             if admit is not None:
                 admit()
-            answer = route.handler(Request(self._store, minor, method, args, Query(query), body))
+            key = key or lower_headers.get(KEY_HEADER)
+            answer = route.handler(Request(self._store, minor, method, args, Query(query), body, key))
         except RequestRefused as refusal:
             answer = error_response(refusal, minor, request_id)
+        except KeyReused:
+            refusal = RequestRefused(KEY_REUSED, f"Another request had the idempotency key {key!r}.")
+            answer = error_response(refusal, minor, request_id)
+        except DatabaseTimeout as error:
+            LOG.error("%s %s: %s", method, path, error)
+            # The id says that an answer is final, which this one is not.
+            request_id = None if error.begun else request_id
+            problem = UNKNOWN_OUTCOME if error.begun else UNAVAILABLE
+            answer = error_response(RequestRefused(problem, str(error)), minor, request_id)
         except DatabaseError as error:
             LOG.error("%s %s changed nothing: %s", method, path, error)
             answer = error_response(RequestRefused(UNAVAILABLE, str(error)), minor, request_id)
@@ -94,21 +116,23 @@ class Core:
         if minor is not None:
             answer.headers[mv.HEADER] = f"{mv.SERVICE} {mv.text(minor)}"
             answer.headers["vary"] = mv.HEADER
-        answer.headers["x-openstack-request-id"] = request_id
+        if request_id is not None:
+            answer.headers["x-openstack-request-id"] = request_id
         if answer.body is not None:
             answer.headers["content-type"] = "application/json"
         return answer
 
 
-def error_response(refusal: RequestRefused, minor: int | None, request_id: str) -> CoreResponse:
+def error_response(refusal: RequestRefused, minor: int | None, request_id: str | None) -> CoreResponse:
     """The response for a refused request. `minor` is None where the microversion itself was refused."""
     problem = refusal.problem
     error: dict[str, Any] = {
         "status": problem.status,
         "title": TITLES[problem.status],
         "detail": refusal.detail,
-        "request_id": request_id,
     }
+    if request_id is not None:
+        error["request_id"] = request_id
     if minor is not None and minor >= mv.ERROR_CODES:
         error["code"] = problem.code
     if minor is None and problem is NOT_ACCEPTABLE:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from agent.placement.embedded import microversions as mv
+from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.query_string import Query
 from agent.placement.embedded.schemas import Versions, validate
 from agent.placement.embedded.store import Store
+
+T = TypeVar("T")
 
 
 class Request(NamedTuple):
     """One request.
 
     `minor` is the minor number of the microversion, `args` are the variable parts of the path, `body` is the
-    Python object of the JSON.
+    Python object of the JSON, `key` the idempotency key.
     """
 
     store: Store
@@ -25,10 +28,16 @@ class Request(NamedTuple):
     args: Mapping[str, str]
     query: Query
     body: Any
+    key: str | None = None
 
     def read_body(self, versions: Versions) -> Any:
         """The body, valid for the microversion. Raises RequestRefused (400) where it is not."""
         return validate(versions, self.minor, self.body, "body")
+
+    def write(self, rule: Callable[[Draft], T], *, releases: bool = False) -> T:
+        """See `Store.write`; a repeated request with the same key is the same write."""
+        what = (self.method, self.args, self.body, self.minor)
+        return self.store.write(rule, releases=releases, key=self.key, what=what)
 
     def read_query(self, versions: Versions) -> dict[str, str]:
         """Each query parameter with its last value. Raises RequestRefused (400) for invalid parameters."""

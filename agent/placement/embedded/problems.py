@@ -21,8 +21,10 @@ TITLES = {
     409: "Conflict",
     413: "Request Entity Too Large",
     415: "Unsupported Media Type",
+    422: "Unprocessable Entity",
     500: "Internal Server Error",
     503: "Service Unavailable",
+    504: "Gateway Timeout",
 }
 
 
@@ -50,8 +52,10 @@ PROVIDER_IN_USE = ProblemType(409, "placement.resource_provider.inuse")
 PROVIDER_HAS_CHILDREN = ProblemType(409, "placement.resource_provider.cannot_delete_parent")
 TOO_LARGE = ProblemType(413)
 UNSUPPORTED_MEDIA_TYPE = ProblemType(415)
+KEY_REUSED = ProblemType(422)
 INTERNAL_ERROR = ProblemType(500)
 UNAVAILABLE = ProblemType(503)
+UNKNOWN_OUTCOME = ProblemType(504)
 
 
 class RequestRefused(Exception):

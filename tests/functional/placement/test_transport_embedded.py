@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from kits.stalling_disk import StallingDisk
 
 from agent.durable.errors import DatabaseLocked
+from agent.errors import PlacementUnavailable
 from agent.placement.embedded import Core
 from agent.placement.transport_embedded import EmbeddedTransport
 
@@ -34,3 +36,56 @@ def test_the_server_stops_before_the_core_is_closed(tmp_path: Path) -> None:
     transport.close()
     assert server.stopped_first
     Core.open(tmp_path).close()
+
+
+def allocation(host: str, amount: int) -> dict[str, object]:
+    return {
+        "allocations": {host: {"resources": {"VCPU": amount}}},
+        "consumer_generation": None,
+        "project_id": "p",
+        "user_id": "u",
+        "consumer_type": "INSTANCE",
+    }
+
+
+HOST, ONE, OTHER = (f"{n}0000000-0000-4000-8000-000000000000" for n in (1, 2, 3))
+
+
+def test_a_write_that_the_disk_does_not_answer_is_unknown_until_it_is_sent_again(tmp_path: Path) -> None:
+    core = Core.open(tmp_path, wait_s=0.05)
+    transport, disk = EmbeddedTransport(core), StallingDisk(core._store.file)
+
+    def send(method: str, path: str, body: object = None) -> int:
+        return transport.request(method, path, body, microversion="1.39").status
+
+    assert send("POST", "/resource_providers", {"name": "h", "uuid": HOST}) == 200
+    inventory = {"inventories": {"VCPU": {"total": 4}}, "resource_provider_generation": 0}
+    assert send("PUT", f"/resource_providers/{HOST}/inventories", inventory) == 200
+    bodies = {f"/allocations/{ONE}": allocation(HOST, 1), "/allocations": {OTHER: allocation(HOST, 2)}}
+    for path, body in bodies.items():
+        method = "PUT" if path != "/allocations" else "POST"
+        assert transport.certain
+        with disk.stalled():
+            with pytest.raises(PlacementUnavailable, match="outcome is unknown") as unknown:
+                send(method, path, body)
+            assert unknown.value.status == 504 and unknown.value.details["busy"]
+            assert not transport.certain
+            assert send("GET", "/traits") == 200, "reads are answered"
+        assert send(method, path, body) == 204, "it was done, and is not done again"
+        assert transport.certain
+        assert send(method, path, body) == 409, "once answered, the same again is another write"
+    usages = transport.request("GET", f"/resource_providers/{HOST}/usages", microversion="1.39").body
+    assert usages["usages"] == {"VCPU": 3}
+    transport.close()
+
+
+def test_after_another_write_of_the_consumer_the_same_write_is_a_new_one(tmp_path: Path) -> None:
+    core = Core.open(tmp_path, wait_s=0.05)
+    transport, disk = EmbeddedTransport(core), StallingDisk(core._store.file)
+    with disk.stalled(), pytest.raises(PlacementUnavailable):
+        transport.request("PUT", "/traits/CUSTOM_T", microversion="1.39")
+    core.request("GET", "/traits", microversion="1.39")
+    core._store.file.read("SELECT 1")
+    assert transport.request("DELETE", "/traits/CUSTOM_T", microversion="1.39").status == 204
+    assert transport.request("PUT", "/traits/CUSTOM_T", microversion="1.39").status == 201
+    transport.close()

@@ -77,7 +77,7 @@ def put(request: Request) -> CoreResponse:
             for part in body["allocations"]
         }
     write = _write_of(str(uuids.UUID(given)), body, request.minor)
-    request.store.write(lambda draft: allocations.replace(draft, (write,)), releases=not write.allocations)
+    request.write(lambda draft: allocations.replace(draft, (write,)), releases=not write.allocations)
     return empty_response()
 
 
@@ -86,14 +86,14 @@ def post(request: Request) -> CoreResponse:
     writes = _writes_of(request.read_body(schemas.POST_ALLOCATIONS), request.minor)
     # A body with empty allocations ends or reverts a move: it frees at least as much as it takes.
     releases = any(not write.allocations for write in writes)
-    request.store.write(lambda draft: allocations.replace(draft, writes), releases=releases)
+    request.write(lambda draft: allocations.replace(draft, writes), releases=releases)
     return empty_response()
 
 
 def delete(request: Request) -> CoreResponse:
     """DELETE /allocations/{consumer_uuid}"""
     uuid = request.args["consumer_uuid"]
-    request.store.write(lambda draft: allocations.delete(draft, uuid), releases=True)
+    request.write(lambda draft: allocations.delete(draft, uuid), releases=True)
     return empty_response()
 
 
@@ -106,7 +106,7 @@ def reshape(request: Request) -> CoreResponse:
         for uuid, part in body["inventories"].items()
     }
     writes = _writes_of(body["allocations"], request.minor)
-    request.store.write(lambda draft: reshaper.reshape(draft, wanted, writes))
+    request.write(lambda draft: reshaper.reshape(draft, wanted, writes))
     return empty_response()
 
 

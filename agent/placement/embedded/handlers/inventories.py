@@ -44,13 +44,13 @@ def put_all(request: Request) -> CoreResponse:
         _check_capacity(request, wanted)
         return inventories.put_all(draft, uuid, generation, wanted)
 
-    return _show_all(request, request.store.write(rule))
+    return _show_all(request, request.write(rule))
 
 
 def delete_all(request: Request) -> CoreResponse:
     """DELETE /resource_providers/{uuid}/inventories"""
     uuid = request.args["uuid"]
-    request.store.write(lambda draft: inventories.put_all(draft, uuid, None, {}), releases=True)
+    request.write(lambda draft: inventories.put_all(draft, uuid, None, {}), releases=True)
     return empty_response()
 
 
@@ -62,7 +62,7 @@ def add(request: Request) -> CoreResponse:
     resource_class = body["resource_class"]
     inventory = inventories.from_body(body, request.store.clock())
     _check_capacity(request, {resource_class: inventory})
-    provider = request.store.write(lambda draft: inventories.add(draft, uuid, resource_class, inventory))
+    provider = request.write(lambda draft: inventories.add(draft, uuid, resource_class, inventory))
     answer = _show_one(request, provider, resource_class, 201)
     answer.headers["location"] = f"{url_of(uuid)}/inventories/{resource_class}"
     return answer
@@ -81,13 +81,13 @@ def put_one(request: Request) -> CoreResponse:
         _check_capacity(request, {resource_class: inventory})
         return inventories.update(draft, uuid, generation, resource_class, inventory)
 
-    return _show_one(request, request.store.write(rule), resource_class)
+    return _show_one(request, request.write(rule), resource_class)
 
 
 def delete_one(request: Request) -> CoreResponse:
     """DELETE /resource_providers/{uuid}/inventories/{resource_class}"""
     uuid, resource_class = request.args["uuid"], request.args["resource_class"]
-    request.store.write(lambda draft: inventories.delete(draft, uuid, resource_class), releases=True)
+    request.write(lambda draft: inventories.delete(draft, uuid, resource_class), releases=True)
     return empty_response()
 
 

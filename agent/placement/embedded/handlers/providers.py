@@ -57,7 +57,7 @@ def create(request: Request) -> CoreResponse:
     body = request.read_body(schemas.POST_PROVIDER)
     given = body.get("uuid")
     uuid = str(uuids.UUID(given)) if given else str(uuids.uuid4())
-    provider = request.store.write(
+    provider = request.write(
         lambda draft: providers.create(draft, uuid, body["name"], body.get("parent_provider_uuid"))
     )
     location = {"location": url_of(uuid)}
@@ -83,14 +83,14 @@ def update(request: Request) -> CoreResponse:
         parent = body.get("parent_provider_uuid", providers.get(draft, uuid).parent_uuid)
         return providers.update(draft, uuid, body["name"], parent, may_reparent=minor >= mv.REPARENTING)
 
-    provider = request.store.write(rule)
+    provider = request.write(rule)
     return json_response(request, show(provider, minor), provider.updated_at)
 
 
 def delete(request: Request) -> CoreResponse:
     """DELETE /resource_providers/{uuid}"""
     uuid = request.args["uuid"]
-    request.store.write(lambda draft: providers.delete(draft, uuid), releases=True)
+    request.write(lambda draft: providers.delete(draft, uuid), releases=True)
     return empty_response()
 
 

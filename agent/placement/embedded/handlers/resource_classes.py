@@ -37,7 +37,7 @@ def get(request: Request) -> CoreResponse:
 def create(request: Request) -> CoreResponse:
     """POST /resource_classes"""
     name: str = request.read_body(schemas.CUSTOM_CLASS)["name"]
-    request.store.write(lambda draft: names.create_class(draft, name))
+    request.write(lambda draft: names.create_class(draft, name))
     return empty_response(201, {"location": _url_of(name)})
 
 
@@ -45,7 +45,7 @@ def ensure(request: Request) -> CoreResponse:
     """PUT /resource_classes/{name}, from microversion 1.7 on"""
     body = {"name": request.args["name"]}
     name: str = schemas.validate(schemas.CUSTOM_CLASS, request.minor, body, "the resource class")["name"]
-    created = request.store.write(lambda draft: names.ensure_class(draft, name))
+    created = request.write(lambda draft: names.ensure_class(draft, name))
     return empty_response(201 if created else 204, {"location": _url_of(name)})
 
 
@@ -53,12 +53,12 @@ def rename(request: Request) -> CoreResponse:
     """PUT /resource_classes/{name}, up to microversion 1.6"""
     name = request.args["name"]
     new_name: str = request.read_body(schemas.CUSTOM_CLASS)["name"]
-    request.store.write(lambda draft: names.rename_class(draft, name, new_name))
+    request.write(lambda draft: names.rename_class(draft, name, new_name))
     return json_response(request, _show(new_name), None)
 
 
 def delete(request: Request) -> CoreResponse:
     """DELETE /resource_classes/{name}"""
     name = request.args["name"]
-    request.store.write(lambda draft: names.delete_class(draft, name), releases=True)
+    request.write(lambda draft: names.delete_class(draft, name), releases=True)
     return empty_response()

@@ -63,7 +63,7 @@ def get(request: Request) -> CoreResponse:
 def put(request: Request) -> CoreResponse:
     """PUT /traits/{name}"""
     name = schemas.validate(schemas.CUSTOM_TRAIT, request.minor, request.args["name"], "the trait's name")
-    created = request.store.write(lambda draft: names.ensure_trait(draft, name))
+    created = request.write(lambda draft: names.ensure_trait(draft, name))
     headers = cache_headers(request, request.store.model.traits.get(name)) | {"location": f"/traits/{name}"}
     return empty_response(201 if created else 204, headers)
 
@@ -71,7 +71,7 @@ def put(request: Request) -> CoreResponse:
 def delete(request: Request) -> CoreResponse:
     """DELETE /traits/{name}"""
     name = request.args["name"]
-    request.store.write(lambda draft: names.delete_trait(draft, name), releases=True)
+    request.write(lambda draft: names.delete_trait(draft, name), releases=True)
     return empty_response()
 
 
@@ -84,7 +84,7 @@ def put_of_provider(request: Request) -> CoreResponse:
     """PUT /resource_providers/{uuid}/traits"""
     uuid = request.args["uuid"]
     body = request.read_body(schemas.PUT_PROVIDER_TRAITS)
-    provider = request.store.write(
+    provider = request.write(
         lambda draft: providers.set_traits(draft, uuid, body["resource_provider_generation"], body["traits"])
     )
     return _show(request, provider)
@@ -93,7 +93,7 @@ def put_of_provider(request: Request) -> CoreResponse:
 def delete_of_provider(request: Request) -> CoreResponse:
     """DELETE /resource_providers/{uuid}/traits"""
     uuid = request.args["uuid"]
-    request.store.write(lambda draft: providers.set_traits(draft, uuid, None, ()), releases=True)
+    request.write(lambda draft: providers.set_traits(draft, uuid, None, ()), releases=True)
     return empty_response()
 
 
@@ -111,7 +111,7 @@ def put_aggregates(request: Request) -> CoreResponse:
     guarded = request.minor >= mv.AGGREGATES_GENERATION
     aggregates = body["aggregates"] if guarded else body
     generation = body["resource_provider_generation"] if guarded else None
-    provider = request.store.write(
+    provider = request.write(
         lambda draft: providers.set_aggregates(draft, uuid, generation, aggregates, raises_generation=guarded)
     )
     return _show_aggregates(request, provider, aggregates)

@@ -147,7 +147,7 @@ def _log(method: str, target: str, answer: ServiceResponse, caller: TokenUser | 
 def _headers(environ: Environ) -> dict[str, str]:
     """The headers that the core reads; content-type is always present, empty if the client sent none."""
     headers = {"content-type": environ.get("CONTENT_TYPE", "")}
-    for name in ("accept", "openstack-api-version"):
+    for name in ("accept", "openstack-api-version", "idempotency-key"):
         value = environ.get("HTTP_" + name.upper().replace("-", "_"))
         if value is not None:
             headers[name] = value

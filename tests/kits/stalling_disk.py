@@ -1,0 +1,55 @@
+"""A disk that stalls or fails: it takes part in the commits of a SqliteFile."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agent.durable.group_commit import Transaction
+from agent.durable.sqlite_file import SqliteFile
+
+
+class StallingDisk:
+    """Joins `file`; its commits stall while `stalled` is entered, and those in `fail_next` fail."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+        self._failures = 0
+        self.stalling = threading.Event()
+        """Set while a commit stalls."""
+        file.join(self)
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Commits that begin in the block end after it."""
+        self._goes_on.clear()
+        try:
+            yield
+        finally:
+            self._goes_on.set()
+
+    def fail_next(self, times: int = 1) -> None:
+        """Have the next commits fail as on a disk that answers EIO."""
+        self._failures = times
+
+    def flush(self, transaction: Transaction) -> None:
+        """Part of a commit: wait, or fail."""
+        if not transaction.writes:
+            return
+        self.stalling.set()
+        assert self._goes_on.wait(60)
+        self.stalling.clear()
+        if self._failures:
+            self._failures -= 1
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+            raise error
+
+    def publish(self) -> None:
+        """Nothing: the disk has no memory."""
+
+    def discard(self) -> None:
+        """Nothing, as for `publish`."""
