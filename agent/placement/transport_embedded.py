@@ -34,8 +34,6 @@ class EmbeddedTransport:
     Closing the transport stops the server, then closes the core.
     """
 
-    certain = True
-
     def __init__(self, core: Core, server: Stoppable | None = None) -> None:
         self._core = core
         self._server = server
