@@ -3,6 +3,7 @@
 import itertools
 import json
 import threading
+import uuid
 from typing import Any, NamedTuple, Protocol
 
 from agent.errors import PlacementUnavailable
@@ -37,6 +38,7 @@ class EmbeddedTransport:
     def __init__(self, core: Core, server: Stoppable | None = None) -> None:
         self._core = core
         self._server = server
+        self._key_prefix = uuid.uuid4().hex
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._unknown: dict[str, _UnknownWrite] = {}
@@ -55,7 +57,7 @@ class EmbeddedTransport:
         if method == "GET":
             answer = self._core.request(method, path, body, microversion=microversion)
             return Reply(answer.status, answer.body, answer.headers)
-        key = f"{next(self._numbers)}" if not self._unknown else self._key(method, path, body)
+        key = self._new_key() if not self._unknown else self._key(method, path, body)
         answer = self._core.request(method, path, body, microversion=microversion, key=key)
         if answer.status == UNKNOWN_OUTCOME:
             with self._lock:
@@ -77,7 +79,10 @@ class EmbeddedTransport:
             self._unknown = {
                 other: write for other, write in self._unknown.items() if not write.subjects & subjects
             }
-        return before.key if before is not None else f"{next(self._numbers)}"
+        return before.key if before is not None else self._new_key()
+
+    def _new_key(self) -> str:
+        return f"{self._key_prefix}-{next(self._numbers)}"
 
     def close(self) -> None:
         """Stop the server and close the core."""

@@ -99,8 +99,8 @@ class Core:
         except RequestRefused as refusal:
             answer = error_response(refusal, minor, request_id)
         except KeyReused:
-            refusal = RequestRefused(KEY_REUSED, f"Another request had the idempotency key {key!r}.")
-            answer = error_response(refusal, minor, request_id)
+            reused = RequestRefused(KEY_REUSED, f"Another request had the idempotency key {key!r}.")
+            answer = error_response(reused, minor, request_id)
         except DatabaseTimeout as error:
             LOG.error("%s %s: %s", method, path, error)
             # The id says that an answer is final, which this one is not.
