@@ -18,6 +18,7 @@ def move_to_json(move: Move) -> Json:
         "handed": move.handed,
         "since": move.since,
         "adopted": move.adopted,
+        "instance_generation": move.instance_generation,
     }
 
 
@@ -36,4 +37,5 @@ def read_move(value: object) -> Move:
         read_allocations(record.get("handed")),
         read_since(record.get("since")),
         record.get("adopted") is True,
+        generation if isinstance(generation := record.get("instance_generation"), int) else None,
     )

@@ -164,22 +164,31 @@ class MoveConsumer:
     consumer_type: str = ""
 
 
-def may_be_migration(candidate: MoveConsumer, instance: MoveConsumer) -> bool:
-    """Whether the candidate may be the instance's migration, by consumer type, project and user."""
-    return candidate.consumer_type in ("", MIGRATION_TYPE, "unknown") and (
-        candidate.project_id,
-        candidate.user_id,
-    ) == (instance.project_id, instance.user_id)
+def is_migration(candidate: MoveConsumer, instance: MoveConsumer) -> bool:
+    """Whether the candidate is a migration by its type, and has the instance's project and user."""
+    return candidate.consumer_type == MIGRATION_TYPE and _same_owner(candidate, instance)
+
+
+def resembles_migration(candidate: MoveConsumer, instance: MoveConsumer) -> bool:
+    """Whether the candidate may be the instance's migration: by its type, or because it has none.
+
+    Below microversion 1.38 no consumer has a type. A new instance of the same project looks the same as a
+    migration there; so nothing is done on a resemblance, except that nothing is freed.
+    """
+    untyped = candidate.consumer_type in ("", "unknown")
+    return (untyped or candidate.consumer_type == MIGRATION_TYPE) and _same_owner(candidate, instance)
+
+
+def _same_owner(candidate: MoveConsumer, instance: MoveConsumer) -> bool:
+    return (candidate.project_id, candidate.user_id) == (instance.project_id, instance.user_id)
 
 
 def has_taken_over(old: Allocations, instance: MoveConsumer, candidate: MoveConsumer, is_own: IsOwn) -> bool:
-    """Whether the candidate has taken over the allocation `old` of an instance that is on another host now.
+    """Whether the candidate has what `old` was here, of an instance that is on another host now.
 
     The candidate must have all of `old` that is in this host's tree. Of the rest, the instance must still
-    have what the candidate does not have.
+    have what the candidate does not have. Whether the candidate is a migration at all, `is_migration` tells.
     """
-    if not may_be_migration(candidate, instance):
-        return False
     if not instance.allocations or any(is_own(uuid) for uuid in instance.allocations):
         return False
     rest = {
@@ -197,6 +206,15 @@ def has_taken_over(old: Allocations, instance: MoveConsumer, candidate: MoveCons
         for uuid, amounts in rest.items()
         for name, amount in amounts.items()
     )
+
+
+def may_be_superseded(move: Move, instance_generation: int | None) -> bool:
+    """Whether a move, seen from its source, may have been reverted and begun again under another uuid.
+
+    Its migration holds nothing any more, and its instance is elsewhere, with this generation now. If nobody
+    wrote the instance since the source learned of the move, it was confirmed.
+    """
+    return move.instance_generation is None or move.instance_generation != instance_generation
 
 
 def unambiguous_pairs(candidates: Mapping[str, Iterable[str]]) -> Mapping[str, str]:

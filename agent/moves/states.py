@@ -134,6 +134,9 @@ class Move:
     The destination knows `old` only from Placement, without exact units; the source does not know `new`.
     `handed` is the allocation of the migration: `old` without what stays with the instance on shared
     providers. `adopted`: Placement had the allocations without a request of this agent.
+
+    `instance_generation` is the generation that the instance had in Placement when the source learned of the
+    move, None if it is not known. While it is the same, nobody wrote the instance, so no revert did.
     """
 
     migration: str
@@ -146,6 +149,7 @@ class Move:
     handed: Allocations
     since: float = 0.0
     adopted: bool = False
+    instance_generation: int | None = None
 
     @property
     def ended(self) -> bool:

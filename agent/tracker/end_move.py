@@ -17,7 +17,7 @@ from agent.errors import (
 from agent.moves.ownership import (
     ObservedState,
     has_moved_on,
-    has_taken_over,
+    may_be_superseded,
     observed_end,
     observed_state,
     restored_allocations,
@@ -29,7 +29,8 @@ from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
-from agent.tracker.holdings import holder, split_by_host
+from agent.tracker.holdings import split_by_host
+from agent.tracker.left_places import LeftPlaces
 
 LOG = log.get(__name__)
 ATTEMPTS_MAX = 4
@@ -43,6 +44,7 @@ class MoveFinisher:
     def __init__(self, context: TrackerContext) -> None:
         self._context = context
         self._client = context.client
+        self._places = LeftPlaces(context)
 
     def finish(self, move: Move) -> Move:
         """Bring an ending move to its end; of a begun one, find out whether another client ended it.
@@ -249,22 +251,26 @@ class MoveFinisher:
         return ended
 
     def _observed_end(self, move: Move, instance: ConsumerAllocations) -> MoveStep | None:
+        """Raises PlacementConflict where another client writes the instance meanwhile."""
         end = observed_end(move, instance.allocations, {}, self._context.register.host.is_own)
         returned = end is MoveStep.RESTORED and move.role is MoveRole.DESTINATION
-        return MoveStep.FREED if returned and self._moved_back(move, instance) else end
+        if returned and self._moved_back(move, instance):
+            return MoveStep.FREED
+        left = end is MoveStep.FREED and move.role is MoveRole.SOURCE and self._places.has_left(instance)
+        if left and may_be_superseded(move, instance.generation):
+            # While another migration may hold the place, the move may have been reverted and begun again.
+            return MoveStep.RESTORED if self._places.possible_holders(move.old, instance) else end
+        return end
 
     def _has_moved_on(self, move: Move, instance: ConsumerAllocations) -> bool:
         return has_moved_on(move, instance.allocations, self._context.register.host.is_own)
 
     def _moved_back(self, move: Move, instance: ConsumerAllocations) -> bool:
-        """Whether the instance arrived here and another migration now holds its allocation of this host."""
-        new = move.new.allocations if move.new else {}
-        is_own = self._context.register.host.is_own
-        self._context.read_consumers(sorted(uuid for uuid in new if is_own(uuid)))
-        holders = self._context.register.under_lock(lambda book: book.holders_of(new))
-        guests = self._context.guests.uuids
-        others = (self._client.allocations_of(other) for other in holders if other not in guests)
-        return any(has_taken_over(new, holder(instance), holder(other), is_own) for other in others)
+        """Whether the instance arrived here and another migration may hold its place now."""
+        if move.new is None:
+            return False
+        self._places.read_holders([move.new])
+        return bool(self._places.lookalikes(move.new, instance))
 
     def _lives_here(self, instance: Allocations) -> bool:
         host = self._context.register.host

@@ -1,25 +1,45 @@
 """The source's side of a move: the agent learns from Placement that a migration holds what an instance held.
 
 The two agents of a move never talk to each other. A claim whose consumer holds nothing on this host any more
-has moved: the consumer that holds just the same here is its migration, and the claim becomes the migration's,
-with the same devices. Where several consumers match, the agent links none and frees no device, until only one
-matches or an operator names it.
+has moved: the consumer of type MIGRATION that holds just the same here is its migration, and the claim
+becomes the migration's, with the same devices. Where several match, or one without a type, the agent links
+none and frees no device, until only one matches or an operator names it.
+
+A move may also have been reverted and begun again, under another uuid, since this host last looked. Then the
+migration that this host knows holds nothing any more, and another one holds its place.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from agent import log
 from agent.claims.claim import Claim, ClaimState, ClaimStep
-from agent.errors import ClaimConflict, UnknownConsumer
-from agent.moves.ownership import has_taken_over, may_be_migration, unambiguous_pairs
+from agent.errors import ClaimConflict, PlacementConflict, UnknownConsumer
+from agent.moves.ownership import (
+    is_migration,
+    may_be_superseded,
+    resembles_migration,
+    unambiguous_pairs,
+)
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
-from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
-from agent.tracker.holdings import holder
+from agent.tracker.left_places import Judge, LeftPlaces
 
 LOG = log.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Departure:
+    """An instance that has left this host, and the place that it had here.
+
+    `move` is the begun move that gave the place to its migration, which holds nothing any more; None: the
+    place is still the instance's claim.
+    """
+
+    instance: ConsumerAllocations
+    place: Claim
+    move: Move | None = None
 
 
 class MigrationLinker:
@@ -28,6 +48,7 @@ class MigrationLinker:
     def __init__(self, context: TrackerContext) -> None:
         self._context = context
         self._client = context.client
+        self._places = LeftPlaces(context)
 
     def link_all(self) -> int:
         """Link the claims that have moved to their migrations, and drop those that left for good.
@@ -35,29 +56,44 @@ class MigrationLinker:
         Returns how many changed. Raises PlacementError, StateError; ClaimConflict where another operation on
         the consumer does not end in time.
         """
-        moved_away = self._moved_away()
-        if not moved_away:
-            return 0
-        self._read_providers(moved_away.values())
-        candidates = {
-            claim.consumer: self._candidates(claim, instance) for claim, instance in moved_away.values()
-        }
-        pairs = unambiguous_pairs(candidates)
-        changed = sum(self._link(instance, migration) is not None for instance, migration in pairs.items())
-        for consumer, migrations in candidates.items():
-            if not migrations:
-                changed += self._drop_departed(consumer)
-            elif consumer not in pairs:
-                LOG.warning(
-                    "%s has moved away, and it is not certain which of %s holds its part of this host. The "
-                    "agent frees nothing until an operator names the migration: `plimsoll move confirm "
-                    "MIGRATION --instance %s`.",
-                    consumer,
-                    ", ".join(migrations),
-                    consumer,
-                    fields={"consumer": consumer},
-                )
-        return changed
+        suspects = self._context.register.under_lock(
+            lambda book: [
+                claim
+                for consumer, claim in sorted(book.claims.items())
+                if consumer in book.suspects or claim.state is not ClaimState.CLAIMED
+            ]
+        )
+        begun = [
+            move
+            for move in self._context.register.moves().values()
+            if move.role is MoveRole.SOURCE and move.state is MoveState.BEGUN
+        ]
+        departures = self._departures(suspects, begun)
+        return self._follow(departures) if departures else 0
+
+    def look_for(self, migration: str) -> Move | None:
+        """The move of a migration that this host does not know yet.
+
+        None: Placement does not show whose migration it is.
+        Raises PlacementError, StateError, ClaimConflict.
+        """
+        wanted = self._places.own_part(self._client.allocations_of(migration).allocations)
+        if not wanted:
+            return None
+        alike = [
+            claim
+            for claim in self._context.register.claims().values()
+            if self._places.own_part(claim.allocations) == wanted
+        ]
+        begun = [
+            move
+            for move in self._context.register.moves().values()
+            if move.role is MoveRole.SOURCE
+            and move.state is MoveState.BEGUN
+            and self._places.own_part(move.old.allocations) == wanted
+        ]
+        self._link_pairs(self._departures(alike, begun))
+        return self._context.register.move_by_migration(migration)
 
     def link(self, instance: str, migration: str) -> Move:
         """Link the two, as an operator names them, if Placement agrees.
@@ -67,7 +103,7 @@ class MigrationLinker:
         claim = self._context.register.claim_of(instance)
         if claim is None or claim.state is ClaimState.CLAIMING:
             raise UnknownConsumer(f"{instance} has no claim on this host.", consumer=instance)
-        move = self._link(instance, migration)
+        move = self._link(instance, migration, resembles_migration)
         if move is None:
             raise ClaimConflict(
                 f"By what Placement shows, migration {migration} does not hold what {instance} claimed on "
@@ -84,62 +120,59 @@ class MigrationLinker:
         certain which migration it is: then the claim stays as it is; PlacementError, StateError.
         """
         held = self._client.allocations_of(claim.consumer)
-        if not self._lives_elsewhere(held):
+        if not self._places.has_left(held):
             return None
-        self._read_providers([(claim, held)])
-        migrations = self._candidates(claim, held)
-        if not migrations:
+        self._places.read_holders([claim])
+        lookalikes = self._places.lookalikes(claim, held)
+        if not lookalikes:
             return None
-        if len(migrations) > 1 or self._has_twin(claim) or any(map(self._is_moving, migrations)):
+        migrations = self._places.successors(claim, held)
+        certain = len(migrations) == len(lookalikes) == 1
+        if not certain or self._has_twin(claim) or any(map(self._is_moving, migrations)):
             if claim.state is not ClaimState.CLAIMED:
                 self._context.register.step_claim(ClaimStep.KEEP, claim.consumer)
-            raise ClaimConflict(
-                f"{claim.consumer} has moved away, and it is not certain which of {', '.join(migrations)} "
-                "holds its part of this host. The agent frees nothing until an operator names the migration: "
-                f"`plimsoll move confirm MIGRATION --instance {claim.consumer}`."
-            )
+            raise ClaimConflict(_uncertain(claim.consumer, migrations, lookalikes), consumer=claim.consumer)
         # This host does not know the migration yet, so no operation on it can be under way: no turn needed.
         return self._context.register.step_move(
             MoveStep.ADOPT,
-            self._source_move(claim, self._client.allocations_of(migrations[0])),
+            self._source_move(claim, held, self._client.allocations_of(migrations[0])),
         )
 
-    # What Placement shows
+    # Who has left
 
-    def _moved_away(self) -> Mapping[str, tuple[Claim, ConsumerAllocations]]:
-        """{consumer: (claim, what it holds)} of the consumers that live elsewhere, and hold nothing here.
+    def _departures(self, claims: Iterable[Claim], begun: Iterable[Move]) -> dict[str, _Departure]:
+        """{instance: departure} of the claims' and the moves' instances that live elsewhere.
 
-        Claims in doubt or to be released are among them: a migration may hold their part, too.
+        Claims in doubt or to be released are among them: a migration may hold their part, too. Of the begun
+        moves only those whose migration holds nothing any more, and whose instance was written since this
+        host learned of the move: without that, nobody reverted it.
         """
-        suspects = self._context.register.under_lock(
-            lambda book: [
-                claim
-                for consumer, claim in sorted(book.claims.items())
-                if consumer in book.suspects or claim.state is not ClaimState.CLAIMED
-            ]
-        )
-        suspects = [claim for claim in suspects if not self._is_moving(claim.consumer)]
-        held = {claim.consumer: self._client.allocations_of(claim.consumer) for claim in suspects}
-        return {
-            claim.consumer: (claim, held[claim.consumer])
-            for claim in suspects
-            if self._lives_elsewhere(held[claim.consumer])
-        }
+        departures: dict[str, _Departure] = {}
+        for claim in claims:
+            if not self._is_moving(claim.consumer):
+                held = self._client.allocations_of(claim.consumer)
+                if self._places.has_left(held):
+                    departures[claim.consumer] = _Departure(held, claim)
+        for move in begun:
+            if self._client.allocations_of(move.migration).allocations:
+                continue
+            held = self._client.allocations_of(move.instance)
+            if self._places.has_left(held) and may_be_superseded(move, held.generation):
+                departures[move.instance] = _Departure(held, move.old, move)
+        return departures
 
-    def _read_providers(self, moved_away: Collection[tuple[Claim, ConsumerAllocations]]) -> None:
-        """Read the claims' providers, after the instances, so that no migration is missed."""
-        self._context.read_consumers(
-            sorted({uuid for claim, _ in moved_away for uuid in self._own(claim.allocations)})
-        )
+    def _with_twins(self, departures: Mapping[str, _Departure]) -> dict[str, _Departure]:
+        """Also those that left a place just like one of these: a migration may be theirs as well.
 
-    def _candidates(self, claim: Claim, instance: ConsumerAllocations) -> list[str]:
-        """The consumers that may be the migration of the claim's instance."""
-        holders = self._context.register.under_lock(lambda book: book.holders_of(claim.allocations))
-        return [
-            consumer
-            for consumer in holders
-            if self._took_over(claim, instance, self._client.allocations_of(consumer))
+        They are read after the migrations, so that the instance of each migration is among them.
+        """
+        places = [self._places.own_part(departure.place.allocations) for departure in departures.values()]
+        twins = [
+            claim
+            for consumer, claim in sorted(self._context.register.claims().items())
+            if consumer not in departures and self._places.own_part(claim.allocations) in places
         ]
+        return {**departures, **self._departures(twins, ())}
 
     def _has_twin(self, claim: Claim) -> bool:
         """Whether another claim has the same allocations, and its instance lives elsewhere, too."""
@@ -148,44 +181,104 @@ class MigrationLinker:
             for consumer, other in self._context.register.claims().items()
             if consumer != claim.consumer and other.allocations == claim.allocations
         ]
-        return any(self._lives_elsewhere(self._client.allocations_of(twin.consumer)) for twin in twins)
+        return any(self._places.has_left(self._client.allocations_of(twin.consumer)) for twin in twins)
 
     def _is_moving(self, consumer: str) -> bool:
         return self._context.register.move_of(consumer) is not None
 
-    def _took_over(self, claim: Claim, instance: ConsumerAllocations, other: ConsumerAllocations) -> bool:
-        if other.consumer in self._context.guests:
-            return False  # an instance, even if Placement says MIGRATION
-        is_own = self._context.register.host.is_own
-        return has_taken_over(claim.allocations, holder(instance), holder(other), is_own)
+    # What became of their places
 
-    def _link(self, instance: str, migration: str) -> Move | None:
+    def _follow(self, departures: Mapping[str, _Departure]) -> int:
+        linked, candidates = self._link_pairs(departures)
+        for instance, departure in departures.items():
+            if instance in linked or departure.move is not None:
+                continue  # a move that has ended without a successor is finished as any other
+            if not candidates[instance]:
+                linked |= self._drop_departed(departure)
+            else:
+                LOG.warning(
+                    "%s",
+                    _uncertain(instance, candidates[instance], candidates[instance]),
+                    fields={"consumer": instance},
+                )
+        return len(linked)
+
+    def _link_pairs(
+        self, departures: Mapping[str, _Departure]
+    ) -> tuple[set[str], Mapping[str, Collection[str]]]:
+        """(the instances that were linked, {instance: the migrations that hold just its place})."""
+        self._places.read_holders(departure.place for departure in departures.values())
+        candidates = self._candidates(departures)
+        if any(candidates.values()):
+            candidates |= self._candidates(
+                {
+                    instance: departure
+                    for instance, departure in self._with_twins(departures).items()
+                    if instance not in departures
+                }
+            )
+        pairs = unambiguous_pairs(candidates)
+        linked = {
+            instance
+            for instance, migration in pairs.items()
+            if self._link(instance, migration, is_migration) is not None
+        }
+        return linked, candidates
+
+    def _candidates(self, departures: Mapping[str, _Departure]) -> dict[str, list[str]]:
+        return {
+            instance: self._places.successors(departure.place, departure.instance)
+            for instance, departure in departures.items()
+        }
+
+    def _link(self, instance: str, migration: str, judge: Judge) -> Move | None:
         with self._context.turns.take_both(instance, migration):
-            claim = self._context.register.claim_of(instance)
-            if claim is None or self._is_moving(instance) or self._is_moving(migration):
+            claim, move = self._context.register.claim_and_move_of(instance)
+            place = move.old if move is not None else claim
+            if place is None or self._is_moving(migration):
                 return None
             held, other = self._client.allocations_of(instance), self._client.allocations_of(migration)
-            if not self._took_over(claim, held, other):
+            if not self._places.has_taken(place, held, other, judge):
                 return None
-            return self._context.register.step_move(MoveStep.ADOPT, self._source_move(claim, other))
+            if move is not None and not self._end_superseded(move, held):
+                return None
+            return self._context.register.step_move(MoveStep.ADOPT, self._source_move(place, held, other))
 
-    def _source_move(self, claim: Claim, migration: ConsumerAllocations) -> Move:
+    def _end_superseded(self, move: Move, instance: ConsumerAllocations) -> bool:
+        """End a move that was reverted and begun again under another uuid; False: it was not.
+
+        The caller has the instance's turn, which each operation on the move needs.
+        """
+        if move.role is not MoveRole.SOURCE or move.state is not MoveState.BEGUN:
+            return False
+        if self._client.allocations_of(move.migration).allocations or not may_be_superseded(
+            move, instance.generation
+        ):
+            return False
+        self._context.register.step_move(MoveStep.RESTORED, move)
+        return True
+
+    def _source_move(
+        self, place: Claim, instance: ConsumerAllocations, migration: ConsumerAllocations
+    ) -> Move:
         return Move(
             migration.consumer,
-            claim.consumer,
+            place.consumer,
             MoveKind.UNKNOWN,
             MoveRole.SOURCE,
             MoveState.BEGUN,
-            replace(claim, state=ClaimState.CLAIMED),
+            replace(place, state=ClaimState.CLAIMED),
             None,
             migration.allocations,
             self._context.clock(),
             adopted=True,
+            instance_generation=instance.generation,
         )
 
-    def _drop_departed(self, consumer: str) -> bool:
+    def _drop_departed(self, departure: _Departure) -> set[str]:
         """Drop the claim of an instance that lives elsewhere, when no consumer holds its part of this host:
         the move was confirmed meanwhile."""
+        consumer = departure.place.consumer
         if consumer in self._context.guests:
             LOG.warning(
                 "The guest %s is still on this host, and by Placement it has moved away. Remove the guest: "
@@ -193,33 +286,34 @@ class MigrationLinker:
                 consumer,
                 fields={"consumer": consumer},
             )
-            return False
+            return set()
         with self._context.turns.take(consumer):
             claim = self._context.register.claim_of(consumer)
             held = self._client.allocations_of(consumer)
-            if claim is None or claim.state is not ClaimState.CLAIMED:
-                return False
-            if not self._lives_elsewhere(held):
-                return False
-            self._read_providers([(claim, held)])
-            if self._may_be_reverted(claim, held):
-                return False
+            if claim is None or claim.state is not ClaimState.CLAIMED or not self._places.has_left(held):
+                return set()
+            try:
+                holders = self._places.possible_holders(claim, held)
+            except PlacementConflict as conflict:
+                LOG.info("%s The agent looks again later.", conflict.message)
+                return set()
+            if holders:
+                LOG.warning("%s", _uncertain(consumer, [], holders), fields={"consumer": consumer})
+                return set()
             self._context.register.step_claim(ClaimStep.LEFT, consumer)
-            return True
+            return {consumer}
 
-    def _may_be_reverted(self, claim: Claim, instance: ConsumerAllocations) -> bool:
-        """Whether a consumer that may be the instance's migration may hold its part of this host."""
-        holders = self._context.register.under_lock(lambda book: book.possible_holders(claim))
-        guests = self._context.guests.uuids
-        return any(
-            may_be_migration(holder(self._client.allocations_of(consumer)), holder(instance))
-            for consumer in holders
-            if consumer not in guests
+
+def _uncertain(instance: str, migrations: Collection[str], lookalikes: Collection[str]) -> str:
+    """Why nothing is freed. No end of a move is advised where no migration is known to be one."""
+    if len(migrations) == len(lookalikes):
+        return (
+            f"{instance} has moved away, and it is not certain which of {', '.join(migrations)} holds its "
+            "part of this host. The agent frees nothing until an operator names the migration: "
+            f"`plimsoll move confirm MIGRATION --instance {instance}`, or `revert`."
         )
-
-    def _lives_elsewhere(self, held: ConsumerAllocations) -> bool:
-        return bool(held.allocations) and not self._own(held.allocations)
-
-    def _own(self, allocations: Allocations) -> Allocations:
-        host = self._context.register.host
-        return {uuid: amounts for uuid, amounts in allocations.items() if host.is_own(uuid)}
+    return (
+        f"{instance} has moved away, and it is not certain whether {', '.join(lookalikes)} holds its part "
+        "of this host or is an instance of its own. The agent frees nothing until that consumer has a claim "
+        "or a guest on this host, or holds nothing on it any more."
+    )

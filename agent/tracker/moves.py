@@ -106,18 +106,22 @@ class MoveOperations:
 
     def follow(self) -> int:
         """See `ResourceTracker.follow_moves`."""
+        linked = self._linker.link_all()  # first: a migration that is known is not taken for another's
         begun = [move for move in self._register.moves().values() if move.state is MoveState.BEGUN]
         changed = sum(self.deliver(move.migration) for move in begun)
-        return changed + self._linker.link_all()
+        return linked + changed + (self._linker.link_all() if changed else 0)
 
     def _end(self, migration: str, instance: str | None, step: MoveStep, end: MoveState, now: bool) -> Move:
         known = self._register.move_by_migration(migration)
         if known is None and instance is not None:
             known = self._linker.link(instance, migration)
+        if known is None and now:
+            known = self._linker.look_for(migration)
         if known is None:
             raise UnknownConsumer(
-                f"Migration {migration} is not known on this host; `plimsoll move list` shows the known "
-                "ones. At the source, name its instance with --instance.",
+                f"Migration {migration} is not known on this host, and Placement does not show whose it "
+                "is; `plimsoll move list` shows the known ones. At the source, name its instance with "
+                "--instance.",
                 migration=migration,
             )
         with self._context.turns.take_both(known.instance, migration):

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.move_operations import AT_A, AT_B, BETWEEN
 from kits.moves import INSTANCE, MIGRATION, OTHER_MIGRATION, SMALL, World, asks
 from kits.placements import Placement
 
@@ -14,8 +13,6 @@ from agent.errors import (
     ClaimConflict,
 )
 from agent.moves.states import MoveKind, MoveState
-from agent.placement.client import PlacementClient
-from agent.tracker.tracker import ResourceTracker
 
 ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
 ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
@@ -83,24 +80,3 @@ def test_a_release_at_a_source_that_has_not_noticed_frees_nothing(claimed: World
     claimed.b.tracker.confirm_move(OTHER_MIGRATION)
     assert claimed.a.tracker.release(INSTANCE)
     assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
-
-
-@pytest.mark.parametrize("end", ["confirm", "revert"])
-def test_where_consumers_have_no_types_a_move_is_the_same(world: World, end: str) -> None:
-    """Below microversion 1.38 nothing says that a consumer is a migration."""
-    for agent in world.agents:
-        agent.tracker = ResourceTracker(agent.journal, PlacementClient(agent.tap, microversion="1.37"))
-        agent.refresh()
-        agent.tracker.open()
-    before = world.a.tracker.claim(asks(**SMALL)).claim
-    world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
-    assert world.placed_all() == BETWEEN
-    world.settle()
-    assert world.a.tracker.claims().keys() == {MIGRATION}
-    tracker = world.b.tracker
-    (tracker.confirm_move if end == "confirm" else tracker.revert_move)(MIGRATION)
-    world.settle()
-    assert world.placed_all() == (AT_B if end == "confirm" else AT_A)
-    if end == "revert":
-        assert world.a.tracker.claims()[INSTANCE].units == before.units
-    world.check_settled()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kits.move_operations import AT_A, AT_B, BETWEEN
 from kits.moves import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, World, asks
 from kits.placements import Placement
 from kits.tracker import uuid_of
@@ -16,6 +17,7 @@ from agent.errors import (
 )
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.tracker.tracker import ResourceTracker
 
 ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
 ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
@@ -82,3 +84,216 @@ def test_who_stays_is_not_taken_for_the_migration_of_one_who_left(claimed: World
     assert claimed.placed(OTHER) == {**ON_A, **DISK}
     with pytest.raises(UnknownConsumer):
         claimed.a.tracker.confirm_move(OTHER, instance=INSTANCE)
+
+
+# Consumers without a type
+
+
+def untyped(world: World) -> World:
+    """Both agents speak a microversion below 1.38: nothing says that a consumer is a migration."""
+    for agent in world.agents:
+        agent.tracker = ResourceTracker(agent.journal, PlacementClient(agent.tap, microversion="1.37"))
+        agent.refresh()
+        agent.tracker.open()
+    return world
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_where_consumers_have_no_types_a_move_ends_as_with_types(world: World, end: str) -> None:
+    """The source frees nothing while it cannot know, and binds nothing; the end shows which it was."""
+    untyped(world)
+    before = world.a.tracker.claim(asks(**SMALL)).claim
+    world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert world.placed_all() == BETWEEN
+    world.settle()
+    assert world.a.tracker.claims() == {INSTANCE: before}
+    assert world.a.tracker.moves() == {}
+    tracker = world.b.tracker
+    (tracker.confirm_move if end == "confirm" else tracker.revert_move)(MIGRATION)
+    world.settle()
+    assert world.placed_all() == (AT_B if end == "confirm" else AT_A)
+    assert world.a.tracker.claims() == ({} if end == "confirm" else {INSTANCE: before})
+    world.check_settled()
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_an_operator_may_name_the_migration_of_an_untyped_move(world: World, end: str) -> None:
+    untyped(world)
+    before = world.a.tracker.claim(asks(**SMALL)).claim
+    world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.settle()
+    with pytest.raises(UnknownConsumer):
+        getattr(world.a.tracker, f"{end}_move")(MIGRATION)
+    getattr(world.a.tracker, f"{end}_move")(MIGRATION, instance=INSTANCE)
+    world.settle()
+    assert world.placed_all() == (AT_B if end == "confirm" else AT_A)
+    assert world.a.tracker.claims() == ({} if end == "confirm" else {INSTANCE: before})
+    world.check_settled()
+
+
+def test_a_new_instance_without_a_type_is_nobodys_migration(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A scheduler put it where one of the same size, project and user was; it is never bound, nor is any
+    end of a move advised, and it gets a place of its own as soon as it is claimed."""
+    untyped(world)
+    world.a.tracker.claim(asks(VCPU=2, SRIOV_NET_VF=1))
+    world.b.tracker.begin_move(asks(VCPU=2, SRIOV_NET_VF=1), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.confirm_move(MIGRATION)
+    here = {uuid_of("a"): {"VCPU": 2}, uuid_of("a-nic"): {"SRIOV_NET_VF": 1}}
+    world.raw.write_allocations(ConsumerAllocations(OTHER, here))
+    world.settle()
+    world.settle()
+    assert world.a.tracker.moves() == {}
+    assert world.a.tracker.claims().keys() == {INSTANCE}  # not known to be free, so it is not freed
+    assert OTHER in caplog.text
+    assert "move confirm" not in caplog.text and "move revert" not in caplog.text
+    with pytest.raises(UnknownConsumer):
+        world.a.tracker.confirm_move(OTHER)
+    with pytest.raises(ClaimConflict) as refused:
+        world.a.tracker.release(INSTANCE)
+    assert "move confirm" not in refused.value.message
+    world.a.tracker.claim(asks(OTHER, VCPU=2, SRIOV_NET_VF=1))
+    world.settle()
+    assert world.a.tracker.claims().keys() == {OTHER}
+    assert world.placed(OTHER) == {"a": {"VCPU": 2}, "a-nic": {"SRIOV_NET_VF": 1}}
+    world.check_settled()
+
+
+# A move that is begun again under another uuid, before the source looks
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["guest there", "no guest"])
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_the_source_knows_a_move_that_was_begun_again(claimed: World, end: str, running: bool) -> None:
+    before = claimed.a.tracker.claims()[INSTANCE]
+    claimed.a.see(*([INSTANCE] if running else []))
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    claimed.b.tracker.revert_move(MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    claimed.a.look()
+    again = claimed.a.move(OTHER_MIGRATION)
+    assert again is not None and (again.instance, again.state) == (INSTANCE, MoveState.BEGUN)
+    assert claimed.a.moving() is MoveState.REVERTED
+    assert {consumer: claim.units for consumer, claim in claimed.a.tracker.claims().items()} == {
+        OTHER_MIGRATION: before.units
+    }
+    other = claimed.a.tracker.claim(asks(OTHER, SRIOV_NET_VF=1)).claim
+    assert not set(other.exact) & set(before.exact)
+    claimed.a.see()
+    getattr(claimed.b.tracker, f"{end}_move")(OTHER_MIGRATION)
+    claimed.settle()
+    assert claimed.placed(INSTANCE) == {**(ON_B if end == "confirm" else ON_A), **DISK}
+    assert claimed.a.tracker.claim_of(INSTANCE) == (None if end == "confirm" else before)
+    claimed.check_settled()
+
+
+@pytest.mark.parametrize("asked", ["confirm", "revert"])
+def test_a_superseded_move_is_not_ended_twice(claimed: World, asked: str) -> None:
+    """An operator at the source names the first one: it was reverted, and the second goes on."""
+    before = claimed.a.tracker.claims()[INSTANCE]
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    claimed.b.tracker.revert_move(MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    if asked == "confirm":
+        with pytest.raises(ClaimConflict, match="already reverted"):
+            claimed.a.tracker.confirm_move(MIGRATION)
+    else:
+        assert claimed.a.tracker.revert_move(MIGRATION).state is MoveState.REVERTED
+    assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}, OTHER_MIGRATION: ON_A}
+    claimed.settle()
+    assert claimed.a.tracker.claims()[OTHER_MIGRATION].units == before.units
+    claimed.check_settled()
+
+
+def test_instances_that_look_the_same_leave_one_after_the_other(world: World) -> None:
+    """One is confirmed and the next one begins before the source looks: nobody wrote the first one, so the
+    migration can only be the second one's."""
+    for consumer in (INSTANCE, OTHER):
+        world.a.tracker.claim(asks(consumer, PCPU=2))
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.settle()
+    world.b.tracker.confirm_move(MIGRATION)
+    world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.a.look()
+    assert world.a.moving() is MoveState.CONFIRMED
+    assert world.a.tracker.claims().keys() == {OTHER_MIGRATION}
+    world.check_settled()
+
+
+def test_a_second_move_of_one_is_not_taken_for_the_move_of_another(world: World) -> None:
+    """Both look the same; one was begun again, and the other one confirmed."""
+    for consumer in (INSTANCE, OTHER):
+        world.a.tracker.claim(asks(consumer, PCPU=2))
+    before = world.a.tracker.claims()
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.settle()
+    world.b.tracker.revert_move(MIGRATION)
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, uuid_of("a third migration"))
+    world.b.tracker.confirm_move(uuid_of("a third migration"))
+    world.settle()
+    assert {unit for claim in world.a.tracker.claims().values() for unit in claim.exact} == {
+        unit for claim in before.values() for unit in claim.exact
+    }
+    world.b.tracker.revert_move(OTHER_MIGRATION)
+    world.settle()
+    assert world.a.tracker.claims() == {INSTANCE: before[INSTANCE]}
+    world.check_settled()
+
+
+def test_a_claim_that_leaves_while_the_source_looks_is_not_robbed_of_its_migration(world: World) -> None:
+    """The first one has left for good. The second one, just like it, leaves after the source has read who is
+    gone, and before it reads the migrations."""
+    for consumer in (INSTANCE, OTHER):
+        world.a.tracker.claim(asks(consumer, PCPU=2))
+    before = world.a.tracker.claims()
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.confirm_move(MIGRATION)
+    world.a.refresh()
+    left = []
+
+    def leave(call: str) -> None:
+        if call.startswith("GET /resource_providers") and not left:
+            left.append(call)
+            world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+
+    world.a.tap.before = leave
+    world.a.tracker.follow_moves()
+    assert left and world.a.tracker.claims() == before
+    world.a.tap.before = lambda _: None
+    world.b.tracker.revert_move(OTHER_MIGRATION)
+    world.settle()
+    assert world.a.tracker.claims() == {OTHER: before[OTHER]}
+    world.check_settled()
+
+
+# The source is asked before it has looked
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_an_end_at_a_source_that_has_not_looked_yet(claimed: World, end: str) -> None:
+    before = claimed.a.tracker.claims()[INSTANCE]
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    move = getattr(claimed.a.tracker, f"{end}_move")(MIGRATION)
+    assert (move.instance, move.ended) == (INSTANCE, True)
+    claimed.settle()
+    assert claimed.placed_all() == {INSTANCE: {**(ON_B if end == "confirm" else ON_A), **DISK}}
+    assert claimed.a.tracker.claim_of(INSTANCE) == (None if end == "confirm" else before)
+    claimed.check_settled()
+
+
+def test_an_end_at_a_source_that_cannot_tell_whose_migration_it_is_changes_nothing(world: World) -> None:
+    for consumer in (INSTANCE, OTHER):
+        world.a.tracker.claim(asks(consumer, PCPU=2))
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    before = world.state()
+    with pytest.raises(UnknownConsumer, match="--instance"):
+        world.a.tracker.confirm_move(MIGRATION)
+    with pytest.raises(UnknownConsumer):
+        world.a.tracker.confirm_move(uuid_of("no migration at all"))
+    assert world.state() == before
+    assert world.a.tracker.confirm_move(MIGRATION, instance=INSTANCE).state is MoveState.CONFIRMED

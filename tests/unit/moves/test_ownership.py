@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,10 +28,13 @@ from agent.moves.ownership import (
     ObservedState,
     has_moved_on,
     has_taken_over,
+    is_migration,
+    may_be_superseded,
     migration_share,
     observed_end,
     observed_state,
     reduce_allocations,
+    resembles_migration,
     restored_allocations,
     separate_allocations,
     split_allocations,
@@ -151,10 +156,6 @@ def holder(
     ("instance", "candidate", "takes"),
     [
         (holder(INSTANCE, NEW), holder(MIGRATION, PART), True),
-        (holder(INSTANCE, NEW), holder(MIGRATION, PART, "unknown"), True),
-        (holder(INSTANCE, NEW), holder(MIGRATION, PART, ""), True),
-        (holder(INSTANCE, NEW), holder(MIGRATION, PART, "INSTANCE"), False),
-        (holder(INSTANCE, NEW), holder(MIGRATION, PART, project="q"), False),
         (holder(INSTANCE, NEW), holder(MIGRATION, {THERE: {"VCPU": 1}}), False),
         (holder(INSTANCE, NEW), holder(MIGRATION, {**PART, HERE: {"VCPU": 1}}), False),
         (holder(INSTANCE, OLD), holder(MIGRATION, PART), False),
@@ -163,10 +164,38 @@ def holder(
         (holder(INSTANCE, {HERE: {"VCPU": 2}}), holder(MIGRATION, OLD), True),
     ],
 )
-def test_only_an_exact_match_is_a_migration(
+def test_only_an_exact_match_has_taken_over(
     instance: MoveConsumer, candidate: MoveConsumer, takes: bool
 ) -> None:
     assert has_taken_over(OLD, instance, candidate, is_there) is takes
+
+
+@pytest.mark.parametrize(
+    ("candidate", "is_one", "resembles"),
+    [
+        (holder(MIGRATION, PART), True, True),
+        (holder(MIGRATION, PART, "unknown"), False, True),
+        (holder(MIGRATION, PART, ""), False, True),
+        (holder(MIGRATION, PART, "INSTANCE"), False, False),
+        (holder(MIGRATION, PART, project="q"), False, False),
+        (holder(MIGRATION, PART, "", project="q"), False, False),
+    ],
+)
+def test_only_a_type_makes_a_migration(candidate: MoveConsumer, is_one: bool, resembles: bool) -> None:
+    """Without one it may as well be a new instance of the same size, project and user."""
+    instance = holder(INSTANCE, NEW)
+    assert (is_migration(candidate, instance), resembles_migration(candidate, instance)) == (
+        is_one,
+        resembles,
+    )
+
+
+@pytest.mark.parametrize(("known", "now", "may_be"), [(3, 3, False), (3, 5, True), (None, 3, True)])
+def test_a_move_whose_instance_nobody_wrote_was_not_begun_again(
+    known: int | None, now: int, may_be: bool
+) -> None:
+    begun = replace(move(MoveRole.SOURCE, OLD, None), instance_generation=known)
+    assert may_be_superseded(begun, now) is may_be
 
 
 def test_moves_that_look_the_same_are_left_alone() -> None:

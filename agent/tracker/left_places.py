@@ -1,0 +1,93 @@
+"""Who holds the place on this host of an instance that is on another one now, as Placement shows it.
+
+Only a consumer of type MIGRATION is taken for a migration. A consumer without a type may be one, or a new
+instance of the same size: as long as there is one, nothing is freed.
+"""
+
+from collections.abc import Callable, Iterable
+
+from agent.claims.claim import Claim
+from agent.errors import PlacementConflict
+from agent.moves.ownership import MoveConsumer, has_taken_over, is_migration, resembles_migration
+from agent.placement.client import ConsumerAllocations
+from agent.shapes import Allocations
+from agent.tracker.context import TrackerContext
+from agent.tracker.holdings import holder
+
+Judge = Callable[[MoveConsumer, MoveConsumer], bool]
+"""Whether the first consumer is, or may be, the migration of the second one."""
+
+
+class LeftPlaces:
+    """Asks Placement about the places of instances that have left. Any thread may call.
+
+    A place is the claim that the instance had here. The methods raise PlacementError.
+    """
+
+    def __init__(self, context: TrackerContext) -> None:
+        self._context = context
+        self._client = context.client
+
+    def has_left(self, instance: ConsumerAllocations) -> bool:
+        """Whether the instance has resources, and none on this host's own providers."""
+        return bool(instance.allocations) and not self.own_part(instance.allocations)
+
+    def own_part(self, allocations: Allocations) -> Allocations:
+        """The part of these allocations that is on this host's own providers."""
+        host = self._context.register.host
+        return {uuid: amounts for uuid, amounts in allocations.items() if host.is_own(uuid)}
+
+    def read_holders(self, places: Iterable[Claim]) -> None:
+        """Read who holds what on the own providers of these places. Read their instances before."""
+        self._context.read_consumers(
+            sorted({uuid for place in places for uuid in self.own_part(place.allocations)})
+        )
+
+    def successors(self, place: Claim, instance: ConsumerAllocations) -> list[str]:
+        """The migrations, by their type, that hold exactly the place; as of the last `read_holders`."""
+        return self._takers(place, instance, is_migration)
+
+    def lookalikes(self, place: Claim, instance: ConsumerAllocations) -> list[str]:
+        """As `successors`, with the consumers without a type."""
+        return self._takers(place, instance, resembles_migration)
+
+    def has_taken(
+        self, place: Claim, instance: ConsumerAllocations, other: ConsumerAllocations, judge: Judge
+    ) -> bool:
+        """Whether the other consumer holds exactly the place, and is the instance's migration by `judge`."""
+        if other.consumer in self._context.guests:
+            return False  # an instance, even if Placement says MIGRATION
+        is_own = self._context.register.host.is_own
+        return judge(holder(other), holder(instance)) and has_taken_over(
+            place.allocations, holder(instance), holder(other), is_own
+        )
+
+    def possible_holders(self, place: Claim, instance: ConsumerAllocations) -> list[str]:
+        """The consumers that may be the instance's migration and may hold some of the place.
+
+        Reads the providers, and the instance again. Raises PlacementConflict where another client wrote the
+        instance meanwhile: then the place may have gone from one migration to another unseen.
+        """
+        self.read_holders([place])
+        holders = self._context.register.under_lock(lambda book: book.possible_holders(place))
+        found = self._judged(holders, instance, resembles_migration)
+        if self._client.allocations_of(instance.consumer) != instance:
+            raise PlacementConflict(f"Another client wrote the allocations of {instance.consumer} meanwhile.")
+        return found
+
+    def _takers(self, place: Claim, instance: ConsumerAllocations, judge: Judge) -> list[str]:
+        holders = self._context.register.under_lock(lambda book: book.holders_of(place.allocations))
+        return [
+            consumer
+            for consumer in holders
+            if self.has_taken(place, instance, self._client.allocations_of(consumer), judge)
+        ]
+
+    def _judged(self, consumers: Iterable[str], instance: ConsumerAllocations, judge: Judge) -> list[str]:
+        guests = self._context.guests.uuids
+        return [
+            consumer
+            for consumer in consumers
+            if consumer not in guests
+            and judge(holder(self._client.allocations_of(consumer)), holder(instance))
+        ]
