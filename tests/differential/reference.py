@@ -6,6 +6,7 @@ import logging
 import warnings
 from typing import Any
 
+from kits.openstack_speed import spare_repeated_work
 from oslo_config import cfg
 from sqlalchemy import text
 
@@ -69,4 +70,6 @@ def _load() -> Any:
     config([], project="placement", default_config_files=[], default_config_dirs=[])
     db_api.configure(config)
     models.BASE.metadata.create_all(db_api.get_placement_engine())
-    return deploy.loadapp(config)
+    application = deploy.loadapp(config)
+    spare_repeated_work()
+    return application

@@ -24,7 +24,7 @@ from agent.placement.connect import open_transport
 from agent.placement.transport import Transport
 from kits.paths import TESTS
 
-SERVER = TESTS / "kits" / "openstack_placement.py"
+SERVER = "kits.openstack_placement"
 DATABASE = "PLIMSOLL_TEST_DATABASE"
 REMOTE_TOO = "PLIMSOLL_TEST_REMOTE"
 USUAL = "PLIMSOLL_TEST_PLACEMENT"
@@ -132,7 +132,8 @@ class OpenStack:
         """Serve again, what is in the database."""
         assert self._process is None
         self._process = subprocess.Popen(
-            [sys.executable, str(SERVER), self._database, str(self.port)],
+            [sys.executable, "-P", "-m", SERVER, self._database, str(self.port)],
+            env={**os.environ, "PYTHONPATH": str(TESTS)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
