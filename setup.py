@@ -7,6 +7,7 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 LIBVIRT = ["libvirt-python>=9.0"]
 TEST = [
+    "greenlet>=3.0",
     "hypothesis>=6.100",
     "openstack-placement>=16.0,<17",
     "pytest>=8.0",

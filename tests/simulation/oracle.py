@@ -1,0 +1,416 @@
+"""The laws of the book, checked from outside: guests, the journals' rows, Placement's records, answers.
+
+Nothing here calls the agent. An agent can only be held to what it could know: what somebody wrote to
+Placement counts once the agent has verified since, a guest once the agent has looked since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from simulation.machine import Host
+from simulation.network import Network, Write
+from simulation.tasks import Scheduler
+
+Amounts = Mapping[str, int]
+
+
+class Violation(AssertionError):
+    """A law is broken; `law` is its name."""
+
+    def __init__(self, law: str, sentence: str) -> None:
+        super().__init__(f"{law}: {sentence}")
+        self.law = law
+
+
+class Row(NamedTuple):
+    """A claim in a journal."""
+
+    consumer: str
+    state: str
+    allocations: Mapping[str, Amounts]
+    units: frozenset[tuple[str, str]]
+    adopted: bool
+
+
+@dataclass
+class Promise:
+    """What an agent answered: the consumer has these amounts and exact units on this host, until it is asked
+    for something else. `party` are the consumers one of which has them (instance, migration)."""
+
+    host: str
+    party: frozenset[str]
+    amounts: Amounts
+    units: frozenset[tuple[str, str]]
+    at: float
+
+
+@dataclass
+class Oracle:
+    """Watches a world. `names` are of consumers, for people."""
+
+    scheduler: Scheduler
+    network: Network
+    hosts: Mapping[str, Host]
+    names: dict[str, str] = field(default_factory=dict)
+    promises: dict[tuple[str, str], Promise] = field(default_factory=dict)
+    written_at: dict[str, tuple[float, str]] = field(default_factory=dict)
+    excused: set[tuple[str, str, str, str]] = field(default_factory=set)
+    needs: dict[tuple[str, str, str], dict[str, int]] = field(default_factory=dict)
+    party_of: dict[str, str] = field(default_factory=dict)
+
+    found: Violation | None = None
+    """The first violation; the agent's own code must not catch it, so it is kept here."""
+
+    # What happens
+
+    def wrote(self, write: Write) -> None:
+        """A request changed allocations in Placement."""
+        self._judge(lambda: self._wrote(write))
+
+    def committed(self, host: Host, submitted_at: float) -> None:
+        """An agent's journal changed."""
+        self._judge(lambda: self._committed(host, submitted_at))
+
+    def _judge(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except Violation as violation:
+            self.found = self.found or violation
+            self.scheduler.stopped = True
+
+    def _wrote(self, write: Write) -> None:
+        for consumer, (before, after) in write.changed.items():
+            self.written_at[consumer] = (write.at, write.author)
+            if write.request.startswith("POST /reshaper"):
+                self._conserved(consumer, before, after, write)
+        if write.author not in self.hosts:
+            for key, promise in list(self.promises.items()):
+                if promise.party & write.changed.keys():
+                    del self.promises[key]
+        self._promises_are_held(write)
+
+    def _committed(self, host: Host, submitted_at: float) -> None:
+        rows = self.rows(host)
+        self._one_owner(host, rows, submitted_at)
+        self._promises_are_kept(host, rows)
+        self._counted(host, rows, submitted_at)
+
+    # What is there
+
+    def name(self, consumer: str) -> str:
+        return self.names.get(consumer, consumer[:8])
+
+    def rows(self, host: Host) -> dict[str, Row]:
+        """{consumer: its claim in the host's journal}"""
+        found = {}
+        for consumer, state, allocations, units, adopted in host.disk.rows(
+            "SELECT consumer, state, allocations, units, adopted FROM claims ORDER BY consumer"
+        ):
+            exact = frozenset(
+                (name, unit)
+                for classes in json.loads(units).values()
+                for name, each in classes.items()
+                for unit in each
+            )
+            found[consumer] = Row(consumer, state, json.loads(allocations), exact, bool(adopted))
+        return found
+
+    def moves(self, host: Host) -> list[dict[str, object]]:
+        """The moves in the host's journal."""
+        return [json.loads(move) for (move,) in host.disk.rows("SELECT move FROM moves ORDER BY migration")]
+
+    def party(self, consumer: str) -> str:
+        """The instance of a migration that the story or a journal knows; the consumer itself otherwise."""
+        return self.party_of.get(consumer, consumer)
+
+    def _learn_parties(self, host: Host) -> None:
+        for (text,) in host.disk.rows("SELECT move FROM moves"):
+            move = json.loads(text)
+            self.party_of[move["migration"]] = move["instance"]
+
+    # Law 1: a unit has one owner
+
+    def _one_owner(self, host: Host, rows: Mapping[str, Row], submitted_at: float) -> None:
+        self._learn_parties(host)
+        owners: dict[tuple[str, str], str] = {}
+        for consumer, row in rows.items():
+            for unit in row.units:
+                owner = owners.setdefault(unit, self.party(consumer))
+                if owner != self.party(consumer):
+                    self._doubled(host, unit, owner, self.party(consumer), "two claims have it")
+        for uuid, guest in host.guests.items():
+            for unit in guest.units:
+                owner = owners.get(unit, uuid)
+                if owner == uuid or guest.since > min(host.seen_at, submitted_at):
+                    if owner != uuid:
+                        self.excused.add((host.name, unit[1], owner, uuid))
+                    continue
+                if (host.name, unit[1], owner, uuid) not in self.excused:
+                    self._doubled(host, unit, owner, uuid, "one claims it, the other's guest uses it")
+
+    def _doubled(self, host: Host, unit: tuple[str, str], one: str, other: str, how: str) -> None:
+        raise Violation(
+            "a unit has one owner",
+            f"{unit[0]} {unit[1]} of host {host.name} belongs to {self.name(one)} "
+            f"and {self.name(other)}: {how}",
+        )
+
+    # Law 2: free is what no column needs
+
+    def _counted(self, host: Host, rows: Mapping[str, Row], submitted_at: float) -> None:
+        providers = {
+            uuid: provider
+            for uuid, provider in self.network.model.providers.items()
+            if provider.root_uuid == host.uuid
+        }
+        if not providers:
+            return
+        needs = self._needs(host, rows, providers, known_at=submitted_at)
+        before = self.needs
+        for uuid, provider in providers.items():
+            for name, inventory in provider.inventories.items():
+                key = (host.name, uuid, name)
+                need = needs.get((uuid, name), {})
+                grown = [who for who, amount in need.items() if amount > before.get(key, {}).get(who, 0)]
+                before[key] = need
+                capacity = self._capacity(host, provider.name, name, inventory)
+                claimed = [who for who in grown if self._claims(rows, who, uuid, name)]
+                if claimed and sum(need.values()) > capacity:
+                    parts = ", ".join(f"{self.name(who)} {amount}" for who, amount in sorted(need.items()))
+                    raise Violation(
+                        "free is what no column needs",
+                        f"{name} of {provider.name}: {sum(need.values())} of {capacity:g} are needed "
+                        f"({parts}), "
+                        f"after a claim for {', '.join(map(self.name, claimed))}",
+                    )
+
+    @staticmethod
+    def _capacity(host: Host, provider: str, name: str, inventory: object) -> float:
+        """Without what is reserved for guests: only the operator's own reservation counts."""
+        for described in host.described():
+            if described.name == provider and name in described.inventories:
+                return (inventory.total - described.inventories[name].reserved) * inventory.allocation_ratio  # type: ignore[attr-defined]
+        return inventory.total * inventory.allocation_ratio  # type: ignore[attr-defined,no-any-return]
+
+    def _claims(self, rows: Mapping[str, Row], party: str, provider: str, name: str) -> bool:
+        return any(
+            self.party(consumer) == party and row.allocations.get(provider, {}).get(name, 0)
+            for consumer, row in rows.items()
+        )
+
+    def _needs(
+        self, host: Host, rows: Mapping[str, Row], providers: Iterable[str], known_at: float
+    ) -> dict[tuple[str, str], dict[str, int]]:
+        """{(provider, class): {party: what it needs there}}, as far as the agent could know at that time."""
+        mine = set(providers)
+        held: dict[tuple[str, str], Counter[str]] = {}
+        claimed: dict[tuple[str, str], Counter[str]] = {}
+        for consumer, allocations in self.network.holdings().items():
+            at, author = self.written_at.get(consumer, (0.0, ""))
+            if author != host.name and at > min(host.verified_at, known_at):
+                continue
+            _add(held, self.party(consumer), allocations, mine)
+        for consumer, row in rows.items():
+            if row.state != "releasing":
+                _add(claimed, self.party(consumer), row.allocations, mine)
+        used = self._used(host, rows, known_at, mine)
+        needs: dict[tuple[str, str], dict[str, int]] = {}
+        for key in {*held, *claimed, *used}:
+            columns = [column.get(key, Counter()) for column in (held, claimed, used)]
+            parties = {party for column in columns for party in column}
+            needs[key] = {party: max(column[party] for column in columns) for party in parties}
+        return needs
+
+    def _used(
+        self, host: Host, rows: Mapping[str, Row], known_at: float, mine: set[str]
+    ) -> dict[tuple[str, str], Counter[str]]:
+        """What running guests use of classes that only one provider of the host has."""
+        having: dict[str, list[str]] = {}
+        for uuid in mine:
+            for name in self.network.model.providers[uuid].inventories:
+                having.setdefault(name, []).append(uuid)
+        used: dict[tuple[str, str], Counter[str]] = {}
+        for uuid, guest in host.guests.items():
+            if not guest.runs or guest.since > min(host.seen_at, known_at):
+                continue
+            for name, amount in guest.resources.items():
+                if len(having.get(name, ())) == 1:
+                    used.setdefault((having[name][0], name), Counter())[self.party(uuid)] += amount
+        return used
+
+    # What an agent answered stays true
+
+    def promise(self, promise: Promise) -> None:
+        for member in promise.party:
+            self.forget(promise.host, member)
+        self.promises[promise.host, min(promise.party)] = promise
+
+    def forget(self, host: str, consumer: str) -> None:
+        """Somebody asks for something else."""
+        for key, promise in list(self.promises.items()):
+            if key[0] == host and consumer in promise.party:
+                del self.promises[key]
+
+    def forget_host(self, host: str) -> None:
+        """Its records are gone."""
+        for key in [key for key in self.promises if key[0] == host]:
+            del self.promises[key]
+
+    def _promises_are_kept(self, host: Host, rows: Mapping[str, Row]) -> None:
+        for (name, _), promise in self.promises.items():
+            if name != host.name:
+                continue
+            row = [rows[consumer] for consumer in promise.party if consumer in rows]
+            units = frozenset(unit for each in row for unit in each.units)
+            who = " or ".join(sorted(map(self.name, promise.party)))
+            if not row:
+                raise Violation(
+                    "what was answered stays true", f"the claim of {who} is gone from host {name}"
+                )
+            if not promise.units <= units:
+                raise Violation(
+                    "a unit stays the same unit",
+                    f"{who} was given {_units(promise.units)} on host {name} and has {_units(units)} now",
+                )
+
+    def _promises_are_held(self, write: Write) -> None:
+        for (name, _), promise in self.promises.items():
+            if not promise.party & write.changed.keys():
+                continue
+            mine = {
+                uuid
+                for uuid, provider in self.network.model.providers.items()
+                if provider.root_uuid == self.hosts[name].uuid
+            }
+            total: Counter[str] = Counter()
+            for consumer in promise.party:
+                for provider, amounts in self.network.holdings().get(consumer, {}).items():
+                    if provider in mine:
+                        total.update(amounts)
+            missing = {c: n for c, n in promise.amounts.items() if total[c] < n}
+            if missing:
+                who = " or ".join(sorted(map(self.name, promise.party)))
+                raise Violation(
+                    "what was answered stays true",
+                    f"{who} was granted {dict(promise.amounts)} on host {name}, and after {write.author}'s "
+                    f"{write.request} Placement holds {dict(total)} for it there",
+                )
+
+    # Law 4: sums are conserved
+
+    def _conserved(
+        self, consumer: str, before: Mapping[str, Amounts], after: Mapping[str, Amounts], write: Write
+    ) -> None:
+        if _sum(before) != _sum(after):
+            raise Violation(
+                "a reshape conserves sums",
+                f"{self.name(consumer)} had {dict(_sum(before))} and has {dict(_sum(after))} "
+                f"after {write.request}",
+            )
+
+    # At rest
+
+    def at_rest(self, expected_guests: Iterable[str] = ()) -> None:
+        """No fault is left, and all had the time to settle. Raises Violation."""
+        if self.network.internal_errors:
+            raise Violation("Placement never fails by itself", self.network.internal_errors[0])
+        for host in self.hosts.values():
+            if host.broken:
+                raise Violation("no job breaks", host.broken[0])
+            rows = self.rows(host)
+            self._one_owner(host, rows, self.scheduler.now)
+            self._promises_are_kept(host, rows)
+            self._rows_agree(host, rows)
+            self._nothing_leaked(host, rows)
+            self._reserved(host, rows)
+
+    def _rows_agree(self, host: Host, rows: Mapping[str, Row]) -> None:
+        held = self.network.holdings()
+        for consumer, row in rows.items():
+            who = self.name(consumer)
+            if row.state != "claimed" and not (
+                row.state == "releasing" and self.party(consumer) in host.guests
+            ):
+                raise Violation("all comes to rest", f"the claim of {who} on host {host.name} is {row.state}")
+            if not self._by_agents(consumer) or row.state != "claimed":
+                continue
+            there = held.get(consumer, {})
+            lacking = {
+                provider: amounts
+                for provider, amounts in row.allocations.items()
+                if there.get(provider) != amounts
+            }
+            if lacking:
+                raise Violation(
+                    "nothing is lost",
+                    f"{who} claims {lacking} on host {host.name}, and Placement holds {dict(there)}",
+                )
+
+    def _nothing_leaked(self, host: Host, rows: Mapping[str, Row]) -> None:
+        moving = self._moving()
+        for consumer, allocations in self.network.holdings().items():
+            if not self._by_agents(consumer) or self.written_at[consumer][0] < host.emptied_at:
+                continue
+            if self.party(consumer) in moving:
+                continue
+            for provider in allocations:
+                record = self.network.model.providers.get(provider)
+                if record is not None and record.root_uuid == host.uuid and consumer not in rows:
+                    raise Violation(
+                        "nothing is leaked",
+                        f"Placement holds {dict(allocations)} for {self.name(consumer)} on host {host.name}, "
+                        "which has no claim of it",
+                    )
+
+    def _moving(self) -> set[str]:
+        """The instances of the moves that nobody has ended."""
+        moves = [move for host in self.hosts.values() for move in self.moves(host)]
+        return {str(move["instance"]) for move in moves if move["state"] == "begun"}
+
+    def _by_agents(self, consumer: str) -> bool:
+        return self.written_at.get(consumer, (0.0, "somebody"))[1] in self.hosts
+
+    def _reserved(self, host: Host, rows: Mapping[str, Row]) -> None:
+        """What guests use and nothing holds is not offered to anybody."""
+
+    # For people
+
+    def table(self) -> Iterator[str]:
+        """All there is, by host and consumer."""
+        for host in self.hosts.values():
+            for consumer, row in self.rows(host).items():
+                amounts = dict(row.allocations)
+                yield f"{host.name}: {self.name(consumer)} {row.state} {_units(row.units)} {amounts}"
+            for uuid, guest in host.guests.items():
+                used = f"{dict(guest.resources)} {guest.units}"
+                yield f"{host.name}: guest {self.name(uuid)} {guest.state} {used}"
+        for consumer, allocations in self.network.holdings().items():
+            yield f"Placement: {self.name(consumer)} {dict(allocations)}"
+
+
+def _add(
+    column: dict[tuple[str, str], Counter[str]],
+    party: str,
+    allocations: Mapping[str, Amounts],
+    mine: set[str],
+) -> None:
+    for provider, amounts in allocations.items():
+        if provider in mine:
+            for name, amount in amounts.items():
+                column.setdefault((provider, name), Counter())[party] += amount
+
+
+def _sum(allocations: Mapping[str, Amounts]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for amounts in allocations.values():
+        total.update(amounts)
+    return total
+
+
+def _units(units: Iterable[tuple[str, str]]) -> str:
+    return " ".join(sorted(unit for _, unit in units)) or "no exact units"

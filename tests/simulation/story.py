@@ -1,0 +1,547 @@
+"""The vocabulary in which a history is told: by hand in a test, or drawn by a seed.
+
+    with Story() as story:
+        a = story.host("a")
+        a.claims("web1", VCPU=1, SRIOV_NET_VF=1)
+        story.next_write("a", Fate.RESET_AFTER)
+        a.releases("web1")
+        story.comes_to_rest()
+
+Each verb does one thing and, unless the story goes on `meanwhile`, waits until it is answered. The laws are
+checked after each change; Violation names the one that is broken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agent.claims.claim import Claim
+from agent.driver import GuestState
+from agent.moves.states import Move, MoveKind, MoveState
+from simulation import patches
+from simulation.machine import Answer, Host, SimGuest, request_for, uuid_of
+from simulation.network import Fate, Network
+from simulation.oracle import Oracle, Promise, Violation
+from simulation.tasks import Process, Scheduler
+
+ANSWER_S = 200.0
+REST_S = 3000.0
+CALM_S = 600.0
+DEVICES = ("SRIOV_NET_VF", "PGPU", "PCPU")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One sentence of a history."""
+
+    verb: str
+    args: tuple[Any, ...] = ()
+    amounts: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        told = SENTENCES[self.verb]
+        amounts = " and ".join(f"{amount} {name}" for name, amount in self.amounts)
+        return told.format(*self.args, amounts=amounts)
+
+
+SENTENCES = {
+    "claims": "host {0} is asked to claim {amounts} for {1}",
+    "releases": "host {0} is asked to release {1}",
+    "guest_starts": "the guest {1} starts on host {0} with what was claimed for it",
+    "guest_grows": "the guest {1} on host {0} gets {amounts} more, past the agent",
+    "guest_loses_a_device": "the guest {1} on host {0} loses a device",
+    "guest_stops": "the guest {1} on host {0} is shut off",
+    "guest_goes": "the guest {1} is gone from host {0}",
+    "stranger_starts": "a guest {1} that nobody claimed for starts on host {0} with {amounts}",
+    "schedules": "a scheduler writes an allocation of {amounts} on host {0} for {1}",
+    "deletes_allocation": "an admin deletes the allocations of {0}",
+    "begins_move": "host {0} is asked to begin a {3} of {1} as {2}, with {amounts}",
+    "confirms": "host {0} is asked to confirm {1}",
+    "reverts": "host {0} is asked to revert {1}",
+    "guest_moves": "the guest {1} moves from host {0} to host {2}",
+    "dies": "the agent of host {0} is killed",
+    "will_die": "the agent of host {0} will be killed at the {1}th place where it waits",
+    "starts": "the agent of host {0} starts",
+    "loses_disk": "host {0} gets an empty state directory",
+    "reshapes": "the driver of host {0} reports its devices {1}",
+    "loses_functions": "a network card of host {0} loses its virtual functions",
+    "regains_functions": "the virtual functions of host {0} are back",
+    "next_write": "the next write of host {0} {1.value}",
+    "pauses": "Placement's process {0} is paused",
+    "resumes": "Placement's process {0} goes on",
+    "is_cut": "host {0} cannot reach Placement",
+    "is_joined": "host {0} reaches Placement again",
+    "journal_stalls": "the next commit of host {0}'s journal takes {1:g} s",
+    "journal_fails": "the next commit of host {0}'s journal fails",
+    "audits": "host {0} is asked for an audit that heals",
+    "looks": "host {0} is asked to verify",
+    "waits": "{0:g} s pass",
+    "lets": "the tasks take {0} turns",
+    "answers_come": "the answers come",
+}
+
+
+class Story:
+    """A world in which a history is told. Leaving the context ends it."""
+
+    def __init__(
+        self, hosts: str = "ab", *, seed: int = 0, servers: int = 1, restless: float = 0.0, stall: float = 0.0
+    ) -> None:
+        self._stack = ExitStack()
+        self._names, self._servers = hosts, servers
+        self.scheduler = Scheduler(seed, restless=restless, stall=stall)
+        self.told: list[str] = []
+        self.hosts: dict[str, Host] = {}
+        self.answers: list[Answer] = []
+        self.latest: dict[str, Answer] = {}
+        self._waits = True
+        self._migrations: dict[str, tuple[str, str, str | None]] = {}
+        self._scheduled: set[str] = set()
+
+    def __enter__(self) -> Story:
+        with self._stack as stack:
+            stack.enter_context(patches.simulated(self.scheduler))
+            directory = Path(tempfile.mkdtemp(prefix="plimsoll-story-", dir=_fast()))
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            self.network = Network(self.scheduler, self._servers, self._trace)
+            self.oracle = Oracle(self.scheduler, self.network, self.hosts)
+            self.network.observe = self.oracle.wrote
+            self.scheduler.on_death = self._died
+            for number, name in enumerate(self._names, start=1):
+                host = Host(name, number, self.scheduler, self.network, directory / name, self._trace)
+                host.disk.committed = partial(self.oracle.committed, host)
+                self.oracle.names[host.uuid] = f"host {name}"
+                self.hosts[name] = host
+            self._run(lambda: all(host.agent is not None for host in self.hosts.values()), 120.0)
+            self._run(lambda: False, 1.0)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # How it is told
+
+    def host(self, name: str) -> Teller:
+        """The verbs of this host: `story.host("a").claims(...)` is `story.claims("a", ...)`."""
+        return Teller(self, name)
+
+    @contextlib.contextmanager
+    def meanwhile(self) -> Iterator[None]:
+        """Within the block the story does not wait for answers."""
+        before, self._waits = self._waits, False
+        try:
+            yield
+        finally:
+            self._waits = before
+
+    def tell(self, step: Step) -> None:
+        """Do what the step says; nothing where it makes no sense now."""
+        self._trace(f"-- {step}")
+        getattr(self, step.verb)(*step.args, **dict(step.amounts))
+
+    def _trace(self, line: str) -> None:
+        for uuid, name in self.oracle.names.items():
+            line = line.replace(uuid, name)
+        self.told.append(f"{self.scheduler.now:9.3f}  {line}")
+
+    def _died(self, process: Process) -> None:
+        for host in self.hosts.values():
+            host.died(process)
+
+    def _run(
+        self, until: Callable[[], bool] = lambda: False, seconds: float = 0.0, slices: int = 200_000
+    ) -> bool:
+        came = self.scheduler.run(until, seconds=seconds, slices=slices)
+        if self.oracle.found is not None:
+            raise self.oracle.found
+        for task, error in self.scheduler.broken:
+            raise Violation("no task breaks", f"{task.name}: {error!r}") from error
+        return came
+
+    def _ask(
+        self,
+        host: str,
+        operation: str,
+        consumer: str,
+        function: Callable[[Any], Any],
+        then: Callable[[Answer], None] = lambda answer: None,
+    ) -> Answer:
+        uuid = uuid_of(consumer)
+        self.oracle.names[uuid] = consumer
+
+        def call(operations: Any) -> Any:
+            value = function(operations)
+            if self.latest.get(consumer) is answer:
+                answer.value = value
+                answer.ended = True
+                then(answer)
+            return value
+
+        answer = self.hosts[host].ask(operation, call)
+        self.latest[consumer] = answer
+        self.answers.append(answer)
+        if self._waits:
+            self._finish(answer)
+        return answer
+
+    def _finish(self, answer: Answer) -> None:
+        task = answer.task
+        if task is not None:
+            self._run(lambda: task.done, ANSWER_S)
+
+    # Claims
+
+    def claims(self, host: str, consumer: str, **amounts: int) -> Answer:
+        request = request_for(consumer, amounts)
+
+        def granted(answer: Answer) -> None:
+            claim: Claim = answer.value
+            self._promise(host, {consumer}, claim)
+
+        self.oracle.forget(host, uuid_of(consumer)) if self._asks_anew(host, consumer, amounts) else None
+        return self._ask(
+            host, f"claim for {consumer}", consumer, lambda operations: operations.claim(request), granted
+        )
+
+    def _asks_anew(self, host: str, consumer: str, amounts: Mapping[str, int]) -> bool:
+        return False
+
+    def _promise(self, host: str, party: set[str], claim: Claim) -> None:
+        units = frozenset((name, unit) for _, name, unit in claim.exact)
+        if self.hosts[host].emptied_at >= claim.since:
+            return
+        total: dict[str, int] = {}
+        for amounts in claim.allocations.values():
+            for name, amount in amounts.items():
+                total[name] = total.get(name, 0) + amount
+        self.oracle.promise(Promise(host, frozenset(map(uuid_of, party)), total, units, self.scheduler.now))
+
+    def releases(self, host: str, consumer: str) -> Answer:
+        uuid = uuid_of(consumer)
+        for name in self.hosts:
+            self.oracle.forget(name, uuid)
+        return self._ask(
+            host, f"release of {consumer}", consumer, lambda operations: operations.release(uuid)
+        )
+
+    # Guests
+
+    def guest_starts(self, host: str, consumer: str) -> None:
+        """With what the host's journal has for it."""
+        here, uuid = self.hosts[host], uuid_of(consumer)
+        row = self.oracle.rows(here).get(uuid)
+        if (
+            row is None
+            or row.state != "claimed"
+            or any(uuid in other.guests for other in self.hosts.values())
+        ):
+            return
+        total: dict[str, int] = {}
+        for amounts in row.allocations.values():
+            for name, amount in amounts.items():
+                total[name] = total.get(name, 0) + amount
+        here.put_guest(uuid, SimGuest(consumer, total, tuple(sorted(row.units))))
+
+    def guest_grows(self, host: str, consumer: str, **amounts: int) -> None:
+        here, uuid = self.hosts[host], uuid_of(consumer)
+        guest = here.guests.get(uuid)
+        if guest is None:
+            return
+        more, units = dict(guest.resources), list(guest.units)
+        for name, amount in amounts.items():
+            if name in DEVICES:
+                free = self._free_units(here, name)[:amount]
+                if len(free) < amount:
+                    return
+                units += [(name, unit) for unit in free]
+            more[name] = more.get(name, 0) + amount
+        here.put_guest(uuid, replace(guest, resources=more, units=tuple(units)))
+
+    def guest_loses_a_device(self, host: str, consumer: str) -> None:
+        here, uuid = self.hosts[host], uuid_of(consumer)
+        guest = here.guests.get(uuid)
+        if guest is None or not guest.units:
+            return
+        name, _ = guest.units[0]
+        less = {**guest.resources, name: guest.resources[name] - 1}
+        here.put_guest(uuid, replace(guest, resources=less, units=guest.units[1:]))
+
+    def guest_stops(self, host: str, consumer: str) -> None:
+        here, uuid = self.hosts[host], uuid_of(consumer)
+        if uuid in here.guests:
+            here.put_guest(uuid, replace(here.guests[uuid], state=GuestState.SHUTOFF))
+
+    def guest_goes(self, host: str, consumer: str) -> None:
+        if uuid_of(consumer) in self.hosts[host].guests:
+            self.hosts[host].drop_guest(uuid_of(consumer))
+
+    def stranger_starts(self, host: str, consumer: str, **amounts: int) -> None:
+        """Nobody asked the agent."""
+        here, uuid = self.hosts[host], uuid_of(consumer)
+        self.oracle.names[uuid] = consumer
+        if any(uuid in other.guests for other in self.hosts.values()):
+            return
+        units: list[tuple[str, str]] = []
+        for name, amount in amounts.items():
+            if name in DEVICES:
+                free = self._free_units(here, name)[:amount]
+                if len(free) < amount:
+                    return
+                units += [(name, unit) for unit in free]
+        here.put_guest(uuid, SimGuest(consumer, amounts, tuple(units)))
+
+    def _free_units(self, host: Host, name: str) -> list[str]:
+        taken = {unit for row in self.oracle.rows(host).values() for _, unit in row.units}
+        taken |= {unit for guest in host.guests.values() for _, unit in guest.units}
+        units = [
+            unit
+            for provider in host.described()
+            for unit in provider.units.get(name, ())
+            if unit not in taken
+        ]
+        return sorted(units)
+
+    # Others who write to Placement
+
+    def _do(self, method: str, path: str, body: Any = None) -> Any:
+        return self.network.do("somebody", method, path, body, "1.39")
+
+    def schedules(self, host: str, consumer: str, **amounts: int) -> None:
+        """On the first providers of the host that have the classes."""
+        uuid = uuid_of(consumer)
+        self.oracle.names[uuid] = consumer
+        record = self.network.model.consumers.get(uuid)
+        if record is not None or any(uuid in self.oracle.rows(each) for each in self.hosts.values()):
+            return
+        allocations: dict[str, dict[str, dict[str, int]]] = {}
+        for name, amount in amounts.items():
+            for provider in self.network.model.tree(self.hosts[host].uuid):
+                inventory = provider.inventories.get(name)
+                used = self.network.model.used(provider.uuid, name)
+                if inventory is not None and inventory.capacity - used >= amount:
+                    allocations.setdefault(provider.uuid, {"resources": {}})["resources"][name] = amount
+                    break
+            else:
+                return
+        self._do(
+            "PUT",
+            f"/allocations/{uuid}",
+            {
+                "allocations": allocations,
+                "project_id": "plimsoll",
+                "user_id": "plimsoll",
+                "consumer_generation": None,
+                "consumer_type": "INSTANCE",
+            },
+        )
+        self._scheduled.add(uuid)
+
+    def deletes_allocation(self, consumer: str) -> None:
+        self._do("DELETE", f"/allocations/{uuid_of(consumer)}")
+
+    # Moves
+
+    def begins_move(self, host: str, consumer: str, migration: str, kind: str, **amounts: int) -> Answer:
+        """To this host."""
+        self.oracle.names[uuid_of(migration)] = migration
+        self.oracle.party_of[uuid_of(migration)] = uuid_of(consumer)
+        request = request_for(consumer, amounts)
+        source = next(
+            (name for name, each in self.hosts.items() if uuid_of(consumer) in self.oracle.rows(each)), None
+        )
+        self._migrations[migration] = (consumer, host, source)
+        for name in self.hosts:
+            self.oracle.forget(name, uuid_of(consumer))
+
+        def begun(answer: Answer) -> None:
+            move: Move = answer.value
+            if move.state is MoveState.BEGUN and move.new is not None and source not in (None, host):
+                self._promise(host, {consumer}, move.new)
+
+        return self._ask(
+            host,
+            f"begin of {migration}",
+            consumer,
+            lambda operations: operations.begin_move(MoveKind(kind), uuid_of(migration), request),
+            begun,
+        )
+
+    def confirms(self, host: str, migration: str) -> Answer | None:
+        return self._ends_move(host, migration, "confirm")
+
+    def reverts(self, host: str, migration: str) -> Answer | None:
+        return self._ends_move(host, migration, "revert")
+
+    def _ends_move(self, host: str, migration: str, how: str) -> Answer | None:
+        if migration not in self._migrations:
+            return None
+        consumer, _, source = self._migrations[migration]
+        for name in self.hosts:
+            self.oracle.forget(name, uuid_of(consumer))
+
+        def end(operations: Any) -> Any:
+            method = operations.confirm_move if how == "confirm" else operations.revert_move
+            return method(uuid_of(migration), uuid_of(consumer) if host == source else None)
+
+        return self._ask(host, f"{how} of {migration}", consumer, end)
+
+    def guest_moves(self, host: str, consumer: str, target: str) -> None:
+        uuid = uuid_of(consumer)
+        guest = self.hosts[host].guests.get(uuid)
+        row = self.oracle.rows(self.hosts[target]).get(uuid)
+        if guest is None or row is None or host == target:
+            return
+        self.hosts[host].drop_guest(uuid)
+        self.hosts[target].put_guest(uuid, replace(guest, units=tuple(sorted(row.units))))
+
+    # Agents
+
+    def dies(self, host: str) -> None:
+        self.scheduler.kill(self.hosts[host].process)
+
+    def will_die(self, host: str, places: int) -> None:
+        process = self.hosts[host].process
+        if not process.dead:
+            process.killed_at = process.places + places
+
+    def starts(self, host: str) -> None:
+        here = self.hosts[host]
+        if here.process.dead:
+            here.start()
+            if self._waits:
+                self._run(lambda: here.agent is not None, 60.0)
+                self._run(lambda: False, 2.0)
+
+    def loses_disk(self, host: str) -> None:
+        """While its agent does not run."""
+        here = self.hosts[host]
+        if here.process.dead:
+            here.lose_disk()
+            self.oracle.forget_host(host)
+
+    def reshapes(self, host: str, where: str) -> None:
+        self.hosts[host].reshape(flat_devices=where == "flat")
+        self._settle()
+
+    def loses_functions(self, host: str) -> None:
+        units = frozenset(unit for unit in self.hosts[host].devices if ":02.1" in unit)
+        self.hosts[host].lose_units(units)
+        self._settle()
+
+    def regains_functions(self, host: str) -> None:
+        self.hosts[host].regain_units()
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._waits:
+            self._run(lambda: False, 5.0)
+
+    def audits(self, host: str) -> Answer:
+        return self._ask(host, "audit", f"audit of {host}", lambda operations: operations.audit(heal=True))
+
+    def looks(self, host: str) -> None:
+        here = self.hosts[host]
+        if here.agent is not None:
+            agent = here.agent.assembled.agent
+            task = self.scheduler.spawn("call verify", here.process, agent.verify)
+            if self._waits:
+                self._run(lambda: task.done, ANSWER_S)
+
+    # Faults
+
+    def next_write(self, host: str, fate: Fate, later_s: float = 30.0) -> None:
+        self.network.expect(host, fate, later_s)
+
+    def pauses(self, number: int) -> None:
+        if number <= len(self.network.servers):
+            self.network.pause(number)
+
+    def resumes(self, number: int) -> None:
+        if number <= len(self.network.servers):
+            self.network.resume(number)
+
+    def is_cut(self, host: str) -> None:
+        self.network.cut.add(host)
+
+    def is_joined(self, host: str) -> None:
+        self.network.cut.discard(host)
+
+    def journal_stalls(self, host: str, seconds: float) -> None:
+        self.hosts[host].disk.stalls.append(seconds)
+
+    def journal_fails(self, host: str) -> None:
+        self.hosts[host].disk.fails += 1
+
+    # Time
+
+    def waits(self, seconds: float) -> None:
+        self._run(lambda: False, seconds)
+
+    def lets(self, turns: int) -> None:
+        """Tasks that can go on take so many turns; the clock stands."""
+        self._run(lambda: False, 0.0, turns)
+
+    def answers_come(self) -> None:
+        for answer in self.answers:
+            self._finish(answer)
+
+    def comes_to_rest(self) -> None:
+        """All faults cease, each agent runs, and nothing is left over. Raises Violation."""
+        self._trace("-- all faults cease")
+        self.network.calm()
+        self.scheduler.stall = 0.0
+        for host in self.hosts.values():
+            host.disk.stalls.clear()
+            host.disk.fails = 0
+            host.process.killed_at = None if not host.process.dead else -1
+        for name in self.hosts:
+            self.starts(name)
+        self.answers_come()
+        end = self.scheduler.now + REST_S
+        while True:
+            self._run(lambda: False, CALM_S)
+            try:
+                self.oracle.at_rest()
+            except Violation as violation:
+                if self.scheduler.now >= end or violation.law != "all comes to rest":
+                    raise
+            else:
+                return
+
+    # Questions of a test
+
+    def claim_of(self, host: str, consumer: str) -> Any:
+        """The row of the host's journal."""
+        return self.oracle.rows(self.hosts[host]).get(uuid_of(consumer))
+
+    def held(self, consumer: str) -> dict[str, int]:
+        """What Placement holds for the consumer, by class."""
+        total: dict[str, int] = {}
+        for amounts in self.network.holdings().get(uuid_of(consumer), {}).values():
+            for name, amount in amounts.items():
+                total[name] = total.get(name, 0) + amount
+        return total
+
+
+class Teller:
+    """A host's verbs."""
+
+    def __init__(self, story: Story, host: str) -> None:
+        self._story = story
+        self._host = host
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        return partial(getattr(self._story, verb), self._host)
+
+
+def _fast() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

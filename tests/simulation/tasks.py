@@ -1,0 +1,419 @@
+"""Tasks that take turns on one thread, the virtual clock, and the primitives on which a task waits."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+EPOCH = 1_800_000_000.0
+STALLS_S = (0.5, 5.0, 20.0, 70.0)
+
+
+class Killed(BaseException):
+    """The process of this task was killed: nothing that the task does from here on has an effect."""
+
+
+class Stuck(AssertionError):
+    """All tasks wait for each other, or something took more steps than it may."""
+
+
+class Process:
+    """A process of the simulated world: its tasks die together. `places` counts where its tasks waited."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dead = False
+        self.places = 0
+        self.killed_at: int | None = None
+
+
+class Task:
+    """One thread of a process; `value` or `error` once it is `done`."""
+
+    def __init__(self, name: str, process: Process, number: int) -> None:
+        self.name = name
+        self.process = process
+        self.number = number
+        self.greenlet: greenlet
+        self.ready = True
+        self.timer: int | None = None
+        self.timed_out = False
+        self.done = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+
+class Scheduler:
+    """Runs one task at a time. `restless` is the probability that a task is interrupted where it could go on,
+    `stall` that it is stopped there for a while."""
+
+    def __init__(self, seed: int, *, restless: float = 0.0, stall: float = 0.0) -> None:
+        self.dice = Random(f"schedule {seed}")
+        self.names = Random(f"names {seed}")
+        self.restless = restless
+        self.stall = stall
+        self.now = 0.0
+        self.steps = 0
+        self.stopped = False
+        """Set by an observer: the director takes over."""
+        self.current: Task | None = None
+        self.broken: list[tuple[Task, BaseException]] = []
+        self._hub = getcurrent()
+        self._numbers = count()
+        self._timers: list[tuple[float, int, Task]] = []
+        self._ready: list[Task] = []
+        self._tasks: dict[Task, None] = {}
+        self.on_death: Callable[[Process], None] = lambda process: None
+
+    # From anywhere
+
+    def spawn(self, name: str, process: Process, function: Callable[[], Any]) -> Task:
+        """A task that begins when the scheduler comes to it."""
+        task = Task(name, process, next(self._numbers))
+
+        def run() -> None:
+            try:
+                task.value = function()
+            except Killed:
+                pass
+            except BaseException as error:  # noqa: BLE001 - the director looks at it
+                task.error = error
+            task.done = True
+            self._tasks.pop(task, None)
+
+        task.greenlet = greenlet(run, parent=self._hub)
+        self._tasks[task] = None
+        self._ready.append(task)
+        return task
+
+    def wake(self, task: Task) -> None:
+        """Let the task go on; without effect if it does not wait."""
+        if not task.ready and not task.done:
+            task.ready, task.timer = True, None
+            self._ready.append(task)
+
+    # From a task
+
+    def place(self) -> None:
+        """A place at which the current task may be interrupted, stopped for a while, or killed."""
+        task = self.current
+        if task is None:
+            return
+        process = task.process
+        if process.dead:
+            raise Killed
+        process.places += 1
+        if process.killed_at is not None and process.places >= process.killed_at:
+            process.dead = True
+            raise Killed
+        if self.stall and self.dice.random() < self.stall:
+            self.wait(self.dice.choice(STALLS_S))
+        elif self.restless and self.dice.random() < self.restless:
+            self._ready.append(task)
+            self._switch(task)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until somebody wakes the current task; False if `seconds` have passed instead."""
+        task = self.current
+        assert task is not None, "the director cannot wait"
+        if task.process.dead:
+            raise Killed
+        task.ready, task.timed_out = False, False
+        if seconds is not None:
+            task.timer = next(self._numbers)
+            heapq.heappush(self._timers, (self.now + max(0.0, seconds), task.timer, task))
+        self._switch(task)
+        return not task.timed_out
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long."""
+        self.wait(seconds)
+
+    def _switch(self, task: Task) -> None:
+        self._hub.switch()
+        self.current = task
+        if task.process.dead:
+            raise Killed
+
+    # From the director
+
+    def run(
+        self, until: Callable[[], bool] = lambda: False, *, seconds: float = 0.0, slices: int = 200_000
+    ) -> bool:
+        """Run tasks until `until`, for at most so many seconds of the clock and so many slices; whether
+        `until` came true. It also returns where nothing is left to do in that time."""
+        end = self.now + seconds
+        while not until():
+            if self.stopped or self.broken:
+                return False
+            if slices <= 0:
+                return until()
+            slices -= 1
+            if not self._ready and not self._next_timer(end):
+                self.now = max(self.now, end)
+                return until()
+            self._run_one()
+        return True
+
+    def _run_one(self) -> None:
+        ready = self._ready
+        at = self.dice.randrange(len(ready)) if self.restless and len(ready) > 1 else 0
+        task = ready.pop(at)
+        if task.done:
+            return
+        self.steps += 1
+        if self.steps > 2_000_000:
+            raise Stuck("the history takes too many steps")
+        self.current = task
+        task.greenlet.switch()
+        self.current = None
+        if task.process.dead:
+            self.kill(task.process)
+        if task.error is not None:
+            self.broken.append((task, task.error))
+            task.error = None
+
+    def _next_timer(self, end: float) -> bool:
+        while self._timers and self._timers[0][0] <= end:
+            at, number, task = heapq.heappop(self._timers)
+            if task.timer == number and not task.done:
+                self.now = max(self.now, at)
+                task.timed_out = True
+                self.wake(task)
+                return True
+        return False
+
+    def kill(self, process: Process) -> None:
+        """Kill the process where its tasks are."""
+        process.dead = True
+        for task in [task for task in self._tasks if task.process is process]:
+            self._tasks.pop(task, None)
+            if not task.done:
+                if task.greenlet:
+                    self.current = task
+                    task.greenlet.throw(Killed)
+                    self.current = None
+                task.done = True
+        self._ready = [task for task in self._ready if not task.done]
+        if process.killed_at != -1:
+            process.killed_at = -1
+            self.on_death(process)
+
+    def end(self) -> None:
+        """Kill all that is left, so that no greenlet survives."""
+        for process in dict.fromkeys(task.process for task in self._tasks):
+            process.killed_at = -1
+            self.kill(process)
+
+
+active: Scheduler | None = None
+"""The scheduler of the world that runs now."""
+
+
+def use(scheduler: Scheduler | None) -> None:
+    """Make it the one that the primitives speak to."""
+    global active
+    active = scheduler
+
+
+def _scheduler() -> Scheduler:
+    assert active is not None, "no simulated world runs"
+    return active
+
+
+class Lock:
+    """threading.Lock."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._waiting: deque[Task] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        scheduler = _scheduler()
+        scheduler.place()
+        end = None if timeout < 0 else scheduler.now + timeout
+        while self._held:
+            if not blocking:
+                return False
+            task = scheduler.current
+            assert task is not None, "the director meets a lock that a task holds"
+            self._waiting.append(task)
+            try:
+                answered = scheduler.wait(None if end is None else end - scheduler.now)
+            finally:
+                if task in self._waiting:
+                    self._waiting.remove(task)
+            if not answered:
+                return False
+        self._held = True
+        return True
+
+    def release(self) -> None:
+        assert self._held or _scheduler().current is None or _scheduler().current.process.dead
+        self._held = False
+        if self._waiting:
+            _scheduler().wake(self._waiting[0])
+
+    def locked(self) -> bool:
+        return self._held
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class RLock:
+    """threading.RLock."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._owner: object = None
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        me = _scheduler().current
+        if self._depth and self._owner is me:
+            self._depth += 1
+            return True
+        if not self._lock.acquire(blocking, timeout):
+            return False
+        self._owner, self._depth = me, 1
+        return True
+
+    def release(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Condition:
+    """threading.Condition."""
+
+    def __init__(self, lock: Lock | None = None) -> None:
+        self._lock = lock or Lock()
+        self._waiting: list[Task] = []
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        scheduler = _scheduler()
+        task = scheduler.current
+        assert task is not None
+        self._waiting.append(task)
+        self._lock.release()
+        try:
+            answered = scheduler.wait(timeout)
+        finally:
+            if task in self._waiting:
+                self._waiting.remove(task)
+        self._lock.acquire()
+        return answered
+
+    def notify_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for task in waiting:
+            _scheduler().wake(task)
+
+    def notify(self, n: int = 1) -> None:
+        waiting, self._waiting = self._waiting[:n], self._waiting[n:]
+        for task in waiting:
+            _scheduler().wake(task)
+
+
+class Event:
+    """threading.Event."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiting: list[Task] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        waiting, self._waiting = self._waiting, []
+        for task in waiting:
+            _scheduler().wake(task)
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        scheduler = _scheduler()
+        if not self._set:
+            assert scheduler.current is not None
+            self._waiting.append(scheduler.current)
+            scheduler.wait(timeout)
+        return self._set
+
+
+class Threading:
+    """What the agent's modules use of `threading`."""
+
+    Lock = Lock
+    RLock = RLock
+    Condition = Condition
+    Event = Event
+
+    @staticmethod
+    def current_thread() -> object:
+        return _scheduler().current
+
+    @staticmethod
+    def get_ident() -> int:
+        task = _scheduler().current
+        return task.number + 1 if task else 0
+
+    class Thread:
+        """A thread that the agent starts becomes a task of the process that starts it."""
+
+        def __init__(self, target: Any = None, args: Any = (), kwargs: Any = None, **_: object) -> None:
+            self._call = lambda: target(*args, **(kwargs or {}))
+            self._task: Task | None = None
+
+        def start(self) -> None:
+            scheduler = _scheduler()
+            assert scheduler.current is not None
+            self._task = scheduler.spawn("thread", scheduler.current.process, self._call)
+
+        def is_alive(self) -> bool:
+            return self._task is not None and not self._task.done
+
+        def join(self, timeout: float | None = None) -> None:
+            while self.is_alive():
+                _scheduler().wait(0.01)
+
+
+def wall_clock() -> float:
+    """time.time"""
+    return EPOCH + _scheduler().now
+
+
+def steady_clock() -> float:
+    """time.monotonic"""
+    return _scheduler().now
+
+
+def sleep(seconds: float) -> None:
+    """time.sleep"""
+    _scheduler().sleep(seconds)

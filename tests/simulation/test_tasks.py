@@ -1,0 +1,118 @@
+"""The simulator's own clock, locks and kills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from simulation import tasks
+from simulation.tasks import Killed, Process, Scheduler
+
+
+def world(seed: int = 0, restless: float = 0.0) -> tuple[Scheduler, Process]:
+    scheduler = Scheduler(seed, restless=restless)
+    tasks.use(scheduler)
+    return scheduler, Process("p")
+
+
+def test_time_passes_only_while_all_wait() -> None:
+    scheduler, process = world()
+    seen: list[tuple[str, float]] = []
+
+    def sleeper(name: str, seconds: float) -> Callable[[], None]:
+        def sleep() -> None:
+            tasks.sleep(seconds)
+            seen.append((name, scheduler.now))
+
+        return sleep
+
+    for name, seconds in (("long", 50.0), ("short", 2.0)):
+        scheduler.spawn(name, process, sleeper(name, seconds))
+    scheduler.run(seconds=10.0)
+    assert seen == [("short", 2.0)] and scheduler.now == 10.0
+    scheduler.run(seconds=100.0)
+    assert seen[-1] == ("long", 50.0)
+
+
+def test_a_lock_has_one_holder_however_restless_the_schedule_is() -> None:
+    for seed in range(50):
+        scheduler, process = world(seed, restless=1.0)
+        lock, inside, order = tasks.Lock(), [], []
+
+        def work(
+            name: int,
+            scheduler: Scheduler = scheduler,
+            lock: tasks.Lock = lock,
+            inside: list = inside,
+            order: list = order,
+        ) -> None:
+            for _ in range(3):
+                with lock:
+                    inside.append(name)
+                    scheduler.place()
+                    assert inside == [name]
+                    inside.clear()
+                    order.append(name)
+
+        for name in range(4):
+            scheduler.spawn(str(name), process, lambda name=name: work(name))
+        scheduler.run(seconds=1.0)
+        assert not scheduler.broken and len(order) == 12
+
+
+def test_a_condition_wakes_or_times_out() -> None:
+    scheduler, process = world()
+    condition = tasks.Condition(tasks.Lock())
+    answers: list[tuple[bool, float]] = []
+
+    def wait(seconds: float) -> None:
+        with condition:
+            answers.append((condition.wait(seconds), scheduler.now))
+
+    def notify() -> None:
+        tasks.sleep(5.0)
+        with condition:
+            condition.notify_all()
+
+    scheduler.spawn("soon", process, lambda: wait(1.0))
+    scheduler.spawn("late", process, lambda: wait(60.0))
+    scheduler.spawn("notify", process, notify)
+    scheduler.run(seconds=100.0)
+    assert answers == [(False, 1.0), (True, 5.0)]
+
+
+def test_a_killed_process_does_nothing_more_and_others_go_on() -> None:
+    scheduler, process = world()
+    other, lock, done = Process("other"), tasks.Lock(), []
+
+    def work(name: str) -> None:
+        try:
+            with lock:
+                tasks.sleep(10.0)
+                done.append(name)
+        finally:
+            with suppress(ValueError):
+                scheduler.place()
+                done.append(f"{name} tidied up")
+
+    scheduler.spawn("a", process, lambda: work("a"))
+    scheduler.spawn("b", other, lambda: tasks.sleep(20.0) or done.append("b"))
+    scheduler.run(seconds=5.0)
+    scheduler.kill(process)
+    scheduler.run(seconds=60.0)
+    assert done == ["b"]
+
+
+def test_a_process_dies_at_the_place_that_was_told() -> None:
+    scheduler, process = world()
+    reached = []
+
+    def work() -> None:
+        for number in range(10):
+            scheduler.place()
+            reached.append(number)
+
+    process.killed_at = 4
+    task = scheduler.spawn("a", process, work)
+    scheduler.run(seconds=1.0)
+    assert reached == [0, 1, 2] and process.dead and task.done and not isinstance(task.error, Killed)
