@@ -95,10 +95,16 @@ Move = MoveInstruction
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The provider tree of a host, and what moved in it. The host is first, and parents precede children."""
+    """The provider tree of a host, and what moved in it. The host is first, and parents precede children.
+
+    `reportable` are the standard traits that the driver could report. A described provider loses those of
+    them that the driver does not report on it, whichever program put them there. A driver that could not
+    read something leaves out the traits that follow from it.
+    """
 
     providers: tuple[DescribedProvider, ...]
     moves: tuple[MoveInstruction, ...] = ()
+    reportable: frozenset[str] = frozenset()
 
 
 class GuestState(StrEnum):

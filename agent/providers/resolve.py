@@ -3,7 +3,9 @@
 A driver names its providers; Placement knows them by uuid, and other services write below the same root.
 `resolve` gives each described provider its uuid and keeps what others wrote unchanged: providers that the
 agent neither wrote nor describes (bandwidth providers of a network agent, an operator's), and, on the agent's
-own providers, the classes, traits and aggregates that the agent did not write.
+own providers, the classes, traits and aggregates that the agent did not write. The standard traits that the
+driver could report are an exception, as in nova: the driver alone decides about them, because a scheduler
+that finds a wrong one sends guests that cannot start here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -130,12 +132,15 @@ def resolve(
     problems: list[str] = []
     wanted: dict[str, Provider] = {}
     ours: dict[str, OwnedProvider] = {}
+    reportable = _standard_traits() & description.reportable
     for described in description.providers:
         uuid = uuids[described.name]
         current_provider = current.get(uuid) or Provider(uuid, described.name)
         known = _known_names(described, problems)
         parent = current_provider.parent if described.parent is None else uuids[described.parent]
-        wanted[uuid] = _merged(current_provider, known, owned.get(uuid), parent, problems)
+        written = owned.get(uuid)
+        decided = replace(written, traits=written.traits | reportable)
+        wanted[uuid] = _merged(current_provider, known, decided, parent, problems)
         classes = frozenset(name for name, inventory in known.inventories.items() if inventory.total)
         ours[uuid] = OwnedProvider(classes, known.traits, known.aggregates)
     for provider, remaining in _others(current, owned, wanted):
@@ -271,13 +276,16 @@ def _known_names(described: DescribedProvider, problems: list[str]) -> Described
 
 
 def _merged(
-    now: Provider, known: DescribedProvider, written: OwnedProvider, parent: str | None, problems: list[str]
+    now: Provider, known: DescribedProvider, decided: OwnedProvider, parent: str | None, problems: list[str]
 ) -> Provider:
-    """The described provider together with what others wrote on it."""
+    """The described provider together with what others wrote on it.
+
+    `decided` is what the agent decides about: what it does not describe of that goes away.
+    """
     inventories = {
         name: inventory
         for name, inventory in now.inventories.items()
-        if name not in written.classes and name not in known.inventories
+        if name not in decided.classes and name not in known.inventories
     }
     for name, inventory in known.inventories.items():
         if inventory.total:
@@ -291,8 +299,8 @@ def _merged(
         known.name,
         parent,
         inventories,
-        known.traits | (now.traits - written.traits),
-        known.aggregates | (now.aggregates - written.aggregates),
+        known.traits | (now.traits - decided.traits),
+        known.aggregates | (now.aggregates - decided.aggregates),
         now.generation,
     )
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
+
+import os_traits
 
 from agent.driver import DescribedInventory, DescribedProvider, Description, HostSettings, Topology
 from drivers.fake.host import FakeHost
@@ -19,13 +22,24 @@ def describe_host(host: FakeHost, settings: HostSettings, name: str) -> Descript
     host_and_cells = host_providers(
         name, host.cells, host.disk_gb, traits, settings, report_numa=host.report_numa
     )
-    pages = page_providers(name, host.cells, report_numa=host.report_numa)
+    pages = tuple(page_providers(name, host.cells, report_numa=host.report_numa))
     devices = tuple(_devices(host, name))
     cpus = split_cpus(frozenset().union(*(cell.cpus for cell in host.cells)), settings)
     moves = host.moves or tuple(derived_moves(host, name, cpus, devices))
+    providers = (*host_and_cells, *pages, *devices)
     if host.flat_devices:
-        return Description((_with_devices(host_and_cells[0], devices), *host_and_cells[1:], *pages), moves)
-    return Description((*host_and_cells, *pages, *devices), moves)
+        providers = (_with_devices(host_and_cells[0], devices), *host_and_cells[1:], *pages)
+    return Description(providers, moves, reportable_traits())
+
+
+@cache
+def reportable_traits() -> frozenset[str]:
+    """The standard traits of CPUs and of what guests can have: those of the host file are all there are.
+
+    COMPUTE_STATUS_DISABLED is not among them: the control plane sets it, for a host that is switched off.
+    """
+    names = (*os_traits.get_traits("HW_CPU_"), *os_traits.get_traits("COMPUTE_"))
+    return frozenset(names) - {os_traits.COMPUTE_STATUS_DISABLED}
 
 
 def describe_topology(host: FakeHost, settings: HostSettings) -> Topology:

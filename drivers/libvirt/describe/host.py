@@ -6,7 +6,12 @@ from agent.driver import Cell, DescribedProvider, HostSettings, Topology
 from agent.errors import DriverDataError
 from drivers.host.inventory import shares, split_cpus
 from drivers.host.providers import host_providers
-from drivers.libvirt.describe.traits import guest_traits, host_traits
+from drivers.libvirt.describe.traits import (
+    guest_traits,
+    host_traits,
+    reportable_guest_traits,
+    reportable_host_traits,
+)
 from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities
 
 
@@ -38,6 +43,15 @@ def describe_host(
     if facts.guests is not None:
         traits |= guest_traits(facts.guests, capabilities.arch)
     return host_providers(name, host_cells(facts), facts.disk_gb, traits, settings, report_numa=report_numa)
+
+
+def reportable_traits(facts: HostFacts) -> frozenset[str]:
+    """The standard traits that the driver could report of this host (`Description.reportable`).
+
+    Without those of guests where libvirt did not tell what guests can have.
+    """
+    of_guests = reportable_guest_traits() if facts.guests is not None else frozenset[str]()
+    return reportable_host_traits() | of_guests
 
 
 def describe_topology(facts: HostFacts, settings: HostSettings) -> Topology:

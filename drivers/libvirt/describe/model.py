@@ -16,7 +16,13 @@ from drivers.libvirt.describe.history import (
     record_slots,
     restore_interfaces,
 )
-from drivers.libvirt.describe.host import HostFacts, describe_host, describe_topology, host_cells
+from drivers.libvirt.describe.host import (
+    HostFacts,
+    describe_host,
+    describe_topology,
+    host_cells,
+    reportable_traits,
+)
 from drivers.libvirt.describe.moves import GuestDomain, moves_of
 from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
 
@@ -89,7 +95,7 @@ def build_model(
     moves = moves_of(providers, _cell_totals(cells, settings), located, cells, history)
     all_read = all(guest_domain.domain is not None for guest_domain in domains)
     return HostModel(
-        Description(providers, moves),
+        Description(providers, moves, reportable_traits(host)),
         describe_topology(host, settings.host),
         tuple(guest_domain.guest for guest_domain in located),
         update_records(named, devices, locations, known, boot, forget=all_read),

@@ -109,6 +109,10 @@ _FEATURES = {
     "sgx": ("HW_CPU_X86_SGX",),
 }
 
+_SECURE_BOOT = "COMPUTE_SECURITY_UEFI_SECURE_BOOT"
+_TPM_MODELS = frozenset({"tpm-tis", "tpm-crb"})
+_TPM_VERSIONS = frozenset({"1.2", "2.0"})
+
 NETWORK_CARDS = ("E1000", "E1000E", "NE2K_PCI", "PCNET", "RTL8139", "VIRTIO", "VMXNET3")
 """libvirt does not report network cards; every QEMU for x86 has these, and nova reports them too."""
 
@@ -147,22 +151,58 @@ def guest_traits(capabilities: DomainCapabilities, arch: str) -> frozenset[str]:
         if feature in capabilities.features:
             traits.update(names)
     if "yes" in capabilities.enums.get("loader.secure", ()):
-        traits.add("COMPUTE_SECURITY_UEFI_SECURE_BOOT")
+        traits.add(_SECURE_BOOT)
     if arch in ("x86_64", "i686") and capabilities.domain_type in ("kvm", "qemu"):
-        traits.update(f"COMPUTE_NET_VIF_MODEL_{model}" for model in NETWORK_CARDS)
+        traits.update(_network_card_traits())
     return frozenset(traits | _tpm_traits(capabilities))
+
+
+def reportable_host_traits() -> frozenset[str]:
+    """All traits that `host_traits` could return, for any host."""
+    return frozenset(
+        {
+            "COMPUTE_NODE",
+            "HW_CPU_HYPERTHREADING",
+            "COMPUTE_SOCKET_PCI_NUMA_AFFINITY",
+            *(f"HW_ARCH_{name}" for name in _ARCHITECTURES.values()),
+            *(f"COMPUTE_ARCH_{arch.upper()}" for arch in _GUEST_ARCHITECTURES),
+            *(f"HW_CPU_X86_{name}" for names in CPU_FLAGS.values() for name in names),
+        }
+    )
+
+
+def reportable_guest_traits() -> frozenset[str]:
+    """All traits that `guest_traits` could return, for any domain capabilities."""
+    return frozenset(
+        {
+            _SECURE_BOOT,
+            *(start + value.upper() for start, values in _ENUMS.values() for value in values),
+            *_SINGLE.values(),
+            *(name for names in _FEATURES.values() for name in names),
+            *_network_card_traits(),
+            *map(_tpm_model_trait, _TPM_MODELS),
+            *map(_tpm_version_trait, _TPM_VERSIONS),
+        }
+    )
+
+
+def _network_card_traits() -> frozenset[str]:
+    return frozenset(f"COMPUTE_NET_VIF_MODEL_{model}" for model in NETWORK_CARDS)
 
 
 def _tpm_traits(capabilities: DomainCapabilities) -> set[str]:
     """The traits of emulated TPMs; the host's own TPM is for one guest only and does not count."""
     if "emulator" not in capabilities.enums.get("tpm.backendModel", ()):
         return set()
-    traits = {
-        f"COMPUTE_SECURITY_TPM_{model.removeprefix('tpm-').upper()}"
-        for model in capabilities.enums.get("tpm.model", frozenset()) & {"tpm-tis", "tpm-crb"}
-    }
+    models = capabilities.enums.get("tpm.model", frozenset()) & _TPM_MODELS
     # libvirt before 8.6 does not report the versions; every swtpm has 2.0
-    versions = capabilities.enums.get("tpm.backendVersion", frozenset({"2.0"}))
-    return traits | {
-        f"COMPUTE_SECURITY_TPM_{version.replace('.', '_')}" for version in versions & {"1.2", "2.0"}
-    }
+    versions = capabilities.enums.get("tpm.backendVersion", frozenset({"2.0"})) & _TPM_VERSIONS
+    return {*map(_tpm_model_trait, models), *map(_tpm_version_trait, versions)}
+
+
+def _tpm_model_trait(model: str) -> str:
+    return f"COMPUTE_SECURITY_TPM_{model.removeprefix('tpm-').upper()}"
+
+
+def _tpm_version_trait(version: str) -> str:
+    return f"COMPUTE_SECURITY_TPM_{version.replace('.', '_')}"

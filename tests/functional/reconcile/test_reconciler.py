@@ -211,6 +211,14 @@ def test_verification_sees_what_others_did_and_mends_what_is_ours(world: World) 
     assert len(world.asked()) == 1
 
 
+def test_verification_takes_away_a_trait_that_the_driver_could_report_and_does_not(world: World) -> None:
+    world.reconciler.reconcile("the start")
+    root = next(provider for provider in world.holds() if provider.uuid == ROOT)
+    world.client.put_traits(ROOT, root.generation or 0, {*root.traits, "HW_CPU_X86_AMD_SEV"})
+    world.reconciler.verify("verification")
+    assert world.holds()[ROOT].traits == root.traits
+
+
 def test_a_hypervisor_that_does_not_answer_wipes_nothing(world: World) -> None:
     world.reconciler.reconcile("the start")
     before = world.holds()

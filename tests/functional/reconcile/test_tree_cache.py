@@ -54,7 +54,7 @@ def change_inventory(client: PlacementClient, there: Provider) -> None:
 
 
 def change_traits(client: PlacementClient, there: Provider) -> None:
-    client.put_traits(there.uuid, there.generation or 0, {*there.traits, "HW_CPU_X86_VMX"})
+    client.put_traits(there.uuid, there.generation or 0, {*there.traits, "COMPUTE_STATUS_DISABLED"})
 
 
 def change_aggregates(client: PlacementClient, there: Provider) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
+import os_traits
 import pytest
 from kits.libvirt_node import domain, recorded_domain, write_node
 from kits.paths import CHECKOUT
@@ -80,6 +81,18 @@ def test_inventories_are_what_placement_takes(make: Make, settings: HostSettings
             assert 0 <= inventory.reserved <= inventory.total
         for name, units in provider.units.items():
             assert len(units) == len(set(units)) == provider.inventories[name].total
+
+
+@every_settings
+def test_the_traits_that_a_driver_could_report_are_standard_ones_and_not_the_clouds(
+    make: Make, settings: HostSettings
+) -> None:
+    description = make(settings).describe()
+    assert description.reportable <= set(os_traits.get_traits()) - {"COMPUTE_STATUS_DISABLED"}
+    of_the_host = {
+        trait for trait in description.providers[0].traits if trait.startswith(("HW_CPU_", "COMPUTE_"))
+    }
+    assert of_the_host and of_the_host <= description.reportable
 
 
 @every_settings

@@ -137,6 +137,26 @@ def test_what_others_put_on_our_provider_stays_and_what_we_put_goes() -> None:
     assert resolved.owned.get(ROOT) == OwnedProvider(frozenset({"VCPU"}))
 
 
+def test_a_trait_that_the_driver_could_report_and_does_not_goes_whoever_put_it_there() -> None:
+    reportable = frozenset({"HW_CPU_X86_AVX2", "HW_CPU_X86_VMX", "COMPUTE_FIRMWARE_UEFI", "CUSTOM_GOLD"})
+    theirs = {"HW_CPU_X86_AVX2", "COMPUTE_FIRMWARE_UEFI", "COMPUTE_STATUS_DISABLED", "CUSTOM_GOLD"}
+    current = ProviderTree(
+        [
+            Provider(ROOT, "host", traits=frozenset(theirs)),
+            Provider(uuid_of("host_gpu"), "host_gpu", ROOT, traits=frozenset({"HW_CPU_X86_AVX2"})),
+            Provider(FOREIGN, "host:NIC", ROOT, traits=frozenset({"HW_CPU_X86_AVX2"})),
+        ]
+    )
+    description = Description(
+        (host(traits=frozenset({"HW_CPU_X86_VMX"})), gpu(traits=frozenset())), reportable=reportable
+    )
+    resolved = resolve(description, current, NOBODY, ROOT)
+    assert resolved.tree[ROOT].traits == {"HW_CPU_X86_VMX", "COMPUTE_STATUS_DISABLED", "CUSTOM_GOLD"}
+    assert resolved.tree[uuid_of("host_gpu")].traits == frozenset()
+    assert resolved.tree[FOREIGN].traits == {"HW_CPU_X86_AVX2"}
+    assert resolved.owned.get(ROOT).traits == {"HW_CPU_X86_VMX"}
+
+
 def test_our_provider_that_is_no_longer_described_goes_away() -> None:
     once = first(host(), gpu())
     resolved = resolve(described(host()), once.tree, once.owned, ROOT)

@@ -4,8 +4,14 @@ import os_traits
 from kits.libvirt_node import DATA
 
 from agent.driver import Cell, HostSettings
-from drivers.libvirt.describe.host import HostFacts, describe_host
-from drivers.libvirt.describe.traits import CPU_FLAGS, guest_traits, host_traits
+from drivers.libvirt.describe.host import HostFacts, describe_host, reportable_traits
+from drivers.libvirt.describe.traits import (
+    CPU_FLAGS,
+    guest_traits,
+    host_traits,
+    reportable_guest_traits,
+    reportable_host_traits,
+)
 from drivers.libvirt.xml.capabilities import (
     parse_capabilities,
     parse_domain_capabilities,
@@ -54,6 +60,16 @@ def test_every_trait_there_can_be_is_a_standard_one() -> None:
     secure = parse_domain_capabilities(SECURE.format(version=""))
     assert everything | guest_traits(KVM, "x86_64") | guest_traits(secure, "x86_64") <= known
     assert len(everything) > len(CPU_FLAGS)
+    assert reportable_host_traits() | reportable_guest_traits() <= known
+    assert everything <= reportable_host_traits()
+    assert guest_traits(KVM, "x86_64") | guest_traits(secure, "x86_64") <= reportable_guest_traits()
+
+
+def test_traits_of_guests_are_left_alone_where_libvirt_did_not_tell_what_guests_can_have() -> None:
+    """A read-only connection is refused that question; then a trait of another program may be right."""
+    assert "COMPUTE_FIRMWARE_UEFI" in reportable_traits(FACTS)
+    unknown = reportable_traits(replace(FACTS, guests=None))
+    assert "COMPUTE_FIRMWARE_UEFI" not in unknown and "HW_CPU_X86_AVX2" in unknown
 
 
 def test_the_recorded_hosts_traits() -> None:
