@@ -5,6 +5,7 @@
     ├── SettingsError            the configuration cannot be used; the running one stays in force
     ├── IdentityError            the host's uuid is missing, ambiguous or another host's
     ├── StateError               the agent's own database cannot be used
+    │   └── StateUnknown         it did not answer a write: the write may be done or not
     ├── ApplyError               a plan stopped at one operation
     ├── TreeError                the providers do not form a tree (a ValueError too)
     ├── DriverError
@@ -84,6 +85,16 @@ class StateError(PlimsollError):
     """The agent's own database or files cannot be used."""
 
     code = "plimsoll.state"
+
+
+class StateUnknown(StateError):
+    """The agent's own database did not answer a write: nobody knows whether it is done.
+
+    The agent decides nothing more, until the disk answers and the agent has read back what it holds.
+    """
+
+    code = "plimsoll.state.unknown"
+    http_status = 503
 
 
 class ApplyError(PlimsollError):

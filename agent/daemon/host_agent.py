@@ -90,17 +90,28 @@ class HostAgent:
         if self.is_placement_paused():
             self._wake(self._backoff.left_s())
             return
+        if not self._reads_back():
+            return
         self.end_pass(
             self._reconciler.verify(why) if self.condition.fault else self._reconciler.reconcile(why)
         )
 
     def verify(self) -> None:
         """Run a pass that compares Placement with what the agent wrote; then follow the host's moves."""
-        if self.is_placement_paused():
+        if self.is_placement_paused() or not self._reads_back():
             return
         self.end_pass(self._reconciler.verify("verification"))
         if self.condition.fault is None:
             self._follow_moves()
+
+    def _reads_back(self) -> bool:
+        """Whether the agent knows what is on its disk: after a write of unknown outcome it reads it."""
+        try:
+            self._tracker.read_back()
+        except StateError as error:
+            self.report_fault(error)
+            return False
+        return True
 
     def _follow_moves(self) -> None:
         """Read what the agents of other hosts did: moves that ended, claims that a migration holds now."""

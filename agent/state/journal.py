@@ -1,12 +1,14 @@
 """The agent's durable state: claims and intents, what it owns in Placement, and which host this is.
 
-One SQLite file, `agent.db`, in the state directory. A write is on disk once `PendingWrite.wait` returns;
-writes that arrive together share one sync. Every read is checked: a damaged, foreign or newer file, or a row
-that cannot be parsed, raises StateError, and the file stays as it is.
+One SQLite file, `agent.db`, in the state directory. A write is on disk once `PendingWrite.wait` returns.
+Where that raises StateUnknown, it is there or not; where it raises another StateError, it is not. Writes that
+arrive together share one sync. Every read is checked: a damaged, foreign or newer file, or a row that cannot
+be parsed, raises StateError, and the file stays as it is.
 """
 
 import json
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,10 +20,10 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.claim_json import cells_to_json, read_allocations, read_cells, read_makings, read_units
 from agent.claims.doubt import Doubt, doubt_to_json, read_doubt
 from agent.claims.parse_request import parse_claim, request_to_json
-from agent.durable.errors import DatabaseError
+from agent.durable.errors import DatabaseError, DatabaseTimeout
 from agent.durable.group_commit import Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
-from agent.errors import PlimsollError, StateError
+from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.json_checks import read_choice, read_uuid
 from agent.moves.move_json import move_to_json, read_move
 from agent.moves.states import Move, MoveState
@@ -44,15 +46,24 @@ _dump = json.JSONEncoder(separators=(",", ":")).encode
 class PendingWrite:
     """A write that is queued, and on disk once `wait` returns."""
 
-    __slots__ = ("_ticket",)
+    __slots__ = ("_journal", "_ticket")
 
-    def __init__(self, ticket: Ticket[None]) -> None:
+    def __init__(self, journal: "Journal", ticket: Ticket[None]) -> None:
+        self._journal = journal
         self._ticket = ticket
 
     def wait(self) -> None:
-        """Wait until the write is on disk. Raises StateError where it failed; then it changed nothing."""
+        """Wait until the write is on disk.
+
+        Raises StateUnknown where the disk did not answer in time: then the write may be done or not. Raises
+        StateError where it failed; then it changed nothing, and never will.
+        """
         try:
-            self._ticket.result(WAIT_S)
+            self._ticket.result(self._journal.wait_s)
+        except DatabaseTimeout as error:
+            if error.begun:
+                raise self._journal.doubt(self._ticket, error) from error
+            raise StateError(f"The agent's journal was not written: {error}") from error
         except (DatabaseError, sqlite3.Error) as error:
             raise StateError(f"The agent's journal was not written: {error}") from error
 
@@ -73,15 +84,25 @@ class Event:
 
 
 class Journal:
-    """The journal of one host. Any thread may call; each method raises StateError."""
+    """The journal of one host. Any thread may call; each method raises StateError.
 
-    def __init__(self, file: SqliteFile, clock: Callable[[], float]) -> None:
+    A write that the disk does not answer within `wait_s` seconds is unknown. After it the journal takes no
+    writes, until the caller has read back what is on disk: see `unknown_writes`.
+    """
+
+    def __init__(self, file: SqliteFile, clock: Callable[[], float], wait_s: float = WAIT_S) -> None:
+        self.wait_s = wait_s
         self._file = file
         self._clock = clock
         self._events_written = 0
+        self._unknown_lock = threading.Lock()
+        self._unknown: tuple[Ticket[None], ...] = ()
+        self._unknown_reason = ""
 
     @classmethod
-    def open(cls, state_dir: Path, *, clock: Callable[[], float] = time.time) -> "Journal":
+    def open(
+        cls, state_dir: Path, *, clock: Callable[[], float] = time.time, wait_s: float = WAIT_S
+    ) -> "Journal":
         """Open the journal of the state directory, created if missing; one process at a time can have it."""
         try:
             file = SqliteFile.open(
@@ -92,7 +113,7 @@ class Journal:
             )
         except DatabaseError as error:
             raise StateError(str(error), path=str(error.path)) from error
-        return cls(file, clock)
+        return cls(file, clock, wait_s)
 
     def close(self) -> None:
         """Finish the queued writes and close the file; idempotent."""
@@ -104,6 +125,44 @@ class Journal:
     def observe_commits(self, committed: Callable[[float], None]) -> None:
         """Have `committed` called after each commit with its seconds, on the writer's thread."""
         self._file.committed = committed
+
+    # Writes of which nobody knows whether they are done
+
+    @property
+    def unknown_reason(self) -> str | None:
+        """Why the journal takes no writes, a clause; None while it takes them."""
+        return self._unknown_reason if self._unknown else None
+
+    def doubt(self, ticket: Ticket[None], error: DatabaseTimeout) -> StateUnknown:
+        """Take no more writes after this one, which the disk did not answer; the error for its caller."""
+        with self._unknown_lock:
+            self._unknown = (*self._unknown, ticket)
+            self._unknown_reason = (
+                f"the disk does not answer, so it is unknown whether the last changes are on it ({error})"
+            )
+        return self._unknown_error()
+
+    def unknown_writes(self) -> tuple[Ticket[None], ...]:
+        """The writes whose callers did not learn the outcome; empty if the journal takes writes.
+
+        All of them have ended now: read what is on disk, then call `take_writes` with them. Raises
+        StateUnknown while one has not ended.
+        """
+        with self._unknown_lock:
+            if not all(ticket.answered for ticket in self._unknown):
+                raise self._unknown_error()
+            return self._unknown
+
+    def take_writes(self, read_back: tuple[Ticket[None], ...]) -> None:
+        """Take writes again: what became of these is known. Raises StateUnknown if others came to them."""
+        with self._unknown_lock:
+            self._unknown = tuple(ticket for ticket in self._unknown if ticket not in read_back)
+            if self._unknown:
+                raise self._unknown_error()
+
+    def _unknown_error(self) -> StateUnknown:
+        reason = self._unknown_reason
+        return StateUnknown(f"The agent decides nothing: {reason}. It goes on once the disk answers.")
 
     # Claims
 
@@ -343,13 +402,17 @@ class Journal:
                     transaction.execute(schema.DELETE_OLD_EVENTS, (HISTORY_MAX,))
 
         try:
-            return PendingWrite(self._file.submit(job, releases=releases))
+            # Under the lock, so that what is read back after a doubt has all that was written before it.
+            with self._unknown_lock:
+                if self._unknown:
+                    raise self._unknown_error()
+                return PendingWrite(self, self._file.submit(job, releases=releases))
         except DatabaseError as error:
             raise StateError(f"The agent's journal was not written: {error}") from error
 
     def _read(self, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         try:
-            return self._file.read(query, parameters, timeout_s=WAIT_S)
+            return self._file.read(query, parameters, timeout_s=self.wait_s)
         except (DatabaseError, sqlite3.Error) as error:
             raise StateError(f"The agent's journal was not read: {error}") from error
 

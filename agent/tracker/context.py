@@ -41,15 +41,19 @@ class SeenGuests:
 
 
 class Admission:
-    """Whether new claims and moves are accepted. Closed at first; any thread may call."""
+    """Whether new claims and moves are accepted. Closed at first; any thread may call.
 
-    def __init__(self, reason: str) -> None:
+    They are also closed while `journal_reason` returns why nothing can be decided.
+    """
+
+    def __init__(self, reason: str, journal_reason: Callable[[], str | None] = lambda: None) -> None:
         self._reason: str | None = reason
+        self._journal_reason = journal_reason
 
     @property
     def closed_reason(self) -> str | None:
         """Why claims are closed, None while they are open."""
-        return self._reason
+        return self._journal_reason() or self._reason
 
     def open(self) -> None:
         """Accept claims from now on."""
@@ -61,7 +65,7 @@ class Admission:
 
     def check(self) -> None:
         """Raises ClaimsClosed while claims are closed."""
-        reason = self._reason
+        reason = self.closed_reason
         if reason is not None:
             raise ClaimsClosed(f"Claims are closed: {reason}.", reason=reason)
 

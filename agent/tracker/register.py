@@ -9,9 +9,10 @@ from typing import NamedTuple, TypeVar
 from agent.claims.book import Book, DepartedConsumers
 from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
 from agent.claims.fit import ProviderIndex
+from agent.claims.held_back import claims_until_durable
 from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.driver import Guest
-from agent.errors import PlimsollError, StateError
+from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import ExactUnits, relocate_records
@@ -56,12 +57,17 @@ class ClaimAndMove(NamedTuple):
     move: Move | None
 
 
-class _StagedClaim(NamedTuple):
-    """A step that is done in memory and on its way to the disk; `before` is the claim before it."""
+class _StagedStep(NamedTuple):
+    """A step on its way to the disk: {consumer: its claim, None for none} before and after it.
 
-    consumer: str
-    before: Claim | None
-    after: Claim | None
+    `moves` are {migration: move} likewise. Until the outcome is known, memory counts both sides.
+    """
+
+    name: str
+    kind: MoveKind | None
+    before: Mapping[str, Claim | None]
+    after: Mapping[str, Claim | None]
+    moves_before: Mapping[str, Move | None]
     written: PendingWrite
 
 
@@ -232,7 +238,8 @@ class Register:
         """Take the step and wait for the disk; `claim` replaces the present one if it is given.
 
         The caller has the consumer's turn. Raises StateError where the journal fails, or the table of
-        transitions does not have the step: then the claim is unchanged, in memory and on disk.
+        transitions does not have the step: then the claim is unchanged, in memory and on disk. Raises
+        StateUnknown where the disk does not answer: see `read_back`.
         """
         with self._lock:
             staged = self._stage_claim(step, consumer, claim, detail)
@@ -247,13 +254,17 @@ class Register:
             chosen = choose(self._book)
             staged = self._stage_claim(step, chosen.consumer, chosen)
         self._wait_for_disk([staged])
-        return staged.after or chosen
+        return staged.after[chosen.consumer] or chosen
 
     def step_chosen_claims(self, step: ClaimStep, choose: Callable[[Book], Iterable[Claim]]) -> None:
         """As `step_chosen_claim`, for several claims at once. Each that fails is unchanged."""
-        with self._lock:
-            staged = [self._stage_claim(step, claim.consumer, claim) for claim in list(choose(self._book))]
-        self._wait_for_disk(staged)
+        staged: list[_StagedStep] = []
+        try:
+            with self._lock:
+                for claim in list(choose(self._book)):
+                    staged.append(self._stage_claim(step, claim.consumer, claim))
+        finally:
+            self._wait_for_disk(staged)
 
     @contextmanager
     def reserved(self, choose: Callable[[Book], Claim]) -> Iterator[Claim]:
@@ -267,6 +278,8 @@ class Register:
             self._book.put(chosen)
         try:
             yield chosen
+        except StateUnknown:
+            raise  # what is on disk is read back
         except PlimsollError:
             with self._lock:
                 self._book.put(before)
@@ -274,8 +287,8 @@ class Register:
 
     def _stage_claim(
         self, step: ClaimStep, consumer: str, claim: Claim | None = None, detail: str = ""
-    ) -> _StagedClaim:
-        """Do the step in memory and hand it to the journal. The caller holds the lock."""
+    ) -> _StagedStep:
+        """Hand the step to the journal. The caller holds the lock."""
         before = self._book.claims.get(consumer)
         key = (before.state if before else None, step)
         if key not in CLAIM_TRANSITIONS:
@@ -286,31 +299,82 @@ class Register:
         after = replace(chosen, state=state) if chosen is not None and state is not None else None
         if after is None:
             written = self._journal.remove_claim(consumer, step, detail)
-            self._book.remove(consumer)
         elif claim is None:
             written = self._journal.set_claim_state(consumer, after.state, step, detail)
-            self._book.put(after)
         else:
             written = self._journal.put_claim(after, step, detail)
-            self._book.put(after)
-        self._on_step(step, None)
-        return _StagedClaim(consumer, before, after, written)
+        return self._staged(_StagedStep(step, None, {consumer: before}, {consumer: after}, {}, written))
 
-    def _wait_for_disk(self, steps: Iterable[_StagedClaim]) -> None:
-        """Where the disk fails, memory goes back to the claim before the step. Raises StateError."""
+    # Between memory and the disk
+
+    def _staged(self, staged: _StagedStep) -> _StagedStep:
+        """Count what either side of the step has. The caller holds the lock."""
+        before = [claim for claim in staged.before.values() if claim is not None]
+        after = [claim for claim in staged.after.values() if claim is not None]
+        self._put_claims({**staged.after, **claims_until_durable(before, after)})
+        return staged
+
+    def _wait_for_disk(self, steps: Iterable[_StagedStep]) -> None:
+        """Wait for each step: memory then has what is on disk.
+
+        Raises StateUnknown where the disk does not answer: memory counts both sides until `read_back`.
+        Raises StateError where it refused a step, which changes nothing.
+        """
         failure: StateError | None = None
         for staged in steps:
             try:
                 staged.written.wait()
+            except StateUnknown as unknown:
+                failure = unknown
             except StateError as error:
                 failure = failure or error
                 with self._lock:
-                    if staged.before is None:
-                        self._book.remove(staged.consumer)
-                    else:
-                        self._book.put(staged.before)
+                    self._put_claims(staged.before)
+                    self._put_moves(staged.moves_before)
+            else:
+                with self._lock:
+                    self._put_claims(staged.after)
+                    self._on_step(staged.name, staged.kind)
         if failure is not None:
             raise failure
+
+    def _put_claims(self, claims: Mapping[str, Claim | None]) -> None:
+        """Enter these claims; None removes the consumer's one. The caller holds the lock."""
+        for consumer, claim in claims.items():
+            if claim is None:
+                self._book.remove(consumer)
+        for consumer, claim in claims.items():
+            if claim is not None and self._book.claims.get(consumer) is not claim:
+                self._book.put(claim)
+
+    def _put_moves(self, moves: Mapping[str, Move | None]) -> None:
+        for migration, move in moves.items():
+            if move is None:
+                self._moves.pop(migration, None)
+            else:
+                self._moves[migration] = move
+
+    def read_back(self) -> None:
+        """After a journal write whose outcome was unknown: continue with what is on disk.
+
+        Without effect where there was none. Raises StateUnknown while the disk does not answer, StateError
+        where the journal cannot be read.
+        """
+        unknown = self._journal.unknown_writes()
+        if not unknown:
+            return
+        claims, moves = self._journal.claims(), self._journal.moves()
+        with self._lock:
+            self._journal.take_writes(unknown)
+            gone = self._book.claims.keys() - claims.keys()
+            self._put_claims(dict.fromkeys(gone))
+            self._put_claims(claims)
+            self._moves = moves
+
+    @property
+    def unknown_reason(self) -> str | None:
+        """Why nothing can be decided, a clause: the disk did not answer. None while it does."""
+        return self._journal.unknown_reason
 
     # Steps of moves
 
@@ -325,17 +389,12 @@ class Register:
     def step_chosen_move(self, choose: Callable[[Book], tuple[MoveStep, Move]]) -> Move:
         """As `step_move`, with what `choose` makes under the lock. An error of `choose` changes nothing."""
         with self._lock:
-            after, written, undo = self._stage_move(*choose(self._book))
-        try:
-            written.wait()
-        except StateError:
-            with self._lock:
-                undo()
-            raise
+            after, staged = self._stage_move(*choose(self._book))
+        self._wait_for_disk([staged])
         return after
 
-    def _stage_move(self, step: MoveStep, move: Move) -> tuple[Move, PendingWrite, Callable[[], None]]:
-        """The move after the step, what to wait for, and what undoes the step in memory."""
+    def _stage_move(self, step: MoveStep, move: Move) -> tuple[Move, _StagedStep]:
+        """The move after the step, and what to wait for. The caller holds the lock."""
         before = self._moves.get(move.migration)
         state_before = before.state if before else None
         state = MOVE_TRANSITIONS.get((state_before, step))
@@ -346,25 +405,19 @@ class Register:
         after = replace(move, state=state)
         claims = claims_of(after)
         consumers = {after.instance, after.migration}
-        old_claims = {consumer: self._book.claims.get(consumer) for consumer in consumers}
         written = self._journal.put_move(after, claims.values(), consumers - claims.keys(), step)
-        self._put_move(after.migration, after, {consumer: claims.get(consumer) for consumer in consumers})
-        self._on_step(step, after.kind)
-        return after, written, lambda: self._put_move(move.migration, before, old_claims)
-
-    def _put_move(self, migration: str, move: Move | None, claims: Mapping[str, Claim | None]) -> None:
-        if move is None:
-            del self._moves[migration]
-        else:
-            self._moves[migration] = move
-            if move.ended:
-                self._drop_old_moves()
-        for consumer, claim in claims.items():
-            if claim is None:
-                self._book.remove(consumer)
-        for claim in claims.values():
-            if claim is not None:
-                self._book.put(claim)
+        staged = _StagedStep(
+            step,
+            after.kind,
+            {consumer: self._book.claims.get(consumer) for consumer in consumers},
+            {consumer: claims.get(consumer) for consumer in consumers},
+            {after.migration: before},
+            written,
+        )
+        self._moves[after.migration] = after
+        if after.ended:
+            self._drop_old_moves()
+        return after, self._staged(staged)
 
     def _drop_old_moves(self) -> None:
         ended = [move for move in self._moves.values() if move.ended]

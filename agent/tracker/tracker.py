@@ -66,7 +66,7 @@ class ResourceTracker:
         Raises StateError where the journal cannot be read.
         """
         register = Register(journal, on_step)
-        admission = Admission(WAITING_FOR_INVENTORY)
+        admission = Admission(WAITING_FOR_INVENTORY, lambda: register.unknown_reason)
         self._context = TrackerContext(
             register,
             client,
@@ -113,6 +113,14 @@ class ResourceTracker:
     def closed_reason(self) -> str | None:
         """Why claims are closed, None while they are open."""
         return self._context.admission.closed_reason
+
+    def read_back(self) -> None:
+        """After a journal write whose outcome was unknown: continue with what is on disk.
+
+        Claims and moves change again only after that. Without effect where no outcome was unknown. Raises
+        StateUnknown while the disk does not answer, StateError.
+        """
+        self._register.read_back()
 
     # What the pass reports
 

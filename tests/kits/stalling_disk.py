@@ -25,11 +25,19 @@ class StallingDisk:
     @contextmanager
     def stalled(self) -> Iterator[None]:
         """Commits that begin in the block end after it."""
-        self._goes_on.clear()
+        self.stall()
         try:
             yield
         finally:
-            self._goes_on.set()
+            self.go_on()
+
+    def stall(self) -> None:
+        """Have commits stall that begin from now on."""
+        self._goes_on.clear()
+
+    def go_on(self) -> None:
+        """End the stall."""
+        self._goes_on.set()
 
     def fail_next(self, times: int = 1) -> None:
         """Have the next commits fail as on a disk that answers EIO."""
@@ -39,9 +47,10 @@ class StallingDisk:
         """Part of a commit: wait, or fail."""
         if not transaction.writes:
             return
-        self.stalling.set()
-        assert self._goes_on.wait(60)
-        self.stalling.clear()
+        if not self._goes_on.is_set():
+            self.stalling.set()
+            assert self._goes_on.wait(60)
+            self.stalling.clear()
         if self._failures:
             self._failures -= 1
             error = sqlite3.OperationalError("disk I/O error")
