@@ -46,6 +46,8 @@ class ClaimStep(StrEnum):
     FOUND = "found"
     """Its guest uses resources that were unknown at the claim (exact units, disks); the claim now has them.
     """
+    REPLACE = "replace"
+    """The consumer's domain has changed, and Placement has the allocation that the new one needs."""
     LEFT = "left"
     """The consumer is on another host, and its allocation on this one is gone."""
 
@@ -61,6 +63,7 @@ CLAIM_TRANSITIONS: Mapping[tuple[ClaimState | None, ClaimStep], ClaimState | Non
     (ClaimState.CLAIMING, ClaimStep.RELEASE): ClaimState.RELEASING,
     (ClaimState.CLAIMED, ClaimStep.RELEASE): ClaimState.RELEASING,
     (ClaimState.CLAIMED, ClaimStep.FOUND): ClaimState.CLAIMED,
+    (ClaimState.CLAIMED, ClaimStep.REPLACE): ClaimState.CLAIMED,
     (ClaimState.CLAIMED, ClaimStep.LEFT): None,
     (ClaimState.RELEASING, ClaimStep.RELEASE): ClaimState.RELEASING,
     (ClaimState.RELEASING, ClaimStep.KEEP): ClaimState.CLAIMED,

@@ -4,11 +4,10 @@ libvirt waits for the answer with the domain locked. Therefore nothing is asked 
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 
 from agent import log
-from agent.claims.claim import Claim, ClaimState
-from agent.claims.refusal import amounts_text, does_not_fit, label
+from agent.claims.claim import Claim
+from agent.claims.refusal import amounts_text, label
 from agent.driver import Guest
 from agent.errors import ClaimConflict, ClaimsClosed, DoesNotFit, PlacementUnavailable
 from agent.gate.coverage import covers, made_by_gate
@@ -17,6 +16,7 @@ from agent.gate.domain_request import DomainRequest, request_for_domain, with_al
 from agent.moves.states import Move
 from agent.placement.client import PlacementClient
 from agent.shapes import Units
+from agent.tracker.guest_demand import GuestDemand
 from agent.tracker.tracker import ResourceTracker
 
 LOG = log.get(__name__)
@@ -40,15 +40,16 @@ class GuestAdmission:
 
         Raises DoesNotFit, ClaimConflict, ClaimsClosed, PlacementError, StateError: the guest may not start.
         """
-        claim, move = self._tracker.claim_and_move_of(guest.uuid)
-        if claim is not None and move is not None:
+
+        def decide(claim: Claim | None, move: Move | None) -> tuple[GuestDemand, bool]:
             # libvirt asks for a guest that comes in a second time, at `prepare`.
-            guest = with_allocated_disk(guest, claim.allocations)
-        wanted = self.request_for(guest)
-        with self._tracker.expecting(guest, wanted.request):
-            if claim is None or claim.state is not ClaimState.CLAIMED:
-                return self._claim(wanted)
-            return self._start_on(claim, wanted, move)
+            is_coming_in = claim is not None and move is not None
+            incoming = with_allocated_disk(guest, claim.allocations) if claim and is_coming_in else guest
+            wanted = self.request_for(incoming)
+            return demand_of(incoming, wanted), claim is not None and self._covers(claim, wanted, move)
+
+        claim, was_held = self._tracker.admit(guest.uuid, decide)
+        return _verdict(GateOutcome.HELD if was_held else GateOutcome.CLAIMED, claim)
 
     def request_for(self, guest: Guest) -> DomainRequest:
         """The request for the guest's domain.
@@ -74,32 +75,27 @@ class GuestAdmission:
             LOG.info("For %s no disk space is claimed: %s.", guest.name, guest.problem)
         return wanted
 
-    def pinned(self, wanted: DomainRequest) -> AbstractContextManager[None]:
-        """In the block, a claim or a move gets exactly the units that the domain names. Raises DoesNotFit."""
-        return self._tracker.pinned(wanted.request, wanted.named, wanted.bound)
+    def _covers(self, claim: Claim, wanted: DomainRequest, move: Move | None) -> bool:
+        """Whether the guest may start on the claim. False: the gate made it for a former domain.
 
-    def _claim(self, wanted: DomainRequest) -> GateVerdict:
-        with self.pinned(wanted):
-            return _verdict(GateOutcome.CLAIMED, self._tracker.claim(wanted.request).claim)
-
-    def _start_on(self, claim: Claim, wanted: DomainRequest, move: Move | None) -> GateVerdict:
-        """Start on the consumer's claim, or on a new one if the gate made the claim for a former domain."""
+        Raises ClaimConflict, PlacementUnavailable where the claim may not be replaced, or cannot be now.
+        """
         unreachable = self._check_still_here(claim)
         if not made_by_gate(claim):
             if not covers(claim, wanted):
                 raise _not_covered(claim, wanted)
-            return _verdict(GateOutcome.HELD, claim)
+            return True
         if claim.request == wanted.request and covers(claim, wanted):
-            return _verdict(GateOutcome.HELD, claim)
+            return True
         if unreachable is not None:
-            raise unreachable  # the old claim would be released, and the new one could not be made
+            raise unreachable  # the claim could not be replaced
         if move is not None:
             raise ClaimConflict(
                 f"{label(wanted.request)} is moving, and its domain needs other resources than the move gave "
                 "it: end the move first (plimsoll move list).",
                 consumer=claim.consumer,
             )
-        return self._replace(claim, wanted)
+        return False
 
     def _check_still_here(self, claim: Claim) -> PlacementUnavailable | None:
         """Raises ClaimConflict where the guest has moved to another host, which it may be running on.
@@ -121,20 +117,10 @@ class GuestAdmission:
             )
         return None
 
-    def _replace(self, claim: Claim, wanted: DomainRequest) -> GateVerdict:
-        """Make a new claim for a changed domain. The old claim is released only if the new one fits."""
-        closed = self._tracker.closed_reason
-        if closed is not None:
-            raise ClaimsClosed(f"Claims are closed: {closed}.", reason=closed)
-        with self.pinned(wanted):
-            fit = self._tracker.fit(wanted.request)
-            if not fit.fits:
-                raise does_not_fit(wanted.request, fit.shortfalls)
-            if not self._tracker.release(claim.consumer, now=not self._tracker.is_placement_paused()):
-                raise ClaimsClosed(
-                    f"The former claim of {label(wanted.request)} is not released yet: try again in a moment."
-                )
-            return _verdict(GateOutcome.CLAIMED, self._tracker.claim(wanted.request).claim)
+
+def demand_of(guest: Guest, wanted: DomainRequest) -> GuestDemand:
+    """The demand of the guest whose domain was read as `wanted`."""
+    return GuestDemand(guest, wanted.request, wanted.named, wanted.bound)
 
 
 def _verdict(outcome: GateOutcome, claim: Claim) -> GateVerdict:

@@ -12,7 +12,7 @@ from uuid import uuid4
 from agent.claims.refusal import label
 from agent.driver import Guest
 from agent.errors import ClaimsClosed, DriverDataError, Refused, UsageError
-from agent.gate.admission import GuestAdmission
+from agent.gate.admission import GuestAdmission, demand_of
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.domain_request import with_allocated_disk
 from agent.gate.expected_guests import ExpectedGuests
@@ -108,8 +108,8 @@ class Gate:
         wanted = self._admission.request_for(
             with_allocated_disk(guest, {**source.elsewhere, **source.shared})
         )
-        with self._tracker.expecting(guest, wanted.request), self._admission.pinned(wanted):
-            move = self._tracker.begin_move(wanted.request, MoveKind.LIVE_MIGRATE, self._new_uuid()).move
+        demand = demand_of(guest, wanted)
+        move = self._tracker.begin_move(wanted.request, MoveKind.LIVE_MIGRATE, self._new_uuid(), demand).move
         return GateVerdict(
             GateOutcome.MOVING, guest.uuid, f"{label(wanted.request)} comes in by migration {move.migration}"
         )

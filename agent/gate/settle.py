@@ -6,6 +6,7 @@ host began as the destination is confirmed or reverted by what the host then see
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from agent import log
 from agent.claims.claim import Claim, ClaimState
@@ -107,7 +108,11 @@ class Settler:
             )
         elif _is_absent(guest) and (late or move.instance in report.ended):
             self._tracker.forget_guest(move.instance)
-            self._try(f"migration {migration} is not reverted", lambda: self._tracker.revert_move(migration))
+            let_in = partial(self._expected.is_let_in, move.instance)
+            self._try(
+                f"migration {migration} is not reverted",
+                lambda: self._tracker.revert_move(migration, unless=let_in),
+            )
 
     def _settle_claims(self, moves: Collection[Move], report: _Report) -> bool:
         """Returns False if Placement asks for a pause before the end."""
@@ -145,9 +150,16 @@ class Settler:
             )
 
     def _release_unless_let_in(self, claim: Claim) -> None:
-        if self._expected.is_let_in(claim.consumer):
-            return  # let in on its old claim; it may have appeared only after the driver began to read
-        if self._try(f"{claim.consumer} is not released", lambda: self._tracker.release(claim.consumer)):
+        """Release the claim, unless the gate lets the guest in on it just now, after the driver's report.
+
+        The tracker asks for that when no other operation on the consumer is under way, and the gate takes
+        note of the guest before it asks for the claim. So the claim on which a guest starts is not released.
+        """
+        let_in = partial(self._expected.is_let_in, claim.consumer)
+        done = self._try(
+            f"{claim.consumer} is not released", lambda: self._tracker.release(claim.consumer, unless=let_in)
+        )
+        if done and self._tracker.claim_of(claim.consumer) is None:
             LOG.info(
                 "Released %s: its guest is not on this host any more.",
                 label(claim.request),

@@ -1,6 +1,8 @@
 """Claims, as the tracker offers them: claim, explain, release, extend, and resolve what is in doubt."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from agent import log
 from agent.claims.book import Book
@@ -9,15 +11,28 @@ from agent.claims.fit import check_placeable
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import late_claim_conflict, other_claim_conflict
 from agent.errors import PlacementUnavailable, Refused, UnknownConsumer
-from agent.moves.states import moving_conflict
+from agent.moves.states import Move, moving_conflict
 from agent.tracker.claim_attempt import ClaimAttempt
 from agent.tracker.context import TrackerContext
 from agent.tracker.follow_guest import extend_claim
 from agent.tracker.follow_moves import MigrationLinker
+from agent.tracker.guest_demand import GuestDemand, reserved_for
+from agent.tracker.replace_claim import replace_claim
 from agent.tracker.unanswered_writes import UnansweredWrites, may_still_execute
 from agent.tracker.withdraw import withdraw
 
 LOG = log.get(__name__)
+
+StartDecision = Callable[[Claim | None, Move | None], tuple[GuestDemand, bool]]
+"""Takes the granted claim of a guest that starts and its move; returns what it needs, and whether the claim
+covers that. Raises Refused where it does not and may not be replaced."""
+
+
+class Admitted(NamedTuple):
+    """The claim on which a guest starts; `was_held`: the guest had it already."""
+
+    claim: Claim
+    was_held: bool
 
 
 class ClaimOperations:
@@ -50,9 +65,11 @@ class ClaimOperations:
 
         return self._register.under_lock(explain)
 
-    def release(self, consumer: str, *, now: bool) -> bool:
+    def release(self, consumer: str, *, now: bool, unless: Callable[[], bool] = lambda: False) -> bool:
         """See `ResourceTracker.release`, for a consumer that is in no move."""
         with self._context.turns.take(consumer):
+            if unless():
+                return False
             claim, moving = self._register.claim_and_move_of(consumer)
             if moving is not None:
                 raise moving_conflict(moving)
@@ -73,6 +90,23 @@ class ClaimOperations:
                 self._context.placement.report_unavailable(error)
                 return False
             return True
+
+    def admit(self, consumer: str, decide: StartDecision) -> Admitted:
+        """See `ResourceTracker.admit`."""
+        with self._context.turns.take(consumer):
+            claim, move = self._register.claim_and_move_of(consumer)
+            is_new = claim is None or claim.state is not ClaimState.CLAIMED
+            demand, is_held = decide(None if is_new else claim, move)
+            with reserved_for(self._register, demand):
+                if claim is not None and not is_new and is_held:
+                    return Admitted(claim, True)
+                self._context.admission.check()
+                if is_new:
+                    claim = self._claim(demand.request)
+                    # An earlier attempt may have chosen other units, and its write may have been done.
+                    if decide(claim, move)[1]:
+                        return Admitted(claim, False)
+                return Admitted(replace_claim(self._context, demand.request), False)
 
     def extend(self, claim: Claim, request: ClaimRequest) -> Claim | None:
         """See `ResourceTracker.extend`."""

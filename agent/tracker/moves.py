@@ -4,6 +4,9 @@ The destination begins a move. Either side confirms or reverts it. What waits fo
 delivered later.
 """
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 from agent import log
 from agent.claims.fit import check_placeable
 from agent.claims.parse_request import ClaimRequest
@@ -20,6 +23,7 @@ from agent.tracker.begin_move import MoveAttempt
 from agent.tracker.context import TrackerContext
 from agent.tracker.end_move import MoveFinisher
 from agent.tracker.follow_moves import MigrationLinker
+from agent.tracker.guest_demand import GuestDemand, reserved_for
 
 LOG = log.get(__name__)
 
@@ -35,7 +39,9 @@ class MoveOperations:
         self._linker = linker
         self._finisher = MoveFinisher(context)
 
-    def begin(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
+    def begin(
+        self, kind: MoveKind, migration: str, request: ClaimRequest, demand: GuestDemand | None = None
+    ) -> Move:
         """See `ResourceTracker.begin_move`."""
         _check_request(kind, migration, request)
         with self._context.turns.take_both(request.consumer, migration):
@@ -50,15 +56,18 @@ class MoveOperations:
                     f"Migration {migration} was {move.state} already: give the next move its own uuid.",
                     migration=migration,
                 )
-            return MoveAttempt(self._context, kind, migration, request).run()
+            with reserved_for(self._register, demand) if demand is not None else nullcontext():
+                return MoveAttempt(self._context, kind, migration, request).run()
 
     def confirm(self, migration: str, *, instance: str | None, now: bool) -> Move:
         """See `ResourceTracker.confirm_move`."""
         return self._end(migration, instance, MoveStep.CONFIRM, MoveState.CONFIRMED, now)
 
-    def revert(self, migration: str, *, instance: str | None, now: bool) -> Move:
+    def revert(
+        self, migration: str, *, instance: str | None, now: bool, unless: Callable[[], bool] = lambda: False
+    ) -> Move:
         """See `ResourceTracker.revert_move`."""
-        return self._end(migration, instance, MoveStep.REVERT, MoveState.REVERTED, now)
+        return self._end(migration, instance, MoveStep.REVERT, MoveState.REVERTED, now, unless)
 
     def delete(self, move: Move, *, now: bool) -> bool:
         """Release the instance of a move under way: both parts are freed. True: Placement has freed them.
@@ -111,7 +120,15 @@ class MoveOperations:
         changed = sum(self.deliver(move.migration) for move in begun)
         return linked + changed + (self._linker.link_all() if changed else 0)
 
-    def _end(self, migration: str, instance: str | None, step: MoveStep, end: MoveState, now: bool) -> Move:
+    def _end(
+        self,
+        migration: str,
+        instance: str | None,
+        step: MoveStep,
+        end: MoveState,
+        now: bool,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> Move:
         known = self._register.move_by_migration(migration)
         if known is None and instance is not None:
             known = self._linker.link(instance, migration)
@@ -126,6 +143,8 @@ class MoveOperations:
             )
         with self._context.turns.take_both(known.instance, migration):
             move = self._register.moves()[migration]
+            if unless():
+                return move
             if move.state is MoveState.BEGINNING:
                 move = self._finisher.finish(move)
             if move.ended:

@@ -14,26 +14,26 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from agent.backoff import Backoff
-from agent.claims.book import Book, DepartedConsumers
-from agent.claims.claim import Claim, Fit, Shortfall
+from agent.claims.book import DepartedConsumers
+from agent.claims.claim import Claim, Fit
 from agent.claims.fit import ProviderIndex
 from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
-from agent.claims.refusal import does_not_fit
 from agent.driver import Guest
-from agent.errors import PlacementUnavailable, PlimsollError
+from agent.errors import PlacementUnavailable
 from agent.moves.states import Move, MoveKind, MoveRole, moving_conflict
 from agent.placement.client import PlacementClient
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import ExactUnits
 from agent.shapes import Held, Units, Usages
 from agent.state.journal import Journal
-from agent.tracker.claims import ClaimOperations
+from agent.tracker.claims import Admitted, ClaimOperations, StartDecision
 from agent.tracker.context import Admission, PlacementState, SeenGuests, TrackerContext
 from agent.tracker.delivery import DELIVERED_MAX, Delivery
 from agent.tracker.follow_guest import follow_guests
 from agent.tracker.follow_moves import MigrationLinker
+from agent.tracker.guest_demand import GuestDemand
 from agent.tracker.handles import ClaimHandle, MoveHandle
 from agent.tracker.moves import MoveOperations
 from agent.tracker.register import ClaimAndMove, HostSnapshot, Register, StepObserver
@@ -230,10 +230,11 @@ class ResourceTracker:
         """
         return ClaimHandle(self._claims.claim(request), self.release)
 
-    def release(self, consumer: str, *, now: bool = True) -> bool:
+    def release(self, consumer: str, *, now: bool = True, unless: Callable[[], bool] = lambda: False) -> bool:
         """Release what the consumer claimed; `now` is False while Placement is known to be away.
 
-        True: Placement holds nothing of it. False: the release is journaled, and `deliver` executes it later.
+        True: Placement holds nothing of it. False: the release is journaled, and `deliver` executes it later;
+        or `unless`, called as the only operation on a consumer that is in no move, forbade it.
         Raises UnknownConsumer, PlacementError (Placement refused; the release stays journaled), StateError.
         """
         move = self._register.move_of(consumer)
@@ -243,7 +244,7 @@ class ResourceTracker:
             if move.kind is not MoveKind.REBUILD:
                 return self._moves.delete(move, now=now)
             self.confirm_move(move.migration)  # a rebuild holds nothing of its own: a claim is left
-        return self._claims.release(consumer, now=now)
+        return self._claims.release(consumer, now=now, unless=unless)
 
     def extend(self, claim: Claim, request: ClaimRequest) -> Claim | None:
         """Extend the claim by what the request asks for beyond it. None: the consumer's claim has changed.
@@ -263,72 +264,37 @@ class ResourceTracker:
         """Enter what Placement holds for a consumer; without effect if the consumer has a claim."""
         self._register.enter_unclaimed(consumer, allocations)
 
-    # What the gate reserves
+    # What the gate asks
 
-    @contextmanager
-    def expecting(self, guest: Guest, request: ClaimRequest) -> Iterator[None]:
-        """Count the pages and the cells' memory of a guest that starts, unless the block raises.
+    def admit(self, consumer: str, decide: StartDecision) -> Admitted:
+        """Let a guest start on its claim, on a new one, or on one that replaces it in one write.
 
-        No provider has them. They count until the driver reports the guest, or until `expect_no_more`. Raises
-        DoesNotFit.
+        `decide` is called as the only operation on the consumer, so that the claim that is returned has what
+        the guest of this call needs, whatever an earlier call was about. Until the driver reports the guest,
+        or until `expect_no_more`, its pages and its cells' memory count as used. Raises what `decide` raises,
+        ClaimsClosed, DoesNotFit, ClaimConflict, PlacementError, StateError: then the guest may not start.
         """
-
-        def expect(book: Book) -> None:
-            shortfalls = book.memory_shortfalls(guest)
-            if shortfalls:
-                raise does_not_fit(request, shortfalls)
-            book.expect_guest(guest.uuid, guest)
-
-        self._register.under_lock(expect)
-        try:
-            yield
-        except PlimsollError:
-            self.expect_no_more(guest.uuid)
-            raise
+        return self._claims.admit(consumer, decide)
 
     def expect_no_more(self, consumer: str) -> None:
         """Stop counting the memory of a guest that did not start."""
         self._register.expect(consumer, None)
 
-    @contextmanager
-    def pinned(self, request: ClaimRequest, units: Units, bound: Mapping[str, str]) -> Iterator[None]:
-        """Give the request's consumer exactly these units and no others of their classes, in this block.
-
-        `bound` is as in `ProviderIndex`. Raises DoesNotFit where a unit belongs to another consumer.
-        """
-        consumer = request.consumer
-
-        def pin(book: Book) -> None:
-            shortfalls = [
-                Shortfall(name, 1, 0, provider.name, uuid, f"{unit} belongs to {owner}")
-                for uuid, classes in units.items()
-                for provider in (book.host.tree[uuid],)
-                for name, exact in classes.items()
-                for unit in exact
-                if (owner := book.owner(uuid, name, unit)) not in (None, consumer)
-            ]
-            if shortfalls:
-                raise does_not_fit(request, shortfalls)
-            book.restrict_units(consumer, units, bound)
-
-        self._register.under_lock(pin)
-        try:
-            yield
-        finally:
-            self._register.under_lock(lambda book: book.restrict_units(consumer, None))
-
     # Moves
 
-    def begin_move(self, request: ClaimRequest, kind: MoveKind, migration: str) -> MoveHandle:
+    def begin_move(
+        self, request: ClaimRequest, kind: MoveKind, migration: str, demand: GuestDemand | None = None
+    ) -> MoveHandle:
         """Begin a move of the request's consumer to this host; the same again gets the same answer.
 
             with tracker.begin_move(request, MoveKind.RESIZE, migration):  # reverted if the block raises
                 copy_the_guest()
 
+        `demand` is what the guest that comes in needs exactly, and is for the same request.
         Raises UsageError, UnknownConsumer, ClaimsClosed, DoesNotFit, ClaimConflict, PlacementError,
         StateError; then nothing is changed, unless the outcome is unknown: then the move is undone later.
         """
-        return MoveHandle(self._moves.begin(kind, migration, request), self.revert_move)
+        return MoveHandle(self._moves.begin(kind, migration, request, demand), self.revert_move)
 
     def confirm_move(self, migration: str, *, instance: str | None = None, now: bool = True) -> Move:
         """Keep the instance at the destination and free the source. A repeated call is no error.
@@ -340,13 +306,20 @@ class ResourceTracker:
         """
         return self._moves.confirm(migration, instance=instance, now=now)
 
-    def revert_move(self, migration: str, *, instance: str | None = None, now: bool = True) -> Move:
+    def revert_move(
+        self,
+        migration: str,
+        *,
+        instance: str | None = None,
+        now: bool = True,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> Move:
         """Give the instance its old place again, with the same devices, and free the destination.
 
         As `confirm_move`; `reverting` also while the guest is still on the destination, whose place is not
-        free before the guest has left.
+        free before the guest has left. `unless`, called as the only operation on the instance, forbids it.
         """
-        return self._moves.revert(migration, instance=instance, now=now)
+        return self._moves.revert(migration, instance=instance, now=now, unless=unless)
 
     def follow_moves(self) -> int:
         """Learn from Placement which moves other clients ended and which claims moved; how many changed.

@@ -1,5 +1,8 @@
 """A guest that starts gets a claim that covers its domain, with the devices that it names, or is refused."""
 
+import threading
+import time
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -9,7 +12,7 @@ from agent.claims.claim import ClaimState
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlacementUnavailable
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transport import Reply
+from agent.placement.transport import Reply, Transport
 
 
 def test_a_claim_is_not_let_go_for_another_while_placement_is_away(
@@ -166,3 +169,127 @@ def test_devices_that_are_not_managed_are_not_guarded_and_unknown_vgpus_wait(hos
     host.allowed("prepare", "begin", domain(uuid, devices=pci("0000:05:00.0")))
     assert host.held(uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
     assert "try again" in host.refused("prepare", "begin", domain(str(uuid4()), devices=mdev(str(uuid4()))))
+
+
+# A changed domain, while Placement is slow or does not answer
+
+
+class SlowWrites:
+    """A transport that keeps the first write back until it is told, and remembers all writes."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.arrived, self.go = threading.Event(), threading.Event()
+        self.writes: list[tuple[str, Any]] = []
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        if method != "GET":
+            self.writes.append((method, body))
+            if len(self.writes) == 1:
+                self.arrived.set()
+                assert self.go.wait(30)
+        return self._inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def vfs_of(host: GatedHost, uuid: str) -> tuple[str, ...]:
+    claim = host.world.agent._tracker.claim_of(uuid)
+    assert claim is not None and claim.state is ClaimState.CLAIMED
+    return tuple(unit for _, name, unit in claim.exact if name == "SRIOV_NET_VF")
+
+
+def test_the_domain_gets_another_device_while_the_first_call_is_in_flight(host: GatedHost) -> None:
+    """The hook has given up on the first call; the claim has what the domain that runs has."""
+    uuid, other = str(uuid4()), str(uuid4())
+    slow = host.world.wire.inner = SlowWrites(host.world.wire.inner)
+    host.configure("deadline = 0.5")
+    host.allowed("prepare", "begin", domain(uuid, devices=vf("0000:41:02.0")))  # unanswered = allow
+    assert slow.arrived.wait(10)
+    host.configure()
+    again = threading.Thread(
+        target=host.allowed, args=("prepare", "begin", domain(uuid, devices=vf("0000:41:02.1")))
+    )
+    again.start()
+    time.sleep(0.2)
+    slow.go.set()
+    again.join()
+    assert vfs_of(host, uuid) == ("0000:41:02.1",)
+    host.allowed("prepare", "begin", domain(other, devices=vf("0000:41:02.0")))
+    assert vfs_of(host, other) == ("0000:41:02.0",)
+
+
+def test_a_claim_is_replaced_in_one_write_that_frees_nothing_in_between(host: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid, devices=vf("0000:41:02.0")))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    recorded = host.world.wire.inner = SlowWrites(host.world.wire.inner)
+    recorded.go.set()
+    host.allowed("prepare", "begin", domain(vm.uuid, vcpus=3, devices=vf("0000:81:02.1")))
+    (write,) = recorded.writes
+    assert write[0] == "PUT" and write[1]["allocations"]
+    assert host.held(vm.uuid) == {
+        "node1": {"VCPU": 3, "MEMORY_MB": 1024},
+        "node1_net_enp129s0": {"SRIOV_NET_VF": 1},
+    }
+    assert vfs_of(host, vm.uuid) == ("0000:81:02.1",)
+
+
+def test_what_both_the_old_and_the_new_claim_have_is_given_to_nobody_meanwhile(host: GatedHost) -> None:
+    vm, other = guest(str(uuid4())), str(uuid4())
+    host.starts(vm, domain(vm.uuid, devices=vf("0000:41:02.0")))
+    host.ends(vm, domain(vm.uuid))
+    host.starts(vm, domain(vm.uuid, devices=vf("0000:41:02.0")))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    slow = host.world.wire.inner = SlowWrites(host.world.wire.inner)
+    again = threading.Thread(
+        target=host.allowed, args=("prepare", "begin", domain(vm.uuid, devices=vf("0000:81:02.1")))
+    )
+    again.start()
+    assert slow.arrived.wait(10)
+    for unit in ("0000:41:02.0", "0000:81:02.1"):
+        assert vm.uuid in host.refused("prepare", "begin", domain(other, devices=vf(unit)))
+    slow.go.set()
+    again.join()
+    host.allowed("prepare", "begin", domain(other, devices=vf("0000:41:02.0")))
+    assert (vfs_of(host, vm.uuid), vfs_of(host, other)) == (("0000:81:02.1",), ("0000:41:02.0",))
+
+
+def test_a_replacement_that_is_refused_leaves_the_claim_as_it_was(host: GatedHost) -> None:
+    """Another client took what Placement had left, of which the agent does not know yet."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    before = host.world.agent._tracker.claim_of(vm.uuid)
+    root = host.world.operations.tree()[0].by_name("node1")
+    assert root is not None
+    everything = ConsumerAllocations(str(uuid4()), {root.uuid: {"MEMORY_MB": 14_000}}, None, "p", "nova")
+    host.world.operations._client.write_allocations(everything)
+    assert "MEMORY_MB" in host.refused("prepare", "begin", domain(vm.uuid, memory_mb=4096))
+    assert host.world.agent._tracker.claim_of(vm.uuid) == before
+    host.allowed("prepare", "begin", domain(vm.uuid))
+
+
+def test_a_replacement_whose_answer_is_lost_is_found_at_the_next_start(host: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    host.configure("unanswered = refuse")
+    inner = host.world.wire.inner
+
+    class LostWrites(SlowWrites):
+        def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+            reply = inner.request(method, path, body, microversion=microversion)
+            if method != "GET":
+                raise PlacementUnavailable("Placement's answer was lost.")
+            return reply
+
+    host.world.wire.inner = LostWrites(inner)
+    host.refused("prepare", "begin", domain(vm.uuid, vcpus=3))
+    host.world.wire.inner = inner
+    host.world.retry()
+    host.allowed("prepare", "begin", domain(vm.uuid, vcpus=3))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 3, "MEMORY_MB": 1024}}
+    claim = host.world.agent._tracker.claim_of(vm.uuid)
+    assert claim is not None and claim.request.resources["VCPU"] == 3

@@ -1,6 +1,8 @@
 """When the gate's claims end: with their guest, or if the guest did not come."""
 
+import threading
 import time
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -91,3 +93,51 @@ def test_who_came_after_a_look_had_begun_keeps_the_claim_that_let_it_in(host: Ga
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     host.world.agent._gate.settle((), time.time() + settle.GRACE_S + 1)
     assert claim_of(host, vm.uuid) is None
+
+
+def test_held_is_never_followed_by_a_release(host: GatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guest starts on its old claim just as the agent has found that it is gone."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.driver.remove_guest(vm.uuid)
+    tracker = host.world.agent._tracker
+    release, outcomes = tracker.release, []
+
+    def release_late(consumer: str, **how: Any) -> bool:
+        host.allowed("prepare", "begin", domain(vm.uuid))
+        outcomes.append(claim_of(host, consumer))
+        return release(consumer, **how)
+
+    monkeypatch.setattr(tracker, "release", release_late)
+    host.world.agent._gate.settle((), time.time() + settle.GRACE_S + 1)
+    assert outcomes == [ClaimState.CLAIMED] and claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+
+
+def test_a_guest_that_starts_while_its_claim_is_released_is_claimed_for(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hook comes while the release is in flight: it waits, and the claim that it gets is not released."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.driver.remove_guest(vm.uuid)
+    inner, wire = host.world.wire.inner, host.world.wire
+    starts: list[threading.Thread] = []
+
+    class Starting:
+        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
+            if method != "GET" and not starts:
+                start = threading.Thread(target=host.allowed, args=("prepare", "begin", domain(vm.uuid)))
+                starts.append(start)
+                start.start()
+                time.sleep(0.3)
+            return inner.request(method, path, body, microversion=microversion)
+
+        def close(self) -> None:
+            inner.close()
+
+    wire.inner = Starting()
+    host.world.agent._gate.settle((), time.time() + settle.GRACE_S + 1)
+    starts[0].join()
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
