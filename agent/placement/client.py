@@ -10,7 +10,8 @@ Source: https://docs.openstack.org/api-ref/placement/. Each method that sends a 
     PlacementError        all else; `status` and `placement_code` are Placement's own
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -25,6 +26,7 @@ from agent.placement.replies import (
     outcome_of_reply,
 )
 from agent.placement.transport import CertainTransport, Reply, Transport
+from agent.placement.write_gate import WriteGate
 from agent.shapes import Allocations, Amounts, Holders
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -32,6 +34,9 @@ DEFAULT_MICROVERSION = "1.39"
 LEAST_MICROVERSION = "1.30"
 SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
 AGGREGATES_MAX = 100
+SEQUENTIAL_MAX = 16
+"""So many consumers are read one after the other; more are read by READERS threads."""
+READERS = 8
 _CONSUMER_TYPES = "1.38"
 _REPARENTING = "1.37"
 _UNTYPED = "unknown"
@@ -71,6 +76,8 @@ class PlacementClient:
     def __init__(self, transport: Transport, *, microversion: str = DEFAULT_MICROVERSION) -> None:
         self._transport = transport
         self.microversion = microversion
+        self.gate = WriteGate()
+        """Holds this client's writes of allocations back while inventories are written."""
 
     def close(self) -> None:
         """Close the transport."""
@@ -275,10 +282,11 @@ class PlacementClient:
         action = "write the allocations of " + ", ".join(f"consumer {write.consumer}" for write in writes)
         if not writes:
             return WriteDone()
-        if len(writes) == 1:
-            path = _path("allocations", writes[0].consumer)
-            return self._write("PUT", path, action, lambda: self._allocation_body(writes[0]))
-        return self._write("POST", "/allocations", action, lambda: self._allocation_bodies(writes))
+        with self.gate.passing({uuid for write in writes for uuid in write.allocations}):
+            if len(writes) == 1:
+                path = _path("allocations", writes[0].consumer)
+                return self._write("PUT", path, action, lambda: self._allocation_body(writes[0]))
+            return self._write("POST", "/allocations", action, lambda: self._allocation_bodies(writes))
 
     def bar_first_write(self, consumer: str) -> WriteOutcome:
         """Have Placement reject every later write for a consumer that does not exist.
@@ -289,6 +297,14 @@ class PlacementClient:
         body = self._allocation_body(ConsumerAllocations(consumer, {}))
         action = f"bar the first write for consumer {consumer}"
         return self._write("PUT", _path("allocations", consumer), action, lambda: body)
+
+    def allocations_of_all(self, consumers: Collection[str]) -> dict[str, ConsumerAllocations]:
+        """{consumer: its allocations}, one request each, several at a time where there are many."""
+        ordered = sorted(consumers)
+        if len(ordered) <= SEQUENTIAL_MAX:
+            return {consumer: self.allocations_of(consumer) for consumer in ordered}
+        with ThreadPoolExecutor(READERS, thread_name_prefix="plimsoll-read") as pool:
+            return dict(zip(ordered, pool.map(self.allocations_of, ordered), strict=True))
 
     def delete_allocations(self, consumer: str) -> bool:
         """Delete the consumer with its allocations, regardless of its generation; False if it had none."""

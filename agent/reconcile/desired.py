@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from agent.driver import Description, MoveInstruction
 from agent.placement.client import PlacementClient
 from agent.providers.resolve import OwnedProviders, ResolvedDescription
+from agent.reshape.claimed_units import (
+    HostRecords,
+    locate_units,
+    name_migrations,
+    with_missing,
+    without_claimed,
+)
 from agent.reshape.due_instructions import due_instructions, known_instructions, still_held
 from agent.reshape.parking import park_units
 from agent.reshape.staged_tree import without_sources
@@ -44,11 +51,13 @@ def desired_state(
     current: ProviderTree,
     resolved: ResolvedDescription,
     undone: UndoneReceipts,
+    records: HostRecords,
 ) -> Desired:
     """Return the state to reach from `current`, Placement's tree, with the reshapes in `undone` left undone.
 
-    A description without moves, and without undone reshapes, costs no request. Raises ReshapeRefused for an
-    instruction that names an unknown provider, PlacementError.
+    `records` has the claims, whose exact units say where their amounts go. A description without moves, and
+    without undone reshapes, costs no request. Raises ReshapeRefused for an instruction that names an unknown
+    provider, PlacementError.
     """
     if not description.moves and not undone.receipts:
         return Desired(resolved.tree, resolved.owned)
@@ -56,15 +65,17 @@ def desired_state(
     tree = without_sources(resolved.tree, described, description.moves)
     tree = undone.restore(tree, current, description)
     moves, back = undone.remaining_moves(description), undone.inverse_moves()
+    moves = name_migrations(moves, records.moves)
     held = _held_at_ends(client, (*moves, *back), current, tree)
-    parking = park_units(moves, described, current, tree, held)
-    instructions = known_instructions(parking.moves, current, parking.tree)
-    inverse = still_held(known_instructions(back, current, parking.tree), held)
+    inverse = still_held(known_instructions(back, current, tree), held)
+    located = locate_units(records, known_instructions(moves, current, tree), inverse)
+    parking = park_units(with_missing(moves, located, current), described, current, tree, held)
+    instructions = without_claimed(known_instructions(parking.moves, current, parking.tree), located)
     due_back = due_instructions(inverse, current, parking.tree, held)
     return Desired(
         parking.tree,
         (resolved.owned | undone.restored_ownership() | parking.owned).within(parking.tree),
-        due_instructions(instructions, current, parking.tree, held),
+        due_instructions(instructions, current, parking.tree, held, located),
         due_back,
         undone.receipt_of(instruction.move for instruction in due_back),
         undone.notices(),

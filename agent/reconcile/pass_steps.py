@@ -27,7 +27,7 @@ from agent.reconcile.reshape_preview import Preview, usages_after
 from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.claimed_cells import name_claimed_cells
-from agent.reshape.relocate import ExactUnits
+from agent.reshape.claimed_units import ExactUnits, HostRecords
 from agent.reshape.staged_tree import staged_tree
 from agent.reshape.types import Relocation
 from agent.shapes import Held, Usages
@@ -145,7 +145,8 @@ class PassSteps:
         """
         description = name_claimed_cells(this.description, self._tracker.claims(), self._tracker.moves())
         receipts = self._undone_reshapes.with_ids(self._undone_reshapes.ids() if undone is None else undone)
-        desired = desired_state(self._client, description, this.current, this.resolved, receipts)
+        records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
+        desired = desired_state(self._client, description, this.current, this.resolved, receipts, records)
         return replace(this, desired=desired)
 
     def reshape(self, this: Pass) -> Pass:
@@ -159,11 +160,9 @@ class PassSteps:
             return this
         reached = this
         try:
-            proved = self._reshape_runner.prepare(this.current, desired)
-            stage = staged_tree(this.current, desired.tree, desired.due, reserve=False)
-            reached = self._write(this, stage)
-            reserving = staged_tree(reached.current, desired.tree, desired.due, reserve=True)
-            self._refresh_tracker(reached, reserving, reread=False)
+            proved = self._reshape_runner.prepare(this.current, desired, this.exact_units)
+            reached = self._write(this, self._reshape_runner.reserve_sources(this.current, desired))
+            self._refresh_tracker(reached, reached.current, reread=False)
             tree = self._reshape_runner.perform(
                 this.current, reached.current, desired, proved, this.exact_units
             )
@@ -198,7 +197,7 @@ class PassSteps:
         wanted = desired.tree
         if desired.due:
             try:
-                self._reshape_runner.prepare(this.current, desired)
+                self._reshape_runner.prepare(this.current, desired, this.exact_units)
                 refused = False
             except ReshapeRefused:
                 refused = True
@@ -228,7 +227,9 @@ class PassSteps:
         try:
             this = self.find_desired(this, undone)
             if this.desired.due:
-                relocations = self._reshape_runner.prepare(this.current, this.desired).reshape.relocations
+                relocations = self._reshape_runner.prepare(
+                    this.current, this.desired, this.exact_units
+                ).reshape.relocations
         except ReshapeRefused as refusal:
             refused = refusal.message
         used = {

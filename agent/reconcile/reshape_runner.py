@@ -2,10 +2,16 @@
 
     prepare -> the pass writes the staged tree -> perform; after a crash or an outage: settle
 
-The intent is on disk before the request is sent. After an outage or a crash, `settle` reads from Placement
-whether the request was executed; it is sent again only if it was not. After a conflict the runner reads the
-touched providers again, and of the consumers only those whose allocations changed. Claims of other consumers
-change nothing in the plan, so the request follows at once and succeeds between two of them.
+The staged tree reserves what is to leave its provider, so nobody can claim that before the request is
+answered. Only then does the runner read the consumers: one that was read cannot be deleted and made anew in
+between. The intent is on disk before the request is sent.
+
+After a conflict the runner reads the inventories of the providers that another client has written, and sends
+the request again: claims of other consumers change nothing in the plan. For the moment of each attempt it
+holds the agent's own claims on the touched providers back.
+
+A request that was not answered is fenced: a write that raises the generation of a touched provider makes
+Placement reject a late execution, and what Placement then shows is final.
 """
 
 import time
@@ -25,24 +31,31 @@ from agent.moves.states import MIGRATION_TYPE
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.plan import same_inventories
 from agent.reconcile.desired import Desired
-from agent.reconcile.known_allocations import known_allocations
 from agent.reconcile.reshape_outcome import fence_and_check, was_executed
+from agent.reshape.claimed_units import (
+    ExactUnits,
+    HostRecords,
+    claimed_places,
+    locate_units,
+    without_claimed,
+)
 from agent.reshape.due_instructions import still_held, with_stand_ins
 from agent.reshape.plan import plan_reshape, touched_providers
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
-from agent.reshape.relocate import ExactUnits
 from agent.reshape.staged_tree import moving_slots, staged_tree
-from agent.reshape.types import Instruction, Reshape, inventory_at, new_custom_classes
+from agent.reshape.types import Instruction, Reshape, Slot, inventory_at, new_custom_classes
 from agent.shapes import Allocations, Holders
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
-from agent.tracker.unanswered_writes import EXECUTED_WITHIN_S, may_still_execute
 from agent.tree import ProviderTree
 
 ATTEMPTS_MAX = 24
-PAUSE_MAX_S = 0.2
-REREAD_EVERY = 3
+TURN_ATTEMPTS_MAX = 4
+PAUSE_MAX_S = 0.05
+REREAD_EVERY = 4
 """After so many conflicts, all moving consumers are read again."""
+
+MIGRATION_TYPES = frozenset({MIGRATION_TYPE, "unknown", ""})
 
 _JITTER = SystemRandom()
 
@@ -58,6 +71,11 @@ class Allocated:
     holders: Mapping[str, Holders]
     consumers: Mapping[str, ConsumerAllocations]
 
+    @property
+    def all_holders(self) -> frozenset[str]:
+        """The consumers that hold something on a touched provider."""
+        return frozenset(consumer for holders in self.holders.values() for consumer in holders)
+
 
 @dataclass(frozen=True, slots=True)
 class ProvedReshape:
@@ -66,6 +84,18 @@ class ProvedReshape:
     instructions: tuple[Instruction, ...]
     allocated: Allocated
     reshape: Reshape
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One reshape on its way: `current` is the tree before the pass, `stage` Placement's now."""
+
+    current: ProviderTree
+    stage: ProviderTree
+    desired: Desired
+    allocated: Allocated
+    exact: ExactUnits
+    receipt_id: str
 
 
 class ReshapeRunner:
@@ -90,13 +120,18 @@ class ReshapeRunner:
         self._sleep = sleep
         self._new_id = new_id
         self._in_doubt = True
-        self._may_execute_until = 0.0
 
     # Before the request
 
-    def prepare(self, current: ProviderTree, desired: Desired) -> ProvedReshape:
+    def prepare(self, current: ProviderTree, desired: Desired, exact: ExactUnits) -> ProvedReshape:
         """Plan and prove the reshape; nothing is written. Raises ReshapeRefused, PlacementError."""
-        return self._plan(current, desired, self._read_allocated(current, desired, self._own_allocations()))
+        allocated = self._read_holders(current, desired)
+        named = {consumer for due in desired.moves for consumer in (due.move.consumers or {})}
+        claims = self._tracker.claims()
+        movers = self._movers(desired, allocated)
+        if not (named | claims.keys()) <= allocated.all_holders:  # a migration may hold their part
+            allocated = replace(allocated, consumers=self._client.allocations_of_all(movers - claims.keys()))
+        return self._plan(current, desired, allocated, exact)
 
     def reserve_sources(self, current: ProviderTree, desired: Desired) -> ProviderTree:
         """The staged tree, with the inventory to move reserved while the reshape is pending.
@@ -110,52 +145,64 @@ class ReshapeRunner:
             self._journal.remember_reserved_slots(slots_to_json(slots))
         return staged_tree(current, desired.tree, desired.due, reserve=True)
 
-    def _own_allocations(self) -> Mapping[str, ConsumerAllocations]:
-        return known_allocations(
-            self._tracker.claims(), self._tracker.moves(), self._journal.reshapes(done=True)
-        )
-
-    def _read_allocated(
-        self, tree: ProviderTree, desired: Desired, known: Mapping[str, ConsumerAllocations]
-    ) -> Allocated:
-        """A consumer in `known` is read again only if its allocations on the touched providers changed."""
+    def _read_holders(self, tree: ProviderTree, desired: Desired) -> Allocated:
+        """Who holds what on the touched providers; an empty provider has no holders, and needs no read."""
         generations, holders = {}, {}
         for uuid in touched_providers(desired.due):
-            if uuid in tree:
+            provider = tree.get(uuid)
+            if provider is None:
+                continue
+            if provider.inventories:
                 generations[uuid], holders[uuid] = self._client.provider_allocations(uuid)
+            else:
+                generations[uuid], holders[uuid] = provider.generation or 0, {}
+        return Allocated(generations, holders, {})
+
+    def _movers(self, desired: Desired, allocated: Allocated) -> frozenset[str]:
+        """The consumers that hold some of the inventory that moves."""
         leaving, _ = moving_slots(desired.due)
-        moving = {
+        return frozenset(
             consumer
             for slot in leaving
-            for consumer, amounts in holders.get(slot.provider, {}).items()
+            for consumer, amounts in allocated.holders.get(slot.provider, {}).items()
             if slot.resource_class in amounts
-        }
-        consumers = {}
-        for consumer in sorted(moving):
-            allocations = known.get(consumer)
-            if allocations is None or any(
-                allocations.allocations.get(uuid, {}) != on_provider.get(consumer, {})
-                for uuid, on_provider in holders.items()
-            ):
-                allocations = self._client.allocations_of(consumer)
-            consumers[consumer] = allocations
-        return Allocated(generations, holders, consumers)
+        )
 
-    def _plan(self, tree: ProviderTree, desired: Desired, allocated: Allocated) -> ProvedReshape:
+    def _read_allocated(self, tree: ProviderTree, desired: Desired) -> Allocated:
+        """As `_read_holders`, with the whole allocation of each consumer that moves."""
+        allocated = self._read_holders(tree, desired)
+        consumers = self._client.allocations_of_all(self._movers(desired, allocated))
+        return replace(
+            allocated, consumers={who: each for who, each in consumers.items() if each.allocations}
+        )
+
+    def _plan(
+        self, tree: ProviderTree, desired: Desired, allocated: Allocated, exact: ExactUnits
+    ) -> ProvedReshape:
         held: dict[str, Allocations] = {}
         for uuid, holders in allocated.holders.items():
             for consumer, amounts in holders.items():
                 held[consumer] = {**held.get(consumer, {}), uuid: amounts}
-        migrations = set()
-        for consumer, whole in allocated.consumers.items():
-            held[consumer] = whole.allocations
-            if whole.consumer_type == MIGRATION_TYPE:
-                migrations.add(consumer)
+        held |= {consumer: whole.allocations for consumer, whole in allocated.consumers.items()}
+        records = HostRecords(self._tracker.claims(), self._tracker.moves(), exact)
+        guests = {guest.uuid for guest in exact.guests}
+        migrations = {
+            consumer
+            for consumer, whole in allocated.consumers.items()
+            if whole.consumer_type in MIGRATION_TYPES and consumer not in guests
+        }
+        located = locate_units(records, desired.moves, desired.back)
+        claimed = claimed_places(records.claims, located, held, migrations)
+        typed = {who for who in migrations if allocated.consumers[who].consumer_type == MIGRATION_TYPE}
         instructions = (
-            *with_stand_ins(desired.moves, held, migrations),
+            *with_stand_ins(
+                without_claimed(desired.moves, claimed.located), held, typed - claimed.located.keys()
+            ),
             *still_held(desired.back, allocated.holders),
         )
-        reshape = plan_reshape(tree, desired.tree, instructions, held, may_grow=not desired.back)
+        reshape = plan_reshape(
+            tree, desired.tree, instructions, held, claimed=claimed, may_grow=not desired.back
+        )
         return ProvedReshape(instructions, allocated, reshape)
 
     # The request
@@ -177,78 +224,45 @@ class ReshapeRunner:
         leaving, coming = moving_slots(proved.instructions)
         for resource_class in new_custom_classes(coming, current):
             self._client.ensure_resource_class(resource_class)
-        receipt = self._record_intent(current, stage, desired, proved, self._new_id())
-        try:
-            with self._tracker.turns_on(leaving):
-                receipt = self._request(current, stage, desired, proved, receipt)
-                self._finish(receipt, exact)
-        except (ClaimConflict, ReshapeRefused) as refusal:
-            self._drop(receipt)
-            if isinstance(refusal, ReshapeRefused):
-                raise
-            raise _postponed(refusal.message) from refusal
-        return self._client.read_tree(self._root_uuid, stage)
-
-    def _request(
-        self,
-        current: ProviderTree,
-        stage: ProviderTree,
-        desired: Desired,
-        proved: ProvedReshape,
-        receipt: Receipt,
-    ) -> Receipt:
-        """Send the request until Placement accepts it; returns the receipt of what it executed."""
-        conflicts, reread = 0, False
-        reread_after = int(not proved.allocated.consumers.keys().isdisjoint(self._own_allocations()))
-        for _ in range(ATTEMPTS_MAX):
-            known = {} if reread else proved.allocated.consumers
-            allocated = self._read_allocated(stage, desired, known)
-            stage = self._with_generations(stage, allocated.generations)
-            if allocated.consumers != proved.allocated.consumers:
-                proved = self._plan(stage, desired, allocated)
-                receipt = self._record_intent(current, stage, desired, proved, receipt.id)
-                reread = False
-                continue  # planning and recording took time: read again before the request
+        consumers = self._movers(desired, proved.allocated)
+        for _ in range(TURN_ATTEMPTS_MAX):
             try:
-                self._send(proved.reshape, allocated)
-                return receipt
-            except PlacementConflict:
-                conflicts += 1
-                # The conflict may be with a consumer's allocations on other providers, which only a read of
-                # the consumer shows, or with a consumer that is not as the journal has it.
-                reread = conflicts % REREAD_EVERY == reread_after
-                self._sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, 0.01 * 2**conflicts)))
-            except PlacementUnavailable as error:
-                if may_still_execute(error):
-                    self._may_execute_until = self._clock() + EXECUTED_WITHIN_S
-                if self._was_executed(receipt):
-                    return receipt
-                if not self._may_still_execute():
-                    self._drop(receipt)
-                raise
-            except PlacementError as error:
-                raise ReshapeRefused(
-                    f"Placement refused the reshape, so nothing was changed: {error.message}",
-                    reasons=[error.message],
-                ) from error
-        raise _postponed(f"others wrote to the touched providers {conflicts} times during the attempts")
+                with self._tracker.turns_on(leaving, consumers) as taken:
+                    allocated = self._read_allocated(stage, desired)
+                    if allocated.consumers.keys() <= taken:
+                        request = _Request(current, stage, desired, allocated, exact, self._new_id())
+                        self._finish(self._send_until_done(request), exact)
+                        return self._client.read_tree(self._root_uuid, stage)
+                    consumers |= allocated.consumers.keys()
+            except ClaimConflict as conflict:
+                raise _postponed(conflict.message) from conflict
+        raise _postponed("other clients allocate what is to move")
 
-    def _with_generations(self, stage: ProviderTree, generations: Mapping[str, int]) -> ProviderTree:
-        """`stage` with these generations. Raises PlacementConflict where inventories changed, too."""
-        for uuid, generation in generations.items():
-            provider = stage[uuid]
-            if provider.generation == generation:
-                continue
-            _, inventories = self._client.provider_inventories(uuid)
-            if not same_inventories(inventories, provider.inventories):
-                raise PlacementConflict(
-                    f"The inventories of provider {provider.name} ({uuid}) changed while its reshape was "
-                    "prepared; the agent reads the tree and plans again."
-                )
-            stage = stage.with_provider(replace(provider, generation=generation))
-        return stage
+    def _send_until_done(self, request: _Request) -> Receipt:
+        """Send the request until Placement accepts it; returns the receipt of what it executed."""
+        proved, receipt = self._record(request)
+        try:
+            for conflicts in range(ATTEMPTS_MAX):
+                with self._client.gate.held(touched_providers(request.desired.due)):
+                    if conflicts:
+                        changed = self._read_again(request, reread=conflicts % REREAD_EVERY == 0)
+                        if changed.allocated.consumers != request.allocated.consumers:
+                            proved, receipt = self._record(changed)
+                        request = changed
+                    if self._send(proved.reshape, request.allocated, receipt):
+                        return receipt
+                self._sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, 0.005 * 2**conflicts)))
+        except (ReshapeRefused, PlacementConflict):
+            self._drop(receipt)
+            raise
+        self._drop(receipt)
+        raise _postponed(f"others wrote to the touched providers {ATTEMPTS_MAX} times during the attempts")
 
-    def _send(self, reshape: Reshape, allocated: Allocated) -> None:
+    def _send(self, reshape: Reshape, allocated: Allocated, receipt: Receipt) -> bool:
+        """Send the request once; returns whether it was executed, False after a conflict.
+
+        Raises ReshapeRefused where Placement rejects it, PlacementUnavailable where it did not execute it.
+        """
         inventories = {
             uuid: (allocated.generations[uuid], wanted) for uuid, wanted in reshape.inventories.items()
         }
@@ -256,21 +270,65 @@ class ReshapeRunner:
             replace(allocated.consumers[consumer], allocations=allocations)
             for consumer, allocations in reshape.allocations.items()
         )
-        self._client.reshape(inventories, *writes)
+        try:
+            self._client.reshape(inventories, *writes)
+        except PlacementConflict:
+            return False
+        except PlacementUnavailable:
+            if self._was_executed(receipt):
+                return True
+            self._drop(receipt)
+            raise
+        except PlacementError as error:
+            raise ReshapeRefused(
+                f"Placement refused the reshape, so nothing was changed: {error.message}",
+                reasons=[error.message],
+            ) from error
+        return True
 
-    def _record_intent(
-        self,
-        current: ProviderTree,
-        stage: ProviderTree,
-        desired: Desired,
-        proved: ProvedReshape,
-        receipt_id: str,
-    ) -> Receipt:
+    def _read_again(self, request: _Request, *, reread: bool) -> _Request:
+        """The request with what changed since: generations, and the consumers where they may have changed.
+
+        Raises PlacementConflict where another client changed the inventories of a touched provider.
+        """
+        stage, allocated = request.stage, request.allocated
+        now = self._client.generations(self._root_uuid)
+        changed = [uuid for uuid, known in allocated.generations.items() if now.get(uuid) != known]
+        leaving, _ = moving_slots(request.desired.due)
+        open_slots = [slot for slot in leaving if slot.provider in changed and not _is_sealed(stage, slot)]
+        if reread or not changed or open_slots:
+            allocated = self._read_allocated(stage, request.desired)
+            changed = [
+                uuid for uuid, known in allocated.generations.items() if stage[uuid].generation != known
+            ]
+        generations = dict(allocated.generations)
+        for uuid in changed:
+            stage, generations[uuid] = self._with_generation(stage, uuid)
+        return replace(request, stage=stage, allocated=replace(allocated, generations=generations))
+
+    def _with_generation(self, stage: ProviderTree, uuid: str) -> tuple[ProviderTree, int]:
+        """`stage` with the provider's generation of now, and that.
+
+        Raises PlacementConflict where its inventories changed.
+        """
+        provider = stage[uuid]
+        generation, inventories = self._client.provider_inventories(uuid)
+        if not same_inventories(inventories, provider.inventories):
+            raise PlacementConflict(
+                f"The inventories of provider {provider.name} ({uuid}) changed while its reshape was "
+                "prepared; the agent reads the tree and plans again."
+            )
+        return stage.with_provider(replace(provider, generation=generation)), generation
+
+    def _record(self, request: _Request) -> tuple[ProvedReshape, Receipt]:
+        """Plan the request and put its intent on disk. Raises ReshapeRefused, StateError."""
+        desired = request.desired
+        proved = self._plan(request.stage, desired, request.allocated, request.exact)
         originals = read_slots(self._journal.reserved_slots())
         receipt = make_receipt(
-            receipt_id,
+            request.receipt_id,
             self._clock(),
-            (current, stage, desired.tree),
+            (request.current, request.stage, desired.tree),
             proved.instructions,
             proved.reshape,
             {slot: inventory for slot, inventory in originals.items() if inventory is not None},
@@ -278,7 +336,7 @@ class ReshapeRunner:
         )
         self._in_doubt = True
         self._journal.put_reshape(receipt).wait()
-        return receipt
+        return proved, receipt
 
     def _finish(self, receipt: Receipt, exact: ExactUnits) -> None:
         self._tracker.relocate(receipt, exact)
@@ -302,27 +360,29 @@ class ReshapeRunner:
         executed = False
         for receipt in self._journal.reshapes(done=False).values():
             if self._was_executed(receipt):
-                with self._tracker.turns_on({relocation.slots[0] for relocation in receipt.relocations}):
+                relocations = (*receipt.relocations, *receipt.records)
+                with self._tracker.turns_on({relocation.slots[0] for relocation in relocations}):
                     self._finish(receipt, exact)
                 executed = True
-            elif self._may_still_execute():
-                raise PlacementUnavailable(
-                    "Placement did not answer a reshape in time and may still execute it: the agent sends no "
-                    f"other request for up to {EXECUTED_WITHIN_S:g} s."
-                )
             else:
                 self._drop(receipt)
         self._in_doubt = False
         return executed
 
     def _was_executed(self, receipt: Receipt) -> bool:
-        """Whether Placement executed the request; False is final unless it may still execute it."""
+        """Whether Placement executed the request; False is final.
+
+        Raises PlacementError where it stays unknown.
+        """
         if was_executed(self._client, self._root_uuid, receipt):
             return True
-        return not self._may_still_execute() and fence_and_check(self._client, self._root_uuid, receipt)
+        return fence_and_check(self._client, self._root_uuid, receipt)
 
-    def _may_still_execute(self) -> bool:
-        return 0 < self._may_execute_until - self._clock() <= EXECUTED_WITHIN_S  # the clock may be set back
+
+def _is_sealed(stage: ProviderTree, slot: Slot) -> bool:
+    """Whether all of the slot is reserved, so that no consumer can get any of it."""
+    inventory = inventory_at(stage, slot)
+    return inventory is None or inventory.capacity <= 0
 
 
 def _postponed(why: str) -> ReshapeRefused:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.driver import MoveInstruction
+from agent.reshape.claimed_units import Places, slots_left
 from agent.reshape.laws import exchanges_of
 from agent.reshape.types import Instruction, Slot, inventory_at, resolve_instructions, total_at
 from agent.shapes import Allocations, Amounts, Held
@@ -32,13 +33,18 @@ def known_instructions(
 
 
 def due_instructions(
-    instructions: Sequence[Instruction], current: ProviderTree, desired: ProviderTree, held: Held
+    instructions: Sequence[Instruction],
+    current: ProviderTree,
+    desired: ProviderTree,
+    held: Held,
+    located: Mapping[str, Places] | None = None,
 ) -> tuple[Instruction, ...]:
     """The instructions that are not carried out yet, without the classes that have moved.
 
     A class is due where Placement still has it on the source and the driver has none there, or less while a
     target waits for it. It is also due where a consumer that the instruction names has its whole allocation
-    on the source and none on the target. `held` has the allocations on both ends.
+    on the source and none on the target, or where a claimed unit has gone to the target: `located` has the
+    places of the claims' units. `held` has the allocations on both ends.
     """
     exchanges = exchanges_of(instructions)
     growing = _growing_groups(exchanges, current, desired)
@@ -52,6 +58,8 @@ def due_instructions(
             or _has_consumer_to_move(instruction, source, target, current, held)
         )
     }
+    for instruction in instructions:
+        due |= slots_left(instruction, located or {}, held)
     # Units may go round in a circle: a group of slots moves as a whole.
     groups = {exchanges[slot] for slot in due}
     due |= {slot for slot, group in exchanges.items() if group in groups and inventory_at(current, slot)}

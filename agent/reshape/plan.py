@@ -5,7 +5,8 @@ where it knows, which consumer uses how much of it. `plan_reshape` turns that in
 names the touched providers and consumers only. Placement does not check that a reshape conserves anything, so
 `agent.reshape.laws` checks the result before it is sent.
 
-A consumer that an instruction names goes where the instruction says. Any other consumer goes as a whole to
+What a claim has exact units for goes where these units are (`agent.reshape.claimed_units`). A consumer that
+an instruction names goes where the instruction says. Any other consumer goes as a whole to
 the first target with room, the largest first, then by uuid; if no target has room, the whole reshape is
 refused. A source that still offers the class keeps its other consumers as long as it has room for them.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.errors import ReshapeRefused
+from agent.reshape.claimed_units import ClaimedPlaces, Places, relocations_of_record
 from agent.reshape.laws import breaches
 from agent.reshape.types import (
     Instruction,
@@ -37,14 +39,16 @@ def plan_reshape(
     instructions: Sequence[Instruction],
     held: Mapping[str, Allocations],
     *,
+    claimed: ClaimedPlaces | None = None,
     may_grow: bool = False,
 ) -> Reshape:
     """The content of the one request that carries out the instructions.
 
     `current` is Placement's tree, `desired` the driver's; `held` has the whole allocation of every consumer
-    on a touched provider. `may_grow`: see `agent.reshape.laws.breaches`. Raises ReshapeRefused with every
-    reason; then nothing can be moved.
+    on a touched provider, `claimed` where the units of the agent's claims are. `may_grow`: see
+    `agent.reshape.laws.breaches`. Raises ReshapeRefused with every reason; then nothing can be moved.
     """
+    claimed = claimed or ClaimedPlaces()
     draft = _Draft(
         current,
         desired,
@@ -54,20 +58,29 @@ def plan_reshape(
     for slots in draft.held.values():
         for slot, amount in slots.items():
             draft.used[slot] += amount
+    _place_claimed(draft, claimed.located)
     missing = _place_named(draft, instructions)
     for bundle in _bundles(instructions):
         _place_companions(draft, bundle)
         _place_unnamed(draft, bundle)
     # Judged last: several instructions may name the same units, since they may come from either source.
     draft.problems[:0] = [
-        share.sentence
-        for share in missing
-        if draft.held.get(share.consumer, {}).get(share.target, 0) < share.amount
+        *claimed.problems,
+        *(
+            share.sentence
+            for share in missing
+            if draft.held.get(share.consumer, {}).get(share.target, 0) < share.amount
+        ),
     ]
     reshape = Reshape(
         {uuid: _inventories(desired, uuid) for uuid in touched_providers(instructions)},
         {consumer: allocations_of(draft.held[consumer]) for consumer, *_ in draft.relocations},
         tuple(draft.relocations),
+        tuple(
+            relocation
+            for claim, places in claimed.adrift.values()
+            for relocation in relocations_of_record(claim, places, instructions)
+        ),
     )
     problems = draft.problems or list(
         breaches(reshape, current, desired, instructions, held, may_grow=may_grow)
@@ -160,14 +173,16 @@ def _connected(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
 class _Draft:
     """The plan in the making: the allocations after the moves so far, and the problems met.
 
-    `parked` {consumer: {slot: amount}} stays where it is. `named` {(consumer, target slot): amount} is what
-    instructions say that the consumer uses there, `placed` what of it has been moved there.
+    `parked` {consumer: {slot: amount}} stays where it is, and so does `kept`, whose units are there. `named`
+    {(consumer, target slot): amount} is what instructions say that the consumer uses there, `placed` what of
+    it has been moved there.
     """
 
     current: ProviderTree
     desired: ProviderTree
     held: dict[str, dict[Slot, int]]
     parked: dict[str, dict[Slot, int]]
+    kept: dict[str, dict[Slot, int]] = field(default_factory=lambda: defaultdict(dict))
     used: dict[Slot, int] = field(default_factory=lambda: defaultdict(int))
     placed: dict[tuple[str, Slot], int] = field(default_factory=lambda: defaultdict(int))
     named: dict[tuple[str, Slot], int] = field(default_factory=lambda: defaultdict(int))
@@ -195,8 +210,8 @@ class _Draft:
         )
 
     def movable(self, consumer: str, slot: Slot) -> int:
-        """What the consumer holds in the slot and is neither parked nor named to be there."""
-        staying = self.parked.get(consumer, {}).get(slot, 0)
+        """What the consumer holds in the slot and is neither parked nor known to be there."""
+        staying = max(self.parked.get(consumer, {}).get(slot, 0), self.kept[consumer].get(slot, 0))
         if self.inventory(slot):
             staying += max(self.placed[consumer, slot], self.named[consumer, slot])
         return max(0, self.held[consumer].get(slot, 0) - staying)
@@ -238,6 +253,28 @@ def _parked_amounts(instructions: Iterable[Instruction]) -> dict[str, dict[Slot,
                 slots = {Slot(instruction.source, name): amount for name, amount in shares.items()}
                 parked.setdefault(consumer, {}).update(slots)
     return parked
+
+
+def _place_claimed(draft: _Draft, located: Mapping[str, Places]) -> None:
+    """Move the amounts of claims to where their units are; what is nowhere is parked, or a problem."""
+    for consumer, places in sorted(located.items()):
+        for slot, now in places.items():
+            has = draft.held.get(consumer, {}).get(slot, 0)
+            for place, units in now.items():
+                amount = min(units, has)
+                has -= amount
+                if place is None or place == slot:
+                    draft.kept[consumer][slot] = draft.kept[consumer].get(slot, 0) + amount
+                elif amount:
+                    draft.shift(consumer, slot, amount, place)
+                    draft.placed[consumer, place] += amount
+            lost = now.get(None, 0) - draft.parked.get(consumer, {}).get(slot, 0)
+            if draft.kept[consumer].get(slot) and lost > 0 and draft.inventory(slot) is None:
+                draft.problems.append(
+                    f"consumer {consumer} has claimed {lost} {slot.resource_class} of "
+                    f"{name_of(slot.provider, draft.desired, draft.current)} that are on no provider now: "
+                    "bring the device back, or release the consumer"
+                )
 
 
 def _place_named(draft: _Draft, instructions: Sequence[Instruction]) -> list[_MissingShare]:

@@ -29,7 +29,7 @@ class Receipt:
     that exchanged units. `sources` are the removed providers that units left, and their ancestors, as they
     were, so that an undo can create them again. `generations` {provider uuid: generation read before the
     request}; `allocations` {consumer: its whole allocation afterwards}. `undoes` is the id of the receipt
-    that this one undid.
+    that this one undid. `records` are relocations of claims whose consumers held nothing in Placement.
     """
 
     id: str
@@ -43,6 +43,7 @@ class Receipt:
     generations: Mapping[str, int] = field(default_factory=dict)
     allocations: Mapping[str, Allocations] = field(default_factory=dict)
     undoes: str | None = None
+    records: tuple[Relocation, ...] = ()
 
     @property
     def source_slots(self) -> frozenset[NamedSlot]:
@@ -95,6 +96,7 @@ class Receipt:
             "moves": [_instruction_to_json(move) for move in self.moves],
             "back": [_instruction_to_json(move) for move in self.back],
             "relocations": [list(relocation) for relocation in self.relocations],
+            "records": [list(relocation) for relocation in self.records],
             "before": slots_to_json(self.before),
             "after": slots_to_json(self.after),
             "sources": [
@@ -146,6 +148,7 @@ def make_receipt(
         },
         reshape.allocations,
         undoes,
+        reshape.records,
     )
 
 
@@ -248,6 +251,7 @@ def read_receipt(receipt_id: str, at: float, document: Any) -> Receipt:
         {read_uuid(uuid, "provider"): generation for uuid, generation in record["generations"].items()},
         record["allocations"],
         record["undoes"],
+        tuple(Relocation(*fields) for fields in read_list(record.get("records", []), "records")),
     )
 
 

@@ -57,13 +57,15 @@ class Reshape:
     """The content of one `POST /reshaper`, and the relocations that led to it.
 
     `inventories` {provider uuid: all its inventories afterwards}; `allocations` {consumer uuid: its whole
-    allocation afterwards}.
+    allocation afterwards}. `records` are relocations of claims whose consumers hold nothing there, so that
+    only the agent's records follow.
     Source: https://docs.openstack.org/api-ref/placement/#reshaper
     """
 
     inventories: InventoriesByProvider
     allocations: Mapping[str, Allocations]
     relocations: tuple[Relocation, ...]
+    records: tuple[Relocation, ...] = ()
 
 
 def resolve_instructions(

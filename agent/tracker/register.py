@@ -14,8 +14,9 @@ from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.driver import Guest
 from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
+from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
-from agent.reshape.relocate import ExactUnits, relocate_records
+from agent.reshape.relocate import relocate_records
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, Journal, PendingWrite
 from agent.tree import ProviderTree
@@ -433,7 +434,8 @@ class Register:
         The caller has the turns of all these consumers. Raises StateError: then nothing is changed.
         """
         with self._lock:
-            relocated = relocate_records(receipt.relocations, self._book.claims, self._moves, exact)
+            relocations = (*receipt.relocations, *receipt.records)
+            relocated = relocate_records(relocations, self._book.claims, self._moves, exact)
             written = self._journal.finish_reshape(receipt, relocated.claims, relocated.moves)
         written.wait()
         with self._lock:

@@ -24,8 +24,8 @@ from agent.driver import Guest
 from agent.errors import PlacementUnavailable
 from agent.moves.states import Move, MoveKind, MoveRole, moving_conflict
 from agent.placement.client import PlacementClient
+from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
-from agent.reshape.relocate import ExactUnits
 from agent.shapes import Held, Units, Usages
 from agent.state.journal import Journal
 from agent.tracker.claims import Admitted, ClaimOperations, StartDecision
@@ -362,20 +362,22 @@ class ResourceTracker:
         return self._context.turns.take_both(first, second)
 
     @contextmanager
-    def turns_on(self, slots: Collection[tuple[str, str]]) -> Iterator[None]:
-        """Run a block as the only operation on each consumer whose claim is on one of these slots.
+    def turns_on(
+        self, slots: Collection[tuple[str, str]], consumers: Collection[str] = ()
+    ) -> Iterator[frozenset[str]]:
+        """Run a block as the only operation on `consumers`, and on each whose claim is on one of the slots.
 
-        `slots` are (provider uuid, class). Raises ClaimConflict.
+        Yields these consumers. `slots` are (provider uuid, class). Raises ClaimConflict.
         """
-        affected = [
+        affected = set(consumers) | {
             consumer
             for consumer, claim in self._register.claims().items()
             if any(name in claim.allocations.get(uuid, ()) for uuid, name in slots)
-        ]
+        }
         with ExitStack() as turns:
             for consumer in sorted(affected):
                 turns.enter_context(self._context.turns.take(consumer))
-            yield
+            yield frozenset(affected)
 
     def relocate(self, receipt: Receipt, exact: ExactUnits) -> None:
         """Put claims and moves where a reshape put them, on disk together with its receipt.

@@ -10,6 +10,7 @@ from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from agent.driver import Description, MoveInstruction
 from agent.providers.resolve import resolve
 from agent.reconcile.desired import Desired, desired_state
+from agent.reshape.claimed_units import HostRecords
 from agent.reshape.undone import UndoneReceipts
 
 TO_GPU = MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {uuid_of("a"): {"VGPU": 1}})
@@ -30,7 +31,7 @@ def desired(world: World, *moves: MoveInstruction) -> Desired:
     description = Description((host(), provider("gpu0", VGPU=4)), moves)
     current = world.tree()
     resolved = resolve(description, current, world.journal.owned(), ROOT)
-    return desired_state(world.client, description, current, resolved, UndoneReceipts())
+    return desired_state(world.client, description, current, resolved, UndoneReceipts(), HostRecords())
 
 
 def test_without_moves_nothing_is_asked(world: World) -> None:

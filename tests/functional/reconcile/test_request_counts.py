@@ -235,7 +235,7 @@ def test_the_swap_of_a_move_is_one_write_and_so_is_its_end(host: Counted, end: s
 
 
 def test_a_reshape_costs_the_same_for_any_number_of_its_own_consumers(placement: Placement) -> None:
-    """And none of them is read: the journal knows what they hold, also after a reshape, on the way back."""
+    """Each of them is read once, whole: another client may have made it anew with more in it."""
     costs = []
     for number in (1, 12):
         with fast_directory() as directory:
@@ -249,15 +249,15 @@ def test_a_reshape_costs_the_same_for_any_number_of_its_own_consumers(placement:
                 calls = counted.look()
                 counted.world.driver.change(flat_devices=True)
                 back = counted.look()
-                costs.append((len(calls), len(back)))
+                costs.append((len(calls) - number, len(back) - number))
                 for each in (calls, back):
                     assert each.count("POST /reshaper") == 1
-                    assert not [call for call in each if call.startswith("GET /allocations/")]
+                    assert len([call for call in each if call.startswith("GET /allocations/")]) == number
     assert costs[0] == costs[1]
 
 
 def test_a_reshape_reads_a_consumer_that_somebody_else_wrote_to_since(host: Counted) -> None:
-    """The journal is believed only as long as placement does not say otherwise."""
+    """What Placement holds is believed, not the journal."""
     host.world.driver.change(flat_devices=True, gpus=(Gpu("0000:83:00.0", "VGPU", 16),))
     host.look()
     asked = request(VGPU=2, VCPU=1)
@@ -267,7 +267,7 @@ def test_a_reshape_reads_a_consumer_that_somebody_else_wrote_to_since(host: Coun
     host.raw.write_allocations(replace(held, project_id="other"))
     host.world.driver.change(flat_devices=False)
     calls = host.look()
-    assert f"GET /allocations/{asked.consumer}" in calls and calls.count("POST /reshaper") == 2
+    assert f"GET /allocations/{asked.consumer}" in calls and calls.count("POST /reshaper") == 1
     now = host.raw.allocations_of(asked.consumer)
     assert now.project_id == "other" and now.allocations[root] == {"VCPU": 1}
     assert [amounts for uuid, amounts in now.allocations.items() if uuid != root] == [{"VGPU": 2}]

@@ -104,7 +104,8 @@ def test_a_claims_exact_units_are_those_in_its_guests_hands(stage: Stage) -> Non
     (receipt,) = stage.world.journal.reshapes(done=True)
     stage.world.ask(receipt)
     assert stage.claim(B).allocations == {ROOT: {"SRIOV_NET_VF": 1, "VCPU": 1}}
-    assert stage.units(A) == stage.units(B) == {}
+    assert stage.units(B) == {HOST: {"SRIOV_NET_VF": (VF0,)}}
+    assert set(stage.units(A)[HOST]["VGPU"]) == {ON_M60_TOO, ON_A100}, "a unit stays the same unit"
     stage.world.ask()
     assert {who: stage.units(who) for who in there} == there
     stage.world.check()

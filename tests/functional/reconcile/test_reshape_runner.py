@@ -14,7 +14,7 @@ from kits.reshape_load import Load, loaded, reshaped
 from kits.tracker import Crash, Death, fast_directory, request
 
 from agent.driver import MoveInstruction
-from agent.errors import DoesNotFit, PlacementUnavailable, ReshapeRefused
+from agent.errors import DoesNotFit, PlacementFull, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations
 
 FLAT = (host(VGPU=8),)
@@ -117,7 +117,8 @@ def test_claims_follow_with_their_units(world: World) -> None:
     back = (MoveInstruction("nic0", moved, HOST),)
     report = world.see(host(SRIOV_NET_VF=2, NET_BW_EGR_KILOBIT_PER_SEC=1000), moves=back)
     assert (report.pending, report.error) == (None, None)
-    assert world.tracker.claim_of(claim.consumer) == claimed
+    known = {ROOT: {"SRIOV_NET_VF": vfs[:1]}}
+    assert world.tracker.claim_of(claim.consumer) == replace(claimed, units=known), "it stays the same unit"
     assert world.totals() == {HOST: {"VCPU": 64, **moved}}, "what was emptied is gone"
     assert world.tracker.release(claim.consumer)
 
@@ -377,12 +378,14 @@ def test_a_consumer_that_changes_in_between_is_planned_anew(world: World) -> Non
         if call == "POST /reshaper" and not seen:
             seen.append(call)
             world.raw.delete_allocations(uuid_of("gone"))
-            world.hold("late", node1={"VGPU": 2})
+            with pytest.raises(PlacementFull):
+                world.hold("late", node1={"VGPU": 2})
+            world.hold("a", node1={"VGPU": 1, "VCPU": 1})
 
     world.tap.before = change
     report = world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
     assert (report.error, report.pending) == (None, None)
-    assert (world.placed("a"), world.placed("late")) == ({"gpu1": {"VGPU": 1}}, {"gpu0": {"VGPU": 2}})
+    assert world.placed("a") == {"gpu1": {"VGPU": 1}, HOST: {"VCPU": 1}}
     assert world.placed("gone") == {}
 
 
