@@ -1,0 +1,262 @@
+"""A unit stays the same unit: what a claim was told goes along in a reshape, with or without its guest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kits.placements import Placement
+from kits.reshape_hosts import VF, Hosts, asks, guest_of, named
+
+from agent.claims.claim import Claim
+from agent.errors import ClaimConflict
+from agent.moves.states import MoveKind, MoveState
+
+WEB, OTHER, MIGRATION, SECOND = (named(name) for name in ("web", "other", "web moves", "other moves"))
+
+
+@pytest.fixture
+def hosts(placement: Placement, tmp_path: Path) -> Iterator[Hosts]:
+    with Hosts(tmp_path, placement) as hosts:
+        yield hosts
+
+
+def last_of_five(hosts: Hosts) -> Claim:
+    """On the second card: four claims before it had the first, and are released."""
+    claims = [hosts.a.claim(named(f"c{number}"), VCPU=1, SRIOV_NET_VF=1) for number in range(5)]
+    for claim in claims[:4]:
+        hosts.a.tracker.release(claim.consumer)
+    return claims[4]
+
+
+def moved(hosts: Hosts, instance: str, migration: str, kind: MoveKind = MoveKind.COLD_MIGRATE) -> None:
+    hosts.b.tracker.begin_move(asks(instance, VCPU=1, SRIOV_NET_VF=1), kind, migration)
+
+
+def test_a_claim_whose_guest_is_not_seen_yet_keeps_the_vf_that_it_was_told(hosts: Hosts) -> None:
+    fifth = last_of_five(hosts)
+    told = hosts.a.units(fifth.consumer)
+    assert told == {VF: {"0000:51:01.0"}}
+    hosts.a.change(flat_devices=False)
+    assert hosts.a.units(fifth.consumer) == told
+    hosts.a.check()
+    others = [hosts.a.claim(named(f"new{number}"), VCPU=1, SRIOV_NET_VF=1) for number in range(7)]
+    assert all(hosts.a.units(each.consumer) != told for each in others)
+    hosts.a.change(flat_devices=True)
+    assert hosts.a.units(fifth.consumer) == told
+    hosts.a.check()
+
+
+def test_numa_on_and_off_keeps_the_unit(hosts: Hosts) -> None:
+    fifth = last_of_five(hosts)
+    told = hosts.a.units(fifth.consumer)
+    for changes in ({"flat_devices": False, "report_numa": True}, {"report_numa": False}):
+        hosts.a.change(**changes)
+        assert hosts.a.units(fifth.consumer) == told
+        hosts.a.check()
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["guest seen", "no guest"])
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_migration_keeps_the_very_unit_through_a_reshape_at_the_source(
+    hosts: Hosts, seen: bool, end: str, side: str
+) -> None:
+    fifth = last_of_five(hosts)
+    told = hosts.a.units(fifth.consumer)
+    if seen:
+        hosts.a.guests(guest_of(fifth))
+    moved(hosts, fifth.consumer, MIGRATION)
+    hosts.a.look()
+    assert hosts.a.units(MIGRATION) == told
+    hosts.a.change(flat_devices=False)
+    assert hosts.a.units(MIGRATION) == told
+    hosts.a.check()
+    if end == "confirm":
+        hosts.a.guests()
+    getattr(getattr(hosts, side).tracker, f"{end}_move")(MIGRATION)
+    hosts.settle()
+    assert hosts.raw.allocations_of(MIGRATION).allocations == {}
+    if end == "revert":
+        assert hosts.a.units(fifth.consumer) == told
+        assert hosts.b.tracker.claim_of(fifth.consumer) is None
+        states = [node.tracker.moves()[MIGRATION].state for node in (hosts.a, hosts.b)]
+        assert states == [MoveState.REVERTED, MoveState.REVERTED]
+    else:
+        assert hosts.a.tracker.claims() == {}
+        assert hosts.b.tracker.claim_of(fifth.consumer) is not None
+    hosts.a.check()
+    hosts.b.check()
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_same_host_resize_with_a_reshape_in_between(hosts: Hosts, end: str) -> None:
+    fifth = last_of_five(hosts)
+    told = hosts.a.units(fifth.consumer)
+    hosts.a.guests(guest_of(fifth))
+    grown = asks(fifth.consumer, VCPU=2, SRIOV_NET_VF=2)
+    hosts.a.tracker.begin_move(grown, MoveKind.SAME_HOST_RESIZE, MIGRATION)
+    new = hosts.a.units(fifth.consumer)
+    assert hosts.a.units(MIGRATION) == told
+    assert not new[VF] & told[VF]
+    hosts.a.change(flat_devices=False)
+    assert (hosts.a.units(MIGRATION), hosts.a.units(fifth.consumer)) == (told, new)
+    hosts.a.check()
+    getattr(hosts.a.tracker, f"{end}_move")(MIGRATION)
+    assert hosts.a.units(fifth.consumer) == (new if end == "confirm" else told)
+    hosts.a.check()
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_source_that_was_down_at_the_begin_is_reshaped_at_its_start(
+    hosts: Hosts, end: str, side: str
+) -> None:
+    fifth = last_of_five(hosts)
+    told = hosts.a.units(fifth.consumer)
+    hosts.a.close()
+    moved(hosts, fifth.consumer, MIGRATION)
+    hosts.a.driver.change(flat_devices=False)
+    hosts.a.restart()
+    hosts.a.look()
+    named_here = {"instance": fifth.consumer} if side == "a" else {}
+    getattr(getattr(hosts, side).tracker, f"{end}_move")(MIGRATION, **named_here)
+    hosts.settle()
+    if end == "revert":
+        assert hosts.a.units(fifth.consumer) == told
+    else:
+        assert hosts.a.tracker.claims() == {}
+    hosts.a.check()
+    hosts.b.check()
+
+
+def twins(hosts: Hosts, *, same_card: bool) -> tuple[Claim, Claim]:
+    """Two claims that look alike, moved away while their host was down."""
+    fillers = [] if same_card else [hosts.a.claim(named(f"f{number}"), SRIOV_NET_VF=1) for number in range(3)]
+    first = hosts.a.claim(WEB, VCPU=1, SRIOV_NET_VF=1)
+    second = hosts.a.claim(OTHER, VCPU=1, SRIOV_NET_VF=1)
+    for filler in fillers:
+        hosts.a.tracker.release(filler.consumer)
+    hosts.a.close()
+    moved(hosts, WEB, MIGRATION)
+    moved(hosts, OTHER, SECOND)
+    hosts.a.driver.change(flat_devices=False)
+    hosts.a.restart()
+    return first, second
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_two_moves_that_look_alike_on_one_card_follow_it(hosts: Hosts, end: str) -> None:
+    first, second = twins(hosts, same_card=True)
+    hosts.a.look()
+    assert len(hosts.a.journal.reshapes(done=True)) == 1
+    for claim, migration in ((first, MIGRATION), (second, SECOND)):
+        getattr(hosts.a.tracker, f"{end}_move")(migration, instance=claim.consumer)
+    hosts.settle()
+    if end == "revert":
+        for claim in (first, second):
+            assert hosts.a.units(claim.consumer)[VF] == {unit for _, _, unit in claim.exact}
+    else:
+        assert hosts.a.tracker.claims() == {}
+    hosts.a.check()
+    hosts.b.check()
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_two_moves_that_look_alike_on_two_cards_wait_for_an_operator(hosts: Hosts, end: str) -> None:
+    """Which migration has which device nobody can know, so nothing moves until one of them is named."""
+    first, second = twins(hosts, same_card=False)
+    assert "it is not certain which of" in hosts.a.look(pending=True)
+    assert hosts.a.units(WEB)[VF] | hosts.a.units(OTHER)[VF] == {"0000:50:01.3", "0000:51:01.0"}
+    getattr(hosts.a.tracker, f"{end}_move")(SECOND, instance=OTHER)
+    hosts.a.look()
+    getattr(hosts.a.tracker, f"{end}_move")(MIGRATION, instance=WEB)
+    hosts.settle()
+    assert len(hosts.a.journal.reshapes(done=True)) == 1
+    if end == "revert":
+        for claim in (first, second):
+            assert hosts.a.units(claim.consumer)[VF] == {unit for _, _, unit in claim.exact}
+    else:
+        assert hosts.a.tracker.claims() == {}
+    hosts.a.check()
+    hosts.b.check()
+
+
+def test_a_claimed_unit_whose_card_is_gone_is_parked_with_its_claim(hosts: Hosts) -> None:
+    fifth = last_of_five(hosts)
+    told = hosts.a.units(fifth.consumer)
+    nics = hosts.a.driver.host.nics
+    hosts.a.change(flat_devices=False, nics=nics[:1])
+    assert hosts.raw.allocations_of(fifth.consumer).allocations == {hosts.a.root: {"VCPU": 1, VF: 1}}
+    assert hosts.a.units(fifth.consumer) == told
+    for number in range(4):
+        hosts.a.claim(named(f"new{number}"), SRIOV_NET_VF=1)
+    hosts.a.change(nics=nics)
+    assert hosts.a.units(fifth.consumer) == told
+    hosts.a.check()
+
+
+def test_a_claimed_unit_that_nothing_can_account_for_refuses_the_reshape(hosts: Hosts) -> None:
+    """All eight were counted and eight are there, but not the one that was claimed."""
+    fifth = last_of_five(hosts)
+    nics = hosts.a.driver.host.nics
+    strange = replace(nics[1], vfs=tuple(f"0000:51:02.{number}" for number in range(4)))
+    hosts.a.driver.change(flat_devices=False, nics=(nics[0], strange))
+    assert "are on no provider now" in hosts.a.look(pending=True)
+    assert hosts.a.units(fifth.consumer) == {VF: {"0000:51:01.0"}}
+    assert hosts.raw.allocations_of(fifth.consumer).allocations == {hosts.a.root: {"VCPU": 1, VF: 1}}
+
+
+def test_a_guest_with_another_unit_than_its_claim_is_followed(hosts: Hosts) -> None:
+    claim = hosts.a.claim(WEB, VCPU=1, SRIOV_NET_VF=1)
+    (used,) = guest_of(claim).units
+    other = replace(used, unit="0000:51:01.2", device="pci:0000:51:00.0")
+    hosts.a.driver.change(guests=(replace(guest_of(claim), units=(other,)),))
+    hosts.a.change(flat_devices=False)
+    assert hosts.a.units(WEB) == {VF: {"0000:51:01.2"}}
+    hosts.a.check()
+
+
+def test_a_claim_that_takes_over_an_allocation_while_a_reshape_runs_records_where_it_is(hosts: Hosts) -> None:
+    """A scheduler has placed it on the root; its claim comes when the reshape has read it already."""
+    import threading
+
+    held = {hosts.a.root: {"VCPU": 1, VF: 1}}
+    hosts.raw.write_allocations(replace(hosts.raw.allocations_of(WEB), allocations=held))
+    hosts.a.look()
+    claiming = threading.Thread(target=hosts.a.claim, args=(WEB,), kwargs={"VCPU": 1, VF: 1})
+
+    def before(call: str) -> None:
+        if call == "POST /reshaper" and not claiming.is_alive():
+            claiming.start()
+            claiming.join(0.3)
+
+    hosts.a.tap.before = before
+    hosts.a.driver.change(flat_devices=False)
+    assert hosts.a.reconciler.verify("a test").pending is None
+    claiming.join()
+    claim = hosts.a.tracker.claim_of(WEB)
+    assert claim is not None and claim.allocations == hosts.raw.allocations_of(WEB).allocations
+    assert claim.allocations[hosts.a.root] == {"VCPU": 1}
+    hosts.a.check()
+
+
+def test_a_consumer_made_anew_with_more_in_it_keeps_what_it_has(hosts: Hosts) -> None:
+    claim = hosts.a.claim(WEB, VCPU=1, SRIOV_NET_VF=1)
+    hosts.raw.delete_allocations(WEB)
+    more = {**claim.allocations, hosts.b.root: {"VCPU": 3}}
+    hosts.raw.write_allocations(replace(hosts.raw.allocations_of(WEB), allocations=more))
+    hosts.a.driver.change(flat_devices=False)
+    assert hosts.a.reconciler.verify("a test").pending is None
+    now = hosts.raw.allocations_of(WEB).allocations
+    assert now[hosts.b.root] == {"VCPU": 3} and now[hosts.a.root] == {"VCPU": 1}
+    assert sum(amounts.get(VF, 0) for amounts in now.values()) == 1
+
+
+def test_a_migration_that_nobody_named_is_not_given_to_another_instance(hosts: Hosts) -> None:
+    first, _ = twins(hosts, same_card=False)
+    hosts.a.look(pending=True)
+    with pytest.raises(ClaimConflict):
+        hosts.a.tracker.confirm_move(named("nothing"), instance=first.consumer)
