@@ -23,12 +23,12 @@ from uuid import uuid4
 from agent.errors import (
     ClaimConflict,
     PlacementConflict,
-    PlacementError,
     PlacementUnavailable,
     ReshapeRefused,
 )
 from agent.moves.states import MIGRATION_TYPE
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.outcome import WriteDone, WriteRefused, WriteUnknown
 from agent.providers.plan import same_inventories
 from agent.reconcile.desired import Desired
 from agent.reconcile.reshape_outcome import fence_and_check, was_executed
@@ -270,21 +270,24 @@ class ReshapeRunner:
             replace(allocated.consumers[consumer], allocations=allocations)
             for consumer, allocations in reshape.allocations.items()
         )
-        try:
-            self._client.reshape(inventories, *writes)
-        except PlacementConflict:
-            return False
-        except PlacementUnavailable:
-            if self._was_executed(receipt):
+        match self._client.send_reshape(inventories, *writes):
+            case WriteDone():
                 return True
-            self._drop(receipt)
-            raise
-        except PlacementError as error:
-            raise ReshapeRefused(
-                f"Placement refused the reshape, so nothing was changed: {error.message}",
-                reasons=[error.message],
-            ) from error
-        return True
+            case WriteRefused(PlacementConflict()):
+                return False
+            case WriteRefused(PlacementUnavailable() as error):
+                self._drop(receipt)
+                raise error
+            case WriteRefused(error):
+                raise ReshapeRefused(
+                    f"Placement refused the reshape, so nothing was changed: {error.message}",
+                    reasons=[error.message],
+                ) from error
+            case WriteUnknown(error):
+                if self._was_executed(receipt):
+                    return True
+                self._drop(receipt)
+                raise error
 
     def _read_again(self, request: _Request, *, reread: bool) -> _Request:
         """The request with what changed since: generations, and the consumers where they may have changed.
