@@ -45,7 +45,6 @@ class Repairer:
         with self._tracker.turn(finding.subject):
             self._check_unchanged(observation, finding)
             self._client.write_allocations(write)
-            self._tracker.enter_unclaimed(write.consumer, write.allocations)
 
     def _drop_claim(self, observation: Observation, finding: Finding, consumer: str) -> None:
         with self._tracker.turn(consumer):

@@ -1,59 +1,127 @@
-"""The book: the host's inventory, the agent's claims, and the allocations and exact units of others. Pure.
+"""The book: what is held in Placement, claimed, used by guests and in doubt, by instance. Pure.
 
-It is kept in memory, without I/O and without a lock: callers hold the tracker's lock. The usages are kept up
-to date with each change, so that the time of a fit does
-not depend on the number of claims.
+It is kept in memory, without I/O and without a lock: callers hold the tracker's lock. What a row needs is the
+largest of its columns, and what is free is the capacity without the needs of all rows. The sums of the needs
+are kept up to date with each change, so that the time of a fit does not depend on the number of rows.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
 from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.fit_search import HostStock
-from agent.claims.numa.host_cells import HostCells
+from agent.claims.numa.guest_cells import wants_cells
+from agent.claims.numa.host_cells import CellStock, HostCells
 from agent.claims.numa.memory_check import memory_shortfalls
 from agent.claims.numa.usage import CellUsage
 from agent.claims.parse_request import ClaimRequest
-from agent.driver import Guest, GuestState
+from agent.claims.rows import NOT_USED, Doubted, Row, beyond
+from agent.claims.used import IDLE, Place, use_of
+from agent.driver import Guest
 from agent.providers.exclusive import room
 from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages
-from agent.tree import ProviderTree
 
-DepartedConsumers = Mapping[str, frozenset[str]]
-"""{provider uuid: consumers whose claims have left it}"""
+
+class Reading:
+    """A read of Placement under way. What the agent writes meanwhile is newer than what it returns.
+
+    `overtaken` are the consumers that the agent has written since the read began.
+    """
+
+    def __init__(self) -> None:
+        self.overtaken: set[str] = set()
 
 
 class Book:
-    """What of the host is claimed, by whom, and what is left.
+    """What of the host is held, claimed and used, by whom, and what is left.
 
-    `host` are the providers that may be claimed from, `claims` {consumer uuid: claim} the agent's claims
-    (read them only), and `suspects` the consumers whose allocations differed from their claims at the last
-    `refresh`.
+    `claims` {consumer uuid: claim} are the agent's claims, and `to_make` the units that do not exist yet, as
+    the driver describes them; read them only.
     """
 
     def __init__(self, claims: Iterable[Claim] = ()) -> None:
-        self.host = ProviderIndex.of(ProviderTree())
         self.claims: dict[str, Claim] = {}
-        self.suspects: frozenset[str] = frozenset()
-        self._others: dict[str, dict[str, Mapping[str, int]]] = {}
+        self.to_make: UnitsToMake = {}
+        self._place = Place()
+        self._rows: dict[str, Row] = {}
+        self._needs: dict[str, Usages] = {}
+        self._unclaimed: dict[str, Usages] = {}
         self._used: dict[str, dict[str, int]] = {}
-        self._offered: Units = {}
-        self._taken: dict[tuple[str, str, str], str] = {}
+        self._held: dict[str, Allocations] = {}
+        self._instances: dict[str, str] = {}
+        self._moving: dict[str, str] = {}
+        self._readings: list[Reading] = []
+        self._doubtful: frozenset[str] = frozenset()
+        self._taken: dict[tuple[str, str], str] = {}
         self._in_guests: dict[tuple[str, str], str] = {}
         self._in_use: dict[tuple[str, str], str] = {}
         self._named: dict[str, Units] = {}
         self._bound: dict[str, Mapping[str, str]] = {}
-        self._departed: dict[str, frozenset[str]] = {}
         self._cells = CellUsage()
-        self.to_make: UnitsToMake = {}
-        """The units that do not exist yet, as the driver describes them."""
-        self.moves_under_way: Callable[[], Mapping[str, str]] = dict
-        """Returns {instance uuid: migration uuid} of the moves under way."""
         for claim in claims:
             self.put(claim)
 
-    # The host, and the allocations of others on it
+    # The rows
+
+    def rows(self) -> Mapping[str, Row]:
+        """{instance uuid: row}; a migration of an unknown instance has a row of its own, under its uuid."""
+        return dict(self._rows)
+
+    def row(self, consumer: str) -> Row:
+        """The row of that instance or migration; an empty one where the book has none."""
+        key = self._instances.get(consumer, consumer)
+        return self._rows.get(key) or Row(key)
+
+    def need(self, consumer: str) -> Usages:
+        """{provider: {class: amount}} that the consumer's row needs, and that no other row may have."""
+        return self._needs.get(self._instances.get(consumer, consumer), {})
+
+    def unclaimed(self) -> Mapping[str, Usages]:
+        """{instance: {provider: {class: amount}}} that guests use, and that is neither held nor claimed."""
+        return dict(self._unclaimed)
+
+    def _enter(self, row: Row) -> None:
+        """Replace the row of that instance, and count it instead of the former one."""
+        if row.guest is not None:
+            row = replace(row, used=use_of(row, self._place))
+        before, after = self._needs.pop(row.instance, {}), {} if row.is_empty else row.need
+        if before != after:
+            self._count(before, -1)
+            self._count(after, 1)
+        self._unclaimed.pop(row.instance, None)
+        if row.is_empty:
+            self._rows.pop(row.instance, None)
+            return
+        self._rows[row.instance] = row
+        self._needs[row.instance] = after
+        if row.guest is not None:
+            unclaimed = row.unclaimed
+            if unclaimed:
+                self._unclaimed[row.instance] = unclaimed
+
+    def _count(self, amounts_of: Usages, sign: int) -> None:
+        for uuid, amounts in amounts_of.items():
+            used = self._used.setdefault(uuid, {})
+            for name, amount in amounts.items():
+                used[name] = used.get(name, 0) + sign * amount
+
+    # The host
+
+    @property
+    def host(self) -> ProviderIndex:
+        """The providers that may be claimed from."""
+        return self._place.host
+
+    @property
+    def offered(self) -> Units:
+        """All exact units of the host, free or not."""
+        return self._place.offered
+
+    @property
+    def cells(self) -> HostCells:
+        """The host's NUMA cells as of the last `refresh`."""
+        return self._place.cells
 
     def refresh(
         self,
@@ -61,68 +129,172 @@ class Book:
         held: Held,
         units: Units,
         cells: HostCells | None = None,
-        departed: DepartedConsumers | None = None,
+        *,
+        kept: Collection[str] = (),
+        reading: Reading | None = None,
     ) -> None:
-        """Replace the host and the allocations of others by what was read from Placement.
+        """Replace the host, and the held column by what was read from Placement.
 
-        The agent's own claims stay: the book knows them better. `held` are the allocations on the host's
-        providers, `units` all exact units that the host offers. `departed` is the value of the property
-        before `held` was read; None: nothing has changed since.
+        `held` are the allocations on the host's providers but those in `kept`, which have not changed since
+        they were last read. `units` are all exact units that the host offers. `reading` began before `held`
+        was read; None: `held` is of this moment.
         """
-        self.host, self._offered = host, units
-        self._cells.refresh(cells or HostCells())
-        gone = self._departed_since(departed)
-        self._departed = gone
-        self._others = {}
+        overtaken = reading.overtaken if reading else frozenset[str]()
+        columns: dict[str, dict[str, Mapping[str, int]]] = {}
+        for consumer, allocations in self._held.items():
+            for uuid, amounts in allocations.items():
+                if uuid in host.tree and (uuid in kept or consumer in overtaken):
+                    columns.setdefault(consumer, {})[uuid] = amounts
+        doubtful = set()
         for uuid, consumers in held.items():
-            left = gone.get(uuid, frozenset()) if host.is_own(uuid) else frozenset()
             for consumer, amounts in consumers.items():
-                if consumer not in self.claims and consumer not in left:
-                    self._others.setdefault(consumer, {})[uuid] = amounts
-        self.suspects = frozenset(
-            consumer for consumer, claim in self.claims.items() if self._differs(claim, held)
-        )
-        self._used = {}
-        for allocations in (*self._others.values(), *(claim.allocations for claim in self.claims.values())):
-            self._count(allocations, 1)
+                if consumer not in overtaken:
+                    columns.setdefault(consumer, {})[uuid] = amounts
+                elif self._held.get(consumer, {}).get(uuid) != amounts:
+                    doubtful.add(uuid)
+        self._doubtful = frozenset(doubtful)
+        self._place = Place(host, units, cells or HostCells())
+        self._cells.refresh(self._place.cells)
+        changed = {*columns, *self._held}
+        self._held = dict(columns)
+        self._used, self._needs = {}, {}
+        for instance in {self._instances.get(who, who) for who in changed}.union(self._rows):
+            self._enter(self._with_held(instance))
+
+    def survey(self, place: Place) -> tuple[Usages, Mapping[str, Usages]]:
+        """({provider: what all rows need}, `unclaimed()`), as both are on a host with these providers.
+
+        A pass asks before it writes: then the providers that it describes need not be in Placement yet.
+        """
+        book = Book()
+        book._place = place
+        for row in self._rows.values():
+            book._enter(row)
+        return book.used, book.unclaimed()
+
+    # Held: what Placement was read to hold, and what the agent wrote
+
+    def begin_reading(self) -> Reading:
+        """A read of Placement begins; end it with `end_reading`."""
+        reading = Reading()
+        self._readings.append(reading)
+        return reading
+
+    def end_reading(self, reading: Reading) -> None:
+        """The read has ended, whether it was entered or failed."""
+        self._readings.remove(reading)
 
     @property
-    def departed(self) -> DepartedConsumers:
-        """The consumers whose claims have left a provider since Placement was last read."""
-        return dict(self._departed)
+    def doubtful(self) -> frozenset[str]:
+        """The providers of which the last `refresh` contradicted what the agent wrote: read them again."""
+        return self._doubtful
 
-    def _departed_since(self, before: DepartedConsumers | None) -> dict[str, frozenset[str]]:
-        if before is None:
-            return {}
-        since = {uuid: gone - before.get(uuid, frozenset()) for uuid, gone in self._departed.items()}
-        return {uuid: gone for uuid, gone in since.items() if gone}
+    def enter_written(self, consumer: str, allocations: Allocations) -> None:
+        """Enter what the agent has just written to Placement; a read that began before does not undo it."""
+        for reading in self._readings:
+            reading.overtaken.add(consumer)
+        self.enter_held(consumer, allocations)
 
-    def observe_provider(self, uuid: str, consumers: Holders) -> None:
-        """Replace what others hold on the provider `uuid` by `consumers`, just read from Placement."""
-        for consumer in [name for name, held in self._others.items() if uuid in held]:
-            rest = {where: amounts for where, amounts in self._others[consumer].items() if where != uuid}
-            self.set_other(consumer, rest)
+    def enter_held(self, consumer: str, allocations: Allocations, reading: Reading | None = None) -> None:
+        """Replace all that Placement holds for the consumer by what was read since `reading` began."""
+        if reading is not None and consumer in reading.overtaken:
+            return
+        here = (
+            {uuid: amounts for uuid, amounts in allocations.items() if uuid in self.host.tree}
+            if self.host.root is not None
+            else dict(allocations)
+        )
+        if here == self._held.get(consumer, {}):
+            return
+        if here:
+            self._held[consumer] = here
+        else:
+            self._held.pop(consumer, None)
+        self._enter(self._with_held(self._instances.get(consumer, consumer)))
+
+    def observe_provider(self, uuid: str, consumers: Holders, reading: Reading | None = None) -> None:
+        """Replace what is held on the provider by `consumers`, as it was read since `reading` began."""
+        for consumer in [name for name, held in self._held.items() if uuid in held]:
+            if consumer not in consumers:
+                rest = {where: amounts for where, amounts in self._held[consumer].items() if where != uuid}
+                self.enter_held(consumer, rest, reading)
         for consumer, amounts in consumers.items():
-            if consumer not in self.claims:
-                self.set_other(consumer, {**self._others.get(consumer, {}), uuid: amounts})
+            self.enter_held(consumer, {**self._held.get(consumer, {}), uuid: amounts}, reading)
 
-    def set_other(self, consumer: str, allocations: Allocations) -> None:
-        """Replace the allocations of a consumer without a claim."""
-        self._count(self._others.pop(consumer, {}), -1)
-        if allocations:
-            self._others[consumer] = dict(allocations)
-            self._count(allocations, 1)
+    def held(self) -> Held:
+        """{provider: {consumer: {class: amount}}}: the whole column."""
+        column: dict[str, dict[str, Mapping[str, int]]] = {}
+        for consumer, allocations in self._held.items():
+            for uuid, amounts in allocations.items():
+                column.setdefault(uuid, {})[consumer] = amounts
+        return column
+
+    def held_by(self, consumer: str) -> Allocations:
+        """What Placement holds for the consumer on the providers that serve this host."""
+        return self._held.get(consumer, {})
 
     def other_allocations(self, consumer: str) -> Allocations:
         """The known allocations of a consumer without a claim."""
-        return self._others.get(consumer, {})
+        return {} if consumer in self.claims else self.held_by(consumer)
+
+    @property
+    def others(self) -> Mapping[str, Allocations]:
+        """{consumer without a claim: its allocations on this host}"""
+        return {consumer: held for consumer, held in self._held.items() if consumer not in self.claims}
 
     def others_on(self, uuids: Collection[str]) -> bool:
         """Whether consumers without a claim have known allocations on any of these providers."""
-        return any(uuid in held for held in self._others.values() for uuid in uuids)
+        return any(uuid in held for held in self.others.values() for uuid in uuids)
+
+    def _with_held(self, instance: str) -> Row:
+        """The row with the present held column of its consumers."""
+        consumers = (instance, self._moving.get(instance, instance))
+        held = {consumer: self._held[consumer] for consumer in consumers if consumer in self._held}
+        return replace(self._rows.get(instance) or Row(instance), held=held)
+
+    # Doubt: writes to Placement whose outcome is unknown
+
+    def enter_doubts(self, consumer: str, writes: Iterable[Doubted]) -> None:
+        """Replace the writes in doubt of the row that the consumer is in."""
+        self._enter(replace(self.row(consumer), doubted=tuple(writes)))
+
+    # Moves, and guests
+
+    @property
+    def moves_under_way(self) -> Mapping[str, str]:
+        """{instance: migration}"""
+        return self._moving
+
+    def follow_moves(self, under_way: Mapping[str, str]) -> None:
+        """Make one row of the instance and the migration of each move under way: {instance: migration}."""
+        before = self._moving
+        changed = {consumer for pair in before.items() ^ under_way.items() for consumer in pair}
+        self._moving = dict(under_way)
+        self._instances = {migration: instance for instance, migration in under_way.items()}
+        if changed:
+            self._regroup(changed)
+
+    def _regroup(self, consumers: Collection[str]) -> None:
+        """Deal the columns of these consumers to their rows anew."""
+        former = [row for row in (self._rows.get(consumer) for consumer in consumers) if row is not None]
+        guests = {row.instance: row.guest for row in former if row.guest is not None}
+        claims = {who: claim for row in former for who, claim in row.claimed.items()}
+        doubts = [write for row in former for write in row.doubted]
+        for row in former:
+            self._enter(Row(row.instance))
+        for instance in {self._instances.get(who, who) for who in (*consumers, *claims)}:
+            members = {instance, self._moving.get(instance, instance)}
+            self._enter(
+                replace(
+                    self._with_held(instance),
+                    claimed={who: claim for who, claim in claims.items() if who in members},
+                    guest=guests.get(instance),
+                    doubted=tuple(write for write in doubts if not members.isdisjoint(write)),
+                )
+            )
 
     def observe_guests(self, guests: Collection[Guest]) -> None:
-        """Replace the known guests; the exact units that they use are given to no other consumer."""
+        """Replace the known guests; what they use is given to no other consumer."""
         self._in_guests = {
             (used.resource_class, used.unit): guest.uuid for guest in guests for used in guest.units
         }
@@ -130,13 +302,23 @@ class Book:
         self._in_use = {
             (used.resource_class, used.unit): guest.uuid
             for guest in guests
-            if guest.state is not GuestState.SHUTOFF
+            if guest.state not in IDLE
             for used in guest.units
         }
+        present = {guest.uuid: guest for guest in guests}
+        gone = [row for row in self._rows.values() if row.guest and row.instance not in present]
+        for row in gone:
+            self._enter(replace(row, guest=None, used=NOT_USED))
+        for uuid, guest in present.items():
+            row = self._rows.get(uuid) or Row(uuid)
+            if row.guest != guest:
+                self._enter(replace(row, guest=guest))
 
     def expect_guest(self, consumer: str, guest: Guest | None) -> None:
         """Count the memory of a guest that will start soon, until it is observed; None ends that."""
         self._cells.expect_guest(consumer, guest)
+
+    # Exact units
 
     def restrict_units(
         self, consumer: str, units: Units | None, bound: Mapping[str, str] | None = None
@@ -151,9 +333,9 @@ class Book:
             self._named[consumer] = units
             self._bound[consumer] = bound or {}
 
-    def owner(self, uuid: str, resource_class: str, unit: str) -> str | None:
+    def owner(self, resource_class: str, unit: str) -> str | None:
         """The consumer that claimed the exact unit, or whose guest uses it now."""
-        return self._taken.get((uuid, resource_class, unit)) or self._in_use.get((resource_class, unit))
+        return self._taken.get((resource_class, unit)) or self._in_use.get((resource_class, unit))
 
     def made_instead(self, claim: Claim) -> dict[str, str]:
         """{unit that was to be made: unclaimed unit that the claim's guest uses in its place}"""
@@ -164,83 +346,81 @@ class Book:
                 missing_units = [unit for unit in units if unit in claim.makings and unit in missing]
                 used_units = [
                     unit
-                    for unit in self._offered.get(uuid, {}).get(name, ())
-                    if self._in_guests.get((name, unit)) == claim.consumer
-                    and (uuid, name, unit) not in self._taken
+                    for unit in self.offered.get(uuid, {}).get(name, ())
+                    if self._in_guests.get((name, unit)) == claim.consumer and (name, unit) not in self._taken
                 ]
                 instead.update(zip(missing_units, used_units, strict=False))
         return instead
 
     @property
-    def offered(self) -> Units:
-        """All exact units of the host, free or not."""
-        return self._offered
-
-    @property
     def used(self) -> Usages:
-        """The usages of each provider, by claims and by others."""
+        """{provider: {class: amount}} that all rows together need."""
         return self._used
-
-    @property
-    def others(self) -> Mapping[str, Allocations]:
-        """{consumer without a claim: its allocations on this host}"""
-        return self._others
-
-    @property
-    def cells(self) -> HostCells:
-        """The host's NUMA cells as of the last `refresh`."""
-        return self._cells.host
 
     # The agent's claims
 
     def put(self, claim: Claim) -> None:
         """Add the claim, in place of an earlier one of its consumer."""
-        before = self._take_out(claim.consumer)
-        if before is not None:
-            self._depart(claim.consumer, before.allocations.keys() - claim.allocations.keys())
-        self.set_other(claim.consumer, {})
+        self._take_out(claim.consumer)
         self.claims[claim.consumer] = claim
         self._cells.put(claim)
-        self._count(claim.allocations, 1)
-        for key in claim.exact:
-            self._taken[key] = claim.consumer
+        for _, name, unit in claim.exact:
+            self._taken[name, unit] = claim.consumer
+        row = self.row(claim.consumer)
+        self._enter(replace(row, claimed={**row.claimed, claim.consumer: claim}))
 
     def remove(self, consumer: str) -> None:
         """Remove the consumer's claim, if it has one."""
-        claim = self._take_out(consumer)
-        if claim is not None:
-            self._depart(consumer, claim.allocations)
-
-    def _depart(self, consumer: str, uuids: Iterable[str]) -> None:
-        for uuid in uuids:
-            self._departed[uuid] = self._departed.get(uuid, frozenset()) | {consumer}
+        if self._take_out(consumer) is not None:
+            row = self.row(consumer)
+            self._enter(
+                replace(row, claimed={who: claim for who, claim in row.claimed.items() if who != consumer})
+            )
 
     def _take_out(self, consumer: str) -> Claim | None:
         claim = self.claims.pop(consumer, None)
         if claim is not None:
             self._cells.remove(consumer)
-            self._count(claim.allocations, -1)
-            for key in claim.exact:
-                if self._taken.get(key) == consumer:
-                    del self._taken[key]
+            for _, name, unit in claim.exact:
+                if self._taken.get((name, unit)) == consumer:
+                    del self._taken[name, unit]
         return claim
 
-    # Queries
+    @property
+    def suspects(self) -> frozenset[str]:
+        """The consumers whose allocations on this host's own providers are not those of their claims."""
+        return frozenset(
+            consumer
+            for consumer, claim in self.claims.items()
+            if claim.state is ClaimState.CLAIMED
+            and any(
+                self.held_by(consumer).get(uuid) != amounts
+                for uuid, amounts in claim.allocations.items()
+                if self.host.is_own(uuid)
+            )
+        )
+
+    # Decisions
 
     def fit(self, request: ClaimRequest) -> Fit:
         """Where the request fits, not counting what its consumer already has. Raises UsageError."""
-        own = self._own(request.consumer)
-        used = self._without(own) if own else self._used
         units = self._free_units(request.resources, request.consumer)
-        cells = self._cells.stock(request.consumer, self.moves_under_way(), self._others)
+        used, cells = self._without(self._own(request.consumer)), self._stock(request)
         return self._with_makings(fit(request, self._host_for(request.consumer), used, units, cells))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
-        """Whether the allocations `held` cover the request; `exact`: with exact units and cells."""
+        """Whether the allocations `held` cover the request.
+
+        `exact`: also whether the consumer may have them, with their exact units and cells: no other row needs
+        any of it.
+        """
+        if not exact:
+            return cover(request, self.host, held, {})
         classes = {name for amounts in held.values() for name in amounts}
-        units = self._free_units(classes, request.consumer) if exact else {}
-        cells = self._cells.stock(request.consumer, self.moves_under_way(), self._others) if exact else None
-        return self._with_makings(cover(request, self.host, held, units, cells))
+        units = self._free_units(classes, request.consumer)
+        result = cover(request, self.host, held, units, self._stock(request))
+        crowded = self._crowded(request.consumer, result.allocations) if result.fits else ()
+        return Fit(False, {}, {}, crowded) if crowded else self._with_makings(result)
 
     def free(self, uuid: str, name: str, consumer: str) -> int:
         """The amount of the class `name` that the consumer could have there, with what it already has."""
@@ -252,9 +432,8 @@ class Book:
 
     def memory_shortfalls(self, guest: Guest) -> tuple[Shortfall, ...]:
         """The shortfalls of the memory that the guest must have on certain cells or in large pages."""
-        own = self._own(guest.uuid)
-        stock = HostStock(self.host, self._without(own) if own else self._used, {})
-        cells = self._cells.stock(guest.uuid, self.moves_under_way(), self._others)
+        stock = HostStock(self.host, self._without(self._own(guest.uuid)), {})
+        cells = self._cells.stock(guest.uuid, self._moving, self._needs)
         return memory_shortfalls(guest, self.claims.get(guest.uuid), cells, stock)
 
     def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Fit:
@@ -264,12 +443,15 @@ class Book:
         instance's, and are preferred, because its data is there.
         """
         current = self._own(request.consumer)
-        shared = {uuid for uuid in held if uuid in self.host.tree and not self.host.is_own(uuid)}
-        shared_part = {uuid: amounts for uuid, amounts in current.items() if uuid in shared}
         claimed_here = request.consumer in self.claims
+        shared = {uuid for uuid in held if uuid in self.host.tree and not self.host.is_own(uuid)}
+        stays = (
+            {uuid: amounts for uuid, amounts in current.items() if uuid in shared}
+            if claimed_here
+            else current
+        )
         units = self._free_units(request.resources, migration if claimed_here else request.consumer)
-        cells = self._cells.stock(request.consumer, self.moves_under_way(), self._others, keeps=claimed_here)
-        used = self._without(shared_part) if shared_part else self._used
+        cells, used = self._stock(request, keeps=claimed_here), self._without(stays)
         host = self._host_for(request.consumer)
         if shared:
             classes = {name for uuid in shared for name in held[uuid]}
@@ -282,9 +464,7 @@ class Book:
         """The consumers without a claim that have exactly these allocations in this host's own tree."""
         wanted = self._in_own_tree(allocations)
         return tuple(
-            consumer
-            for consumer, held in self._others.items()
-            if wanted and self._in_own_tree(held) == wanted
+            consumer for consumer, held in self.others.items() if wanted and self._in_own_tree(held) == wanted
         )
 
     def possible_holders(self, claim: Claim) -> tuple[str, ...]:
@@ -293,18 +473,30 @@ class Book:
         exact = {(uuid, name) for uuid, classes in claim.units.items() for name in classes}
         return tuple(
             consumer
-            for consumer, held in self._others.items()
+            for consumer, held in self.others.items()
             if consumer in alike or any(name in held.get(uuid, {}) for uuid, name in exact)
         )
 
     def _in_own_tree(self, allocations: Allocations) -> Allocations:
         return {uuid: amounts for uuid, amounts in allocations.items() if self.host.is_own(uuid)}
 
-    def _differs(self, claim: Claim, held: Held) -> bool:
-        return claim.state is ClaimState.CLAIMED and any(
-            held.get(uuid, {}).get(claim.consumer) != amounts
-            for uuid, amounts in claim.allocations.items()
-            if self.host.is_own(uuid)
+    def _stock(self, request: ClaimRequest, *, keeps: bool = False) -> CellStock | None:
+        """What is left of the cells, for a request that needs some."""
+        if not wants_cells(request.topology):
+            return None
+        return self._cells.stock(request.consumer, self._moving, self._needs, keeps=keeps)
+
+    def _crowded(self, consumer: str, allocations: Allocations) -> tuple[Shortfall, ...]:
+        """The shortfalls of what the consumer may not have, because other rows need it.
+
+        What the consumer's own guest uses is given to it already.
+        """
+        uses = self.row(consumer).used.amounts
+        return tuple(
+            Shortfall.at(self.host.tree.get(uuid), name, amount, free, f"other consumers need all but {free}")
+            for uuid, amounts in allocations.items()
+            for name, amount in amounts.items()
+            if amount > (free := self.free(uuid, name, consumer)) and amount > uses.get(uuid, {}).get(name, 0)
         )
 
     def _with_makings(self, result: Fit) -> Fit:
@@ -323,11 +515,18 @@ class Book:
         bound = self._bound.get(consumer)
         return replace(self.host, bound=bound) if bound else self.host
 
-    def _own(self, consumer: str) -> Allocations:
-        claim = self.claims.get(consumer)
-        return claim.allocations if claim else self._others.get(consumer, {})
+    def _own(self, consumer: str) -> Usages:
+        """The part of its row's need that goes with the consumer."""
+        row = self._rows.get(self._instances.get(consumer, consumer))
+        if row is None:
+            return {}
+        rest = row.without(consumer)
+        return self._needs[row.instance] if rest.is_empty else beyond(self._needs[row.instance], rest.need)
 
-    def _without(self, own: Allocations) -> Usages:
+    def _without(self, own: Usages) -> Usages:
+        """The needs of all rows without this part of them."""
+        if not own:
+            return self._used
         return {
             **self._used,
             **{
@@ -341,18 +540,17 @@ class Book:
     def _free_units(self, classes: Collection[str], consumer: str) -> Units:
         """The free units of these classes, first those that the consumer's guest uses."""
         free_units: dict[str, dict[str, tuple[str, ...]]] = {}
-        for uuid, offered in self._offered.items():
+        for uuid, offered in self.offered.items():
             room = self._room(uuid, consumer) if uuid in self.host.ways else {}
             for name in offered.keys() & classes:
                 excluded_with = [other for other in room if other != name] if name in room else []
                 free = [
                     unit
                     for unit in offered[name]
-                    if self._taken.get((uuid, name, unit), consumer) == consumer
-                    and self._in_guests.get((name, unit), consumer) == consumer
+                    if self._is_free(name, unit, consumer)
                     and (
                         not excluded_with
-                        or all(self._is_free(uuid, other, unit, consumer) for other in excluded_with)
+                        or all(self._is_free(other, unit, consumer) for other in excluded_with)
                     )
                 ]
                 used = [unit for unit in free if (name, unit) in self._in_guests] if self._in_guests else []
@@ -361,12 +559,10 @@ class Book:
         self._restrict_to_named(free_units, classes, consumer)
         return free_units
 
-    def _is_free(self, uuid: str, name: str, unit: str, consumer: str) -> bool:
+    def _is_free(self, name: str, unit: str, consumer: str) -> bool:
         """Whether no other consumer has the unit, by claim or by its guest."""
-        return (
-            self._taken.get((uuid, name, unit), consumer) == consumer
-            and self._in_guests.get((name, unit), consumer) == consumer
-        )
+        key = (name, unit)
+        return self._taken.get(key, consumer) == consumer and self._in_guests.get(key, consumer) == consumer
 
     def _room(self, uuid: str, consumer: str) -> dict[str, int]:
         """{class: amount} that the consumer could have of classes that exclude each other."""
@@ -374,15 +570,11 @@ class Book:
         if provider is None:
             return {}
         used = {name: n - own.get(name, 0) for name, n in self._used.get(uuid, {}).items()}
-        moving = self.moves_under_way()
-        for name, units in self._offered.get(uuid, {}).items():
-            holders = (self._in_guests.get((name, unit), consumer) for unit in units)
-            foreign = sum(
-                owner != consumer
-                and not any(name in self._own(who).get(uuid, {}) for who in (owner, moving.get(owner, "")))
-                for owner in holders
+        for name, units in self.offered.get(uuid, {}).items():
+            owners = (self._in_guests.get((name, unit), consumer) for unit in units)
+            used[name] = used.get(name, 0) + sum(
+                owner != consumer and name not in self.need(owner).get(uuid, {}) for owner in owners
             )
-            used[name] = used.get(name, 0) + foreign
         offered = {
             name: inventory.total - inventory.reserved for name, inventory in provider.inventories.items()
         }
@@ -400,12 +592,6 @@ class Book:
                 free = tuple(
                     unit
                     for unit in units
-                    if all(self.owner(provider.uuid, other, unit) in (None, consumer) for other in sharing)
+                    if all(self.owner(other, unit) in (None, consumer) for other in sharing)
                 )
                 free_units.setdefault(provider.uuid, {})[name] = free[: room.get(name)]
-
-    def _count(self, allocations: Allocations, sign: int) -> None:
-        for uuid, amounts in allocations.items():
-            used = self._used.setdefault(uuid, {})
-            for name, amount in amounts.items():
-                used[name] = used.get(name, 0) + sign * amount

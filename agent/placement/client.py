@@ -66,8 +66,21 @@ class ProviderAllocations(NamedTuple):
     consumers: Holders
 
 
+class AllocationObserver:
+    """Learns what a client reads and writes of consumers' allocations; this one ignores it."""
+
+    def read(self, consumer: str, ask: Callable[[], ConsumerAllocations]) -> ConsumerAllocations:
+        """The result of `ask`, which reads the consumer's allocations from Placement."""
+        return ask()
+
+    def wrote(self, writes: Iterable[ConsumerAllocations]) -> None:
+        """Placement has just executed these writes."""
+
+
 class PlacementClient:
     """Sends the agent's requests to Placement, each with `microversion`.
+
+    `observer` learns of the consumers' allocations that pass through this client.
 
     If the service does not support that one, the client reads the service's range and changes `microversion`
     to the highest that both support. Below LEAST_MICROVERSION it raises PlacementError.
@@ -78,6 +91,7 @@ class PlacementClient:
         self.microversion = microversion
         self.gate = WriteGate()
         """Holds this client's writes of allocations back while inventories are written."""
+        self.observer = AllocationObserver()
 
     def close(self) -> None:
         """Close the transport."""
@@ -251,6 +265,9 @@ class PlacementClient:
 
         Below microversion 1.38 the type is "unknown".
         """
+        return self.observer.read(consumer, lambda: self._read_allocations(consumer))
+
+    def _read_allocations(self, consumer: str) -> ConsumerAllocations:
         action = f"show the allocations of consumer {consumer}"
         reply = self._call("GET", _path("allocations", consumer), action)
         allocations = {
@@ -285,8 +302,15 @@ class PlacementClient:
         with self.gate.passing({uuid for write in writes for uuid in write.allocations}):
             if len(writes) == 1:
                 path = _path("allocations", writes[0].consumer)
-                return self._write("PUT", path, action, lambda: self._allocation_body(writes[0]))
-            return self._write("POST", "/allocations", action, lambda: self._allocation_bodies(writes))
+                outcome = self._write("PUT", path, action, lambda: self._allocation_body(writes[0]))
+            else:
+                outcome = self._write("POST", "/allocations", action, lambda: self._allocation_bodies(writes))
+            return self._observed(outcome, writes)
+
+    def _observed(self, outcome: WriteOutcome, writes: Iterable[ConsumerAllocations]) -> WriteOutcome:
+        if isinstance(outcome, WriteDone):
+            self.observer.wrote(writes)
+        return outcome
 
     def bar_first_write(self, consumer: str) -> WriteOutcome:
         """Have Placement reject every later write for a consumer that does not exist.
@@ -310,6 +334,7 @@ class PlacementClient:
         """Delete the consumer with its allocations, regardless of its generation; False if it had none."""
         path = _path("allocations", consumer)
         reply = self._call("DELETE", path, f"delete the allocations of consumer {consumer}", accept=(404,))
+        self.observer.wrote([ConsumerAllocations(consumer, {})])
         return reply.status != 404
 
     def provider_allocations(self, provider: str) -> ProviderAllocations:
@@ -353,12 +378,13 @@ class PlacementClient:
             }
             for uuid, (generation, wanted) in inventories.items()
         }
-        return self._write(
+        outcome = self._write(
             "POST",
             "/reshaper",
             "reshape the tree",
             lambda: {"inventories": provider_bodies, "allocations": self._allocation_bodies(writes)},
         )
+        return self._observed(outcome, writes)
 
     # One request
 

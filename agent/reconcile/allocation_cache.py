@@ -2,19 +2,28 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import NamedTuple
 
 from agent.placement.client import PlacementClient
 from agent.shapes import Held, Holders
 from agent.tree import Provider, ProviderTree
 
 
+class FreshAllocations(NamedTuple):
+    """`held` on the providers that were read; on the providers in `kept` nothing has changed."""
+
+    held: Held
+    kept: frozenset[str]
+
+
 class AllocationCache:
-    """The allocations on each provider with inventory, read again where its generation has changed."""
+    """Knows on which providers the allocations may have changed since they were entered into the book."""
 
     def __init__(self, client: PlacementClient, tree: ProviderTree, held: Held) -> None:
         """`held` has the allocations on `tree` as of its providers' generations."""
         self._client = client
-        self._known = {provider.uuid: (provider.generation, held.get(provider.uuid, {})) for provider in tree}
+        self._known = {provider.uuid: provider.generation for provider in tree}
+        self._saved = {provider.uuid: held.get(provider.uuid, {}) for provider in tree}
 
     def follow_writes(self, before: ProviderTree, after: ProviderTree, foreign: set[str]) -> None:
         """Take over the generations that the agent's own writes made: those change no allocation.
@@ -25,29 +34,35 @@ class AllocationCache:
             if provider.uuid in foreign:
                 continue
             former = before.get(provider.uuid)
-            known = self._known.get(provider.uuid)
-            if former is None or not former.inventories:
-                self._known[provider.uuid] = (provider.generation, {})
-            elif known is not None and known[0] == former.generation:
-                self._known[provider.uuid] = (provider.generation, known[1])
+            is_new = former is None or not former.inventories
+            if is_new or (former and self._known.get(provider.uuid, -1) == former.generation):
+                self._known[provider.uuid] = provider.generation
+            if is_new:
+                self._saved.pop(provider.uuid, None)
 
-    def read(self, tree: ProviderTree, doubted: Collection[str]) -> Held:
-        """The allocations on the providers of `tree`; those on `doubted` ones are read in any case.
+    def read(self, tree: ProviderTree, doubted: Collection[str]) -> FreshAllocations:
+        """Read the allocations on the providers of `tree` that may have changed, `doubted` ones in any case.
 
-        Raises PlacementError.
+        The caller enters them into the book, or calls `forget`. Raises PlacementError.
         """
-        self._known = {
-            provider.uuid: self._read_provider(provider, doubted) for provider in tree if provider.inventories
-        }
-        return {uuid: holders for uuid, (_, holders) in self._known.items() if holders}
+        held: dict[str, Holders] = {}
+        kept = set()
+        for provider in (provider for provider in tree if provider.inventories):
+            uuid = provider.uuid
+            # A release by another client need not raise the generation.
+            if uuid in doubted or self._known.get(uuid, -1) != provider.generation:
+                held[uuid] = self._client.provider_allocations(uuid).consumers
+            elif uuid in self._saved:
+                held[uuid] = self._saved[uuid]
+            else:
+                kept.add(uuid)
+        self._known = {provider.uuid: provider.generation for provider in tree if provider.inventories}
+        self._saved = {}
+        return FreshAllocations({uuid: holders for uuid, holders in held.items() if holders}, frozenset(kept))
 
-    def _read_provider(self, provider: Provider, doubted: Collection[str]) -> tuple[int | None, Holders]:
-        known = self._known.get(provider.uuid)
-        # A release by another client need not raise the generation, and a release by this agent raises it
-        # after the tree was read; such providers are among the doubted ones.
-        if known is not None and known[0] == provider.generation and provider.uuid not in doubted:
-            return known
-        return provider.generation, self._client.provider_allocations(provider.uuid).consumers
+    def forget(self) -> None:
+        """Read all anew the next time: what was read last was not entered."""
+        self._known, self._saved = {}, {}
 
 
 class SharingProvidersCache:

@@ -12,7 +12,7 @@ from itertools import chain
 
 from agent.claims.numa.host_cells import HostLayout
 from agent.driver import Description, Guest, Topology
-from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused
+from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, StateError
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
 from agent.providers.overuse import find_overuse
@@ -289,10 +289,17 @@ class PassSteps:
     def _refresh_tracker(self, this: Pass, tree: ProviderTree, *, reread: bool) -> Held:
         """Returns the allocations on the host's own providers."""
         whole = self._sharing.add_to(tree, reread=reread)
-        departed = self._tracker.departed()
-        held = self._allocations.read(whole, this.seen.doubted.union(departed))
-        self._tracker.refresh(whole, held, this.resolved.units, _layout(this), departed)
-        return {uuid: holders for uuid, holders in held.items() if uuid in tree}
+        doubted = this.seen.doubted | self._tracker.doubtful()
+        with self._tracker.reading() as reading:
+            fresh = self._allocations.read(whole, doubted)
+            try:
+                self._tracker.refresh(
+                    whole, fresh.held, this.resolved.units, _layout(this), kept=fresh.kept, reading=reading
+                )
+            except StateError:
+                self._allocations.forget()
+                raise
+        return {uuid: holders for uuid, holders in self._tracker.held().items() if uuid in tree}
 
 
 def _layout(this: Pass) -> HostLayout | None:

@@ -145,7 +145,7 @@ class ClaimAttempt:
 
     def _read_again(self, providers: Collection[str]) -> None:
         """Read who holds what on these providers; the consumer itself is known to hold nothing."""
-        self._context.read_consumers(providers, empty=self._consumer)
+        self._context.read_consumers(providers)
 
     # Step 2: write to Placement
 

@@ -108,13 +108,11 @@ class TrackerContext:
     placement: PlacementState
     admission: Admission
 
-    def read_consumers(self, providers: Iterable[str], *, empty: str | None = None) -> None:
-        """Read again from Placement which consumers hold what on these providers.
-
-        `empty` is a consumer that holds nothing anywhere. Raises PlacementError.
-        """
-        consumers = {uuid: self.client.provider_allocations(uuid).consumers for uuid in providers if uuid}
-        self.register.observe(consumers, empty=empty)
+    def read_consumers(self, providers: Iterable[str]) -> None:
+        """Read again from Placement which consumers hold what on these providers. Raises PlacementError."""
+        with self.register.reading() as reading:
+            held = {uuid: self.client.provider_allocations(uuid).consumers for uuid in providers if uuid}
+            self.register.observe(held, reading)
 
     def may_be_stale(self, providers: Collection[str]) -> bool:
         """Whether others hold something on these providers: that may have changed since it was read."""

@@ -62,6 +62,6 @@ def _foreign_units(book: Book, demand: GuestDemand) -> Iterator[Shortfall]:
         provider = book.host.tree[uuid]
         for name, exact in classes.items():
             for unit in exact:
-                owner = book.owner(uuid, name, unit)
+                owner = book.owner(name, unit)
                 if owner not in (None, demand.request.consumer):
                     yield Shortfall(name, 1, 0, provider.name, uuid, f"{unit} belongs to {owner}")

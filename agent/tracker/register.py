@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from agent.claims.book import Book, DepartedConsumers
+from agent.claims.book import Book, Reading
 from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
 from agent.claims.fit import ProviderIndex
 from agent.claims.held_back import claims_until_durable
 from agent.claims.numa.host_cells import HostCells, HostLayout
+from agent.claims.rows import Row
 from agent.driver import Guest
 from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
@@ -31,9 +32,10 @@ StepObserver = Callable[[str, MoveKind | None], None]
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """The host at one moment: `host` as the last pass read it, `used` by all consumers since then.
+    """The host at one moment: `host` as the last pass read it, `used` by all rows together.
 
-    `offered` are the exact units that exist, `others` {consumer without a claim: its allocations here}.
+    `rows` are the book's, by instance. `offered` are the exact units that exist, `others` {consumer without
+    a claim: its allocations here}.
     """
 
     host: ProviderIndex
@@ -42,6 +44,7 @@ class HostSnapshot:
     claims: Mapping[str, Claim]
     others: Mapping[str, Allocations]
     moves: tuple[Move, ...]
+    rows: Mapping[str, Row]
 
 
 class Pending(NamedTuple):
@@ -86,7 +89,7 @@ class Register:
         self._book = Book(journal.claims().values())
         self._moves = journal.moves()
         self._on_step = on_step
-        self._book.moves_under_way = self._migrations
+        self._book.follow_moves(self._migrations())
 
     def _migrations(self) -> Mapping[str, str]:
         """{instance: migration} of the moves under way."""
@@ -183,6 +186,7 @@ class Register:
                 dict(book.claims),
                 dict(book.others),
                 tuple(self._moves.values()),
+                book.rows(),
             )
         finally:
             self._lock.release()
@@ -195,31 +199,43 @@ class Register:
         held: Held,
         units: Units,
         layout: HostLayout | None,
-        departed: DepartedConsumers | None,
+        kept: Collection[str],
+        reading: Reading | None,
     ) -> None:
         """See `ResourceTracker.refresh`. Raises StateError where the journal cannot be read."""
         host = ProviderIndex.of(tree, self._journal.host_uuid(), layout.ways if layout else None)
         cells = HostCells.of(layout, host)
         with self._lock:
-            self._book.refresh(host, held, units, cells, departed)
+            self._book.refresh(host, held, units, cells, kept=kept, reading=reading)
             self._book.to_make = layout.to_make if layout else {}
 
-    def observe(self, held: Held, *, empty: str | None = None) -> None:
-        """Enter what Placement says of some providers: {provider uuid: {consumer: {class: amount}}}.
-
-        `empty` is a consumer that holds nothing anywhere.
-        """
+    @contextmanager
+    def reading(self) -> Iterator[Reading]:
+        """Read Placement in the block, and enter the result there; what the agent writes meanwhile wins."""
         with self._lock:
-            if empty is not None and empty not in self._book.claims:
-                self._book.set_other(empty, {})
+            reading = self._book.begin_reading()
+        try:
+            yield reading
+        finally:
+            with self._lock:
+                self._book.end_reading(reading)
+
+    def observe(self, held: Held, reading: Reading) -> None:
+        """Enter what Placement says of some providers: {provider uuid: {consumer: {class: amount}}}."""
+        with self._lock:
             for uuid, amounts_of in held.items():
-                self._book.observe_provider(uuid, amounts_of)
+                self._book.observe_provider(uuid, amounts_of, reading)
 
-    def enter_unclaimed(self, consumer: str, allocations: Allocations) -> None:
-        """Enter what Placement holds for a consumer; without effect if the consumer has a claim."""
+    def enter_held(self, consumer: str, allocations: Allocations, reading: Reading) -> None:
+        """Enter all that Placement holds for the consumer, as it was read since `reading` began."""
         with self._lock:
-            if consumer not in self._book.claims:
-                self._book.set_other(consumer, allocations)
+            self._book.enter_held(consumer, allocations, reading)
+
+    def enter_written(self, allocations: Mapping[str, Allocations]) -> None:
+        """Enter what the agent has just written to Placement: {consumer: all its allocations}."""
+        with self._lock:
+            for consumer, of_consumer in allocations.items():
+                self._book.enter_written(consumer, of_consumer)
 
     def enter_guests(self, guests: Collection[Guest]) -> None:
         """Enter the exact units and the cells' memory that guests use."""
@@ -354,6 +370,7 @@ class Register:
                 self._moves.pop(migration, None)
             else:
                 self._moves[migration] = move
+        self._book.follow_moves(self._migrations())
 
     def read_back(self) -> None:
         """After a journal write whose outcome was unknown: continue with what is on disk.
@@ -371,6 +388,7 @@ class Register:
             self._put_claims(dict.fromkeys(gone))
             self._put_claims(claims)
             self._moves = moves
+            self._book.follow_moves(self._migrations())
 
     @property
     def unknown_reason(self) -> str | None:
@@ -418,6 +436,7 @@ class Register:
         self._moves[after.migration] = after
         if after.ended:
             self._drop_old_moves()
+        self._book.follow_moves(self._migrations())
         return after, self._staged(staged)
 
     def _drop_old_moves(self) -> None:

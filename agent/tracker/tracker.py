@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from agent.backoff import Backoff
-from agent.claims.book import DepartedConsumers
+from agent.claims.book import Reading
 from agent.claims.claim import Claim, Fit
 from agent.claims.fit import ProviderIndex
 from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
+from agent.claims.rows import Row
 from agent.driver import Guest
 from agent.errors import PlacementUnavailable
 from agent.moves.states import Move, MoveKind, MoveRole, moving_conflict
@@ -35,6 +36,7 @@ from agent.tracker.follow_guest import follow_guests
 from agent.tracker.follow_moves import MigrationLinker
 from agent.tracker.guest_demand import GuestDemand
 from agent.tracker.handles import ClaimHandle, MoveHandle
+from agent.tracker.held_column import HeldColumn
 from agent.tracker.moves import MoveOperations
 from agent.tracker.register import ClaimAndMove, HostSnapshot, Register, StepObserver
 from agent.tracker.turns import Turns
@@ -77,6 +79,7 @@ class ResourceTracker:
             admission,
         )
         self._register = register
+        client.observer = HeldColumn(register)
         linker = MigrationLinker(self._context)
         self._claims = ClaimOperations(self._context, linker, UnansweredWrites(monotonic))
         self._moves = MoveOperations(self._context, linker)
@@ -130,20 +133,38 @@ class ResourceTracker:
         held: Held,
         units: Units,
         layout: HostLayout | None = None,
-        departed: DepartedConsumers | None = None,
+        *,
+        kept: Collection[str] = (),
+        reading: Reading | None = None,
     ) -> None:
         """Enter the tree, what Placement holds on it, and the exact units of the driver, in order of use.
 
-        `departed` is the result of `departed()` before `held` was read; None: `held` is of this moment.
-        Without the host's `layout` no guest that asks for NUMA cells, pinned CPUs or pages can be placed.
-        Raises StateError.
+        `held` was read since `reading` began, without the providers in `kept`, which have not changed; with
+        `reading` None it is of this moment. Without the host's `layout` no guest that asks for NUMA cells,
+        pinned CPUs or pages can be placed. Raises StateError.
         """
-        self._register.refresh(tree, held, units, layout, departed)
+        self._register.refresh(tree, held, units, layout, kept, reading)
         follow_guests(self._context)
 
-    def departed(self) -> DepartedConsumers:
-        """{provider: consumers} whose claims have gone since the last refresh: read before Placement."""
-        return self._register.under_lock(lambda book: book.departed)
+    def reading(self) -> AbstractContextManager[Reading]:
+        """Read Placement in the block, and enter the result with `refresh`."""
+        return self._register.reading()
+
+    def doubtful(self) -> frozenset[str]:
+        """The providers of which the last refresh contradicted what the agent wrote: read them again."""
+        return self._register.under_lock(lambda book: book.doubtful)
+
+    def held(self) -> Held:
+        """What Placement holds on the providers that serve this host, as read last or written since."""
+        return self._register.under_lock(lambda book: book.held())
+
+    def rows(self) -> Mapping[str, Row]:
+        """{instance: row of the book}, at one moment."""
+        return self._register.under_lock(lambda book: book.rows())
+
+    def unclaimed(self) -> Mapping[str, Usages]:
+        """{instance: {provider: {class: amount}}} that guests use, and that is neither held nor claimed."""
+        return self._register.under_lock(lambda book: book.unclaimed())
 
     def see_guests(self, guests: Collection[Guest]) -> None:
         """Enter the guests on this host: the exact units that they use go to no other consumer."""
@@ -259,10 +280,6 @@ class ResourceTracker:
         The caller has the consumer's turn. Raises PlacementError, StateError.
         """
         self._claims.drop(consumer, reason)
-
-    def enter_unclaimed(self, consumer: str, allocations: Mapping[str, Mapping[str, int]]) -> None:
-        """Enter what Placement holds for a consumer; without effect if the consumer has a claim."""
-        self._register.enter_unclaimed(consumer, allocations)
 
     # What the gate asks
 

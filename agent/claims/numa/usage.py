@@ -11,7 +11,7 @@ from dataclasses import replace
 from agent.claims.claim import Claim
 from agent.claims.numa.host_cells import CellStock, HostCells, cell_use, cell_use_of_guests, charged_pages
 from agent.driver import Guest, GuestState
-from agent.shapes import Allocations
+from agent.shapes import Usages
 
 CPUS = "PCPU"
 _ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
@@ -89,15 +89,15 @@ class CellUsage:
         self,
         consumer: str,
         moving: Mapping[str, str],
-        others: Mapping[str, Allocations],
+        needs: Mapping[str, Usages],
         *,
         keeps: bool = False,
     ) -> CellStock:
         """What is left of the cells for the consumer, including what it has already.
 
         `keeps`: not including that, because a migration takes it over. `moving` {instance: migration} are the
-        moves under way: a moving guest is counted by its migration. `others` are {consumer without a claim:
-        allocations}.
+        moves under way: a moving guest is counted by its migration. `needs` {instance: {provider: {class:
+        amount}}} is what the book counts for each row.
         """
         use, held = Counter(self._use), Counter(self._charged)
         own = None if keeps else self._claims.get(consumer)
@@ -109,7 +109,7 @@ class CellUsage:
         guests = {**self._guests, **self._coming}
         counted = [guest for guest in guests.values() if self._is_counted(guest, holder, moving)]
         use.update(cell_use_of_guests(counted, self.host, use))
-        held.update(self._charged_to(counted, moving, others))
+        held.update(self._charged_to(counted, needs))
         cpus = frozenset(cpu for cpu, who in self._in_guests.items() if who == holder)
         busy = frozenset(
             cpu for held in (self._owners, self._in_guests) for cpu, who in held.items() if who != holder
@@ -124,21 +124,17 @@ class CellUsage:
         on |= {cell.id for cell in self.host.cells if cell.dedicated & cpus}
         return CellStock(self.host, use, busy, cpus, frozenset(on), {} if keeps else at, held)
 
-    def _charged_to(
-        self, guests: Iterable[Guest], moving: Mapping[str, str], others: Mapping[str, Allocations]
-    ) -> Counter[str]:
-        """{provider uuid: pages} that these guests use and that consumers hold for them in Placement."""
+    def _charged_to(self, guests: Iterable[Guest], needs: Mapping[str, Usages]) -> Counter[str]:
+        """{provider uuid: pages} that these guests use and that the book counts on the pages' providers."""
         pages: Counter[str] = Counter()
         providers = {uuid for cell in self.host.cells for uuid in cell.page_providers.values()}
         for guest in guests:
-            for holder in {guest.uuid, moving.get(guest.uuid, guest.uuid)}:
-                claim = self._claims.get(holder)
-                held = claim.allocations if claim else others.get(holder, {})
-                if not providers.isdisjoint(held):
-                    bound = replace(
-                        guest, memory=tuple(memory for memory in guest.memory if memory.cell is not None)
-                    )
-                    pages.update(charged_pages(held, cell_use_of_guests([bound], self.host, {}), self.host))
+            counted = needs.get(guest.uuid, {})
+            if not providers.isdisjoint(counted):
+                bound = replace(
+                    guest, memory=tuple(memory for memory in guest.memory if memory.cell is not None)
+                )
+                pages.update(charged_pages(counted, cell_use_of_guests([bound], self.host, {}), self.host))
         return pages
 
     def _is_counted(self, guest: Guest, holder: str | None, moving: Mapping[str, str]) -> bool:

@@ -29,13 +29,16 @@ def test_a_provider_is_read_again_only_if_its_generation_changed_or_it_is_doubte
     consumer = world.hold("a", gpu0={"VGPU": 1})
     cache = AllocationCache(PlacementClient(world.tap), world.tree(), {gpu: {consumer: {"VGPU": 1}}})
     world.tap.calls.clear()
-    assert cache.read(world.tree(), ()) == {gpu: {consumer: {"VGPU": 1}}}
+    assert cache.read(world.tree(), ()) == ({gpu: {consumer: {"VGPU": 1}}}, set()), "as it was saved"
+    assert cache.read(world.tree(), ()) == ({}, {gpu, ROOT}), "the book has it"
     assert reads(world) == []
-    assert cache.read(world.tree(), {gpu}) == {gpu: {consumer: {"VGPU": 1}}}
+    assert cache.read(world.tree(), {gpu}) == ({gpu: {consumer: {"VGPU": 1}}}, {ROOT})
     assert reads(world) == [f"GET /resource_providers/{gpu}/allocations"]
     other = world.hold("b", gpu0={"VGPU": 2})
-    assert cache.read(world.tree(), ())[gpu].keys() == {consumer, other}
+    assert cache.read(world.tree(), ()).held[gpu].keys() == {consumer, other}
     assert reads(world) == [f"GET /resource_providers/{gpu}/allocations"]
+    cache.forget()
+    assert cache.read(world.tree(), ()).held[gpu].keys() == {consumer, other}, "it was not entered"
 
 
 def test_the_agents_own_writes_cost_no_read_and_those_of_others_do(world: World) -> None:
@@ -46,5 +49,5 @@ def test_the_agents_own_writes_cost_no_read_and_those_of_others_do(world: World)
     after = world.tree()
     cache.follow_writes(before, after, {ROOT})
     world.tap.calls.clear()
-    assert cache.read(after, ()) == {}
+    assert cache.read(after, ()).held == {}
     assert reads(world) == [f"GET /resource_providers/{ROOT}/allocations"]

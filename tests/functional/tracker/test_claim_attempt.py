@@ -89,7 +89,7 @@ def test_a_unit_in_the_hands_of_an_unclaimed_guest_is_not_given_away(kit: Kit) -
     assert kit.tracker.claim(request(SRIOV_NET_VF=1)).claim.units == {
         uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]}
     }
-    with pytest.raises(DoesNotFit, match="only 0 of its exact units are free"):
+    with pytest.raises(DoesNotFit, match="only 0 of 2 are free"):
         kit.tracker.claim(request(SRIOV_NET_VF=1))
 
 

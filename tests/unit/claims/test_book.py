@@ -1,17 +1,20 @@
-"""The book's running sums against sums made anew."""
+"""The book against a model that computes everything anew from what was entered, in the most plain way."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.book import Book
+from agent.claims.book import Book, Reading
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
 from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.rows import Row
+from agent.claims.used import Place
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -20,106 +23,343 @@ def uuid_of(name: str) -> str:
     return str(uuid5(UUID(int=9), name))
 
 
-PROVIDERS = (uuid_of("host"), uuid_of("gpu"))
+ROOT, NIC = uuid_of("host"), uuid_of("nic")
+VF, VCPU = "SRIOV_NET_VF", "VCPU"
 CONSUMERS = tuple(uuid_of(f"consumer {number}") for number in range(4))
+MIGRATION = uuid_of("migration")
+EVERYBODY = (*CONSUMERS, MIGRATION)
 HOST = ProviderIndex.of(
     ProviderTree(
         [
-            Provider(PROVIDERS[0], "host", None, {"VCPU": Inventory(50), "PCPU": Inventory(4)}),
-            Provider(PROVIDERS[1], "gpu", PROVIDERS[0], {"VCPU": Inventory(50), "PCPU": Inventory(50)}),
+            Provider(ROOT, "host", None, {VCPU: Inventory(40)}),
+            Provider(NIC, "nic", ROOT, {VF: Inventory(4)}),
         ]
     )
 )
-UNITS = {PROVIDERS[0]: {"PCPU": ("0", "1", "2", "3")}}
+VFS = ("vf0", "vf1", "vf2", "vf3")
+UNITS = {NIC: {VF: VFS}}
+SLOTS = ((ROOT, VCPU), (NIC, VF))
 
-consumers = st.sampled_from(CONSUMERS)
-amounts = st.dictionaries(st.sampled_from(["VCPU", "PCPU"]), st.integers(1, 9), min_size=1)
-allocations = st.dictionaries(st.sampled_from(PROVIDERS), amounts, min_size=1)
+Amounts = dict[str, dict[str, int]]
 
 
-def claim(consumer: str, held: dict[str, dict[str, int]], state: ClaimState = ClaimState.CLAIMED) -> Claim:
-    return Claim(consumer, state, ask(consumer, VCPU=1), held)
+@st.composite
+def amounts(draw: st.DrawFn) -> Amounts:
+    """Of VCPU and VFs, none of both at times."""
+    vcpus, vfs = draw(st.integers(0, 9)), draw(st.integers(0, 2))
+    return {**({ROOT: {VCPU: vcpus}} if vcpus else {}), **({NIC: {VF: vfs}} if vfs else {})}
+
+
+def claim(consumer: str, held: Amounts, vfs: tuple[str, ...] = ()) -> Claim:
+    units = {NIC: {VF: vfs}} if vfs else {}
+    return Claim(consumer, ClaimState.CLAIMED, ask(consumer, VCPU=1), held, units)
 
 
 def ask(consumer: str, **resources: int) -> ClaimRequest:
     return ClaimRequest(consumer, (RequestGroup("", resources),))
 
 
-def put(book: Book, data: st.DataObject) -> None:
-    book.put(claim(data.draw(consumers), data.draw(allocations)))
+@dataclass
+class Model:
+    """What was entered. A class is on one provider only, so that it is plain where a guest uses it."""
+
+    held: dict[str, Amounts] = field(default_factory=dict)
+    claims: dict[str, Claim] = field(default_factory=dict)
+    guests: dict[str, Guest] = field(default_factory=dict)
+    doubts: dict[str, list[dict[str, Amounts]]] = field(default_factory=dict)
+    moves: dict[str, str] = field(default_factory=dict)
+
+    def groups(self) -> Iterator[set[str]]:
+        for consumer in EVERYBODY:
+            if consumer not in self.moves.values():
+                yield {consumer, self.moves.get(consumer, consumer)}
+
+    def columns(self, group: set[str], slot: tuple[str, str]) -> tuple[int, int, int, int]:
+        """Held, claimed, used and the most that writes in doubt may give, of the group's row."""
+        uuid, name = slot
+        held = {who: self.held.get(who, {}).get(uuid, {}).get(name, 0) for who in group}
+        claimed = sum(
+            self.claims[who].allocations.get(uuid, {}).get(name, 0) for who in group & self.claims.keys()
+        )
+        used = 0
+        for who in group & self.guests.keys():
+            guest = self.guests[who]
+            named = len([unit for unit in guest.units if unit.resource_class == name])
+            if guest.state not in (GuestState.SHUTOFF, GuestState.CRASHED):
+                used += max(named, guest.resources.get(name, 0))
+        doubted = 0
+        for who in group:
+            writes = [write for row in self.doubts.values() for write in row if who in write]
+            doubted += max([held[who], *(write[who].get(uuid, {}).get(name, 0) for write in writes)])
+        return sum(held.values()), claimed, used, doubted
+
+    def need(self, group: set[str], slot: tuple[str, str]) -> int:
+        return max(self.columns(group, slot))
+
+    def free(self, slot: tuple[str, str], beside: str) -> int:
+        """What another group than that of `beside` leaves."""
+        provider = HOST.tree[slot[0]]
+        others = sum(self.need(group, slot) for group in self.groups() if beside not in group)
+        return max(0, provider.inventories[slot[1]].capacity - others)
+
+    def unit_owners(self, unit: str) -> set[str]:
+        claimed = {who for who, claim in self.claims.items() if unit in claim.units.get(NIC, {}).get(VF, ())}
+        return claimed | {
+            who for who, guest in self.guests.items() if any(used.unit == unit for used in guest.units)
+        }
 
 
-def drop(book: Book, data: st.DataObject) -> None:
-    book.remove(data.draw(consumers))
+class World:
+    """A book, its model, and a read of Placement under way."""
+
+    def __init__(self) -> None:
+        self.book, self.model = Book(), Model()
+        self.book.refresh(HOST, {}, UNITS)
+        self.reading: Reading | None = None
+        self.seen: dict[str, Amounts] = {}
+
+    def claim(self, data: st.DataObject) -> None:
+        consumer, what = data.draw(st.sampled_from(EVERYBODY)), data.draw(amounts())
+        owned = {
+            unit
+            for other in self.model.claims.values()
+            if other.consumer != consumer
+            for *_, unit in other.exact
+        }
+        free = [unit for unit in VFS if unit not in owned]
+        chosen = tuple(free[: what.get(NIC, {}).get(VF, 0)])
+        self.model.claims[consumer] = claim(consumer, what, chosen)
+        self.book.put(self.model.claims[consumer])
+
+    def drop(self, data: st.DataObject) -> None:
+        consumer = data.draw(st.sampled_from(EVERYBODY))
+        self.model.claims.pop(consumer, None)
+        self.book.remove(consumer)
+
+    def write(self, data: st.DataObject) -> None:
+        """The agent writes: a read under way is older, whatever it returns."""
+        consumer, what = data.draw(st.sampled_from(EVERYBODY)), data.draw(amounts())
+        self.model.held[consumer] = what
+        self.seen.pop(consumer, None)
+        self.book.enter_written(consumer, what)
+
+    def read_one(self, data: st.DataObject) -> None:
+        consumer, what = data.draw(st.sampled_from(EVERYBODY)), data.draw(amounts())
+        self.model.held[consumer] = what
+        self.book.enter_held(consumer, what)
+
+    def read_provider(self, data: st.DataObject) -> None:
+        uuid, name = data.draw(st.sampled_from(SLOTS))
+        holders = data.draw(st.dictionaries(st.sampled_from(EVERYBODY), st.integers(1, 9)))
+        for consumer in EVERYBODY:
+            held = {where: what for where, what in self.model.held.get(consumer, {}).items() if where != uuid}
+            self.model.held[consumer] = {
+                **held,
+                **({uuid: {name: holders[consumer]}} if consumer in holders else {}),
+            }
+        self.book.observe_provider(uuid, {who: {name: amount} for who, amount in holders.items()})
+
+    def begin_pass(self, data: st.DataObject) -> None:
+        if self.reading is None:
+            self.reading = self.book.begin_reading()
+            self.seen = {consumer: data.draw(amounts()) for consumer in EVERYBODY}
+
+    def end_pass(self, data: st.DataObject) -> None:
+        """All that was read is entered, but what the agent has written since."""
+        if self.reading is None:
+            return
+        kept = data.draw(st.sets(st.sampled_from((ROOT, NIC))))
+        stale = {who: data.draw(amounts()) for who in EVERYBODY if who not in self.seen}
+        held: dict[str, dict[str, dict[str, int]]] = {}
+        for consumer, what in {**self.seen, **stale}.items():
+            for uuid, of_provider in what.items():
+                if uuid not in kept:
+                    held.setdefault(uuid, {})[consumer] = of_provider
+        for consumer in self.seen:
+            before = self.model.held.get(consumer, {})
+            self.model.held[consumer] = {
+                uuid: source[uuid]
+                for uuid in (ROOT, NIC)
+                for source in (before if uuid in kept else self.seen[consumer],)
+                if uuid in source
+            }
+        self.book.refresh(HOST, held, UNITS, kept=kept, reading=self.reading)
+        self.book.end_reading(self.reading)
+        self.reading, self.seen = None, {}
+
+    def see_guests(self, data: st.DataObject) -> None:
+        units = data.draw(st.permutations(VFS))
+        guests = []
+        for consumer in data.draw(st.sets(st.sampled_from(CONSUMERS))):
+            mine = tuple(UsedUnit(VF, units.pop(), "pci:nic") for _ in range(data.draw(st.integers(0, 1))))
+            state = data.draw(st.sampled_from(GuestState))
+            guests.append(Guest(consumer, "guest", state, {VCPU: data.draw(st.integers(0, 9))}, mine))
+        self.model.guests = {guest.uuid: guest for guest in guests}
+        self.book.observe_guests(guests)
+
+    def doubt(self, data: st.DataObject) -> None:
+        consumer = data.draw(st.sampled_from(CONSUMERS))
+        writes = [{consumer: data.draw(amounts())} for _ in range(data.draw(st.integers(0, 2)))]
+        if self.model.moves:
+            return  # writes in doubt are entered by row, and rows change with the moves
+        self.model.doubts[consumer] = writes
+        self.book.enter_doubts(consumer, writes)
+
+    def move(self, data: st.DataObject) -> None:
+        moves = data.draw(st.sampled_from([{}, {CONSUMERS[0]: MIGRATION}, {CONSUMERS[1]: MIGRATION}]))
+        self.model.moves = dict(moves)
+        self.book.follow_moves(moves)
 
 
-def hold(book: Book, data: st.DataObject) -> None:
-    consumer = data.draw(consumers)
-    if consumer not in book.claims:
-        book.set_other(consumer, data.draw(st.one_of(st.just({}), allocations)))
+STEPS = (
+    World.claim,
+    World.drop,
+    World.write,
+    World.read_one,
+    World.read_provider,
+    World.begin_pass,
+    World.end_pass,
+    World.see_guests,
+    World.doubt,
+    World.move,
+)
 
 
-def observe(book: Book, data: st.DataObject) -> None:
-    book.observe_provider(
-        data.draw(st.sampled_from(PROVIDERS)), data.draw(st.dictionaries(consumers, amounts))
-    )
-
-
-def refresh(book: Book, data: st.DataObject) -> None:
-    held = st.dictionaries(st.sampled_from(PROVIDERS), st.dictionaries(consumers, amounts))
-    book.refresh(HOST, data.draw(held), UNITS)
-
-
-@given(st.data(), st.lists(st.sampled_from([put, put, drop, hold, observe, refresh]), max_size=12))
-def test_running_sums_are_the_sums(data: st.DataObject, steps: list) -> None:  # type: ignore[type-arg]
-    book = Book()
-    book.refresh(HOST, {}, UNITS)
+@given(st.data(), st.lists(st.sampled_from(STEPS), max_size=14))
+def test_free_is_what_no_column_of_another_row_needs(data: st.DataObject, steps: list) -> None:  # type: ignore[type-arg]
+    world = World()
     for step in steps:
-        step(book, data)
-        used: Counter[tuple[str, str]] = Counter()
-        for consumer in CONSUMERS:
-            mine = book.claims.get(consumer)
-            assert not (mine and book.other_allocations(consumer)), "counted twice"
-            for uuid, each in (mine.allocations if mine else book.other_allocations(consumer)).items():
-                used.update({(uuid, name): amount for name, amount in each.items()})
-        for provider in HOST.providers:
-            for name, inventory in provider.inventories.items():
-                free = max(0, inventory.capacity - used[provider.uuid, name])
-                assert book.free(provider.uuid, name, "another consumer") == free
+        step(world, data)
+        book, model = world.book, world.model
+        for uuid, name in SLOTS:
+            needs = sum(model.need(group, (uuid, name)) for group in model.groups())
+            assert book.used.get(uuid, {}).get(name, 0) == needs
+            assert book.free(uuid, name, "somebody new") == model.free((uuid, name), "somebody new")
+            for consumer in CONSUMERS:
+                alone = consumer not in model.moves
+                if alone:
+                    assert book.free(uuid, name, consumer) == model.free((uuid, name), consumer)
+        for group in model.groups():
+            instance = next(who for who in group if who not in model.moves.values())
+            excess = {}
+            for uuid, name in SLOTS:
+                held, claimed, used, _ = model.columns(group, (uuid, name))
+                if used > max(held, claimed):
+                    excess[uuid] = {name: used - max(held, claimed)}
+            assert book.unclaimed().get(instance, {}) == excess
+
+
+@given(st.data(), st.lists(st.sampled_from(STEPS), max_size=14))
+def test_whatever_fits_needs_nothing_that_another_row_needs(data: st.DataObject, steps: list) -> None:  # type: ignore[type-arg]
+    """A claim, and an allocation that somebody else wrote and that is taken over."""
+    world = World()
+    for step in steps:
+        step(world, data)
+    book, model = world.book, world.model
+    consumer = data.draw(st.sampled_from([who for who in CONSUMERS if who not in model.moves]))
+    vcpus, vfs = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 2))
+    request = ask(consumer, VCPU=vcpus, **({VF: vfs} if vfs else {}))
+    fit = book.fit(request)
+    free_vfs = [unit for unit in VFS if model.unit_owners(unit) <= {consumer}]
+    room = min(model.free((NIC, VF), consumer), len(free_vfs))
+    assert fit.fits == (vcpus <= model.free((ROOT, VCPU), consumer) and vfs <= room)
+    _check_units(fit.units.get(NIC, {}).get(VF, ()), vfs if fit.fits else 0, free_vfs)
+
+    held = {ROOT: {VCPU: vcpus}, **({NIC: {VF: vfs}} if vfs else {})}
+    book.enter_held(consumer, held)
+    model.held[consumer] = held
+    taken_over = book.cover(request, held, exact=True)
+    uses = model.guests.get(consumer)
+    running = uses is not None and uses.state not in (GuestState.SHUTOFF, GuestState.CRASHED)
+    own_vcpus = uses.resources[VCPU] if uses is not None and running else 0
+    own_vfs = len(uses.units) if uses is not None and running else 0
+    enough_vcpus = vcpus <= max(own_vcpus, model.free((ROOT, VCPU), consumer))
+    enough_vfs = vfs <= max(own_vfs, model.free((NIC, VF), consumer)) and vfs <= len(free_vfs)
+    assert taken_over.fits == (enough_vcpus and enough_vfs)
+    _check_units(taken_over.units.get(NIC, {}).get(VF, ()), vfs if taken_over.fits else 0, free_vfs)
+
+
+def _check_units(chosen: tuple[str, ...], count: int, free: list[str]) -> None:
+    assert len(chosen) == len(set(chosen)) == count
+    assert set(chosen) <= set(free), "a unit has one owner"
+
+
+def test_a_row_is_the_instance_with_the_migration_of_its_move() -> None:
+    book = Book()
+    book.refresh(HOST, {ROOT: {MIGRATION: {VCPU: 4}, CONSUMERS[0]: {VCPU: 2}}}, UNITS)
+    running = Guest(CONSUMERS[0], "g", GuestState.RUNNING, {VCPU: 5})
+    book.observe_guests([running])
+    book.put(claim(CONSUMERS[0], {ROOT: {VCPU: 2}}))
+    assert book.rows().keys() == {MIGRATION, CONSUMERS[0]}
+    assert book.used[ROOT][VCPU] == 4 + 5
+    book.follow_moves({CONSUMERS[0]: MIGRATION})
+    (row,) = book.rows().values()
+    assert row == book.row(MIGRATION) == book.row(CONSUMERS[0])
+    assert (row.instance, row.consumers, row.guest) == (CONSUMERS[0], {CONSUMERS[0], MIGRATION}, running)
+    assert row.held_amounts == {ROOT: {VCPU: 6}} and row.claimed_amounts == {ROOT: {VCPU: 2}}
+    assert row.need == book.need(MIGRATION) == {ROOT: {VCPU: 6}}
+    book.follow_moves({})
+    assert book.rows().keys() == {MIGRATION, CONSUMERS[0]}
+    assert book.used[ROOT][VCPU] == 4 + 5
+    book.observe_guests([])
+    book.remove(CONSUMERS[0])
+    book.observe_provider(ROOT, {})
+    assert book.rows() == {} and book.row(CONSUMERS[0]) == Row(CONSUMERS[0])
 
 
 def test_a_consumer_is_fitted_as_if_it_held_nothing() -> None:
     book = Book()
-    book.refresh(HOST, {PROVIDERS[0]: {CONSUMERS[1]: {"PCPU": 1}}}, UNITS)
-    book.put(claim(CONSUMERS[0], {PROVIDERS[0]: {"PCPU": 3}, PROVIDERS[1]: {"PCPU": 50}}))
-    assert book.fit(ask(CONSUMERS[0], PCPU=3)).allocations == {PROVIDERS[0]: {"PCPU": 3}}
-    assert not book.fit(ask(CONSUMERS[2], PCPU=1)).fits
-    assert book.fit(ask(CONSUMERS[1], PCPU=1)).fits
+    book.refresh(HOST, {NIC: {CONSUMERS[1]: {VF: 1}}}, UNITS)
+    book.put(claim(CONSUMERS[0], {NIC: {VF: 3}, ROOT: {VCPU: 40}}))
+    assert book.fit(ask(CONSUMERS[0], SRIOV_NET_VF=3)).allocations == {NIC: {VF: 3}}
+    assert not book.fit(ask(CONSUMERS[2], SRIOV_NET_VF=1)).fits
+    assert book.fit(ask(CONSUMERS[1], SRIOV_NET_VF=1)).fits
 
 
-def test_units_in_a_guests_hands_are_its_own_first_and_nobody_elses() -> None:
+def test_units_of_a_guest_are_its_own_first_and_go_to_no_other() -> None:
     book = Book()
     book.refresh(HOST, {}, UNITS)
-    book.observe_guests([Guest(CONSUMERS[0], "g", GuestState.RUNNING, {}, (UsedUnit("PCPU", "2", "host"),))])
-    assert book.fit(ask(CONSUMERS[0], PCPU=2)).units == {PROVIDERS[0]: {"PCPU": ("2", "0")}}
-    assert book.fit(ask(CONSUMERS[1], PCPU=3)).units == {PROVIDERS[0]: {"PCPU": ("0", "1", "3")}}
+    book.observe_guests([Guest(CONSUMERS[0], "g", GuestState.RUNNING, {}, (UsedUnit(VF, "vf2", "pci:nic"),))])
+    assert book.fit(ask(CONSUMERS[0], SRIOV_NET_VF=2)).units == {NIC: {VF: ("vf2", "vf0")}}
+    assert book.fit(ask(CONSUMERS[1], SRIOV_NET_VF=3)).units == {NIC: {VF: ("vf0", "vf1", "vf3")}}
 
 
-def test_who_left_while_placement_was_read_is_not_counted_again() -> None:
+def test_a_unit_that_is_offered_elsewhere_by_now_is_still_its_owners() -> None:
+    """The driver reports it on another provider before a reshape has moved the claim."""
+    book = Book()
+    card = Provider(uuid_of("card"), "card", ROOT, {VF: Inventory(4)})
+    moved = ProviderIndex.of(HOST.tree.with_provider(card))
+    book.put(claim(CONSUMERS[0], {NIC: {VF: 1}}, ("vf0",)))
+    book.refresh(moved, {NIC: {CONSUMERS[0]: {VF: 1}}}, {card.uuid: {VF: VFS}})
+    fit = book.fit(ask(CONSUMERS[1], SRIOV_NET_VF=3))
+    assert fit.units == {card.uuid: {VF: ("vf1", "vf2", "vf3")}}
+    assert book.owner(VF, "vf0") == CONSUMERS[0]
+
+
+def test_what_contradicts_a_write_is_read_again() -> None:
     book = Book()
     book.refresh(HOST, {}, UNITS)
-    here, there = PROVIDERS[:2]
-    book.put(claim(CONSUMERS[0], {here: {"PCPU": 1}}))
-    before = book.departed
-    held = {here: {CONSUMERS[0]: {"PCPU": 1}}}
-    book.remove(CONSUMERS[0])
-    book.refresh(HOST, held, UNITS, departed=before)
-    assert not book.other_allocations(CONSUMERS[0])
-    before = book.departed
-    assert before == {here: {CONSUMERS[0]}}, "it is to be read again"
-    book.refresh(HOST, held, UNITS, departed=before)
-    assert book.other_allocations(CONSUMERS[0]), "another service wrote it since"
-    assert not book.departed
-    book.put(claim(CONSUMERS[0], {here: {"PCPU": 1}}))
-    book.put(claim(CONSUMERS[0], {there: {"PCPU": 1}}))
-    assert book.departed == {here: {CONSUMERS[0]}}
+    reading = book.begin_reading()
+    book.enter_written(CONSUMERS[0], {ROOT: {VCPU: 2}})
+    book.refresh(HOST, {ROOT: {CONSUMERS[0]: {VCPU: 9}}}, UNITS, reading=reading)
+    book.end_reading(reading)
+    assert book.held() == {ROOT: {CONSUMERS[0]: {VCPU: 2}}}
+    assert book.doubtful == {ROOT}
+    book.refresh(HOST, {ROOT: {CONSUMERS[0]: {VCPU: 9}}}, UNITS, reading=book.begin_reading())
+    assert book.held() == {ROOT: {CONSUMERS[0]: {VCPU: 9}}}, "another service wrote it since"
+    assert not book.doubtful
+
+
+def test_a_survey_counts_as_on_another_host_and_changes_nothing() -> None:
+    book = Book([claim(CONSUMERS[1], {ROOT: {VCPU: 3}})])
+    book.observe_guests([Guest(CONSUMERS[0], "g", GuestState.RUNNING, {VCPU: 5})])
+    assert book.unclaimed() == {}, "no provider of the book has the class"
+    used, unclaimed = book.survey(Place(HOST, UNITS))
+    assert used == {ROOT: {VCPU: 8}} and unclaimed == {CONSUMERS[0]: {ROOT: {VCPU: 5}}}
+    assert book.unclaimed() == {} and book.host.root is None
+
+
+def test_a_claim_that_placement_does_not_hold_is_suspect() -> None:
+    book = Book([claim(consumer, {ROOT: {VCPU: 2}}) for consumer in CONSUMERS[:2]])
+    book.refresh(HOST, {ROOT: {CONSUMERS[0]: {VCPU: 2}}}, UNITS)
+    assert book.suspects == {CONSUMERS[1]}

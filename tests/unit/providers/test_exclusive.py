@@ -124,7 +124,10 @@ def test_whatever_is_claimed_and_released_no_card_is_given_in_two_ways(
             if found.fits:
                 book.put(Claim(consumer, ClaimState.CLAIMED, request, found.allocations, found.units))
         for card in CARDS:
-            used = dict(book.used.get(card, {}))
+            used = {
+                name: sum(claim.allocations.get(card, {}).get(name, 0) for claim in book.claims.values())
+                for name in UNITS[card]
+            }
             held = [
                 unit
                 for claim in book.claims.values()
@@ -185,5 +188,5 @@ def test_a_guest_that_moves_away_counts_once() -> None:
     book.put(Claim("migration", ClaimState.CLAIMED, request, found.allocations, found.units))
     used = tuple(UsedUnit("SMALL", unit, "pci:card") for unit in found.units["gpu"]["SMALL"])
     book.observe_guests([Guest(request.consumer, "guest", GuestState.RUNNING, {}, used)])
-    book.moves_under_way = lambda: {request.consumer: "migration"}
+    book.follow_moves({request.consumer: "migration"})
     assert book.fit(other).fits

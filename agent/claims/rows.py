@@ -1,0 +1,144 @@
+"""A row of the book: what Placement, the journal and the driver say of one instance, as columns. Pure.
+
+An instance and the migration of its move under way are one row: before, during and after the move they need
+no more than the larger of what either column says of both together.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from agent.claims.claim import Claim
+from agent.driver import Guest, UsedUnit
+from agent.shapes import Allocations, Units, Usages
+
+Doubted = Mapping[str, Allocations]
+"""{consumer: allocations} that a write to Placement gives them if it is executed; its outcome is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a guest uses on this host's providers.
+
+    `amounts` are empty for a guest that does not run, and `units` are all that its definition names. `stray`
+    are those of its units that no provider of this host offers.
+    """
+
+    amounts: Allocations = field(default_factory=dict)
+    units: Units = field(default_factory=dict)
+    stray: tuple[UsedUnit, ...] = ()
+
+
+NOT_USED = Use()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the book.
+
+    `held` {consumer: allocations} is what Placement holds on the providers that serve this host, as it was
+    last read or as the agent last wrote it. `claimed` {consumer: claim} is what the journal says. The
+    consumers of both are the instance and the migration. `guest` is the instance's guest as the driver
+    reports it, and `used` what it uses. `doubted` are the writes whose outcome is unknown.
+    """
+
+    instance: str
+    held: Mapping[str, Allocations] = field(default_factory=dict)
+    claimed: Mapping[str, Claim] = field(default_factory=dict)
+    guest: Guest | None = None
+    used: Use = NOT_USED
+    doubted: tuple[Doubted, ...] = ()
+
+    @property
+    def consumers(self) -> frozenset[str]:
+        """The consumers that Placement, the journal or a write in doubt names."""
+        return frozenset((*self.held, *self.claimed, *(who for write in self.doubted for who in write)))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no column says anything."""
+        return not (self.held or self.claimed or self.guest or self.doubted)
+
+    @property
+    def has(self) -> Usages:
+        """{provider: {class: amount}}: the larger of what is held and what is claimed."""
+        return largest((self.held_amounts, self.claimed_amounts))
+
+    @property
+    def held_amounts(self) -> Usages:
+        """What Placement holds for all consumers of the row together."""
+        return total(self.held.values())
+
+    @property
+    def claimed_amounts(self) -> Usages:
+        """The allocations of all claims of the row together."""
+        return total(claim.allocations for claim in self.claimed.values())
+
+    @property
+    def need(self) -> Usages:
+        """{provider: {class: amount}} that must be given to no other row: the largest of all columns."""
+        columns = [self.held_amounts, self.claimed_amounts, self.used.amounts]
+        if self.doubted:
+            consumers = {*self.held, *(who for write in self.doubted for who in write)}
+            columns.append(total(self._may_hold(who) for who in consumers))
+        return largest(columns)
+
+    @property
+    def unclaimed(self) -> Usages:
+        """What the guest uses beyond what is held and beyond what is claimed."""
+        return beyond(self.used.amounts, self.has) if self.used.amounts else {}
+
+    def without(self, consumer: str) -> "Row":
+        """The row without what one of its consumers has; the guest belongs to the instance."""
+        of_guest = (None, NOT_USED) if consumer == self.instance else (self.guest, self.used)
+        return Row(
+            self.instance,
+            {who: allocations for who, allocations in self.held.items() if who != consumer},
+            {who: claim for who, claim in self.claimed.items() if who != consumer},
+            *of_guest,
+            tuple({who: what for who, what in write.items() if who != consumer} for write in self.doubted),
+        )
+
+    def _may_hold(self, consumer: str) -> Usages:
+        writes = (write[consumer] for write in self.doubted if consumer in write)
+        return largest((self.held.get(consumer, {}), *writes))
+
+
+def total(columns: Iterable[Usages]) -> Usages:
+    """The sum of the amounts, by provider and class."""
+    filled = [amounts for amounts in columns if amounts]
+    if len(filled) < 2:
+        return filled[0] if filled else {}
+    summed: dict[str, dict[str, int]] = {}
+    for column in filled:
+        for uuid, amounts in column.items():
+            there = summed.setdefault(uuid, {})
+            for name, amount in amounts.items():
+                there[name] = there.get(name, 0) + amount
+    return summed
+
+
+def largest(columns: Iterable[Usages]) -> Usages:
+    """The largest of the amounts, by provider and class."""
+    filled = [amounts for amounts in columns if amounts]
+    if not filled or all(column == filled[0] for column in filled[1:]):
+        return filled[0] if filled else {}
+    most: dict[str, dict[str, int]] = {}
+    for column in filled:
+        for uuid, amounts in column.items():
+            there = most.setdefault(uuid, {})
+            for name, amount in amounts.items():
+                there[name] = max(there.get(name, 0), amount)
+    return most
+
+
+def beyond(amounts: Usages, others: Usages) -> Usages:
+    """The part of `amounts` that exceeds `others`, by provider and class; without zeros."""
+    rest = {
+        uuid: {
+            name: amount - others.get(uuid, {}).get(name, 0)
+            for name, amount in of_provider.items()
+            if amount > others.get(uuid, {}).get(name, 0)
+        }
+        for uuid, of_provider in amounts.items()
+    }
+    return {uuid: of_provider for uuid, of_provider in rest.items() if of_provider}

@@ -1,0 +1,160 @@
+"""Attribute what a guest uses to the providers of its host. Pure.
+
+The driver reports a guest's amounts without providers. An exact unit is on the provider that offers it, and
+bound memory on the provider of its cell. Of the rest, a provider on which the row holds or claims the class
+has as much as is held or claimed there; what exceeds that is spread over the providers with that class, first
+those of the cells that the guest's memory is on, and the host's own before those that it shares.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from agent.claims.fit_search import ProviderIndex
+from agent.claims.numa.cell_fit import KIB_PER_MIB
+from agent.claims.numa.host_cells import HostCells
+from agent.claims.rows import NOT_USED, Row, Use
+from agent.device_names import page_class
+from agent.driver import Guest, GuestState, UsedUnit
+from agent.shapes import Units, Usages
+from agent.tree import ProviderTree
+
+IDLE = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
+"""Guests in these states use nothing; the exact units that their definitions name stay theirs."""
+
+_MEMORY = "MEMORY_MB"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host: its providers, all exact units that it offers, and its cells."""
+
+    host: ProviderIndex = field(default_factory=lambda: ProviderIndex.of(ProviderTree()))
+    offered: Units = field(default_factory=dict)
+    cells: HostCells = field(default_factory=HostCells)
+
+    @cached_property
+    def provider_of_unit(self) -> Mapping[tuple[str, str], str]:
+        """{(class, unit): provider uuid}"""
+        return {
+            (name, unit): uuid
+            for uuid, classes in self.offered.items()
+            for name, units in classes.items()
+            for unit in units
+        }
+
+    @cached_property
+    def unit_names(self) -> frozenset[str]:
+        """All exact units that the host offers, of whichever class."""
+        return frozenset(unit for _, unit in self.provider_of_unit)
+
+
+def use_of(row: Row, place: Place) -> Use:
+    """What the row's guest uses there; what is held and claimed in the row decides where."""
+    return _Attribution(row, row.guest, place).use() if row.guest is not None else NOT_USED
+
+
+class _Attribution:
+    """Attributes one guest's use; `use` once."""
+
+    def __init__(self, row: Row, guest: Guest, place: Place) -> None:
+        self._row = row
+        self._guest = guest
+        self._place = place
+        self._amounts: dict[str, dict[str, int]] = {}
+        self._rest = {name: amount for name, amount in guest.resources.items() if amount > 0}
+
+    def use(self) -> Use:
+        units, stray = self._units()
+        if self._guest.state in IDLE:
+            return Use({}, units, stray)
+        for uuid, classes in units.items():
+            for name, exact in classes.items():
+                self._add(uuid, name, len(exact))
+        has = self._row.has
+        for used in stray:
+            if not any(name == used.resource_class for amounts in has.values() for name in amounts):
+                self._rest[used.resource_class] = self._rest.get(used.resource_class, 0) - 1
+        self._add_bound_memory()
+        for name in [name for name, amount in self._rest.items() if amount > 0]:
+            self._add_where_it_has(name, has)
+            self._spread(name)
+        return Use(self._amounts, units, stray)
+
+    def _units(self) -> tuple[dict[str, dict[str, tuple[str, ...]]], tuple[UsedUnit, ...]]:
+        """({provider: {class: units}}, units that are nowhere on this host)"""
+        claimed = {
+            (name, unit): uuid for claim in self._row.claimed.values() for uuid, name, unit in claim.exact
+        }
+        units: dict[str, dict[str, tuple[str, ...]]] = {}
+        stray = []
+        for used in self._guest.units:
+            key = used.resource_class, used.unit
+            uuid = self._place.provider_of_unit.get(key) or claimed.get(key)
+            if uuid is None:
+                stray.append(used)
+            else:
+                classes = units.setdefault(uuid, {})
+                classes[used.resource_class] = (*classes.get(used.resource_class, ()), used.unit)
+        return units, tuple(stray)
+
+    def _add_bound_memory(self) -> None:
+        cells = {cell.id: cell for cell in self._place.cells.cells}
+        for memory in self._guest.memory:
+            cell = cells.get(memory.cell) if memory.cell is not None else None
+            if cell is None:
+                continue
+            if self._has_class(cell.provider, _MEMORY):
+                self._add(cell.provider, _MEMORY, min(memory.memory_mb, max(0, self._rest.get(_MEMORY, 0))))
+            if memory.page_kib is not None:
+                name, uuid = page_class(memory.page_kib), cell.page_providers.get(memory.page_kib, "")
+                if self._has_class(uuid, name):
+                    pages = -(-memory.memory_mb * KIB_PER_MIB // memory.page_kib)
+                    self._add(uuid, name, pages)
+
+    def _add_where_it_has(self, name: str, has: Usages) -> None:
+        for uuid, amounts in has.items():
+            left = amounts.get(name, 0) - self._amounts.get(uuid, {}).get(name, 0)
+            self._add(uuid, name, min(max(0, left), self._rest[name]))
+
+    def _spread(self, name: str) -> None:
+        """Spread the rest evenly over the providers, to none more than its capacity if that is possible."""
+        left = self._rest[name]
+        among = sorted(self._providers(name), key=lambda pair: pair[1])
+        for number, (uuid, capacity) in zip(range(len(among), 0, -1), among, strict=True):
+            share = -(-left // number) if number == 1 else min(-(-left // number), capacity)
+            self._add(uuid, name, share)
+            left -= share
+
+    def _providers(self, name: str) -> list[tuple[str, int]]:
+        """(uuid, capacity) of those that the class is on."""
+        host = self._place.host
+        having = [
+            (provider.uuid, provider.inventories[name].capacity) for provider in host.by_class.get(name, ())
+        ]
+        own = [pair for pair in having if host.is_own(pair[0])] or having
+        near = {memory.cell for memory in self._guest.memory if memory.cell is not None}
+        on_cells = [pair for pair in own if self._place.cells.of_provider.get(pair[0]) in near]
+        return on_cells or own
+
+    def _has_class(self, uuid: str, name: str) -> bool:
+        provider = self._place.host.tree.get(uuid)
+        return provider is not None and name in provider.inventories
+
+    def _add(self, uuid: str, name: str, amount: int) -> None:
+        if amount > 0:
+            amounts = self._amounts.setdefault(uuid, {})
+            amounts[name] = amounts.get(name, 0) + amount
+            self._rest[name] = self._rest.get(name, 0) - amount
+
+
+def gone_units(place: Place, rows: Iterable[Row]) -> Iterator[tuple[str, str, str, str]]:
+    """(provider, class, unit, consumer) of each claimed unit that exists nowhere on the host any more.
+
+    A unit that is still to be made has never existed.
+    """
+    for row in rows:
+        for claim in row.claimed.values():
+            for uuid, name, unit in claim.exact:
+                if unit not in place.unit_names and unit not in claim.makings:
+                    yield uuid, name, unit, claim.consumer

@@ -1,0 +1,159 @@
+"""Where a guest uses what the driver reports of it without providers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.fit import ProviderIndex
+from agent.claims.numa.host_cells import HostCell, HostCells
+from agent.claims.parse_request import ClaimRequest
+from agent.claims.rows import Row
+from agent.claims.used import Place, gone_units, use_of
+from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
+from agent.tree import Inventory, Provider, ProviderTree
+
+GUEST = "guest"
+RACK = frozenset({"rack"})
+
+
+def provider(name: str, parent: str | None = "host", **classes: int) -> Provider:
+    return Provider(name, name, parent, {key: Inventory(total) for key, total in classes.items()})
+
+
+FLAT = Place(
+    ProviderIndex.of(
+        ProviderTree(
+            [
+                Provider(
+                    "host",
+                    "host",
+                    None,
+                    {"VCPU": Inventory(8), "MEMORY_MB": Inventory(4096)},
+                    aggregates=RACK,
+                ),
+                provider("nic0", SRIOV_NET_VF=2),
+                provider("nic1", SRIOV_NET_VF=2),
+                Provider(
+                    "pool",
+                    "pool",
+                    None,
+                    {"DISK_GB": Inventory(100)},
+                    frozenset({"MISC_SHARES_VIA_AGGREGATE"}),
+                    RACK,
+                ),
+            ]
+        )
+    ),
+    {"nic0": {"SRIOV_NET_VF": ("vf0", "vf1")}, "nic1": {"SRIOV_NET_VF": ("vf2", "vf3")}},
+)
+CELLS = HostCells(
+    tuple(
+        HostCell(number, f"cell{number}", (), frozenset(), frozenset(), 4, 2048, 2048, {2048: 100})
+        for number in range(2)
+    ),
+    {"cell0": 0, "cell1": 1},
+)
+NESTED = Place(
+    ProviderIndex.of(
+        ProviderTree(
+            [
+                provider("host", None),
+                provider("cell0", VCPU=4, MEMORY_MB=2048, PCPU=2),
+                provider("cell1", VCPU=4, MEMORY_MB=2048, PCPU=2),
+            ]
+        )
+    ),
+    {"cell0": {"PCPU": ("0", "1")}, "cell1": {"PCPU": ("2", "3")}},
+    CELLS,
+)
+
+
+def guest(resources: dict[str, int], state: GuestState = GuestState.RUNNING, **more: Any) -> Guest:
+    return Guest(GUEST, "web1", state, resources, **more)
+
+
+def vf(unit: str) -> UsedUnit:
+    return UsedUnit("SRIOV_NET_VF", unit, "pci:nic")
+
+
+def claim(allocations: dict[str, dict[str, int]], **units: str) -> Claim:
+    exact = {uuid: {"SRIOV_NET_VF": (unit,)} for uuid, unit in units.items()}
+    return Claim(GUEST, ClaimState.CLAIMED, ClaimRequest(GUEST, ()), allocations, exact)
+
+
+def test_an_exact_unit_is_on_the_provider_that_offers_it() -> None:
+    use = use_of(Row(GUEST, guest=guest({"VCPU": 2, "SRIOV_NET_VF": 1}, units=(vf("vf2"),))), FLAT)
+    assert use.amounts == {"nic1": {"SRIOV_NET_VF": 1}, "host": {"VCPU": 2}}
+    assert use.units == {"nic1": {"SRIOV_NET_VF": ("vf2",)}}
+
+
+def test_units_need_not_be_among_the_amounts() -> None:
+    use = use_of(Row(GUEST, guest=guest({}, units=(vf("vf0"), vf("vf2")))), FLAT)
+    assert use.amounts == {"nic0": {"SRIOV_NET_VF": 1}, "nic1": {"SRIOV_NET_VF": 1}}
+
+
+def test_a_unit_that_is_gone_is_used_where_it_was_claimed_and_else_nowhere() -> None:
+    lost = guest({"SRIOV_NET_VF": 1}, units=(vf("vf9"),))
+    claimed = Row(GUEST, claimed={GUEST: claim({"nic1": {"SRIOV_NET_VF": 1}}, nic1="vf9")}, guest=lost)
+    assert use_of(claimed, FLAT).units == {"nic1": {"SRIOV_NET_VF": ("vf9",)}}
+    assert use_of(claimed, FLAT).amounts == {"nic1": {"SRIOV_NET_VF": 1}}
+    unclaimed = use_of(Row(GUEST, guest=lost), FLAT)
+    assert (unclaimed.amounts, unclaimed.stray) == ({}, (vf("vf9"),))
+
+
+def test_a_guest_that_does_not_run_uses_nothing_and_keeps_its_units() -> None:
+    for state in (GuestState.SHUTOFF, GuestState.CRASHED):
+        use = use_of(Row(GUEST, guest=guest({"VCPU": 2}, state, units=(vf("vf0"),))), FLAT)
+        assert (use.amounts, use.units) == ({}, {"nic0": {"SRIOV_NET_VF": ("vf0",)}})
+
+
+def test_amounts_are_where_they_are_held_or_claimed_and_only_the_excess_elsewhere() -> None:
+    row = Row(GUEST, {GUEST: {"cell1": {"VCPU": 2}}}, guest=guest({"VCPU": 2, "MEMORY_MB": 100}))
+    assert use_of(row, NESTED).amounts["cell1"]["VCPU"] == 2
+    assert "VCPU" not in use_of(row, NESTED).amounts.get("cell0", {})
+    grown = Row(GUEST, {GUEST: {"cell1": {"VCPU": 2}}}, guest=guest({"VCPU": 4}))
+    assert use_of(grown, NESTED).amounts == {"cell0": {"VCPU": 1}, "cell1": {"VCPU": 3}}
+
+
+def test_bound_memory_is_on_its_cell_and_the_cpus_beside_it() -> None:
+    memory = (UsedMemory(1, 1500, None, 0),)
+    use = use_of(Row(GUEST, guest=guest({"VCPU": 3, "MEMORY_MB": 1500}, memory=memory)), NESTED)
+    assert use.amounts == {"cell1": {"VCPU": 3, "MEMORY_MB": 1500}}
+
+
+def test_a_disk_is_on_the_shared_pool_where_the_host_has_none() -> None:
+    assert use_of(Row(GUEST, guest=guest({"DISK_GB": 30})), FLAT).amounts == {"pool": {"DISK_GB": 30}}
+
+
+def test_what_no_provider_has_is_not_counted() -> None:
+    assert use_of(Row(GUEST, guest=guest({"CUSTOM_FPGA": 1})), FLAT).amounts == {}
+
+
+@given(
+    st.dictionaries(st.sampled_from(["VCPU", "MEMORY_MB"]), st.integers(0, 6000)),
+    st.dictionaries(
+        st.sampled_from(["cell0", "cell1"]),
+        st.dictionaries(st.sampled_from(["VCPU", "MEMORY_MB"]), st.integers(1, 3000)),
+    ),
+    st.lists(st.tuples(st.sampled_from([0, 1, None]), st.integers(1, 3000)), max_size=3),
+)
+def test_all_that_a_guest_uses_is_somewhere(
+    resources: dict[str, int],
+    held: dict[str, dict[str, int]],
+    bound: list[tuple[int | None, int]],
+) -> None:
+    memory = tuple(UsedMemory(cell, amount, None, number) for number, (cell, amount) in enumerate(bound))
+    use = use_of(Row(GUEST, {GUEST: held}, guest=guest(resources, memory=memory)), NESTED)
+    for name, amount in resources.items():
+        assert sum(amounts.get(name, 0) for amounts in use.amounts.values()) == amount
+
+
+def test_a_claimed_unit_that_is_nowhere_is_gone_and_one_that_moved_is_not() -> None:
+    here = Row(GUEST, claimed={GUEST: claim({"nic0": {"SRIOV_NET_VF": 1}}, nic0="vf2")})
+    gone = Row(GUEST, claimed={GUEST: claim({"nic0": {"SRIOV_NET_VF": 1}}, nic0="vf9")})
+    assert list(gone_units(FLAT, [here])) == []
+    assert list(gone_units(FLAT, [gone])) == [("nic0", "SRIOV_NET_VF", "vf9", GUEST)]
