@@ -403,9 +403,12 @@ class Book:
     # Decisions
 
     def fit(self, request: ClaimRequest) -> Fit:
-        """Where the request fits, not counting what its consumer already has. Raises UsageError."""
+        """Where the request fits, not counting what its consumer already has. Raises UsageError.
+
+        A guest that runs may have what it uses, also on a host that is over-committed.
+        """
         units = self._free_units(request.resources, request.consumer)
-        used, cells = self._without(self._own(request.consumer)), self._stock(request)
+        used, cells = self._beside(request.consumer), self._stock(request)
         return self._with_makings(fit(request, self._host_for(request.consumer), used, units, cells))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
@@ -424,11 +427,8 @@ class Book:
 
     def free(self, uuid: str, name: str, consumer: str) -> int:
         """The amount of the class `name` that the consumer could have there, with what it already has."""
-        provider = self.host.tree.get(uuid)
-        inventory = provider.inventories.get(name) if provider else None
         own = self._own(consumer).get(uuid, {}).get(name, 0)
-        used = self._used.get(uuid, {}).get(name, 0) - own
-        return max(0, inventory.capacity - used) if inventory else 0
+        return max(0, self._capacity(uuid, name) - self._used.get(uuid, {}).get(name, 0) + own)
 
     def memory_shortfalls(self, guest: Guest) -> tuple[Shortfall, ...]:
         """The shortfalls of the memory that the guest must have on certain cells or in large pages."""
@@ -536,6 +536,26 @@ class Book:
                 for uuid in own
             },
         }
+
+    def _beside(self, consumer: str) -> Usages:
+        """What other consumers need, without what the consumer's own guest uses in spite of them."""
+        others = self._without(self._own(consumer))
+        uses = self.row(consumer).used.amounts if consumer in self._rows else {}
+        if not uses:
+            return others
+        left = {
+            uuid: {
+                name: min(amount, self._capacity(uuid, name) - uses[uuid].get(name, 0))
+                for name, amount in others.get(uuid, {}).items()
+            }
+            for uuid in uses
+        }
+        return {**others, **left}
+
+    def _capacity(self, uuid: str, name: str) -> int:
+        provider = self.host.tree.get(uuid)
+        inventory = provider.inventories.get(name) if provider else None
+        return inventory.capacity if inventory else 0
 
     def _free_units(self, classes: Collection[str], consumer: str) -> Units:
         """The free units of these classes, first those that the consumer's guest uses."""

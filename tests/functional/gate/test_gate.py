@@ -291,9 +291,9 @@ def test_guests_that_run_without_a_claim_are_claimed_for_on_request(
     host: GatedHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs, off = guest(str(uuid4())), str(uuid4())
-    huge = guest(str(uuid4()), VCPU=1, MEMORY_MB=10**6)
+    odd = guest(str(uuid4()), VCPU=1, CUSTOM_FPGA=1)
     host.driver.add_guest(runs)
-    host.driver.add_guest(huge)
+    host.driver.add_guest(odd)
     host.driver.add_guest(Guest(off, "off", GuestState.SHUTOFF, {"VCPU": 1}))
     host.world.agent.reconcile("guests")
     caplog.set_level(logging.INFO, "agent.api")
@@ -307,7 +307,7 @@ def test_guests_that_run_without_a_claim_are_claimed_for_on_request(
         (event, os.geteuid(), os.getpid()) for event in ("begin", "grant")
     }
     assert [each["consumer"] for each in reply.body["claimed"]] == [runs.uuid]
-    assert [each["consumer"] for each in reply.body["refused"]] == [huge.uuid]
+    assert [each["consumer"] for each in reply.body["refused"]] == [odd.uuid]
     assert set(host.world.agent._tracker.claims()) == {runs.uuid}
 
 

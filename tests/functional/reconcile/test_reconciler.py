@@ -48,15 +48,15 @@ class Wire:
 
 
 class WatchedTracker(ResourceTracker):
-    """A tracker that keeps each tree and its allocations as the passes hand them over."""
+    """A tracker that keeps each tree as the passes hand it over, and the book's allocations after that."""
 
     def __init__(self, journal: Journal, client: PlacementClient) -> None:
         super().__init__(journal, client)
         self.refreshed: list[tuple[ProviderTree, Held]] = []
 
-    def refresh(self, tree: ProviderTree, held: Held, *rest: Any) -> None:
-        self.refreshed.append((tree, held))
-        super().refresh(tree, held, *rest)
+    def refresh(self, tree: ProviderTree, held: Held, *rest: Any, **more: Any) -> None:
+        super().refresh(tree, held, *rest, **more)
+        self.refreshed.append((tree, self.held()))
 
 
 @dataclass

@@ -259,23 +259,22 @@ def test_whatever_fits_needs_nothing_that_another_row_needs(data: st.DataObject,
     consumer = data.draw(st.sampled_from([who for who in CONSUMERS if who not in model.moves]))
     vcpus, vfs = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 2))
     request = ask(consumer, VCPU=vcpus, **({VF: vfs} if vfs else {}))
-    fit = book.fit(request)
+    guest = model.guests.get(consumer)
+    running = guest is not None and guest.state not in (GuestState.SHUTOFF, GuestState.CRASHED)
+    own_vcpus = guest.resources[VCPU] if guest is not None and running else 0
+    own_vfs = len(guest.units) if guest is not None and running else 0
+    enough = vcpus <= max(own_vcpus, model.free((ROOT, VCPU), consumer))
     free_vfs = [unit for unit in VFS if model.unit_owners(unit) <= {consumer}]
-    room = min(model.free((NIC, VF), consumer), len(free_vfs))
-    assert fit.fits == (vcpus <= model.free((ROOT, VCPU), consumer) and vfs <= room)
+    enough = enough and vfs <= max(own_vfs, model.free((NIC, VF), consumer)) and vfs <= len(free_vfs)
+    fit = book.fit(request)
+    assert fit.fits == enough
     _check_units(fit.units.get(NIC, {}).get(VF, ()), vfs if fit.fits else 0, free_vfs)
 
     held = {ROOT: {VCPU: vcpus}, **({NIC: {VF: vfs}} if vfs else {})}
     book.enter_held(consumer, held)
     model.held[consumer] = held
     taken_over = book.cover(request, held, exact=True)
-    uses = model.guests.get(consumer)
-    running = uses is not None and uses.state not in (GuestState.SHUTOFF, GuestState.CRASHED)
-    own_vcpus = uses.resources[VCPU] if uses is not None and running else 0
-    own_vfs = len(uses.units) if uses is not None and running else 0
-    enough_vcpus = vcpus <= max(own_vcpus, model.free((ROOT, VCPU), consumer))
-    enough_vfs = vfs <= max(own_vfs, model.free((NIC, VF), consumer)) and vfs <= len(free_vfs)
-    assert taken_over.fits == (enough_vcpus and enough_vfs)
+    assert taken_over.fits == enough
     _check_units(taken_over.units.get(NIC, {}).get(VF, ()), vfs if taken_over.fits else 0, free_vfs)
 
 
