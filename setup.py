@@ -16,7 +16,15 @@ TEST = [
     "responses>=0.25",
 ]
 DOCS = ["myst-parser>=3.0", "shtab>=1.7", "sphinx>=7.2"]
-DEV = ["import-linter>=2.0", "mypy>=1.13", "ruff>=0.8", "types-PyYAML", "types-jsonschema", "types-requests"]
+DEV = [
+    "import-linter>=2.0",
+    "mypy>=1.13",
+    "ruff>=0.8",
+    "lxml-stubs",
+    "types-PyYAML",
+    "types-jsonschema",
+    "types-requests",
+]
 
 setup(
     name="plimsoll",
@@ -37,6 +45,7 @@ setup(
         "Jinja2>=3.1",
         "jsonschema>=4.10",
         "keystoneauth1>=5.0",
+        "lxml>=4.9",
         "os-resource-classes>=1.1",
         "os-traits>=2.9",
         "oslo.config>=9.0",

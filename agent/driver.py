@@ -162,6 +162,60 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenDevice:
+    """An exact device that a claim gave to a guest.
+
+    `label` is the suffix of its request group or the name of its PCI alias, empty where the request named
+    none. `unit` is a PCI address or the uuid of a mediated device, `cell` the NUMA cell of the host that is
+    nearest to it, None where that is unknown.
+    """
+
+    label: str
+    resource_class: str
+    unit: str
+    cell: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenCell:
+    """A NUMA cell of a guest, on its host cell.
+
+    `pinned` is {guest CPU: host CPU}; the guest CPUs in `floating` run on `shared_cpus` of the host.
+    `page_kib` is the size of the pages that back `memory_mb`, None for the host's small pages.
+    """
+
+    cell: int
+    host_cell: int
+    memory_mb: int
+    pinned: Mapping[int, int] = field(default_factory=dict)
+    floating: frozenset[int] = frozenset()
+    shared_cpus: frozenset[int] = frozenset()
+    page_kib: int | None = None
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """The guest CPUs of the cell."""
+        return self.floating.union(self.pinned)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenResources:
+    """All that a claim gave to a guest, as a domain needs it. `memory_mb` is in MiB.
+
+    `cells` is empty for a guest without a NUMA topology; `pinned` {guest CPU: host CPU} are then the CPUs for
+    its use alone.
+    """
+
+    uuid: str
+    name: str
+    vcpus: int
+    memory_mb: int
+    devices: tuple[GivenDevice, ...] = ()
+    cells: tuple[GivenCell, ...] = ()
+    pinned: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """A NUMA cell. `siblings` are the hardware threads of each core, `pages` {size in KiB: count}.
 
@@ -269,6 +323,15 @@ class Driver(ABC):
         UsageError where the driver has no guests in XML, DriverUnavailable before the devices were read.
         """
         raise UsageError(f"{type(self).__name__} does not read the XML of guests.")
+
+    def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
+        """The domain's XML with everything that a claim gave to the guest; the rest of it stays as it is.
+
+        `replace`: what it has from a former place is written over. Raises UsageError where the domain
+        contradicts the claim, with each contradiction in `contradictions`, or where the driver has no guests
+        in XML; DriverDataError where the XML is malformed.
+        """
+        raise UsageError(f"{type(self).__name__} does not write the XML of guests.")
 
     @abstractmethod
     def topology(self) -> Topology:

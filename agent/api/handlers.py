@@ -11,7 +11,7 @@ from uuid import UUID
 from agent import log
 from agent.api import audit_views, gate_views, move_views, status_views
 from agent.api.operations import Operations
-from agent.api.shapes.claims import ReleasedShape
+from agent.api.shapes.claims import DomainShape, ReleasedShape
 from agent.api.views import (
     claim_view,
     explanation_view,
@@ -32,6 +32,7 @@ from agent.status.host_status import HostStatus
 from agent.status.web import WebResponse
 
 LOG = log.get("agent.api")
+DOMAIN_CHARS_MAX = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,21 @@ def make_claim(call: Call) -> ApiResponse:
 def show_claim(call: Call) -> ApiResponse:
     """One claim. Raises UnknownConsumer."""
     return ApiResponse(200, claim_view(_find(call.operations, _uuid(call.path["consumer"]))))
+
+
+def write_domain(call: Call) -> ApiResponse:
+    """The domain of a claim."""
+    consumer = _uuid(call.path["consumer"])
+    body = read_object(call.body, "", ("xml", "replace"))
+    xml = read_text(body.get("xml"), "xml", wanted="the XML of a domain", longest=DOMAIN_CHARS_MAX)
+    replace = body.get("replace", False)
+    if not isinstance(replace, bool):
+        raise UsageError("replace: expected true or false.")
+    written: DomainShape = {
+        "consumer": consumer,
+        "xml": call.operations.write_domain(consumer, xml, replace=replace),
+    }
+    return ApiResponse(200, written)
 
 
 def release(call: Call) -> ApiResponse:

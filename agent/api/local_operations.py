@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from agent.audit.auditor import Auditor, AuditReport
-from agent.claims.claim import Claim, Fit
+from agent.claims.claim import Claim, ClaimState, Fit
+from agent.claims.given import given_resources
 from agent.claims.parse_request import ClaimRequest
 from agent.config.settings import Settings, describe
 from agent.driver import Guest
-from agent.errors import PlacementUnavailable, PlimsollError, Refused, StateError, UsageError
+from agent.errors import PlacementUnavailable, PlimsollError, Refused, StateError, UnknownConsumer, UsageError
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
 from agent.moves.states import Move, MoveKind
@@ -117,6 +118,17 @@ class LocalOperations:
     def explain(self, request: ClaimRequest) -> Fit:
         """Try a claim without making it."""
         return self._tracker.explain(self._complete(request))
+
+    def write_domain(self, consumer: str, xml: str, *, replace: bool) -> str:
+        """The domain's XML with what the claim gave."""
+        claim = self._tracker.claim_of(consumer)
+        if claim is None or claim.state is not ClaimState.CLAIMED:
+            raise UnknownConsumer(
+                f"{consumer} has no claim on this host that its domain could be written from: claim first.",
+                consumer=consumer,
+            )
+        host, cells = self._tracker.host_and_cells()
+        return self._reconciler.write_domain(xml, given_resources(claim, host.tree, cells), replace=replace)
 
     def release(self, consumer: str) -> bool:
         """Release a claim."""

@@ -44,6 +44,13 @@ class Operations(Protocol):
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without doing it; also while claims are closed."""
 
+    def write_domain(self, consumer: str, xml: str, *, replace: bool) -> str:
+        """The domain's XML with everything that the consumer's claim on this host gave; writes nothing.
+
+        `replace`: what the domain has from a former place is written over. Raises UnknownConsumer; UsageError
+        where the domain contradicts the claim; DriverDataError where the XML is malformed.
+        """
+
     def release(self, consumer: str) -> bool:
         """Release a claim. Returns True if Placement has executed it, False if it is journaled for later.
 

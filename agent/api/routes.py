@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from agent.api import handlers
 from agent.api.handlers import ApiResponse, Call
 from agent.api.shapes.audit import AuditShape
-from agent.api.shapes.claims import ClaimShape, ExplanationShape, ReleasedShape
+from agent.api.shapes.claims import ClaimShape, DomainShape, ExplanationShape, ReleasedShape
 from agent.api.shapes.gate import ClaimedRunningShape, VerdictShape
 from agent.api.shapes.history import ExplainedShape, HistoryShape
 from agent.api.shapes.instances import InstancesShape
@@ -16,6 +16,7 @@ from agent.api.shapes.overview import OverviewShape
 from agent.api.shapes.plan import PlanShape
 from agent.api.shapes.requests import (
     ClaimBodyShape,
+    DomainBodyShape,
     GateBodyShape,
     MoveBodyShape,
     NothingShape,
@@ -317,6 +318,17 @@ CLAIM_ROUTES = (
         "Release a claim",
         RELEASE_RESULTS,
         (CONSUMER,),
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/claims/<consumer>/domain",
+        ApiRole.READER,
+        handlers.write_domain,
+        "writeDomain",
+        "Complete a domain's XML with what the claim gave; nothing is changed on the host",
+        {200: Result("the complete domain", DomainShape)},
+        (CONSUMER,),
+        body=DomainBodyShape,
     ),
     ApiRoute(
         "POST",

@@ -10,6 +10,7 @@ from agent.cli.claim import add_claim_command
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.config import add_config_command
 from agent.cli.doctor import add_doctor_command
+from agent.cli.domain import add_domain_command
 from agent.cli.explain import add_explain_command
 from agent.cli.gate import add_gate_command
 from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_options
@@ -36,6 +37,7 @@ COMMANDS = (
     add_history_command,
     add_explain_command,
     add_claim_command,
+    add_domain_command,
     add_release_command,
     add_config_command,
     add_agent_command,

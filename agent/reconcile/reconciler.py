@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from agent.driver import Driver, Guest
+from agent.driver import Driver, GivenResources, Guest
 from agent.errors import PlacementConflict, PlacementUnavailable, PlimsollError, StateError
 from agent.placement.client import PlacementClient
 from agent.providers.plan import Plan
@@ -135,6 +135,10 @@ class Reconciler:
     def guest_of(self, xml: str) -> Guest:
         """The guest that a domain's XML describes; see `Driver.guest_of`."""
         return self._driver.guest_of(xml)
+
+    def write_domain(self, xml: str, given: GivenResources, *, replace: bool) -> str:
+        """The domain's XML with what a claim gave; see `Driver.write_domain`."""
+        return self._driver.write_domain(xml, given, replace=replace)
 
     def close(self) -> None:
         """Close the driver's connection to the hypervisor."""

@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Self
 
 from oslo_config import cfg
 
-from agent.driver import Description, Driver, DriverSettings, Guest, Topology
+from agent.driver import Description, Driver, DriverSettings, GivenResources, Guest, Topology
 from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
 from drivers.fake.host import FakeHost
 from drivers.fake.host_file import load_host
+from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, starting_guest
 from drivers.host.inventory import check_cpu_sets
 from drivers.host.unit_locations import described_locations
@@ -104,6 +105,10 @@ class FakeDriver(Driver):
             self._settings.host_settings.cpu_dedicated_set or frozenset(),
             described_locations(description.providers),
         )
+
+    def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
+        """See `Driver`."""
+        return write_domain(xml, given, replace=replace)
 
     def topology(self) -> Topology:
         """See `Driver`."""

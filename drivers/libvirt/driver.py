@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from agent.driver import Description, Driver, DriverSettings, Guest, Suggestion, Topology
+from agent.driver import Description, Driver, DriverSettings, GivenResources, Guest, Suggestion, Topology
 from agent.errors import DriverUnavailable, SettingsError
+from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, starting_guest
 from drivers.host.inventory import check_cpu_sets
 from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
@@ -111,6 +112,10 @@ class LibvirtDriver(Driver):
         disk_gb = readers.domains.disk_gb(domain)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
         return starting_guest(domain, disk_gb, dedicated, model.locations)
+
+    def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
+        """See `Driver`."""
+        return write_domain(xml, given, replace=replace)
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """See `Driver`."""

@@ -175,6 +175,12 @@ class SmallHost:
         with self._lock:
             return self._explain(request)
 
+    def write_domain(self, consumer: str, xml: str, *, replace: bool) -> str:
+        self.fault()
+        if replace:
+            raise UsageError("This host has no guests that are described in XML.")
+        return xml
+
     def release(self, consumer: str) -> bool:
         self.fault()
         with self._lock:

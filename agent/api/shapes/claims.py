@@ -116,6 +116,13 @@ class ReleasedShape(TypedDict):
     released: Annotated[bool, "false: journaled, and delivered when Placement answers again"]
 
 
+class DomainShape(TypedDict):
+    """The domain of an instance."""
+
+    consumer: Uuid
+    xml: Annotated[str, "the domain's XML with everything that the claim gave"]
+
+
 class HoldingShape(TypedDict):
     """What a consumer has: its allocations, exact units and NUMA cells. Part of a claim, and of a move."""
 

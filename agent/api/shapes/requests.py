@@ -131,5 +131,14 @@ class GateBodyShape(TypedDict):
     xml: Annotated[str, Schema(maxLength=1048576), "the domain's XML, without a document type"]
 
 
+class DomainBodyShape(TypedDict):
+    """The domain to complete."""
+
+    xml: Annotated[str, Schema(maxLength=1048576), "the domain's XML, without a document type"]
+    replace: NotRequired[
+        Annotated[bool, Schema(default=False), "write over what the domain has from a former place"]
+    ]
+
+
 class NothingShape(TypedDict):
     """An empty object."""
