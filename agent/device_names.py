@@ -92,3 +92,8 @@ def _standard_traits() -> Callable[[str], bool]:
     import os_traits  # late: it is slow to import
 
     return frozenset(os_traits.get_traits()).__contains__
+
+
+def mdev_types(traits: Iterable[str]) -> frozenset[str]:
+    """Those of the traits that are ones of `mdev_type_trait`."""
+    return frozenset(trait for trait in traits if trait.startswith("CUSTOM_MDEV_TYPE_"))

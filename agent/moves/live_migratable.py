@@ -1,19 +1,89 @@
-"""Check whether a guest's PCI devices permit a live migration. Pure.
+"""Check whether a guest's devices permit a live migration. Pure.
 
 A passed-through device can be live-migrated only if its driver can save its state. Operators declare this by
 `live_migratable` in [pci] device_spec and alias. Network ports are not checked: the mover of the guest
 detaches them at the source and attaches others at the destination.
 
-Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live migration of PCI devices).
+A mediated device can be live-migrated only to one of the same type: the destination reads the types of the
+source's cards from their traits in Placement.
+
+Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live migration of PCI devices),
+https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of mediated devices).
 """
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.request import ClaimRequest, is_device_group
-from agent.device_names import LIVE_MIGRATABLE, TYPES
+from agent.device_names import LIVE_MIGRATABLE, TYPES, mdev_types
 from agent.errors import Refused
 from agent.shapes import Allocations, Units
 
 _PORT = "SRIOV_NET_VF"
+
+MdevTypes = Mapping[str, frozenset[str]]
+"""{resource class: traits of the mediated device types of which the guest's device at the source may be}"""
+
+
+def mdev_classes(request: ClaimRequest, host: ProviderIndex) -> frozenset[str]:
+    """The classes of the request that this host has as mediated devices of known types."""
+    return frozenset(name for name in request.resources if _types_here(name, host))
+
+
+def check_mdev_types(request: ClaimRequest, at_source: MdevTypes, host: ProviderIndex) -> None:
+    """Raises Refused where this host has none of the types that a device of the guest has at the source."""
+    for name, types in at_source.items():
+        here = _types_here(name, host)
+        if types and here and not types & here:
+            raise _other_type(request, name, types, f"this host has {_names(here)}")
+
+
+def with_mdev_types(request: ClaimRequest, at_source: MdevTypes) -> ClaimRequest:
+    """The request, with the source's types as required traits of the groups that ask for such devices."""
+    groups = tuple(
+        replace(
+            group,
+            required=(
+                *group.required,
+                *(at_source[name] for name in sorted(group.resources) if at_source.get(name)),
+            ),
+        )
+        for group in request.groups
+    )
+    return replace(request, groups=groups)
+
+
+def check_chosen_mdevs(
+    request: ClaimRequest, allocations: Allocations, at_source: MdevTypes, host: ProviderIndex
+) -> None:
+    """Raises Refused where a card was chosen that has none of the types of the source."""
+    for uuid, amounts in allocations.items():
+        provider = host.tree.get(uuid)
+        here = mdev_types(provider.traits) if provider else frozenset[str]()
+        for name in amounts.keys() & at_source.keys():
+            if provider is not None and at_source[name] and here and not at_source[name] & here:
+                free = f"what is free here is on {provider.name}, which has {_names(here)}"
+                raise _other_type(request, name, at_source[name], free)
+
+
+def _other_type(request: ClaimRequest, name: str, types: frozenset[str], here: str) -> Refused:
+    return Refused(
+        f"{request.name or request.consumer} cannot be live-migrated to this host: its {name} is of the type "
+        f"{_names(types)} at the source, and {here}. Shut the guest off and migrate it cold, or enable the "
+        "type here in [devices] enabled_mdev_types.",
+        consumer=request.consumer,
+    )
+
+
+def _types_here(name: str, host: ProviderIndex) -> frozenset[str]:
+    return frozenset(
+        trait for provider in host.by_class.get(name, ()) for trait in mdev_types(provider.traits)
+    )
+
+
+def _names(types: frozenset[str]) -> str:
+    return ", ".join(sorted(types))
 
 
 def check_live_migratable(

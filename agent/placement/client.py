@@ -242,6 +242,14 @@ class PlacementClient:
         """
         return self.put_inventories(uuid, generation, {})
 
+    def provider_traits(self, uuid: str) -> frozenset[str]:
+        """The traits of the provider with that uuid; none if there is no such provider."""
+        action = f"show the traits of provider {uuid}"
+        reply = self._call("GET", f"{_path('resource_providers', uuid)}/traits", action, accept=(404,))
+        if reply.status == 404:
+            return frozenset()
+        return frozenset(body_member(reply, action, "traits", kind=list))
+
     def put_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int:
         """Replace all traits of the provider; returns its new generation."""
         return self._put_contents(uuid, generation, "traits", {"traits": sorted(traits)})

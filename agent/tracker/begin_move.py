@@ -11,7 +11,9 @@ from agent.backoff import pause
 from agent.claims.book import Book
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import label
+from agent.device_names import mdev_types
 from agent.errors import DoesNotFit, PlacementConflict, PlacementFull, PlimsollError
+from agent.moves.live_migratable import MdevTypes, mdev_classes
 from agent.moves.ownership import ObservedState, observed_state
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
@@ -71,8 +73,9 @@ class MoveAttempt:
 
     def _try_once(self) -> Move:
         instance, migration = self._read()
+        types = self._read_mdev_types(instance, migration)
         move = self._context.register.step_chosen_move(
-            lambda book: self._choice(book).choose(instance, migration)
+            lambda book: replace(self._choice(book), mdev_types=types).choose(instance, migration)
         )
         if move.state is MoveState.BEGUN:
             return move
@@ -102,6 +105,26 @@ class MoveAttempt:
             self._context.client.allocations_of(self._request.consumer),
             self._context.client.allocations_of(self._migration),
         )
+
+    def _read_mdev_types(self, *source: ConsumerAllocations) -> MdevTypes:
+        """The types of the mediated devices that the guest of a live migration has at its source.
+
+        Only where this host has mediated devices of known types is anything read.
+        """
+        host = self._context.register.host
+        if self._kind is not MoveKind.LIVE_MIGRATE:
+            return {}
+        found: dict[str, frozenset[str]] = {}
+        for name in mdev_classes(self._request, host):
+            cards = {
+                uuid
+                for held in source
+                for uuid, amounts in held.allocations.items()
+                if name in amounts and not host.is_own(uuid)
+            }
+            types = (mdev_types(self._context.client.provider_traits(uuid)) for uuid in sorted(cards))
+            found[name] = frozenset().union(*types)
+        return found
 
     def _write_intent(
         self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations

@@ -1,13 +1,19 @@
 """What beginning a move does on its destination: the step, and the move with its two claims. No I/O."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, Fit
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import amounts_text, does_not_fit, label, not_covered_conflict
 from agent.errors import ClaimConflict, UnknownConsumer
-from agent.moves.live_migratable import check_live_migratable
+from agent.moves.live_migratable import (
+    MdevTypes,
+    check_chosen_mdevs,
+    check_live_migratable,
+    check_mdev_types,
+    with_mdev_types,
+)
 from agent.moves.ownership import SplitAllocations, migration_share, separate_allocations
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep, request_for_allocations
 from agent.placement.client import ConsumerAllocations
@@ -17,19 +23,24 @@ from agent.tracker.holdings import split_by_host
 
 @dataclass(frozen=True, slots=True)
 class MoveChoice:
-    """Chooses under the register's lock. `now` is seconds since the epoch, UTC."""
+    """Chooses under the register's lock. `now` is seconds since the epoch, UTC.
+
+    `mdev_types` are the types of the instance's mediated devices at the source of a live migration.
+    """
 
     book: Book
     kind: MoveKind
     migration: str
     request: ClaimRequest
     now: float
+    mdev_types: MdevTypes = field(default_factory=dict)
 
     def choose(self, instance: ConsumerAllocations, migration: ConsumerAllocations) -> tuple[MoveStep, Move]:
         """The step and the move, from what Placement holds for the two consumers.
 
-        Raises UnknownConsumer, ClaimConflict, DoesNotFit.
+        Raises UnknownConsumer, ClaimConflict, DoesNotFit; Refused for a guest that cannot be live-migrated.
         """
+        check_mdev_types(self.request, self.mdev_types, self.book.host)
         if not instance.allocations:
             raise UnknownConsumer(
                 f"{label(self.request)} holds nothing in Placement: there is nothing to move. Claim it "
@@ -150,7 +161,8 @@ class MoveChoice:
     # Where it fits
 
     def _fit(self, instance: ConsumerAllocations) -> Fit:
-        fit = self.book.fit_move(self.request, self.migration, instance.allocations)
+        request = with_mdev_types(self.request, self.mdev_types)
+        fit = self.book.fit_move(request, self.migration, instance.allocations)
         if not fit.fits:
             raise does_not_fit(self.request, fit.shortfalls)
         return fit
@@ -168,6 +180,7 @@ class MoveChoice:
     def _fitted_move(self, kind: MoveKind, role: MoveRole, old: Claim, fit: Fit) -> Move:
         if kind is MoveKind.LIVE_MIGRATE:
             check_live_migratable(self.request, fit.allocations, self.book.host, self.book.offered)
+            check_chosen_mdevs(self.request, fit.allocations, self.mdev_types, self.book.host)
         new = Claim(
             self.request.consumer,
             ClaimState.CLAIMED,

@@ -14,7 +14,7 @@ from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
 from agent.errors import PlacementUnavailable
 from agent.moves.states import Move, MoveState
-from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.client import DEFAULT_MICROVERSION, ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
 from agent.reconcile.allocation_cache import SharingProvidersCache
 from agent.shapes import Units
@@ -65,8 +65,11 @@ class Agent:
     """One host's tracker over its journal; it may be restarted. `guests` are what its driver sees,
     `uses` {guest: {class: amount}} what they use, as far as it sees that."""
 
-    def __init__(self, name: str, directory: Path, transport: Transport) -> None:
+    def __init__(
+        self, name: str, directory: Path, transport: Transport, microversion: str = DEFAULT_MICROVERSION
+    ) -> None:
         self.name = name
+        self._microversion = microversion
         self.directory = directory
         self._transport = transport
         self.guests: set[str] = set()
@@ -85,7 +88,7 @@ class Agent:
         journal = TappedJournal.open(self.directory)
         assert isinstance(journal, TappedJournal)
         self.journal = journal
-        client = PlacementClient(self.tap)
+        client = PlacementClient(self.tap, microversion=self._microversion)
         self.tracker = ResourceTracker(journal, client, turn_wait_s=10.0)
         self.auditor = Auditor(
             self.tracker, client, uuid_of(self.name), self.running, lambda: devices_of(self.name)
@@ -139,16 +142,26 @@ class Agent:
 
 
 class World:
-    """Agents "a" and "b", and what somebody else sees and does; what is in the directory is taken up."""
+    """Agents "a" and "b", and what somebody else sees and does; what is in the directory is taken up.
 
-    def __init__(self, directory: Path, placement: Placement | None = None) -> None:
+    `microversion` is what the agents speak: below 1.38 no consumer that they write has a type.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        placement: Placement | None = None,
+        microversion: str = DEFAULT_MICROVERSION,
+    ) -> None:
         self.placement = placement.anew(directory) if placement else usual_placement(directory)
         self._transport = self.placement.transport()
         self.raw = PlacementClient(self._transport)
         if self.raw.find_provider(name="pool") is None:
             for each in PROVIDERS:
                 self._create(each)
-        self.a, self.b = (Agent(name, _made(directory / name), self._transport) for name in ("a", "b"))
+        self.a, self.b = (
+            Agent(name, _made(directory / name), self._transport, microversion) for name in ("a", "b")
+        )
 
     def _create(self, wanted: Provider) -> None:
         generation = self.raw.create_provider(wanted)

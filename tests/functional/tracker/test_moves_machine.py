@@ -34,6 +34,7 @@ from agent.errors import (
     UnknownConsumer,
 )
 from agent.moves.states import Move, MoveKind, MoveRole
+from agent.placement.client import DEFAULT_MICROVERSION
 
 STEPS = 25
 RUNS = 25 * int(os.environ.get("PLIMSOLL_STEPS", "1"))
@@ -70,11 +71,12 @@ class Moves(RuleBasedStateMachine):
     """`where`: the placement to run on. Guests follow what the agents say, as far as they say it."""
 
     where: Placement | None = None
+    microversion = DEFAULT_MICROVERSION
 
     def __init__(self) -> None:
         super().__init__()
         self.directory = fast_directory()
-        self.world = World(Path(self.directory.name), self.where)
+        self.world = World(Path(self.directory.name), self.where, self.microversion)
         self.meddled = False
         self.at_work: set[str] = set()
         """Who is in the middle of something."""
@@ -196,6 +198,17 @@ class Moves(RuleBasedStateMachine):
                 wanted = replace(claim.request, consumer=instance)
                 self.ask(agent, lambda wanted=wanted: agent.tracker.begin_move(wanted, kind, migration))
                 return
+
+    @rule(side=sides, migration=migrations, other=migrations)
+    def begin_again(self, side: str, migration: str, other: str) -> None:
+        """The destination reverts a move, and begins it again under another uuid before the source looks."""
+        agent = self.at(side)
+        move = agent.move(migration)
+        if move is None or move.ended or move.new is None or move.role is MoveRole.SOURCE:
+            return
+        wanted, kind = move.new.request, move.kind
+        if self.ask(agent, lambda: agent.tracker.revert_move(migration)):
+            self.ask(agent, lambda: agent.tracker.begin_move(wanted, kind, other))
 
     @rule(side=sides, migration=migrations, back=st.booleans())
     def end(self, side: str, migration: str, back: bool) -> None:
@@ -446,6 +459,16 @@ def runs(number: int) -> settings:
 
 TestMoves: Any = Moves.TestCase
 TestMoves.settings = runs(RUNS)
+
+
+class UntypedMoves(Moves):
+    """Below microversion 1.38 nothing says that a consumer is a migration."""
+
+    microversion = "1.37"
+
+
+TestUntypedMoves: Any = UntypedMoves.TestCase
+TestUntypedMoves.settings = runs(max(1, RUNS // 2))
 
 
 @pytest.mark.remote

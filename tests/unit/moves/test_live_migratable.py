@@ -9,9 +9,15 @@ import pytest
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.pci_alias import Alias, with_device_groups
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.device_names import LIVE_MIGRATABLE, TYPES
+from agent.device_names import LIVE_MIGRATABLE, TYPES, mdev_type_trait
 from agent.errors import Refused
-from agent.moves.live_migratable import check_live_migratable
+from agent.moves.live_migratable import (
+    check_chosen_mdevs,
+    check_live_migratable,
+    check_mdev_types,
+    mdev_classes,
+    with_mdev_types,
+)
 from agent.tree import Inventory, Provider, ProviderTree
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
@@ -55,3 +61,41 @@ def test_an_alias_must_ask_for_live_migratable_devices(live_migratable: bool | N
         return
     with pytest.raises(Refused, match=r"'nic'.*\[pci\] alias"):
         check_live_migratable(request, {}, host, {})
+
+
+A, B, C = (mdev_type_trait(name) for name in ("nvidia-11", "nvidia-12", "i915-GVTg"))
+
+
+@pytest.mark.parametrize(
+    ("source", "here", "refused"),
+    [
+        ({A}, {A}, False),
+        ({A}, {A, B}, False),
+        ({A}, {B}, True),
+        ({A, B}, {B, C}, False),
+        ({A, B}, {C}, True),
+        (set(), {B}, False),
+        ({A}, set(), False),
+    ],
+)
+def test_a_mediated_device_goes_only_to_one_of_its_type(
+    source: set[str], here: set[str], refused: bool
+) -> None:
+    """What is not known, on either side, is in the way of nothing."""
+    card = Provider(CARD, "card", None, {"VGPU": Inventory(4)}, frozenset(here) | {"HW_GPU_API_VULKAN"})
+    host = ProviderIndex.of(ProviderTree([card]))
+    request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {"VGPU": 1})))
+    at_source = {"VGPU": frozenset(source)}
+    assert mdev_classes(request, host) == (frozenset({"VGPU"}) if here else frozenset())
+    for check in (
+        lambda: check_mdev_types(request, at_source, host),
+        lambda: check_chosen_mdevs(request, {CARD: {"VGPU": 1}}, at_source, host),
+    ):
+        if refused:
+            with pytest.raises(Refused, match=r"VGPU is of the type CUSTOM_MDEV_TYPE_NVIDIA_11"):
+                check()
+        else:
+            check()
+    rest, gpu = with_mdev_types(request, at_source).groups
+    assert rest == request.groups[0]
+    assert gpu.required == ((frozenset(source),) if source else ())
