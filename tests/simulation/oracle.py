@@ -10,9 +10,9 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from simulation.machine import Host
+from simulation.machine import Host, SimGuest
 from simulation.network import Network, Write
 from simulation.tasks import Scheduler
 
@@ -62,6 +62,10 @@ class Oracle:
     excused: set[tuple[str, str, str, str]] = field(default_factory=set)
     needs: dict[tuple[str, str, str], dict[str, int]] = field(default_factory=dict)
     party_of: dict[str, str] = field(default_factory=dict)
+    disturbed: set[str] = field(default_factory=set)
+    """Consumers that somebody else wrote to."""
+    forgotten: set[tuple[str, str]] = field(default_factory=set)
+    """(host, consumer): asked for before the host lost its disk, so nothing can be known of it."""
 
     found: Violation | None = None
     """The first violation; the agent's own code must not catch it, so it is kept here."""
@@ -85,10 +89,14 @@ class Oracle:
 
     def _wrote(self, write: Write) -> None:
         for consumer, (before, after) in write.changed.items():
-            self.written_at[consumer] = (write.at, write.author)
             if write.request.startswith("POST /reshaper"):
                 self._conserved(consumer, before, after, write)
+                _, author = self.written_at.get(consumer, (0.0, write.author))
+                self.written_at[consumer] = (write.at, author)
+            else:
+                self.written_at[consumer] = (write.at, write.author)
         if write.author not in self.hosts:
+            self.disturbed |= write.changed.keys()
             for key, promise in list(self.promises.items()):
                 if promise.party & write.changed.keys():
                     del self.promises[key]
@@ -249,6 +257,8 @@ class Oracle:
         for member in promise.party:
             self.forget(promise.host, member)
         self.promises[promise.host, min(promise.party)] = promise
+        if not promise.party & self.disturbed:
+            self._judge(lambda: self._is_held(promise, "the answer"))
 
     def forget(self, host: str, consumer: str) -> None:
         """Somebody asks for something else."""
@@ -258,6 +268,7 @@ class Oracle:
 
     def forget_host(self, host: str) -> None:
         """Its records are gone."""
+        self.forgotten |= {(host, consumer) for consumer in self.names}
         for key in [key for key in self.promises if key[0] == host]:
             del self.promises[key]
 
@@ -279,27 +290,25 @@ class Oracle:
                 )
 
     def _promises_are_held(self, write: Write) -> None:
-        for (name, _), promise in self.promises.items():
-            if not promise.party & write.changed.keys():
-                continue
-            mine = {
-                uuid
-                for uuid, provider in self.network.model.providers.items()
-                if provider.root_uuid == self.hosts[name].uuid
-            }
-            total: Counter[str] = Counter()
-            for consumer in promise.party:
-                for provider, amounts in self.network.holdings().get(consumer, {}).items():
-                    if provider in mine:
-                        total.update(amounts)
-            missing = {c: n for c, n in promise.amounts.items() if total[c] < n}
-            if missing:
-                who = " or ".join(sorted(map(self.name, promise.party)))
-                raise Violation(
-                    "what was answered stays true",
-                    f"{who} was granted {dict(promise.amounts)} on host {name}, and after {write.author}'s "
-                    f"{write.request} Placement holds {dict(total)} for it there",
-                )
+        for promise in self.promises.values():
+            if promise.party & write.changed.keys():
+                self._is_held(promise, f"{write.author}'s {write.request}")
+
+    def _is_held(self, promise: Promise, after: str) -> None:
+        root = self.hosts[promise.host].uuid
+        total: Counter[str] = Counter()
+        for consumer in promise.party:
+            for provider, amounts in self.network.holdings().get(consumer, {}).items():
+                record = self.network.model.providers.get(provider)
+                if record is not None and record.root_uuid == root:
+                    total.update(amounts)
+        if any(total[name] < amount for name, amount in promise.amounts.items()):
+            who = " or ".join(sorted(map(self.name, promise.party)))
+            raise Violation(
+                "what was answered stays true",
+                f"{who} was granted {dict(promise.amounts)} on host {promise.host}, and after {after} "
+                f"Placement holds {dict(total)} for it there",
+            )
 
     # Law 4: sums are conserved
 
@@ -327,7 +336,6 @@ class Oracle:
             self._promises_are_kept(host, rows)
             self._rows_agree(host, rows)
             self._nothing_leaked(host, rows)
-            self._reserved(host, rows)
 
     def _rows_agree(self, host: Host, rows: Mapping[str, Row]) -> None:
         held = self.network.holdings()
@@ -337,7 +345,7 @@ class Oracle:
                 row.state == "releasing" and self.party(consumer) in host.guests
             ):
                 raise Violation("all comes to rest", f"the claim of {who} on host {host.name} is {row.state}")
-            if not self._by_agents(consumer) or row.state != "claimed":
+            if self.party(consumer) in self.disturbed or row.state != "claimed":
                 continue
             there = held.get(consumer, {})
             lacking = {
@@ -354,7 +362,7 @@ class Oracle:
     def _nothing_leaked(self, host: Host, rows: Mapping[str, Row]) -> None:
         moving = self._moving()
         for consumer, allocations in self.network.holdings().items():
-            if not self._by_agents(consumer) or self.written_at[consumer][0] < host.emptied_at:
+            if not self._by_agents(consumer) or (host.name, consumer) in self.forgotten:
                 continue
             if self.party(consumer) in moving:
                 continue
@@ -375,8 +383,29 @@ class Oracle:
     def _by_agents(self, consumer: str) -> bool:
         return self.written_at.get(consumer, (0.0, "somebody"))[1] in self.hosts
 
-    def _reserved(self, host: Host, rows: Mapping[str, Row]) -> None:
-        """What guests use and nothing holds is not offered to anybody."""
+    def explained(self, host: Host) -> set[str]:
+        """The consumers about which an audit may say something: the story itself made them differ."""
+        rows, explained = self.rows(host), set(self.disturbed)
+        explained |= {consumer for name, consumer in self.forgotten if name == host.name}
+        for consumer in {*rows, *host.guests}:
+            row, guest = rows.get(consumer), host.guests.get(consumer)
+            alike = row is not None and guest is not None and guest.runs and _alike(row, guest)
+            if not alike:
+                explained.add(consumer)
+        for move in (move for each in self.hosts.values() for move in self.moves(each)):
+            if move["state"] not in ("confirmed", "reverted", "deleted"):
+                explained |= {str(move["instance"]), str(move["migration"])}
+        return explained
+
+    def audited(self, host: Host, findings: Iterable[Any]) -> None:
+        """What an audit at rest says must come from the story. Raises Violation."""
+        explained = self.explained(host)
+        for finding in findings:
+            if finding.subject in self.names and finding.subject not in explained:
+                raise Violation(
+                    "an audit at rest finds nothing",
+                    f"host {host.name}: {finding.kind}: {self.name(finding.subject)}: {finding.reason}",
+                )
 
     # For people
 
@@ -391,6 +420,10 @@ class Oracle:
                 yield f"{host.name}: guest {self.name(uuid)} {guest.state} {used}"
         for consumer, allocations in self.network.holdings().items():
             yield f"Placement: {self.name(consumer)} {dict(allocations)}"
+
+
+def _alike(row: Row, guest: SimGuest) -> bool:
+    return (frozenset(guest.units), Counter(guest.resources)) == (row.units, _sum(row.allocations))
 
 
 def _add(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -102,9 +102,10 @@ class Story:
         self.hosts: dict[str, Host] = {}
         self.answers: list[Answer] = []
         self.latest: dict[str, Answer] = {}
+        self.asked: dict[str, list[Answer]] = {}
         self._waits = True
         self._migrations: dict[str, tuple[str, str, str | None]] = {}
-        self._scheduled: set[str] = set()
+        self._under_way: dict[str, str] = {}
 
     def __enter__(self) -> Story:
         with self._stack as stack:
@@ -180,7 +181,8 @@ class Story:
 
         def call(operations: Any) -> Any:
             value = function(operations)
-            if self.latest.get(consumer) is answer:
+            alone = all(each.ended or each is answer for each in self.asked.get(consumer, ()))
+            if self.latest.get(consumer) is answer and alone:
                 answer.value = value
                 answer.ended = True
                 then(answer)
@@ -188,6 +190,7 @@ class Story:
 
         answer = self.hosts[host].ask(operation, call)
         self.latest[consumer] = answer
+        self.asked.setdefault(consumer, []).append(answer)
         self.answers.append(answer)
         if self._waits:
             self._finish(answer)
@@ -205,15 +208,12 @@ class Story:
 
         def granted(answer: Answer) -> None:
             claim: Claim = answer.value
-            self._promise(host, {consumer}, claim)
+            if consumer not in self._under_way.values():
+                self._promise(host, {consumer}, claim)
 
-        self.oracle.forget(host, uuid_of(consumer)) if self._asks_anew(host, consumer, amounts) else None
         return self._ask(
             host, f"claim for {consumer}", consumer, lambda operations: operations.claim(request), granted
         )
-
-    def _asks_anew(self, host: str, consumer: str, amounts: Mapping[str, int]) -> bool:
-        return False
 
     def _promise(self, host: str, party: set[str], claim: Claim) -> None:
         units = frozenset((name, unit) for _, name, unit in claim.exact)
@@ -343,7 +343,6 @@ class Story:
                 "consumer_type": "INSTANCE",
             },
         )
-        self._scheduled.add(uuid)
 
     def deletes_allocation(self, consumer: str) -> None:
         self._do("DELETE", f"/allocations/{uuid_of(consumer)}")
@@ -359,6 +358,7 @@ class Story:
             (name for name, each in self.hosts.items() if uuid_of(consumer) in self.oracle.rows(each)), None
         )
         self._migrations[migration] = (consumer, host, source)
+        self._under_way[migration] = consumer
         for name in self.hosts:
             self.oracle.forget(name, uuid_of(consumer))
 
@@ -366,6 +366,8 @@ class Story:
             move: Move = answer.value
             if move.state is MoveState.BEGUN and move.new is not None and source not in (None, host):
                 self._promise(host, {consumer}, move.new)
+            if source is None:
+                self._under_way.pop(migration, None)
 
         return self._ask(
             host,
@@ -392,7 +394,10 @@ class Story:
             method = operations.confirm_move if how == "confirm" else operations.revert_move
             return method(uuid_of(migration), uuid_of(consumer) if host == source else None)
 
-        return self._ask(host, f"{how} of {migration}", consumer, end)
+        def ended(answer: Answer) -> None:
+            self._under_way.pop(migration, None)
+
+        return self._ask(host, f"{how} of {migration}", consumer, end, ended)
 
     def guest_moves(self, host: str, consumer: str, target: str) -> None:
         uuid = uuid_of(consumer)
@@ -515,7 +520,15 @@ class Story:
                 if self.scheduler.now >= end or violation.law != "all comes to rest":
                     raise
             else:
+                self._audit_at_rest()
                 return
+
+    def _audit_at_rest(self) -> None:
+        for host in self.hosts.values():
+            answer = host.ask("audit at rest", lambda operations: operations.audit(heal=False))
+            self._finish(answer)
+            if answer.granted:
+                self.oracle.audited(host, answer.value.findings)
 
     # Questions of a test
 

@@ -328,6 +328,21 @@ class Condition:
         self._lock.acquire()
         return answered
 
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        end = None if timeout is None else _scheduler().now + timeout
+        while not (came := predicate()):
+            left = None if end is None else end - _scheduler().now
+            if left is not None and left <= 0:
+                return predicate()
+            self.wait(left)
+        return came
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        return self._lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
     def notify_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for task in waiting:
