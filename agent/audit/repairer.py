@@ -44,7 +44,7 @@ class Repairer:
     def _write(self, observation: Observation, finding: Finding, write: ConsumerAllocations) -> None:
         with self._tracker.turn(finding.subject):
             self._check_unchanged(observation, finding)
-            self._client.write_allocations(write)
+            self._tracker.heal(write)
 
     def _drop_claim(self, observation: Observation, finding: Finding, consumer: str) -> None:
         with self._tracker.turn(consumer):

@@ -54,7 +54,7 @@ class DoubtfulWrite:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """One write, for all its consumers at once. `since`: seconds since 1970 (UTC), when it was sent first."""
+    """One write, for all its consumers at once. `since`: seconds since 1970 (UTC), when it was sent last."""
 
     id: str
     kind: DoubtKind

@@ -39,6 +39,7 @@ SEQUENTIAL_MAX = 16
 READERS = 8
 _CONSUMER_TYPES = "1.38"
 _REPARENTING = "1.37"
+BARRED_TYPE = "BARRED"
 _UNTYPED = "unknown"
 """The type that Placement shows for a consumer that was last written before microversion 1.38."""
 
@@ -321,12 +322,12 @@ class PlacementClient:
         return outcome
 
     def bar_first_write(self, consumer: str) -> WriteOutcome:
-        """Have Placement reject every later write for a consumer that does not exist.
+        """Have Placement reject every write that takes the consumer for one that does not exist.
 
-        OpenStack Placement keeps a record of the consumer at generation 0. A client that knows of it names
-        that generation, which the conflict names. The embedded Placement keeps no such record.
+        Placement keeps a record of the consumer at generation 0, which no request shows. A client that knows
+        of it names that generation, as the conflict does.
         """
-        body = self._allocation_body(ConsumerAllocations(consumer, {}))
+        body = self._allocation_body(ConsumerAllocations(consumer, {}, consumer_type=BARRED_TYPE))
         action = f"bar the first write for consumer {consumer}"
         return self._write("PUT", _path("allocations", consumer), action, lambda: body)
 

@@ -17,8 +17,10 @@ CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
 TOO_MANY_REQUESTS = 429
 UNAVAILABLE = 503
-_EXPECTED = re.compile(r"consumer generation conflict - expected (null|\d{1,18}) but got", re.ASCII)
-"""OpenStack Placement names the current generation of a consumer, but not that of a provider."""
+_EXPECTED = re.compile(
+    r"consumer generation conflict(?: -| for [-0-9a-f]{36}:) expected (null|\d{1,18}) but got", re.ASCII
+)
+"""Placement names the current generation of a consumer, but not that of a provider."""
 
 
 def error_of_reply(reply: Reply, action: str, full: bool) -> PlacementError:

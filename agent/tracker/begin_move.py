@@ -9,18 +9,27 @@ from dataclasses import replace
 
 from agent.backoff import pause
 from agent.claims.book import Book
+from agent.claims.doubt import DoubtKind
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import label
 from agent.device_names import mdev_types
-from agent.errors import DoesNotFit, PlacementConflict, PlacementFull, PlimsollError
+from agent.errors import (
+    DoesNotFit,
+    PlacementConflict,
+    PlacementFull,
+    PlacementUnavailable,
+    PlimsollError,
+    StateError,
+)
 from agent.moves.live_migratable import MdevTypes, mdev_classes
 from agent.moves.ownership import ObservedState, observed_state
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
+from agent.placement.outcome import WriteRefused
 from agent.tracker.choose_move import MoveChoice
 from agent.tracker.claim_attempt import expected_generation
 from agent.tracker.context import TrackerContext
-from agent.tracker.guarded_write import GuardedWrite, Outcome
+from agent.tracker.guarded_write import checked
 
 ATTEMPTS_MAX = 6
 
@@ -35,12 +44,8 @@ class MoveAttempt:
         self._kind = kind
         self._migration = migration
         self._request = request
-        self._write = GuardedWrite(
-            context.client,
-            f"move of {label(request)}",
-            "both places stay reserved until it answers, then the move is undone",
-        )
         self._empty_generation: int | None = None
+        self._nothing_sent = True
 
     def run(self) -> Move:
         """The move, begun: in Placement and on disk.
@@ -72,6 +77,8 @@ class MoveAttempt:
         )
 
     def _try_once(self) -> Move:
+        self._context.writer.secure(self._request.consumer, self._migration)
+        self._nothing_sent = True
         instance, migration = self._read()
         types = self._read_mdev_types(instance, migration)
         move = self._context.register.step_chosen_move(
@@ -140,18 +147,32 @@ class MoveAttempt:
             consumer_type=MIGRATION_TYPE,
         )
         destination = replace(instance, allocations=move.new.allocations)
-        outcome = self._write.run(
-            source, destination, read_outcome=lambda late: self._read_outcome(move, late)
+        self._nothing_sent = False
+        outcome = self._context.writer.send_and_read(
+            DoubtKind.BEGIN, source, destination, is_done=lambda: self._is_under_way(move)
         )
-        if outcome is not Outcome.DONE:
-            raise self._write.not_executed()
+        self._nothing_sent = isinstance(outcome, WriteRefused)
+        checked(
+            outcome,
+            f"move of {label(self._request)}",
+            "both places stay reserved until it answers, then the move is undone",
+        )
+        if self._context.writer.secure(move.migration) is not None and not self._is_under_way(move):
+            raise PlacementUnavailable(
+                f"An earlier write for migration {move.migration} was executed after the begin of the move. "
+                "The agent undoes the move; begin it again with another uuid."
+            )
         return self._context.register.step_move(MoveStep.GRANT, move)
 
-    def _read_outcome(self, move: Move, late: bool) -> Outcome:
+    def _is_under_way(self, move: Move) -> bool:
         instance, migration = self._read()
-        if observed_state(move, instance.allocations, migration.allocations) is ObservedState.UNDER_WAY:
-            return Outcome.DONE
-        return Outcome.UNKNOWN if late or migration.allocations else Outcome.REFUSED
+        return observed_state(move, instance.allocations, migration.allocations) is ObservedState.UNDER_WAY
 
     def _refuse_intent(self, move: Move, error: PlimsollError) -> None:
-        self._write.undo_intent(error, lambda: self._context.register.step_move(MoveStep.REFUSE, move))
+        """Undo the journaled intent, unless Placement holds or may yet hold the write."""
+        if not self._nothing_sent:
+            return
+        try:
+            self._context.register.step_move(MoveStep.REFUSE, move)
+        except StateError as unwritten:
+            error.add_note(f"The intent could not be undone either: {unwritten.message}")

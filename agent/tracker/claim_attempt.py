@@ -10,15 +10,17 @@ from dataclasses import replace
 from agent.backoff import pause
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit
+from agent.claims.doubt import DoubtKind
 from agent.claims.fit import ProviderIndex
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit, label, not_covered_conflict
-from agent.errors import DoesNotFit, PlacementConflict, PlacementFull, PlimsollError
+from agent.errors import DoesNotFit, PlacementConflict, PlacementFull, PlimsollError, StateError
 from agent.moves.ownership import separate_allocations
 from agent.placement.client import ConsumerAllocations
+from agent.placement.outcome import WriteRefused
 from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
-from agent.tracker.guarded_write import GuardedWrite, Outcome
+from agent.tracker.guarded_write import checked
 from agent.tracker.holdings import allocations_for, is_allocation_of, split_by_host
 
 ATTEMPTS_MAX = 8
@@ -39,9 +41,8 @@ def expected_generation(conflict: PlacementConflict, generation: int | None) -> 
 class ClaimAttempt:
     """One attempt at one request; `run` once.
 
-    `leftover` is an earlier intent whose outcome is unknown; it is written again as it is. `late`: Placement
-    may still execute the earlier write. Then the attempt chooses nothing else: the leftover's allocations are
-    the only way to recognise that write.
+    `leftover` is an earlier intent whose outcome is unknown: it is written again as it is. The attempt
+    chooses something else only once Placement rejects the earlier write for good.
     """
 
     def __init__(
@@ -49,24 +50,14 @@ class ClaimAttempt:
         context: TrackerContext,
         request: ClaimRequest,
         leftover: Claim | None = None,
-        *,
-        late: bool = False,
     ) -> None:
         self._context = context
         self._request = request
         self._consumer = request.consumer
         self._leftover = leftover
-        self._late = late
-        self.leftover_executed = False
-        """Whether the earlier attempt's write turned up in Placement."""
-        self._write = GuardedWrite(
-            context.client,
-            f"claim of {label(request)}",
-            "the resources stay reserved until it answers, then the claim is undone",
-            Outcome.REFUSED if leftover is None else Outcome.UNKNOWN,
-        )
         self._generation: int | None = None
-        self._held: ConsumerAllocations | None = None
+        self._nothing_sent = leftover is None
+        """Whether Placement holds nothing of the intent, and will not."""
 
     def run(self) -> Claim:
         """The claim, in Placement and on disk.
@@ -77,9 +68,8 @@ class ClaimAttempt:
         try:
             return self._try_until_done()
         except PlimsollError as error:
-            if not self._late:
-                reason = error.message
-                self._write.undo_intent(error, lambda: self._refuse_intent(reason))
+            if self._nothing_sent and not self._context.writer.in_doubt(self._consumer):
+                self._undo_intent(error)
             raise
 
     def _try_until_done(self) -> Claim:
@@ -88,7 +78,9 @@ class ClaimAttempt:
         for attempt in range(ATTEMPTS_MAX):
             suspects: Collection[str] = ()
             try:
-                if intent is None or (attempt > 0 and not self._late):
+                if intent is None or attempt > 0:
+                    self._context.writer.secure(self._consumer)
+                    self._nothing_sent = True
                     intent = self._reserve()
                 return self._write_intent(intent)
             except PlacementConflict as conflict:
@@ -100,8 +92,6 @@ class ClaimAttempt:
                 failure = self._context.refused_by_placement(self._request, allocations, full)
                 named = [uuid for uuid in allocations if uuid in full.message]
                 self._read_again(named or allocations)
-                if self._late:
-                    break
                 continue
             except DoesNotFit as error:
                 suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
@@ -150,23 +140,27 @@ class ClaimAttempt:
     # Step 2: write to Placement
 
     def _write_intent(self, intent: Claim) -> Claim:
-        allocations = replace(allocations_for(intent), generation=self._generation)
-        try:
-            outcome = self._write.run(allocations, read_outcome=lambda late: self._read_outcome(intent, late))
-        except PlacementConflict as conflict:
-            self._generation = expected_generation(conflict, self._generation)
-            raise
-        if outcome is Outcome.DONE:
-            return self._grant(intent)
-        if self._held is not None and self._held.allocations:
-            return self._adopt(self._held)
-        raise self._write.not_executed()
-
-    def _read_outcome(self, intent: Claim, late: bool) -> Outcome:
-        self._held = self._context.client.allocations_of(self._consumer)
-        if is_allocation_of(self._held, intent):
-            return Outcome.DONE
-        return Outcome.UNKNOWN if late and not self._held.allocations else Outcome.REFUSED
+        writer, client = self._context.writer, self._context.client
+        outcome = writer.send_and_read(
+            DoubtKind.CLAIM,
+            replace(allocations_for(intent), generation=self._generation),
+            is_done=lambda: is_allocation_of(client.allocations_of(self._consumer), intent),
+        )
+        self._nothing_sent = self._nothing_sent and isinstance(outcome, WriteRefused)
+        if isinstance(outcome, WriteRefused) and isinstance(outcome.error, PlacementConflict):
+            self._generation = expected_generation(outcome.error, self._generation)
+        checked(
+            outcome,
+            f"claim of {label(self._request)}",
+            "the resources stay reserved until it answers, then the claim is undone",
+        )
+        held = writer.secure(self._consumer)
+        if held is not None and not is_allocation_of(held, intent):
+            self._generation = held.generation if held.allocations else None
+            raise PlacementConflict(
+                f"An earlier write for {label(self._request)} was executed after the claim: try again."
+            )
+        return self._grant(intent)
 
     # Step 3: journal the result
 
@@ -176,8 +170,8 @@ class ClaimAttempt:
 
     def _adopt(self, held: ConsumerAllocations) -> Claim:
         """Take over what another client wrote for the consumer. Raises ClaimConflict, DoesNotFit (units)."""
+        held = self._context.writer.secure(self._consumer) or held
         if self._leftover is not None and is_allocation_of(held, self._leftover):
-            self.leftover_executed = True
             return self._grant(self._leftover)
         return self._context.register.step_chosen_claim(
             ClaimStep.ADOPT, lambda book: self._choose_held(book, held.allocations)
@@ -198,7 +192,12 @@ class ClaimAttempt:
         split = split_by_host(held, host)
         return separate_allocations(split, self._request.resources)[0] if split.doubled else held
 
-    def _refuse_intent(self, reason: str) -> None:
+    def _undo_intent(self, error: PlimsollError) -> None:
+        """Undo the journaled intent after `error`; if the journal fails, too, `error` gets a note."""
         claim = self._context.register.claim_of(self._consumer)
-        if claim is not None and claim.state is ClaimState.CLAIMING:
-            self._context.register.step_claim(ClaimStep.REFUSE, self._consumer, detail=reason)
+        if claim is None or claim.state is not ClaimState.CLAIMING:
+            return
+        try:
+            self._context.register.step_claim(ClaimStep.REFUSE, self._consumer, detail=error.message)
+        except StateError as unwritten:
+            error.add_note(f"The intent could not be undone either: {unwritten.message}")

@@ -9,7 +9,7 @@ from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, fit_of_claim
 from agent.claims.fit import check_placeable
 from agent.claims.parse_request import ClaimRequest
-from agent.claims.refusal import late_claim_conflict, other_claim_conflict
+from agent.claims.refusal import other_claim_conflict
 from agent.errors import PlacementUnavailable, Refused, UnknownConsumer
 from agent.moves.states import Move, moving_conflict
 from agent.tracker.claim_attempt import ClaimAttempt
@@ -18,7 +18,6 @@ from agent.tracker.follow_guest import extend_claim
 from agent.tracker.follow_moves import MigrationLinker
 from agent.tracker.guest_demand import GuestDemand, reserved_for
 from agent.tracker.replace_claim import replace_claim
-from agent.tracker.unanswered_writes import UnansweredWrites, may_still_execute
 from agent.tracker.withdraw import withdraw
 
 LOG = log.get(__name__)
@@ -38,13 +37,10 @@ class Admitted(NamedTuple):
 class ClaimOperations:
     """The operations on claims of one tracker. Any thread may call."""
 
-    def __init__(
-        self, context: TrackerContext, linker: MigrationLinker, unanswered: UnansweredWrites
-    ) -> None:
+    def __init__(self, context: TrackerContext, linker: MigrationLinker) -> None:
         self._context = context
         self._register = context.register
         self._linker = linker
-        self._unanswered = unanswered
 
     def claim(self, request: ClaimRequest) -> Claim:
         """See `ResourceTracker.claim`."""
@@ -81,7 +77,7 @@ class ClaimOperations:
             if claim.state is not ClaimState.RELEASING:
                 self._register.step_claim(ClaimStep.RELEASE, consumer)
                 claim = replace(claim, state=ClaimState.RELEASING)
-            if not now or consumer in self._unanswered:
+            if not now:
                 return False
             try:
                 self._resolve(claim)
@@ -129,7 +125,7 @@ class ClaimOperations:
         """
         with self._context.turns.take(consumer):
             claim = self._register.claim_of(consumer)
-            if claim is None or claim.state is ClaimState.CLAIMED or self.must_wait(claim):
+            if claim is None or claim.state is ClaimState.CLAIMED:
                 return False
             if self._has_guest(claim):
                 self._finish(claim)
@@ -137,9 +133,11 @@ class ClaimOperations:
                 self._resolve(claim)
             return True
 
-    def must_wait(self, claim: Claim) -> bool:
-        """Whether Placement may still execute the claim's write: it is not undone before that."""
-        return claim.consumer in self._unanswered and not self._has_guest(claim)
+    def end_doubts(self, consumer: str) -> bool:
+        """End the doubts of a consumer that has no pending claim. Raises as `deliver`."""
+        with self._context.turns.take(consumer):
+            self._context.writer.secure(consumer)
+            return True
 
     def _claim(self, request: ClaimRequest) -> Claim:
         """The caller has the consumer's turn."""
@@ -155,8 +153,6 @@ class ClaimOperations:
             raise moving_conflict(moving)
         leftover = present
         if present is not None and (present.state is ClaimState.RELEASING or present.request != request):
-            if request.consumer in self._unanswered:
-                raise late_claim_conflict(present)
             self._resolve(present)
             leftover = None
         return self._attempt(request, leftover)
@@ -164,17 +160,7 @@ class ClaimOperations:
     def _attempt(self, request: ClaimRequest, leftover: Claim | None) -> Claim:
         if leftover is not None:
             self._check_not_taken_over(leftover)
-        late = leftover is not None and request.consumer in self._unanswered
-        attempt = ClaimAttempt(self._context, request, leftover, late=late)
-        try:
-            claim = attempt.run()
-        except PlacementUnavailable as error:
-            if may_still_execute(error):
-                self._unanswered.add(request.consumer)
-            raise
-        if attempt.leftover_executed:
-            self._unanswered.discard(request.consumer)
-        return claim
+        return ClaimAttempt(self._context, request, leftover).run()
 
     def _resolve(self, claim: Claim) -> None:
         """Remove a claim to be released, or an intent in doubt, from Placement and from the journal."""
@@ -188,6 +174,7 @@ class ClaimOperations:
         """Raises ClaimConflict where a migration holds what the claim wrote; then it has the claim."""
         move = self._linker.link_leaving(claim)
         if move is not None:
+            self._context.writer.secure(claim.consumer)
             raise moving_conflict(move)
 
     def _has_guest(self, claim: Claim) -> bool:

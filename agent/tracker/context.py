@@ -10,6 +10,7 @@ from agent.driver import Guest
 from agent.errors import ClaimsClosed, DoesNotFit, PlacementFull, PlacementUnavailable
 from agent.placement.client import PlacementClient
 from agent.shapes import Allocations
+from agent.tracker.guarded_write import GuardedWriter
 from agent.tracker.register import Register
 from agent.tracker.turns import Turns
 
@@ -102,6 +103,7 @@ class TrackerContext:
 
     register: Register
     client: PlacementClient
+    writer: GuardedWriter
     turns: Turns
     clock: Callable[[], float]
     guests: SeenGuests

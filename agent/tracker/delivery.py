@@ -8,7 +8,9 @@ from agent.backoff import Backoff
 from agent.errors import PlacementError, PlacementUnavailable, Refused
 from agent.tracker.claims import ClaimOperations
 from agent.tracker.context import TrackerContext
+from agent.tracker.doubts import Doubts
 from agent.tracker.moves import MoveOperations
+from agent.tracker.register import Pending
 
 LOG = log.get(__name__)
 
@@ -30,19 +32,21 @@ class Delivery:
         context: TrackerContext,
         claims: ClaimOperations,
         moves: MoveOperations,
+        doubts: Doubts,
         backoff: Backoff,
     ) -> None:
         self._context = context
         self._claims = claims
         self._moves = moves
+        self._doubts = doubts
         self._backoff = backoff
         self._unanswered: frozenset[str] = frozenset()
 
     @property
     def pending(self) -> int:
-        """The number of claims and moves to be resolved, those not due yet included."""
+        """The number of claims, moves and doubts to be resolved, those not due yet included."""
         pending = self._context.register.pending(self._context.turns.is_taken)
-        return len(pending.claims) + len(pending.moves)
+        return len(pending.claims) + len(pending.moves) + len(self._doubted(pending))
 
     def deliver(self, limit: int | None) -> int:
         """See `ResourceTracker.deliver`."""
@@ -69,23 +73,31 @@ class Delivery:
         return delivered
 
     def _due(self, limit: int | None) -> list[Work]:
-        """At most `limit` moves, then claims; at the end the unanswered ones, if their back-off is over."""
+        """At most `limit` moves, claims, doubts; at the end the unanswered, if their back-off is over."""
         pending = self._context.register.pending(self._context.turns.is_taken)
         moves: list[Work] = [
             (move.instance, partial(self._moves.deliver, move.migration)) for move in pending.moves
         ]
         claims: list[Work] = [
-            (claim.consumer, partial(self._claims.deliver, claim.consumer))
-            for claim in pending.claims
-            if not self._claims.must_wait(claim)
+            (claim.consumer, partial(self._claims.deliver, claim.consumer)) for claim in pending.claims
         ]
-        self._unanswered &= {consumer for consumer, _ in (*moves, *claims)}
+        doubts: list[Work] = [
+            (consumer, partial(self._claims.end_doubts, consumer)) for consumer in self._doubted(pending)
+        ]
+        self._unanswered &= {consumer for consumer, _ in (*moves, *claims, *doubts)}
         too_soon = self._unanswered if self._backoff.left_s() > 0 else frozenset[str]()
         due: list[Work] = []
-        for kind in (moves, claims):
+        for kind in (moves, claims, doubts):
             in_time = [work for work in kind if work[0] not in too_soon]
             due += self._unanswered_last(in_time)[:limit]
         return self._unanswered_last(due)
+
+    def _doubted(self, pending: Pending) -> list[str]:
+        """The consumers in doubt that no pending claim or move resolves: of each doubt, its guard."""
+        resolved = {claim.consumer for claim in pending.claims}
+        resolved.update(consumer for move in pending.moves for consumer in (move.instance, move.migration))
+        doubts = [doubt for doubt in self._doubts.open() if resolved.isdisjoint(doubt.consumers)]
+        return list(dict.fromkeys(doubt.guard.consumer for doubt in doubts))
 
     def _unanswered_last(self, work: list[Work]) -> list[Work]:
         return sorted(work, key=lambda item: item[0] in self._unanswered)

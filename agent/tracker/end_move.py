@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from agent import log
 from agent.backoff import pause
+from agent.claims.doubt import DoubtKind
 from agent.errors import (
     ClaimConflict,
     PlacementConflict,
@@ -29,6 +30,7 @@ from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
+from agent.tracker.guarded_write import checked
 from agent.tracker.holdings import split_by_host
 from agent.tracker.left_places import LeftPlaces
 
@@ -71,11 +73,12 @@ class MoveFinisher:
         if move.kind is MoveKind.REBUILD and move.state in _REBUILT:
             return self._step(_REBUILT[move.state], move)  # a rebuild writes nothing to Placement
         self._check_known()
+        secured = self._context.writer.secure(move.instance, move.migration) is not None
         instance = self._client.allocations_of(move.instance)
         migration = self._client.allocations_of(move.migration)
         match move.state:
             case MoveState.BEGINNING:
-                return self._resolve_begin(move, instance, migration)
+                return self._resolve_begin(move, instance, migration, secured)
             case MoveState.CONFIRMING:
                 return self._free(move, instance, migration)
             case MoveState.REVERTING:
@@ -97,9 +100,12 @@ class MoveFinisher:
     # One method for each state
 
     def _resolve_begin(
-        self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations
+        self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations, secured: bool
     ) -> Move:
-        """A begin whose outcome was unknown: complete it if the guest is here, else undo it."""
+        """A begin whose outcome was unknown: complete it if the guest is here, else undo it.
+
+        `secured`: it had a doubt, which is ended.
+        """
         where = observed_state(move, instance.allocations, migration.allocations)
         whole = same_amounts(migration.allocations, move.handed)
         changed = whole and self._lives_here(instance.allocations)
@@ -113,7 +119,7 @@ class MoveFinisher:
             return self._step(MoveStep.FREED, move)
         if where is ObservedState.NEITHER:
             return self._step(MoveStep.GONE, move)
-        if where is ObservedState.BEFORE:
+        if where is ObservedState.BEFORE and not secured:
             self._invalidate_late_begin(instance)
         return self._step(MoveStep.REFUSE, move)
 
@@ -123,7 +129,7 @@ class MoveFinisher:
         Writing the same allocation again raises it.
         """
         try:
-            self._client.write_allocations(instance)
+            self._write(DoubtKind.FENCE, instance)
         except PlacementFull as full:  # the source is over-committed, so Placement rejects the begin, too
             LOG.info("The generation of %s was not raised: %s", instance.consumer, full.message)
 
@@ -134,7 +140,7 @@ class MoveFinisher:
                 self._warn(
                     move, "another client changed the migration's allocation; the agent frees all of it"
                 )
-            self._client.write_allocations(replace(migration, allocations={}))
+            self._write(DoubtKind.CONFIRM, replace(migration, allocations={}))
         return self._end(move, end, wanted=MoveStep.FREED)
 
     def _restore(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
@@ -142,12 +148,12 @@ class MoveFinisher:
             end = self._observed_end(move, instance) or MoveStep.RESTORED
             return self._end(move, end, wanted=MoveStep.RESTORED)
         if not instance.allocations:
-            self._client.write_allocations(replace(migration, allocations={}))
+            self._write(DoubtKind.REVERT, replace(migration, allocations={}))
             return self._step(MoveStep.GONE, move)
         restored = restored_allocations(move, migration.allocations)
         if move.role is not MoveRole.BOTH and instance.allocations in (restored, move.old.allocations):
             end = self._observed_end(move, instance) or MoveStep.RESTORED
-            self._client.write_allocations(replace(migration, allocations={}))
+            self._write(DoubtKind.REVERT, replace(migration, allocations={}))
             return self._end(move, end, wanted=MoveStep.RESTORED)
         if move.role is not MoveRole.SOURCE and not self._lives_here(instance.allocations):
             self._step(MoveStep.REFUSE, move)
@@ -165,8 +171,10 @@ class MoveFinisher:
                 "restores the old one",
             )
         try:
-            self._client.write_allocations(
-                replace(instance, allocations=restored), replace(migration, allocations={})
+            self._write(
+                DoubtKind.REVERT,
+                replace(instance, allocations=restored),
+                replace(migration, allocations={}),
             )
         except PlacementFull as full:
             self._step(MoveStep.REFUSE, move)
@@ -183,7 +191,7 @@ class MoveFinisher:
         if instance.allocations and self._has_moved_on(move, instance):
             # Another migration may hold the instance's part of this host by now: keep the claim for it.
             if migration.allocations:
-                self._client.write_allocations(replace(migration, allocations={}))
+                self._write(DoubtKind.DELETE, replace(migration, allocations={}))
             return self._step(self._observed_end(move, instance) or MoveStep.FREED, move)
         writes = []
         if instance.allocations:
@@ -192,7 +200,7 @@ class MoveFinisher:
                 writes.append(replace(instance, allocations=elsewhere))
         if migration.allocations:
             writes.append(replace(migration, allocations={}))
-        self._client.write_allocations(*writes)
+        self._write(DoubtKind.DELETE, *writes)
         return self._step(MoveStep.GONE, move)
 
     def _end_left(self, move: Move, instance: ConsumerAllocations) -> Move:
@@ -238,6 +246,11 @@ class MoveFinisher:
         return self._step(MoveStep.FOUND, with_source_at(move, migration))
 
     # What the states have in common
+
+    def _write(self, kind: DoubtKind, *writes: ConsumerAllocations) -> None:
+        """Raises PlacementError; PlacementUnavailable where it is not done, or not known."""
+        consumers = " and ".join(write.consumer for write in writes)
+        checked(self._context.writer.send(kind, *writes), f"{kind} of {consumers}", "the agent looks again")
 
     def _end(self, move: Move, end: MoveStep, *, wanted: MoveStep) -> Move:
         """End the move. Raises ClaimConflict where another client has ended it the other way."""

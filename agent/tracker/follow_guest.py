@@ -5,11 +5,13 @@ from dataclasses import replace
 
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep
+from agent.claims.doubt import DoubtKind
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.claims.refusal import does_not_fit, label
 from agent.errors import ClaimConflict
 from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
+from agent.tracker.guarded_write import checked
 
 
 def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
@@ -20,7 +22,7 @@ def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
     PlacementError, StateError.
     """
     consumer = request.consumer
-    held = context.client.allocations_of(consumer)
+    held = context.writer.secure(consumer) or context.client.allocations_of(consumer)
     before, move = context.register.claim_and_move_of(consumer)
     if before is None or before.state is not ClaimState.CLAIMED or move is not None:
         raise ClaimConflict(
@@ -38,7 +40,8 @@ def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
         return after
 
     with context.register.reserved(choose) as after:
-        context.client.write_allocations(replace(held, allocations=after.allocations))
+        outcome = context.writer.send(DoubtKind.EXTEND, replace(held, allocations=after.allocations))
+        checked(outcome, f"extension of {label(request)}", "the agent extends the claim again")
         context.register.step_claim(ClaimStep.FOUND, consumer, after)
     return after
 

@@ -1,103 +1,213 @@
-"""One write of a journaled intent to Placement, of which the outcome may stay unknown."""
+"""The tracker's writes to Placement: each is guarded by generations, and none is believed without an answer.
 
-from collections.abc import Callable
-from enum import StrEnum
+A write that Placement did not answer leaves a doubt. No other write is sent for its consumers before `secure`
+has ended the doubt with a fence: a write after which Placement rejects the late one. `secure` also protects a
+consumer that was made anew, which has a low generation again, from the late writes of its former life.
+"""
 
-from agent.errors import PlacementError, PlacementUnavailable, PlimsollError, StateError
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from agent import log
+from agent.backoff import pause
+from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind
+from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.tracker.unanswered_writes import may_still_execute
+from agent.placement.outcome import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
+from agent.tracker.doubts import Doubts
+
+LOG = log.get(__name__)
+
+CONFLICTS_MAX = 8
+RAISES_MAX = 64
+"""Bound of the writes that raise one consumer's generation: more than an instance's life has seen so far."""
+HALF_DONE_S = 60.0
+"""How long Placement may be in the midst of a consumer's first write."""
+BARRED = 0
+"""The generation of a consumer that Placement keeps a record of and that holds nothing."""
 
 
-class Outcome(StrEnum):
-    """What Placement did with a write."""
+class GuardedWriter:
+    """Sends the writes of one tracker. The caller has the turns of the consumers that it names."""
 
-    DONE = "done"
-    REFUSED = "refused"
-    """Placement holds nothing of it and will not execute it: rejected, lost on the way, or not sent yet."""
-    UNKNOWN = "unknown"
-    """Placement did not answer, and it may hold the write now or execute it later."""
-
-
-class GuardedWrite:
-    """Writes the allocations of an intent, guarded by the consumers' generations.
-
-    `subject` names the operation in sentences ("claim of web1"); `while_unknown` says what happens as long as
-    the outcome is unknown. `outcome` is that of an earlier attempt at the same intent, if there was one.
-    """
-
-    def __init__(
-        self,
-        client: PlacementClient,
-        subject: str,
-        while_unknown: str,
-        outcome: Outcome = Outcome.REFUSED,
-    ) -> None:
-        self.outcome = outcome
-        """Of the last write; REFUSED before the first."""
+    def __init__(self, client: PlacementClient, doubts: Doubts) -> None:
         self._client = client
-        self._subject = subject
-        self._while_unknown = while_unknown
-        self._unanswered: PlacementUnavailable | None = None
+        self._doubts = doubts
 
-    def run(self, *consumers: ConsumerAllocations, read_outcome: Callable[[bool], Outcome]) -> Outcome:
-        """Write; if Placement does not answer, one read decides. Returns DONE, or REFUSED after that read.
+    def send(self, kind: DoubtKind, *writes: ConsumerAllocations) -> WriteOutcome:
+        """Send one write. Its doubt is on disk before, and is gone once Placement has answered.
 
-        `read_outcome` makes the read; its argument says whether Placement may still execute the write.
-        Raises PlacementError where Placement rejects the write (REFUSED); PlacementUnavailable where the
-        outcome stays UNKNOWN.
+        Raises StateError where the doubt cannot be written: then nothing was sent.
         """
-        self.outcome = Outcome.UNKNOWN
+        if not writes:
+            return WriteDone()
+        parts = tuple(map(_part, writes))
+        doubt, repeated = self._doubts.begin(kind, parts, durable=not self._client.certain)
+        outcome: WriteOutcome | None = None
         try:
-            self._client.write_allocations(*consumers)
-        except PlacementUnavailable as error:
-            self._unanswered = error
-            self.outcome = self._read_back(error, read_outcome)
-        except PlacementError:
-            self.outcome = Outcome.REFUSED
-            raise
-        else:
-            self.outcome = Outcome.DONE
-        return self.outcome
-
-    def _read_back(self, error: PlacementUnavailable, read_outcome: Callable[[bool], Outcome]) -> Outcome:
-        details = {key: error.details[key] for key in ("retry_after", "busy") if key in error.details}
-        cause = error
-        outcome = Outcome.UNKNOWN
-        if "retry_after" not in details:  # else Placement asks for no request before then
-            try:
-                outcome = read_outcome(may_still_execute(error))
-            except PlacementUnavailable as second:
-                cause = second
-        if outcome is Outcome.UNKNOWN:
-            raise PlacementUnavailable(
-                f"Placement did not answer the {self._subject}, and the outcome is not known yet: "
-                f"{self._while_unknown}. ({error.message})",
-                status=error.status,
-                placement_code=error.placement_code,
-                **details,
-            ) from cause
+            outcome = self._client.send_allocations(*writes)
+        finally:
+            if outcome is None or isinstance(outcome, WriteUnknown):
+                self._doubts.keep(doubt)
+            elif not repeated:
+                self._doubts.end(doubt)
+            elif isinstance(outcome, WriteDone):
+                self._doubts.fence(doubt)  # of the two, one is done; the other meets a conflict
+            else:
+                self._doubts.keep(doubt)
         return outcome
 
-    def not_executed(self) -> PlacementUnavailable:
-        """The error for an unanswered write that the read found not executed; call it after REFUSED."""
-        assert self._unanswered is not None
-        error = PlacementUnavailable(
-            f"Placement did not answer the {self._subject} and holds nothing of it: try again. "
-            f"({self._unanswered.message})",
-            status=self._unanswered.status,
-            placement_code=self._unanswered.placement_code,
-        )
-        error.__cause__ = self._unanswered
-        return error
+    def send_and_read(
+        self, kind: DoubtKind, *writes: ConsumerAllocations, is_done: Callable[[], bool]
+    ) -> WriteOutcome:
+        """As `send`; if the outcome is unknown, `is_done` reads whether Placement holds what was written.
 
-    def undo_intent(self, error: PlimsollError, undo: Callable[[], object]) -> None:
-        """Undo the journaled intent after `error`, unless Placement holds or may yet hold the write.
-
-        If the journal fails, too, `error` gets a note.
+        What Placement holds proves that the write is done. Anything else proves nothing as long as Placement
+        may still do it.
         """
-        if self.outcome is not Outcome.REFUSED:
+        outcome = self.send(kind, *writes)
+        # Where Placement asked for a pause, nothing is read before its end.
+        if not isinstance(outcome, WriteUnknown) or "retry_after" in outcome.error.details:
+            return outcome
+        parts = tuple(map(_part, writes))
+        doubts = [doubt for doubt in self._doubts.of(_consumers(writes)) if doubt.is_same_write(kind, parts)]
+        try:
+            done = is_done()
+        except PlacementUnavailable as second:
+            outcome.error.__cause__ = second
+            return outcome
+        if done:
+            for doubt in doubts:
+                self._doubts.fence(doubt)
+            return WriteDone()
+        if not outcome.late:
+            for doubt in doubts:
+                self._doubts.end(doubt)
+            return WriteRefused(outcome.error)
+        return outcome
+
+    def in_doubt(self, consumer: str) -> bool:
+        """Whether a write for the consumer has an unknown outcome."""
+        return any(not doubt.fenced for doubt in self._doubts.of([consumer]))
+
+    # Fences
+
+    def secure(self, *consumers: str) -> ConsumerAllocations | None:
+        """End the doubts of the consumers: no late write changes what they hold now.
+
+        Without doubts that costs nothing, and None is returned; else what the first consumer holds after it.
+        Raises PlacementUnavailable where the outcome stays unknown; PlacementConflict, PlacementError,
+        StateError.
+        """
+        doubts = [doubt for doubt in self._doubts.of(consumers) if not doubt.fenced or _rises(doubt)]
+        held = {
+            guard: self._secure(guard) for guard in dict.fromkeys(doubt.guard.consumer for doubt in doubts)
+        }
+        if not held:
+            return None
+        first = consumers[0]
+        return held[first] if first in held else self._client.allocations_of(first)
+
+    def _secure(self, consumer: str) -> ConsumerAllocations:
+        """End the doubts that this consumer guards."""
+        for attempt in range(CONFLICTS_MAX):
+            doubts = [doubt for doubt in self._doubts.of([consumer]) if doubt.guard.consumer == consumer]
+            held = self._client.allocations_of(consumer)
+            try:
+                held = self._raise_past(doubts, held)
+                self._bar_first_writes(doubts, held)
+            except PlacementConflict:
+                pause(attempt)  # another client wrote in between, or the late write was done just now
+                continue
+            for doubt in doubts:
+                if not doubt.fenced:
+                    self._doubts.fence(doubt)
+            return held
+        raise PlacementConflict(
+            f"Other clients wrote the allocations of {consumer} {CONFLICTS_MAX} times while the agent made "
+            "sure that no earlier write is executed late. The agent tries again later."
+        )
+
+    def _raise_past(self, doubts: Iterable[Doubt], held: ConsumerAllocations) -> ConsumerAllocations:
+        """Write what the consumer holds until its generation is past those that guard the doubts."""
+        highest = max((doubt.guard.generation or 0 for doubt in doubts if _rises(doubt)), default=BARRED)
+        for _ in range(RAISES_MAX):
+            if held.generation is None or held.generation > highest:
+                return held
+            self.send(DoubtKind.FENCE, held).check()
+            held = replace(held, generation=held.generation + 1)
+        raise PlacementError(
+            f"A write for {held.consumer} may be executed late as long as the consumer's generation is at "
+            f"most {highest}, and it is {held.generation}. The agent raises it further when it tries again."
+        )
+
+    def _bar_first_writes(self, doubts: Iterable[Doubt], held: ConsumerAllocations) -> None:
+        """Bar the first writes among the doubts, if the consumer does not exist."""
+        firsts = [doubt for doubt in doubts if not _rises(doubt)]
+        if held.generation is not None or not firsts:
             return
         try:
-            undo()
-        except StateError as unwritten:
-            error.add_note(f"The intent could not be undone either: {unwritten.message}")
+            self._client.bar_first_write(held.consumer).check()
+        except PlacementConflict as conflict:
+            if conflict.details.get("expected_generation") != BARRED:
+                raise
+            # It is barred already, or Placement is in the midst of the first write.
+            known = any(doubt.fenced for doubt in firsts)
+            age_s = max(self._doubts.age_s(doubt) for doubt in firsts)
+            if not known and 0 <= age_s < HALF_DONE_S:
+                raise PlacementUnavailable(
+                    f"Placement did not answer the first write for {held.consumer}, and may be in the midst "
+                    f"of it. The agent looks again; after {HALF_DONE_S:g} s it takes the write for not done.",
+                    busy=True,
+                ) from conflict
+
+    def bar_again(self, consumer: str) -> bool:
+        """Bar a late first write for a consumer that has just been deleted. False: it exists again.
+
+        Without a doubt that costs nothing. Raises PlacementError.
+        """
+        if all(map(_rises, self._doubts.of([consumer]))):
+            return True
+        try:
+            self._client.bar_first_write(consumer).check()
+        except PlacementConflict as conflict:
+            return conflict.details.get("expected_generation") == BARRED
+        return True
+
+
+def checked(outcome: WriteOutcome, subject: str, while_unknown: str) -> None:
+    """Do nothing if the write is done. Raises its error; if the outcome is unknown, in a sentence about that.
+
+    `subject` names the operation ("claim of web1"), `while_unknown` says what happens until it is known.
+    """
+    if not isinstance(outcome, WriteUnknown):
+        outcome.check()
+        return
+    error = outcome.error
+    raise PlacementUnavailable(
+        f"Placement did not answer the {subject}, and the outcome is not known yet: {while_unknown}. "
+        f"({error.message})",
+        status=error.status,
+        placement_code=error.placement_code,
+        **{key: error.details[key] for key in ("retry_after", "busy") if key in error.details},
+    ) from (error.__cause__ or error)
+
+
+def _rises(doubt: Doubt) -> bool:
+    """Whether a generation guards the write; else it is the first one of its consumer."""
+    return doubt.guard.generation not in (None, BARRED)
+
+
+def _part(write: ConsumerAllocations) -> DoubtfulWrite:
+    return DoubtfulWrite(
+        write.consumer,
+        write.generation,
+        write.allocations,
+        write.project_id,
+        write.user_id,
+        write.consumer_type,
+    )
+
+
+def _consumers(writes: Iterable[ConsumerAllocations]) -> list[str]:
+    return [write.consumer for write in writes]

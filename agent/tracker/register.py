@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from agent.claims.book import Book, Reading
 from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
+from agent.claims.doubt import Doubt
 from agent.claims.fit import ProviderIndex
 from agent.claims.held_back import claims_until_durable
 from agent.claims.numa.host_cells import HostCells, HostLayout
@@ -236,6 +237,13 @@ class Register:
         with self._lock:
             for consumer, of_consumer in allocations.items():
                 self._book.enter_written(consumer, of_consumer)
+
+    def enter_doubts(self, consumers: Collection[str], doubts: Collection[Doubt]) -> None:
+        """Enter the writes in doubt of these consumers; `doubts` are all of them."""
+        writes = [{write.consumer: write.allocations for write in doubt.writes} for doubt in doubts]
+        with self._lock:
+            for consumer in consumers:
+                self._book.enter_doubts(consumer, writes)
 
     def enter_guests(self, guests: Collection[Guest]) -> None:
         """Enter the exact units and the cells' memory that guests use."""

@@ -6,12 +6,14 @@ from dataclasses import replace
 from agent.backoff import pause
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep
+from agent.claims.doubt import DoubtKind
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit, label
 from agent.errors import ClaimConflict, PlacementConflict, PlacementFull
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations, Units
 from agent.tracker.context import TrackerContext
+from agent.tracker.guarded_write import checked
 from agent.tracker.holdings import allocations_for
 
 ATTEMPTS_MAX = 4
@@ -38,7 +40,7 @@ def replace_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
 
 def _replace_once(context: TrackerContext, request: ClaimRequest) -> Claim:
     consumer = request.consumer
-    held = context.client.allocations_of(consumer)
+    held = context.writer.secure(consumer) or context.client.allocations_of(consumer)
     chosen: list[Claim] = []
 
     def choose(book: Book) -> Claim:
@@ -56,10 +58,12 @@ def _replace_once(context: TrackerContext, request: ClaimRequest) -> Claim:
         (after,) = chosen
         if held.allocations != after.allocations:
             write = replace(allocations_for(after), generation=held.generation)
+            outcome = context.writer.send(DoubtKind.REPLACE, write)
             try:
-                context.client.write_allocations(write)
+                checked(outcome, f"new claim of {label(request)}", "the old claim stays until it is known")
             except PlacementFull as full:
                 raise context.refused_by_placement(request, after.allocations, full) from full
+            context.writer.secure(consumer)
         context.register.step_claim(ClaimStep.REPLACE, consumer, after)
     return after
 

@@ -16,15 +16,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from agent.backoff import Backoff
 from agent.claims.book import Reading
 from agent.claims.claim import Claim, Fit
+from agent.claims.doubt import DoubtKind
 from agent.claims.fit import ProviderIndex
 from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
 from agent.claims.rows import Row
 from agent.driver import Guest
-from agent.errors import PlacementUnavailable
+from agent.errors import PlacementConflict, PlacementUnavailable
 from agent.moves.states import Move, MoveKind, MoveRole, moving_conflict
-from agent.placement.client import PlacementClient
+from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
 from agent.shapes import Held, Units, Usages
@@ -32,15 +33,16 @@ from agent.state.journal import Journal
 from agent.tracker.claims import Admitted, ClaimOperations, StartDecision
 from agent.tracker.context import Admission, PlacementState, SeenGuests, TrackerContext
 from agent.tracker.delivery import DELIVERED_MAX, Delivery
+from agent.tracker.doubts import Doubts
 from agent.tracker.follow_guest import follow_guests
 from agent.tracker.follow_moves import MigrationLinker
+from agent.tracker.guarded_write import GuardedWriter, checked
 from agent.tracker.guest_demand import GuestDemand
 from agent.tracker.handles import ClaimHandle, MoveHandle
 from agent.tracker.held_column import HeldColumn
 from agent.tracker.moves import MoveOperations
 from agent.tracker.register import ClaimAndMove, HostSnapshot, Register, StepObserver
 from agent.tracker.turns import Turns
-from agent.tracker.unanswered_writes import UnansweredWrites
 from agent.tree import ProviderTree
 
 WAITING_FOR_INVENTORY = "waiting for the first full inventory"
@@ -69,9 +71,11 @@ class ResourceTracker:
         """
         register = Register(journal, on_step)
         admission = Admission(WAITING_FOR_INVENTORY, lambda: register.unknown_reason)
+        self._doubts = Doubts(journal, clock, register.enter_doubts)
         self._context = TrackerContext(
             register,
             client,
+            GuardedWriter(client, self._doubts),
             Turns(register.condition(), turn_wait_s, admission.check),
             clock,
             SeenGuests(),
@@ -81,9 +85,11 @@ class ResourceTracker:
         self._register = register
         client.observer = HeldColumn(register)
         linker = MigrationLinker(self._context)
-        self._claims = ClaimOperations(self._context, linker, UnansweredWrites(monotonic))
+        self._claims = ClaimOperations(self._context, linker)
         self._moves = MoveOperations(self._context, linker)
-        self._delivery = Delivery(self._context, self._claims, self._moves, Backoff(clock=monotonic))
+        self._delivery = Delivery(
+            self._context, self._claims, self._moves, self._doubts, Backoff(clock=monotonic)
+        )
 
     # Whether Placement may be asked, and whether claims are open
 
@@ -280,6 +286,20 @@ class ResourceTracker:
         The caller has the consumer's turn. Raises PlacementError, StateError.
         """
         self._claims.drop(consumer, reason)
+
+    def heal(self, write: ConsumerAllocations) -> None:
+        """Write what an audit found that the consumer should hold, guarded by its generation.
+
+        The caller has the consumer's turn. Raises PlacementError; PlacementUnavailable where it is not done,
+        or not known; StateError.
+        """
+        secured = self._context.writer.secure(write.consumer)
+        if secured is not None and secured.generation != write.generation:
+            raise PlacementConflict(
+                f"An earlier write for {write.consumer} was in doubt. Nothing was written; audit again."
+            )
+        outcome = self._context.writer.send(DoubtKind.HEAL, write)
+        checked(outcome, f"repair of {write.consumer}", "the next audit shows it")
 
     # What the gate asks
 

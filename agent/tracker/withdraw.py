@@ -1,40 +1,52 @@
-"""Taking a claim out of Placement, and only what belongs to the claim."""
+"""Taking a claim out of Placement: what the consumer holds on this host and on the pools that serve it."""
 
 from dataclasses import replace
 
 from agent.backoff import pause
 from agent.claims.claim import Claim, ClaimState
+from agent.claims.doubt import DoubtKind
 from agent.errors import PlacementConflict, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations
+from agent.placement.outcome import WriteDone, WriteRefused
 from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
+from agent.tracker.guarded_write import checked
 from agent.tracker.holdings import is_allocation_of
 
 ATTEMPTS_MAX = 4
 
 
 def withdraw(context: TrackerContext, claim: Claim) -> bool:
-    """Remove the claim's allocations from Placement; guarded by the consumer's generation, idempotent.
+    """Remove what the claim's consumer holds here; guarded by the consumer's generation, idempotent.
 
-    True: Placement held nothing of the claim, and the consumer holds allocations elsewhere: it has moved.
+    True: Placement held nothing of it here, and the consumer holds allocations elsewhere: it has moved.
 
     An intent (CLAIMING) is only removed where Placement holds exactly what the agent would have written:
     anything else was written by another client. Raises PlacementError; PlacementUnavailable: not done, or
     not known.
     """
+    consumer = claim.consumer
+    secured = context.writer.secure(consumer)
+    held = secured or context.client.allocations_of(consumer)
     for attempt in range(ATTEMPTS_MAX):
-        held = context.client.allocations_of(claim.consumer)
-        rest = _remainder(context, claim, held)
-        if rest == held.allocations:
-            return bool(rest)
-        try:
-            context.client.write_allocations(replace(held, allocations=rest))
-        except PlacementConflict:
-            pause(attempt)  # another client wrote in between
-        else:
+        if held is secured and not held.allocations:
             return False
+        rest = _remainder(context, claim, held)
+        if rest and rest == held.allocations:
+            return True
+        outcome = (
+            WriteDone()
+            if not held.allocations
+            else context.writer.send(DoubtKind.RELEASE, replace(held, allocations=rest))
+        )
+        if not (isinstance(outcome, WriteRefused) and isinstance(outcome.error, PlacementConflict)):
+            checked(outcome, f"release of {consumer}", "the agent releases it again")
+            if rest or context.writer.bar_again(consumer):
+                return False
+        pause(attempt)  # another client wrote in between
+        held = context.client.allocations_of(consumer)
     raise PlacementConflict(
-        f"Other clients wrote the allocations of {claim.consumer} {ATTEMPTS_MAX} times while the agent "
+        f"Other clients wrote the allocations of {consumer} {ATTEMPTS_MAX} times while the agent "
         "released it. The agent tries again later."
     )
 
@@ -43,15 +55,16 @@ def _remainder(context: TrackerContext, claim: Claim, held: ConsumerAllocations)
     """What the consumer keeps."""
     if claim.state is ClaimState.CLAIMING:
         return {} if is_allocation_of(held, claim) else held.allocations
-    elsewhere = held.allocations.keys() - claim.allocations.keys()
-    if not elsewhere:
-        return {}
-    # The consumer has moved, or is moving: shared providers (a storage pool) go with it.
     host = context.register.host
     if host.root is None:
+        if held.allocations.keys() <= claim.allocations.keys():
+            return {}
         raise PlacementUnavailable(
             f"Before the first inventory the agent does not know which part of {claim.consumer}'s "
             "allocation is on this host. It tries again after the inventory."
         )
-    own = {uuid for uuid in claim.allocations if host.is_own(uuid)}
-    return {uuid: amounts for uuid, amounts in held.allocations.items() if uuid not in own}
+    serving = {provider.uuid for provider in host.providers} | claim.allocations.keys()
+    if held.allocations.keys() <= serving:
+        return {}
+    # The consumer has moved, or is moving: shared providers (a storage pool) go with it.
+    return {uuid: amounts for uuid, amounts in held.allocations.items() if not host.is_own(uuid)}

@@ -26,7 +26,7 @@ class Outage:
         if self._seen == self._number and not self._after:
             self.begin()
         if self._on and self._door is None:
-            raise PlacementUnavailable("Placement does not answer.")
+            raise PlacementUnavailable("Placement does not answer.", sent=False)
 
     def after(self, _: str = "") -> None:
         """Raises PlacementUnavailable for the answer that is lost."""

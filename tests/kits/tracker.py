@@ -116,7 +116,7 @@ class Tap:
     """A transport that tells `before` and `after` of each request; either may raise."""
 
     def __init__(self, inner: Transport) -> None:
-        self._inner = inner
+        self.inner = inner
         self.calls: list[str] = []
         self.before: Callable[[str], None] = _nothing
         self.after: Callable[[str], None] = _nothing
@@ -125,12 +125,12 @@ class Tap:
         call = f"{method} {path.split('?')[0]}"
         self.calls.append(call)
         self.before(call)
-        reply = self._inner.request(method, path, body, microversion=microversion)
+        reply = self.inner.request(method, path, body, microversion=microversion)
         self.after(call)
         return reply
 
     def close(self) -> None:
-        self._inner.close()
+        self.inner.close()
 
 
 class TappedJournal(Journal):
@@ -316,12 +316,15 @@ class Kit:
     # Faults
 
     @contextmanager
-    def away(self, *, after: bool = False, only: str = "") -> Iterator[None]:
-        """Placement does not answer, `after`: although it did what was asked; `only` such requests."""
+    def away(self, *, after: bool = False, only: str = "", sent: bool = False) -> Iterator[None]:
+        """Placement does not answer, `after`: although it did what was asked; `only` such requests.
+
+        `sent`: for all that its client knows, Placement may have got the request.
+        """
 
         def silent(call: str) -> None:
             if call.startswith(only):
-                raise PlacementUnavailable("placement is away, as it was told")
+                raise PlacementUnavailable("placement is away, as it was told", sent=after or sent)
 
         if after:
             self.tap.after = silent

@@ -49,9 +49,11 @@ class ProviderRecord(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
-    """A consumer with its allocations, {provider uuid: {resource class: amount}}, which are never empty.
+    """A consumer with its allocations, {provider uuid: {resource class: amount}}.
 
-    `consumer_type` is None for a consumer that was last written before microversion 1.38 ("unknown").
+    They are empty only at generation 0: the consumer is barred, so that a first write that comes late is
+    rejected, and no request shows it. `consumer_type` is None for a consumer that was last written before
+    microversion 1.38 ("unknown").
     """
 
     uuid: str

@@ -324,7 +324,7 @@ def test_a_lost_begin_is_found_out_about(claimed: World, after: bool) -> None:
         if after:
             claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
         else:
-            with pytest.raises(PlacementUnavailable, match="try again"):
+            with pytest.raises(PlacementUnavailable, match="placement is away"):
                 claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     assert (claimed.placed(MIGRATION) == ON_A) is after
     assert claimed.b.moving() is (MoveState.BEGUN if after else MoveState.REVERTED)

@@ -436,7 +436,7 @@ class Pair:
 
     def __init__(self, directory: Path, nested: bool, **there: object) -> None:
         self.a = NumaHost(directory / "a", name="a", report_numa=nested)
-        transport = self.a.tap._inner
+        transport = self.a.tap.inner
         self.b = NumaHost(directory / "b", name="b", transport=transport, report_numa=nested, **there)  # type: ignore[arg-type]
 
     def __enter__(self) -> Pair:

@@ -8,7 +8,6 @@ from agent.claims.refusal import (
     amounts_text,
     does_not_fit,
     label,
-    late_claim_conflict,
     not_covered_conflict,
     other_claim_conflict,
     provider_label,
@@ -54,7 +53,6 @@ def test_a_conflict_says_what_the_consumer_has() -> None:
     other = other_claim_conflict(claim)
     assert "vm (c1) is releasing already" in other.message and "64 MEMORY_MB, 2 VCPU" in other.message
     assert other.details == {"consumer": "c1", "holds": {"p1": {"VCPU": 2}}}
-    assert "Placement did not answer" in late_claim_conflict(claim).message
     for held, clause in (
         ({"p1": {"VCPU": 1}}, "node1: 1 VCPU; that does not cover the claim (2 VCPU asked, 1 held)"),
         ({"p2": {"VCPU": 1}}, "provider p2: 1 VCPU; none of it is on this host"),

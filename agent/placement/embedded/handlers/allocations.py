@@ -28,6 +28,8 @@ def get(request: Request) -> CoreResponse:
     """GET /allocations/{consumer_uuid}"""
     with request.store.reading() as model:
         consumer = model.consumer(request.args["consumer_uuid"])
+        if consumer is not None and not consumer.allocations:
+            consumer = None
         body = {"allocations": {}} if consumer is None else _show(model, consumer, request.minor)
     modified = request.store.clock() if consumer is None else consumer.updated_at
     return json_response(request, body, modified)

@@ -31,7 +31,9 @@ def get(request: Request) -> CoreResponse:
         owned = [
             consumer
             for consumer in model.consumers.values()
-            if consumer.project_id == project_id and user_id in (None, consumer.user_id)
+            if consumer.allocations
+            and consumer.project_id == project_id
+            and user_id in (None, consumer.user_id)
         ]
     if request.minor < mv.CONSUMER_TYPES:
         usages: dict[str, int] | dict[str, dict[str, int]] = _sums(owned)

@@ -20,6 +20,10 @@ from agent.placement.embedded.problems import (
 from agent.placement.embedded.records import ConsumerRecord, ProviderRecord
 from agent.placement.embedded.rules import inventories, providers
 
+BARRED_TYPE = "BARRED"
+"""An empty write of this type for a consumer that does not exist bars it: its first write conflicts then, as
+in OpenStack Placement after any empty write. A client that knows that names generation 0."""
+
 Allocations = Mapping[str, Mapping[str, int]]
 """{provider uuid: {resource class: amount}}"""
 
@@ -70,6 +74,8 @@ def replace(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
         if write.allocations:
             reasons += _shortfalls(draft, write.allocations, used_before)
             draft.put_consumer(write.uuid, _consumer(draft, write, before[write.uuid]))
+        elif before[write.uuid] is None and write.consumer_type == BARRED_TYPE:
+            draft.put_consumer(write.uuid, _consumer(draft, write, None)._replace(generation=0))
     if reasons:
         raise RequestRefused(CONFLICT, _sentence(reasons[0]), reasons=reasons)
     for provider_uuid in touched:
@@ -81,7 +87,8 @@ def delete(draft: Draft, consumer_uuid: str) -> None:
 
     Raises RequestRefused (404) where the consumer has no allocations.
     """
-    if draft.consumer(consumer_uuid) is None:
+    consumer = draft.consumer(consumer_uuid)
+    if consumer is None or not consumer.allocations:
         raise RequestRefused(NOT_FOUND, f"No allocations for consumer '{consumer_uuid}'.")
     draft.put_consumer(consumer_uuid, None)
 

@@ -1,0 +1,289 @@
+"""Writes whose outcome is unknown: whenever Placement does them, nothing is lost, nothing is left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.late_writes import ANY_ANSWER, late_writes
+from kits.placements import Placement
+from kits.tracker import Kit, checked_kit, guest, request
+
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.parse_request import ClaimRequest
+from agent.errors import ClaimConflict, PlacementUnavailable, PlimsollError
+
+DONE, CONFLICT = 204, 409
+
+
+@pytest.fixture
+def kit(tmp_path: Path, placement: Placement) -> Iterator[Kit]:
+    with checked_kit(tmp_path, placement) as kit:
+        yield kit
+
+
+def is_empty(kit: Kit) -> bool:
+    return (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
+
+
+def restarted(kit: Kit) -> None:
+    kit.restart()
+    kit.refresh()
+    kit.tracker.open()
+
+
+@ANY_ANSWER
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
+def test_an_abandoned_claim_is_never_executed_late(kit: Kit, answer: str, *, killed: bool) -> None:
+    asked = request(PCPU=4)
+    with late_writes(kit, answer) as late, pytest.raises(PlacementUnavailable, match="not known yet"):
+        kit.tracker.claim(asked)
+    assert kit.tracker.pending == 1
+    if killed:
+        restarted(kit)
+    assert kit.tracker.deliver() == 1
+    assert is_empty(kit)
+    assert late.execute() == CONFLICT
+    assert is_empty(kit)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
+def test_an_abandoned_claim_that_is_executed_before_the_agent_looks_is_undone(
+    kit: Kit, *, killed: bool
+) -> None:
+    with late_writes(kit, "502") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(request(PCPU=4))
+    assert late.execute() == DONE
+    if killed:
+        restarted(kit)
+    assert kit.tracker.deliver() == 1
+    assert is_empty(kit)
+
+
+def test_a_released_claim_that_was_never_answered_is_never_executed_late(kit: Kit) -> None:
+    asked = request(PCPU=4)
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    assert kit.tracker.release(asked.consumer)
+    assert is_empty(kit) and late.execute() == CONFLICT and is_empty(kit)
+
+
+@pytest.mark.parametrize("wish", [{"PCPU": 4}, {"PCPU": 1}], ids=["the same", "another"])
+def test_a_claim_repeated_after_one_that_was_not_answered_is_the_only_one(
+    kit: Kit, wish: dict[str, int]
+) -> None:
+    """The late one conflicts while the repeated claim is there, and after the release of that."""
+    asked = request(PCPU=4)
+    with late_writes(kit, "reset") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    kit.tracker.claim(request(asked.consumer, **wish))
+    kit.check()
+    assert kit.tracker.release(asked.consumer)
+    assert is_empty(kit) and late.execute() == CONFLICT and is_empty(kit)
+
+
+def test_the_allocation_of_somebody_else_proves_nothing_of_the_agents_own_write(kit: Kit) -> None:
+    """The late write waits until the other's allocation is gone."""
+    asked = request(VCPU=2)
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    kit.schedule(asked.consumer, host={"VCPU": 3})
+    assert kit.tracker.claim(asked).claim.adopted
+    assert kit.tracker.release(asked.consumer)
+    assert is_empty(kit) and late.execute() == CONFLICT and is_empty(kit)
+
+
+def test_a_placement_in_the_midst_of_a_first_write_is_waited_for(kit: Kit) -> None:
+    """Its record is there, its allocations are not yet: nothing can be told from that."""
+    asked = request(VCPU=2)
+    with late_writes(kit, "timeout"), pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    kit.raw.bar_first_write(asked.consumer).check()
+    assert (kit.tracker.deliver(), kit.tracker.pending) == (0, 1)
+    kit.later_s += 61
+    assert kit.tracker.deliver() == 1
+    assert is_empty(kit)
+
+
+def test_the_guest_of_a_claim_in_doubt_keeps_what_was_chosen_for_it(kit: Kit) -> None:
+    asked = request(PCPU=4)
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    kit.restart()
+    kit.refresh()
+    assert kit.tracker.recover([guest(asked.consumer)]) == 1
+    assert late.execute() == CONFLICT
+    kit.check()
+
+
+# Releases
+
+
+def released_in_doubt(kit: Kit, claim: Claim, answer: str) -> int:
+    """Release with an unknown outcome; the generation of the late release."""
+    generation = kit.raw.allocations_of(claim.consumer).generation
+    with late_writes(kit, answer) as late:
+        assert kit.tracker.release(claim.consumer) is False
+    kit.late = late  # type: ignore[attr-defined]
+    assert generation is not None
+    return generation
+
+
+@ANY_ANSWER
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
+def test_a_release_done_late_never_takes_a_later_claim_of_the_same_consumer(
+    kit: Kit, answer: str, *, killed: bool
+) -> None:
+    """One of two Placement processes behind a balancer was paused with it, and goes on."""
+    asked = request(PCPU=4)
+    generation = released_in_doubt(kit, kit.tracker.claim(asked).claim, answer)
+    if killed:
+        restarted(kit)
+    assert kit.tracker.deliver() == 1
+    assert is_empty(kit)
+    kit.tracker.claim(asked)
+    assert (kit.raw.allocations_of(asked.consumer).generation or 0) > generation
+    assert kit.late.execute() == CONFLICT  # type: ignore[attr-defined]
+    kit.check()
+    assert kit.tracker.release(asked.consumer) and is_empty(kit)
+
+
+def test_a_claim_right_after_a_release_that_was_not_answered_is_safe_from_it(kit: Kit) -> None:
+    asked = request(PCPU=4)
+    released_in_doubt(kit, kit.tracker.claim(asked).claim, "timeout")
+    kit.tracker.claim(asked)
+    assert kit.late.execute() == CONFLICT  # type: ignore[attr-defined]
+    kit.check()
+
+
+def test_a_late_release_that_comes_while_the_consumer_is_claimed_anew_takes_nothing(kit: Kit) -> None:
+    """It comes right after the first write, at the same generation as before."""
+    asked = request(PCPU=4)
+    released_in_doubt(kit, kit.tracker.claim(asked).claim, "timeout")
+    kit.tracker.deliver()
+    came: list[int] = []
+
+    def comes(call: str) -> None:
+        if call.startswith("PUT") and not came:
+            came.append(kit.late.execute())  # type: ignore[attr-defined]
+
+    kit.tap.after = comes
+    kit.tracker.claim(asked)
+    kit.tap.after = lambda _: None
+    assert came == [DONE]
+    kit.check()
+
+
+def test_what_somebody_else_made_anew_is_safe_from_a_late_release_once_it_is_adopted(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    released_in_doubt(kit, kit.tracker.claim(asked).claim, "timeout")
+    kit.tracker.deliver()
+    kit.schedule(asked.consumer, host={"VCPU": 2})
+    assert kit.tracker.claim(asked).claim.adopted
+    assert kit.late.execute() == CONFLICT  # type: ignore[attr-defined]
+    kit.check()
+
+
+def test_no_write_is_sent_for_a_consumer_in_doubt_while_placement_cannot_end_the_doubt(kit: Kit) -> None:
+    asked = request(PCPU=4)
+    claim = kit.tracker.claim(asked).claim
+    released_in_doubt(kit, claim, "timeout")
+    kit.tap.calls.clear()
+    with kit.away(only="GET", sent=True):
+        kit.tracker.deliver()
+        with suppress(PlimsollError):
+            kit.tracker.claim(asked)
+    assert kit.tracker.pending == 1
+    assert not [call for call in kit.tap.calls if not call.startswith("GET")]
+
+
+# Growing, and what a release gives back
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["not done yet", "done"])
+def test_a_release_while_a_grow_is_unanswered_gives_the_pools_gigabytes_back(
+    kit: Kit, *, executed: bool
+) -> None:
+    asked = request(VCPU=1)
+    claim = kit.tracker.claim(asked).claim
+    wanted = ClaimRequest(asked.consumer, (request(VCPU=1, DISK_GB=400).groups[0],))
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.extend(claim, wanted)
+    if executed:
+        assert late.execute() == DONE
+        assert kit.placed(asked.consumer) == {"host": {"VCPU": 1}, "pool": {"DISK_GB": 400}}
+    assert kit.tracker.release(asked.consumer)
+    assert is_empty(kit)
+    if not executed:
+        assert late.execute() == CONFLICT and is_empty(kit)
+
+
+def test_a_release_gives_back_what_is_held_here_and_not_what_the_record_remembers(kit: Kit) -> None:
+    asked = request(VCPU=1)
+    kit.tracker.claim(asked)
+    kit.schedule(asked.consumer, host={"VCPU": 2}, nic0={"SRIOV_NET_VF": 1}, pool={"DISK_GB": 7})
+    assert kit.tracker.release(asked.consumer)
+    assert is_empty(kit)
+
+
+def test_a_release_takes_nothing_of_somebody_elses_that_is_not_here(kit: Kit) -> None:
+    """The consumer was deleted, and somebody made it anew with more in it."""
+    asked = request(VCPU=1)
+    kit.tracker.claim(asked)
+    kit.raw.delete_allocations(asked.consumer)
+    kit.schedule(asked.consumer, host={"VCPU": 1}, elsewhere={"VCPU": 4}, pool={"DISK_GB": 7})
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed(asked.consumer) == {"elsewhere": {"VCPU": 4}, "pool": {"DISK_GB": 7}}
+
+
+# How many requests the fences cost
+
+
+def requests(kit: Kit) -> list[str]:
+    names = [call.split("/")[0] + call.split("/")[1] for call in kit.tap.calls]
+    kit.tap.calls.clear()
+    return names
+
+
+def test_the_requests_of_each_fence_are_bounded(kit: Kit) -> None:
+    asked = request(PCPU=4)
+    with late_writes(kit, "timeout"), pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    kit.tap.calls.clear()
+    kit.tracker.deliver()
+    assert requests(kit) == ["GET allocations", "PUT allocations"], "an abandoned claim is barred"
+    other = request(PCPU=4)
+    released_in_doubt(kit, kit.tracker.claim(other).claim, "timeout")
+    kit.tap.calls.clear()
+    kit.tracker.deliver()
+    assert requests(kit) == ["GET allocations", "PUT allocations", "PUT allocations"]
+    kit.tracker.claim(other)
+    anew = ["GET allocations", "PUT allocations"]
+    assert requests(kit) == [*anew, *anew], "one more write for each generation up to the late one's"
+
+
+def test_no_doubt_costs_no_request(kit: Kit) -> None:
+    asked = request(PCPU=4)
+    kit.tap.calls.clear()
+    kit.tracker.claim(asked)
+    kit.tracker.release(asked.consumer)
+    assert requests(kit) == ["PUT allocations", "GET allocations", "PUT allocations"]
+    assert not kit.journal.doubts()
+
+
+def test_another_operation_of_the_consumer_ends_the_doubt_first(kit: Kit) -> None:
+    asked = request(VCPU=1)
+    claim = kit.tracker.claim(asked).claim
+    wanted = ClaimRequest(asked.consumer, (request(VCPU=2).groups[0],))
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.extend(claim, wanted)
+    assert kit.tracker.pending == 1
+    assert kit.tracker.extend(claim, wanted) is not None
+    assert late.execute() == CONFLICT
+    assert kit.tracker.pending == 0 and kit.tracker.claims()[asked.consumer].state is ClaimState.CLAIMED
+    kit.check()
+    with suppress(ClaimConflict):
+        kit.tracker.claim(request(str(uuid4()), VCPU=1))
