@@ -23,6 +23,7 @@ from agent.daemon.assemble import assemble
 from agent.daemon.jobs import Jobs
 from agent.driver import Driver
 from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
+from agent.http.fair_threads import share_the_interpreter
 from agent.placement.connect import open_transport
 from agent.state.identity import NAME_FILE, Identity, establish_identity
 from agent.state.journal import Journal
@@ -55,6 +56,7 @@ def run(
 ) -> int:
     """Run the daemon until a signal ends it. Returns one of `agent.errors.ExitCode`; logs errors."""
     log_setup.configure("info", "auto")
+    share_the_interpreter()
     try:
         loaded = settings.load(config_files, config_dirs)
         log_setup.configure(loaded.log.level, loaded.log.format, loaded.secrets)

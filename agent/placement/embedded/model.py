@@ -44,8 +44,8 @@ class Model:
         self.providers_by_aggregate: dict[str, OrderedSet] = {}
         self.providers_by_class: dict[str, OrderedSet] = {}
         """Resource class -> uuids of the providers with an inventory of it."""
-        self.usages: dict[str, dict[str, int]] = {}
-        """Provider uuid -> {resource class: sum of the allocations}, without zeros."""
+        self.usages: dict[str, Mapping[str, int]] = {}
+        """Provider uuid -> {resource class: sum of the allocations}, without zeros, as a value."""
         self.consumers_by_provider: dict[str, OrderedSet] = {}
         self.changes = 0
         """The number of applied drafts: a key for caches of what a reader derives from the model."""
@@ -153,14 +153,16 @@ class Model:
         _reindex(self.consumers_by_provider, uuid, old_allocations, new_allocations)
 
     def _add_usage(self, provider_uuid: str, resources: Mapping[str, int], sign: int) -> None:
-        usage = self.usages.setdefault(provider_uuid, {})
+        usage = dict(self.usages.get(provider_uuid, {}))
         for resource_class, amount in resources.items():
             left = usage.get(resource_class, 0) + sign * amount
             if left:
                 usage[resource_class] = left
             else:
                 usage.pop(resource_class, None)
-        if not usage:
+        if usage:
+            self.usages[provider_uuid] = usage
+        else:
             del self.usages[provider_uuid]
 
 

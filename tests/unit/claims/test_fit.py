@@ -299,7 +299,7 @@ def test_it_fits_exactly_when_placement_has_a_candidate_and_takes_one_of_them(
     served = {each.uuid for each in host.providers}
     candidates = [
         {uuid: dict(amounts) for uuid, amounts in each.allocations.items()}
-        for each in find_candidates(core_model(tree, used), core_query(request))
+        for each, _ in find_candidates(core_model(tree, used), core_query(request))
         if set(each.allocations) <= served
     ]
     found = fit(request, host, used, {})

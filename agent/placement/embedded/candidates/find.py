@@ -5,8 +5,10 @@ have an aggregate in common with one of its own. A query consists of *slots* (sl
 provider: a slot for each class of the unsuffixed group, and one for each suffixed group. `TreeSearch`
 (search.py) yields all ways to fill the slots of one tree; it searches no further than the caller iterates.
 
-Pure functions over the model; the caller holds `model.lock`. tests/differential compares them with OpenStack
-Placement 16. Source: https://docs.openstack.org/api-ref/placement/#allocation-candidates.
+No search holds `model.lock`: it is taken for the time of one tree's view (view.py), so that a long question
+holds no write up. tests/differential compares the candidates with OpenStack Placement 16.
+
+Source: https://docs.openstack.org/api-ref/placement/#allocation-candidates.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from typing import NamedTuple
 from agent.placement.embedded.candidates.query import CandidateQuery
 from agent.placement.embedded.candidates.search import TreeSearch
 from agent.placement.embedded.candidates.slots import CandidateSlot, SlotDemands
+from agent.placement.embedded.candidates.view import ProviderReach, TreeView
 from agent.placement.embedded.model import Model
-from agent.placement.embedded.records import SHARING_TRAIT, ProviderRecord
+from agent.placement.embedded.records import ProviderRecord
 
 
 class Candidate(NamedTuple):
@@ -29,85 +32,84 @@ class Candidate(NamedTuple):
     mappings: Mapping[str, list[str]]
 
 
-def find_candidates(model: Model, query: CandidateQuery) -> Iterator[Candidate]:
+class FoundCandidate(NamedTuple):
+    """A candidate and the view of the tree that it is from."""
+
+    candidate: Candidate
+    view: TreeView
+
+
+def find_candidates(model: Model, query: CandidateQuery) -> Iterator[FoundCandidate]:
     """Each candidate once, tree by tree, in the order in which the trees were created.
 
-    The caller has checked that the classes and traits of the query exist.
+    The caller has checked that the classes and traits of the query exist, and does not hold `model.lock`.
     """
     seen: set[tuple[str, ...]] = set()
-    reach, demands = ProviderReach(model), SlotDemands(model, query)
-    for root in anchors(model, query, reach):
-        slots = demands.slots(reach.providers(root))
+    with model.lock.reading():
+        reach = ProviderReach(model, (group.in_tree for group in query.groups if group.in_tree is not None))
+        demands = SlotDemands(query)
+        starts = tuple(_rarest(model, query))
+    values = _SharedValues()
+    for root in anchors(starts, reach):
+        view = reach.view(root)
+        if view is None or not query.root_traits.admits(view.providers[root].traits):
+            continue
+        slots = demands.slots(view)
         if slots is None:
             continue
-        for chosen in TreeSearch(model, query, slots).fill():
+        for chosen in TreeSearch(view, query, slots).fill():
             if all(provider.is_sharing for provider in chosen):
                 # No provider of the tree itself is used: other trees in reach give the same candidate.
                 key = tuple(provider.uuid for provider in chosen)
                 if key in seen:
                     continue
                 seen.add(key)
-            yield _candidate(slots, chosen)
+            yield FoundCandidate(values.candidate(slots, chosen), view)
 
 
-def _candidate(slots: Iterable[CandidateSlot], chosen: Iterable[ProviderRecord]) -> Candidate:
-    allocations: dict[str, dict[str, int]] = {}
-    mappings: dict[str, list[str]] = {}
-    for slot, provider in zip(slots, chosen, strict=True):
-        uuids = mappings.setdefault(slot.group.suffix, [])
-        if provider.uuid not in uuids:
-            uuids.append(provider.uuid)
-        for name, amount in slot.resources.items():
-            amounts = allocations.setdefault(provider.uuid, {})
-            amounts[name] = amounts.get(name, 0) + amount
-    return Candidate(allocations, mappings)
+class _SharedValues:
+    """Makes candidates. Equal parts of them are one object: there may be very many candidates."""
+
+    def __init__(self) -> None:
+        self._amounts: dict[tuple[tuple[str, int], ...], Mapping[str, int]] = {}
+        self._uuids: dict[tuple[str, ...], list[str]] = {}
+
+    def candidate(self, slots: Iterable[CandidateSlot], chosen: Iterable[ProviderRecord]) -> Candidate:
+        """The candidate in which the chosen providers fill the slots."""
+        allocations: dict[str, dict[str, int]] = {}
+        mappings: dict[str, tuple[str, ...]] = {}
+        for slot, provider in zip(slots, chosen, strict=True):
+            uuids = mappings.get(slot.group.suffix, ())
+            if provider.uuid not in uuids:
+                mappings[slot.group.suffix] = (*uuids, provider.uuid)
+            for name, amount in slot.resources.items():
+                amounts = allocations.setdefault(provider.uuid, {})
+                amounts[name] = amounts.get(name, 0) + amount
+        return Candidate(
+            {
+                uuid: self._amounts.setdefault(tuple(amounts.items()), amounts)
+                for uuid, amounts in allocations.items()
+            },
+            {suffix: self._uuids.setdefault(uuids, list(uuids)) for suffix, uuids in mappings.items()},
+        )
 
 
-class ProviderReach:
-    """The providers that serve each tree: its own, and sharing ones."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._sharing: dict[str, list[ProviderRecord]] = {}
-        for uuid in model.providers_by_trait.get(SHARING_TRAIT, ()):
-            provider = model.providers[uuid]
-            for aggregate in provider.aggregates:
-                self._sharing.setdefault(aggregate, []).append(provider)
-
-    def providers(self, root: str) -> list[ProviderRecord]:
-        """The tree's own providers, then the sharing ones."""
-        tree = self._model.tree(root)
-        if not self._sharing:
-            return tree
-        reachable = {provider.uuid: provider for provider in tree}
-        aggregates = {name for provider in tree for name in provider.aggregates}
-        for aggregate in sorted(aggregates & self._sharing.keys()):
-            reachable.update((provider.uuid, provider) for provider in self._sharing[aggregate])
-        return list(reachable.values())
-
-    def roots(self, provider: ProviderRecord) -> Iterator[str]:
-        """The roots of the trees that the provider can serve."""
-        yield provider.root_uuid
-        if provider.is_sharing:
-            for aggregate in provider.aggregates:
-                for uuid in self._model.providers_by_aggregate[aggregate]:
-                    yield self._model.providers[uuid].root_uuid
-
-
-def anchors(model: Model, query: CandidateQuery, reach: ProviderReach) -> Iterator[str]:
+def anchors(starts: Iterable[str], reach: ProviderReach) -> Iterator[str]:
     """The roots of the trees that may have a candidate, lazily, each once.
 
-    The rarest requirement of the query selects the trees, so that most trees without a candidate are never
-    read.
+    `starts` are the providers that meet the rarest requirement of the query, so that most trees without a
+    candidate are never read.
     """
     seen = set()
-    for uuid in min(_needs(model, query), key=len):
-        for root in reach.roots(model.providers[uuid]):
-            if root in seen:
-                continue
-            seen.add(root)
-            if query.root_traits.admits(model.providers[root].traits):
+    for uuid in starts:
+        for root in reach.roots(uuid):
+            if root not in seen:
+                seen.add(root)
                 yield root
+
+
+def _rarest(model: Model, query: CandidateQuery) -> Mapping[str, None]:
+    return min(_needs(model, query), key=len)
 
 
 def _needs(model: Model, query: CandidateQuery) -> Iterator[Mapping[str, None]]:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 from agent.placement.embedded.candidates.query import CandidateQuery
 from agent.placement.embedded.candidates.slots import CandidateSlot
+from agent.placement.embedded.candidates.view import TreeView
 from agent.placement.embedded.microversions import CANDIDATES_TREES
-from agent.placement.embedded.model import Model
 from agent.placement.embedded.records import ProviderRecord
 
 _State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], frozenset[str]]
@@ -23,8 +23,8 @@ _State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], froz
 class TreeSearch:
     """Fills the slots for one tree, each with one of its options."""
 
-    def __init__(self, model: Model, query: CandidateQuery, slots: list[CandidateSlot]) -> None:
-        self._model = model
+    def __init__(self, view: TreeView, query: CandidateQuery, slots: list[CandidateSlot]) -> None:
+        self._view = view
         self._query = query
         self._slots = slots
         self._unsuffixed = sum(1 for slot in slots if not slot.group.suffix)
@@ -84,7 +84,7 @@ class TreeSearch:
             total = amount + self._taken[provider.uuid, name]
             if total > inventory.max_unit:
                 return False
-            if self._model.used(provider.uuid, name) + total > inventory.capacity:
+            if self._view.used(provider.uuid, name) + total > inventory.capacity:
                 return False
         return True
 
@@ -138,7 +138,7 @@ class TreeSearch:
         while above is not None:
             if above.uuid == top:
                 return True
-            above = None if above.parent_uuid is None else self._model.providers[above.parent_uuid]
+            above = None if above.parent_uuid is None else self._view.providers[above.parent_uuid]
         return False
 
     def _tops_are_chosen(

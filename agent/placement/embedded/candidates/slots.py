@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from agent.placement.embedded.candidates.query import CandidateGroup, CandidateQuery
-from agent.placement.embedded.model import Model
+from agent.placement.embedded.candidates.view import TreeView
 from agent.placement.embedded.records import ProviderRecord
 
 
@@ -22,8 +22,7 @@ class CandidateSlot(NamedTuple):
 class SlotDemands:
     """The resources of the query's slots; those of the unsuffixed group come first."""
 
-    def __init__(self, model: Model, query: CandidateQuery) -> None:
-        self._model = model
+    def __init__(self, query: CandidateQuery) -> None:
         self._query = query
         self._demands: list[tuple[CandidateGroup, Mapping[str, int]]] = []
         for group in sorted(query.groups, key=lambda group: group.suffix != ""):
@@ -33,8 +32,8 @@ class SlotDemands:
             ]
         self._order = list(range(len(self._demands)))
 
-    def slots(self, providers: list[ProviderRecord]) -> list[CandidateSlot] | None:
-        """The slots with their options among these providers, None if the tree has no candidate.
+    def slots(self, view: TreeView) -> list[CandidateSlot] | None:
+        """The slots with their options among the view's providers, None if the tree has no candidate.
 
         What one tree lacks, most others lack too: a slot without options is checked first in the next trees.
         """
@@ -42,7 +41,7 @@ class SlotDemands:
         for place, number in enumerate(self._order):
             group, resources = self._demands[number]
             options[number] = [
-                provider for provider in providers if _serves(self._model, group, resources, provider)
+                provider for provider in view.reachable if _serves(view, group, resources, provider)
             ]
             if not options[number]:
                 self._order.insert(0, self._order.pop(place))
@@ -50,10 +49,10 @@ class SlotDemands:
         slots = [
             CandidateSlot(*demand, serving) for demand, serving in zip(self._demands, options, strict=True)
         ]
-        return slots if _might_fit(self._model, self._query, slots) else None
+        return slots if _might_fit(view, self._query, slots) else None
 
 
-def _might_fit(model: Model, query: CandidateQuery, slots: list[CandidateSlot]) -> bool:
+def _might_fit(view: TreeView, query: CandidateQuery, slots: list[CandidateSlot]) -> bool:
     """Whether sums and isolation allow a candidate, so that a full tree costs no search."""
     if query.isolate and not _can_be_isolated([slot for slot in slots if slot.group.suffix]):
         return False
@@ -64,13 +63,13 @@ def _might_fit(model: Model, query: CandidateQuery, slots: list[CandidateSlot]) 
         for name in slot.resources:
             options.setdefault(name, {}).update((provider.uuid, provider) for provider in slot.options)
     return all(
-        amount <= sum(_free(model, provider, name) for provider in options[name].values())
+        amount <= sum(_free(view, provider, name) for provider in options[name].values())
         for name, amount in demands.items()
     )
 
 
-def _free(model: Model, provider: ProviderRecord, name: str) -> float:
-    return provider.inventories[name].capacity - model.used(provider.uuid, name)
+def _free(view: TreeView, provider: ProviderRecord, name: str) -> float:
+    return provider.inventories[name].capacity - view.used(provider.uuid, name)
 
 
 def _can_be_isolated(slots: list[CandidateSlot]) -> bool:
@@ -92,17 +91,17 @@ def _can_be_isolated(slots: list[CandidateSlot]) -> bool:
 
 
 def _serves(
-    model: Model, group: CandidateGroup, resources: Mapping[str, int], provider: ProviderRecord
+    view: TreeView, group: CandidateGroup, resources: Mapping[str, int], provider: ProviderRecord
 ) -> bool:
     """Whether the provider alone can serve these resources of the group."""
     for name, amount in resources.items():
         inventory = provider.inventories.get(name)
         if inventory is None or not inventory.admits(amount):
             return False
-        if model.used(provider.uuid, name) + amount > inventory.capacity:
+        if view.used(provider.uuid, name) + amount > inventory.capacity:
             return False
     if group.in_tree is not None:
-        known = model.providers.get(group.in_tree)
+        known = view.providers.get(group.in_tree)
         if known is None or known.root_uuid != provider.root_uuid:
             return False
     if not resources and not group.traits.required and not group.aggregates.required:
@@ -110,10 +109,10 @@ def _serves(
         return False
     if group.suffix:
         return group.traits.admits(provider.traits) and group.aggregates.admits(provider.aggregates)
-    return not group.traits.forbidden & provider.traits and _admits_tree(model, group, provider)
+    return not group.traits.forbidden & provider.traits and _admits_tree(view, group, provider)
 
 
-def _admits_tree(model: Model, group: CandidateGroup, provider: ProviderRecord) -> bool:
+def _admits_tree(view: TreeView, group: CandidateGroup, provider: ProviderRecord) -> bool:
     """Whether the provider meets the unsuffixed group's `member_of`, by its own aggregates or its root's.
 
     The aggregates of a root count for all providers of its tree.
@@ -121,7 +120,7 @@ def _admits_tree(model: Model, group: CandidateGroup, provider: ProviderRecord) 
     required, forbidden = group.aggregates
     if not required and not forbidden:
         return True
-    memberships = (provider.aggregates, model.providers[provider.root_uuid].aggregates)
+    memberships = (provider.aggregates, view.providers[provider.root_uuid].aggregates)
     return not any(forbidden & aggregates for aggregates in memberships) and any(
         all(any_of & aggregates for any_of in required) for aggregates in memberships
     )

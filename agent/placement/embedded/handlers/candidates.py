@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
+from agent.http.fair_threads import without_collection
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded.candidates.find import Candidate, find_candidates
 from agent.placement.embedded.candidates.query import CandidateQuery, parse_query
+from agent.placement.embedded.candidates.view import ProviderReach, TreeView
 from agent.placement.embedded.messages import CoreResponse, Request, json_response
 from agent.placement.embedded.model import Model
 from agent.placement.embedded.problems import BAD_REQUEST, RequestRefused
@@ -25,33 +27,38 @@ class FoundCandidates(NamedTuple):
 def get(request: Request) -> CoreResponse:
     """GET /allocation_candidates"""
     query = parse_query(request.query, request.minor)
-    with request.store.reading() as model:
-        candidates = find_with_summaries(model, query)
-    return json_response(request, response_body(query, candidates), request.store.clock())
+    with without_collection():
+        body = response_body(query, find_with_summaries(request.store.model, query))
+    return json_response(request, body, request.store.clock())
 
 
 def find_with_summaries(model: Model, query: CandidateQuery) -> FoundCandidates:
-    """All that the response needs from the model.
+    """All that the response needs from the model, whose lock is taken for short times only.
 
-    The caller holds the model's lock, so the response is built later. Raises RequestRefused (400) for unknown
-    classes and traits.
+    Raises RequestRefused (400) for unknown classes and traits.
     """
-    if unknown := query.resource_classes() - model.resource_classes.keys():
-        raise RequestRefused(BAD_REQUEST, f"No such resource class: {', '.join(sorted(unknown))}.")
-    if unknown := query.trait_names() - model.traits.keys():
-        raise RequestRefused(BAD_REQUEST, f"No such trait: {', '.join(sorted(unknown))}.")
-    candidates = list(islice(find_candidates(model, query), query.limit))
-    summarised = _summarised(model, query, candidates)
-    return FoundCandidates(
-        candidates, [(provider, dict(model.usages.get(provider.uuid, {}))) for provider in summarised]
-    )
+    with model.lock.reading():
+        unknown_classes = query.resource_classes() - model.resource_classes.keys()
+        unknown_traits = query.trait_names() - model.traits.keys()
+    if unknown_classes:
+        raise RequestRefused(BAD_REQUEST, f"No such resource class: {', '.join(sorted(unknown_classes))}.")
+    if unknown_traits:
+        raise RequestRefused(BAD_REQUEST, f"No such trait: {', '.join(sorted(unknown_traits))}.")
+    candidates = []
+    views: dict[str, TreeView] = {}
+    for candidate, view in islice(find_candidates(model, query), query.limit):
+        candidates.append(candidate)
+        for uuid in candidate.allocations:
+            views.setdefault(uuid, view)
+    return FoundCandidates(candidates, list(_summarised(model, query, views)))
 
 
 def response_body(query: CandidateQuery, results: FoundCandidates) -> dict[str, Any]:
     """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion."""
+    resources: dict[int, dict[str, Any]] = {}
     return {
         "allocation_requests": [
-            _allocation_request(candidate, query.minor) for candidate in results.candidates
+            _allocation_request(candidate, query.minor, resources) for candidate in results.candidates
         ],
         "provider_summaries": {
             provider.uuid: _summary(query, provider, usage) for provider, usage in results.providers
@@ -59,8 +66,13 @@ def response_body(query: CandidateQuery, results: FoundCandidates) -> dict[str, 
     }
 
 
-def _allocation_request(candidate: Candidate, minor: int) -> dict[str, Any]:
-    """The candidate in the form in which the same microversion accepts it as allocations."""
+def _allocation_request(
+    candidate: Candidate, minor: int, resources: dict[int, dict[str, Any]]
+) -> dict[str, Any]:
+    """The candidate in the form in which the same microversion accepts it as allocations.
+
+    Candidates share their amounts: `resources` has {"resources": amounts} by the id of these amounts.
+    """
     if minor < mv.ALLOCATIONS_BY_PROVIDER:
         return {
             "allocations": [
@@ -69,7 +81,10 @@ def _allocation_request(candidate: Candidate, minor: int) -> dict[str, Any]:
             ]
         }
     request: dict[str, Any] = {
-        "allocations": {uuid: {"resources": amounts} for uuid, amounts in candidate.allocations.items()}
+        "allocations": {
+            uuid: resources.get(id(amounts)) or resources.setdefault(id(amounts), {"resources": amounts})
+            for uuid, amounts in candidate.allocations.items()
+        }
     }
     if minor >= mv.MAPPINGS:
         request["mappings"] = candidate.mappings
@@ -77,15 +92,27 @@ def _allocation_request(candidate: Candidate, minor: int) -> dict[str, Any]:
 
 
 def _summarised(
-    model: Model, query: CandidateQuery, candidates: Iterable[Candidate]
-) -> Iterator[ProviderRecord]:
-    """The providers of the candidates, each once, and from 1.29 on the rest of their trees."""
-    used = dict.fromkeys(uuid for candidate in candidates for uuid in candidate.allocations)
+    model: Model, query: CandidateQuery, views: Mapping[str, TreeView]
+) -> Iterator[tuple[ProviderRecord, Mapping[str, int]]]:
+    """The providers of the candidates, each once, and from 1.29 on the rest of their trees.
+
+    `views` are {uuid of a used provider: the view of its candidate}. A sharing provider's own tree may not be
+    in it: that is read now.
+    """
+    used = {uuid: (view.providers[uuid], view) for uuid, view in views.items()}
     if query.minor < mv.CANDIDATES_TREES:
-        yield from (model.providers[uuid] for uuid in used)
+        yield from ((provider, view.usage(provider.uuid)) for provider, view in used.values())
         return
-    for root in dict.fromkeys(model.providers[uuid].root_uuid for uuid in used):
-        yield from model.tree(root)
+    shown = set()
+    for provider, view in used.values():
+        root = provider.root_uuid
+        if root in shown:
+            continue
+        shown.add(root)
+        own = root == view.reachable[0].root_uuid
+        whole = view if own else ProviderReach(model).view(root)
+        if whole is not None:
+            yield from ((each, whole.usage(each.uuid)) for each in whole.reachable if each.root_uuid == root)
 
 
 def _summary(query: CandidateQuery, provider: ProviderRecord, usage: Mapping[str, int]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from agent.http.errors import AddressInUse, ListenError, NotASocket
+from agent.http.fair_threads import share_the_interpreter
 from agent.http.listener import Listener, stop_all
 from agent.http.server import BoundedServer, Limits
 from agent.placement.embedded.core import Core
@@ -121,6 +122,7 @@ def serve(
     does, and DatabaseError as `Core.open` does.
     """
     ended: SimpleQueue[int] = SimpleQueue()
+    share_the_interpreter()
     with _on_signals(ended), contextlib.closing(Core.open(state_dir)) as core:
         server = Server(
             core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key, threads=threads

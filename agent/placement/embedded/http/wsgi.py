@@ -8,9 +8,11 @@ clients that do not accept JSON.
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -18,6 +20,7 @@ from urllib.parse import quote
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
+from agent.http.fair_threads import without_collection
 from agent.placement.embedded.http.auth import (
     Authenticator,
     Environ,
@@ -34,6 +37,8 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 PATH_SAFE = "/:@!$&'()*+,;=-._~"
 JSON = "application/json"
 NAME_SHOWN_MAX = 16
+PIECE_MEMBERS = 256
+LONG_ANSWERS = "/allocation_candidates"
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Response = tuple[int, list[tuple[str, str]], bytes]
@@ -95,7 +100,8 @@ class WsgiApplication:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         try:
-            response = self._response(environ)
+            with without_collection() if environ["PATH_INFO"] == LONG_ANSWERS else nullcontext():
+                response = self._response(environ)
         except Unauthenticated as error:
             response = _unauthorized(str(error))
         if response[0] >= 400:
@@ -132,7 +138,23 @@ class WsgiApplication:
         ]
         if answer.body is None:
             return answer.status, headers, b""
-        return answer.status, headers, json.dumps(answer.body).encode()
+        return answer.status, headers, in_pieces(answer.body).encode()
+
+
+def in_pieces(body: Any) -> str:
+    """The JSON of the body. While `json.dumps` runs no other thread does: a long body is dumped in pieces."""
+    if not isinstance(body, dict):
+        return json.dumps(body)
+    return "{" + ", ".join(f"{json.dumps(name)}: {_long(value)}" for name, value in body.items()) + "}"
+
+
+def _long(value: Any) -> str:
+    if not isinstance(value, dict | list) or len(value) <= PIECE_MEMBERS:
+        return json.dumps(value)
+    members = iter(value.items() if isinstance(value, dict) else value)
+    pieces = iter(lambda: type(value)(itertools.islice(members, PIECE_MEMBERS)), type(value)())
+    inside = ", ".join(json.dumps(piece)[1:-1] for piece in pieces)
+    return f"{{{inside}}}" if isinstance(value, dict) else f"[{inside}]"
 
 
 def _log(method: str, target: str, answer: ServiceResponse, caller: TokenUser | None) -> None:

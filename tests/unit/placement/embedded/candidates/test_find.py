@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from pathlib import Path
 
 import pytest
+from kits.embedded_api import Api, new
 
+from agent.placement.embedded import Core
 from agent.placement.embedded.candidates.find import Candidate, find_candidates
 from agent.placement.embedded.candidates.query import parse_query
 from agent.placement.embedded.handlers.candidates import find_with_summaries, response_body
@@ -59,7 +62,8 @@ class Cloud:
     def candidates(self, query: str, minor: int = 39) -> list[Candidate]:
         for name, uuid in AGGREGATES.items():
             query = query.replace(f"<{name}>", uuid)
-        return list(find_candidates(self.model(), parse_query(Query(query), minor)))
+        found = find_candidates(self.model(), parse_query(Query(query), minor))
+        return [one.candidate for one in found]
 
     def find(self, query: str, minor: int = 39) -> set[str]:
         """The providers of each candidate's groups, as `suffix=provider+provider ...`."""
@@ -257,7 +261,7 @@ def test_the_rarest_need_leads_the_search() -> None:
     model = Watched(dict.fromkeys(TRAITS, 0.0), dict.fromkeys(CLASSES, 0.0))
     model.load(cloud.providers.values(), [])
     found = list(find_candidates(model, parse_query(Query("resources=VCPU:1,VGPU:1"), 39)))
-    assert [sorted(one.allocations) for one in found] == [["gpu", "host321"]]
+    assert [sorted(one.allocations) for one, _ in found] == [["gpu", "host321"]]
     assert model.looked_at == 1
 
 
@@ -316,3 +320,26 @@ def test_unknown_names_are_refused_wherever_they_stand(host: Cloud) -> None:
     ):
         with pytest.raises(RequestRefused, match="CUSTOM_NO"):
             find_with_summaries(host.model(), parse_query(Query(query), 39))
+
+
+def test_a_question_under_way_holds_no_write_up(tmp_path: Path) -> None:
+    """Between two candidates of a long answer the lock is free: a claim is written and seen by the rest."""
+    core = Core.open(tmp_path)
+    api = Api(core)
+    hosts = [api.provider(f"host{number}", {"VCPU": 4}) for number in range(3)]
+    model = core._store.model
+    found = find_candidates(model, parse_query(Query("resources=VCPU:3"), 39))
+    assert list(next(found).candidate.allocations) == [hosts[0]]
+    api.claim(new(), {hosts[1]: {"VCPU": 2}})
+    api.done("DELETE", f"/resource_providers/{hosts[2]}")
+    assert list(found) == []
+    core.close()
+
+
+def test_the_summaries_are_of_the_moment_at_which_the_candidate_was_found() -> None:
+    host = Cloud().add("n0", inventories={"VCPU": 4})
+    model = host.use("n0", VCPU=1).model()
+    query = parse_query(Query("resources=VCPU:1"), 39)
+    found = find_with_summaries(model, query)
+    model.usages["n0"] = {"VCPU": 4}
+    assert response_body(query, found)["provider_summaries"]["n0"]["resources"]["VCPU"]["used"] == 1

@@ -7,6 +7,7 @@ from itertools import islice
 from agent.placement.embedded.candidates.query import parse_query
 from agent.placement.embedded.candidates.search import TreeSearch
 from agent.placement.embedded.candidates.slots import SlotDemands
+from agent.placement.embedded.candidates.view import ProviderReach
 from agent.placement.embedded.model import Model
 from agent.placement.embedded.query_string import Query
 from agent.placement.embedded.records import InventoryRecord, ProviderRecord
@@ -22,9 +23,11 @@ def search(cards: int, query: str) -> TreeSearch:
     ]
     state.load([root, *gpus], [])
     parsed = parse_query(Query(query), 39)
-    slots = SlotDemands(state, parsed).slots(state.tree("host"))
+    view = ProviderReach(state).view("host")
+    assert view is not None
+    slots = SlotDemands(parsed).slots(view)
     assert slots is not None
-    return TreeSearch(state, parsed, slots)
+    return TreeSearch(view, parsed, slots)
 
 
 def ways(cards: int, query: str) -> set[tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agent.placement.embedded.candidates.query import parse_query
 from agent.placement.embedded.candidates.slots import CandidateSlot, SlotDemands
+from agent.placement.embedded.candidates.view import ProviderReach
 from agent.placement.embedded.model import Model
 from agent.placement.embedded.query_string import Query
 from agent.placement.embedded.records import ConsumerRecord, InventoryRecord, ProviderRecord
@@ -26,7 +27,9 @@ def model(**used: int) -> Model:
 
 
 def slots(state: Model, query: str) -> list[CandidateSlot] | None:
-    return SlotDemands(state, parse_query(Query(query), 39)).slots(state.tree("host"))
+    view = ProviderReach(state).view("host")
+    assert view is not None
+    return SlotDemands(parse_query(Query(query), 39)).slots(view)
 
 
 def test_a_class_of_the_unsuffixed_group_and_a_suffixed_group_are_a_slot_each() -> None:

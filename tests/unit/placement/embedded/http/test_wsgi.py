@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from agent.placement.embedded.http import wsgi
 from agent.placement.embedded.http.wsgi import BODY_BYTES_MAX, NoJson, WsgiApplication
 from agent.placement.embedded.messages import CoreResponse
 from agent.placement.embedded.problems import RequestRefused
@@ -107,3 +110,16 @@ def test_an_unknown_caller_is_a_401_in_the_form_that_the_client_accepts() -> Non
     assert headers["content-type"] == "text/html; charset=UTF-8" and payload.startswith(b"<html>")
     _, headers, payload = ask(Echo(), **unknown, HTTP_ACCEPT="text/plain")
     assert payload.startswith(b"401 Unauthorized\n\n")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=30,
+    )
+)
+def test_a_body_dumped_in_pieces_is_the_same_json(body: object) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wsgi, "PIECE_MEMBERS", 2)
+        assert wsgi.in_pieces(body) == json.dumps(body)
