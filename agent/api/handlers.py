@@ -1,6 +1,7 @@
 """The handlers of the routes: parse the request, call the operation, show its result."""
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,7 +29,8 @@ from agent.gate.decision import GateVerdict
 from agent.http.peer import PeerCredentials
 from agent.json_checks import read_object, read_text
 from agent.moves.states import Move
-from agent.status.host_status import HostStatus
+from agent.state.pause import REASON_CHARS_MAX, Pause
+from agent.status.host_status import HostStatus, pause_view
 from agent.status.web import WebResponse
 
 LOG = log.get("agent.api")
@@ -148,6 +150,26 @@ def make_claim(call: Call) -> ApiResponse:
 def show_claim(call: Call) -> ApiResponse:
     """One claim. Raises UnknownConsumer."""
     return ApiResponse(200, claim_view(_find(call.operations, _uuid(call.path["consumer"]))))
+
+
+def pause(call: Call) -> ApiResponse:
+    """Pause or drain the host."""
+    body = read_object(call.body, "", ("reason", "schedulers", "drain"))
+    flags = {name: body.get(name, False) for name in ("schedulers", "drain")}
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise UsageError(f"{name}: expected true or false.")
+    reason = read_text(body.get("reason", ""), "reason", longest=REASON_CHARS_MAX)
+    asked = Pause(reason, call.caller.uid, time.time(), flags["schedulers"], flags["drain"])
+    call.operations.pause(asked)
+    return ApiResponse(200, pause_view(asked))
+
+
+def resume(call: Call) -> ApiResponse:
+    """End the pause."""
+    read_object(call.body, "", ())
+    call.operations.pause(None)
+    return ApiResponse(200, {})
 
 
 def write_domain(call: Call) -> ApiResponse:

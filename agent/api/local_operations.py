@@ -22,6 +22,7 @@ from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.identity import Identity
+from agent.state.pause import Pause
 from agent.status.condition import STARTING, Condition, HostState
 from agent.status.host_status import AgentStatus, HostStatus
 from agent.status.recorder import Recorder
@@ -118,6 +119,14 @@ class LocalOperations:
     def explain(self, request: ClaimRequest) -> Fit:
         """Try a claim without making it."""
         return self._tracker.explain(self._complete(request))
+
+    def pause(self, pause: Pause | None) -> None:
+        """Pause the host, or end that."""
+        before = self._tracker.pause
+        self._tracker.set_pause(pause)
+        if (before is not None and before.schedulers) != (pause is not None and pause.schedulers):
+            self._reconciler.invalidate()
+            self._supervisor.request_pass()
 
     def write_domain(self, consumer: str, xml: str, *, replace: bool) -> str:
         """The domain's XML with what the claim gave."""

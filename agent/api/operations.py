@@ -13,6 +13,7 @@ from agent.providers.plan import Plan
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
+from agent.state.pause import Pause
 from agent.status.host_status import HostStatus
 from agent.tree import ProviderTree
 
@@ -43,6 +44,9 @@ class Operations(Protocol):
 
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without doing it; also while claims are closed."""
+
+    def pause(self, pause: Pause | None) -> None:
+        """Take no new claims until the pause ends; None ends it. Raises StateError."""
 
     def write_domain(self, consumer: str, xml: str, *, replace: bool) -> str:
         """The domain's XML with everything that the consumer's claim on this host gave; writes nothing.

@@ -20,12 +20,13 @@ from agent.api.shapes.requests import (
     GateBodyShape,
     MoveBodyShape,
     NothingShape,
+    PauseBodyShape,
     ReshapeBodyShape,
 )
 from agent.api.shapes.reshape import PreviewShape, ReshapedShape
 from agent.api.shapes.schema import Moment, Schema, Uuid
 from agent.api.shapes.settings import ConfigurationShape
-from agent.api.shapes.status import HealthShape, StatusShape
+from agent.api.shapes.status import HealthShape, PauseShape, StatusShape
 from agent.api.shapes.tree import TreeShape
 from agent.config.access import ApiRole
 from agent.status import web
@@ -243,6 +244,26 @@ STATUS_ROUTES = (
 )
 
 REPAIR_ROUTES = (
+    ApiRoute(
+        "POST",
+        "/v1/pause",
+        ApiRole.ADMIN,
+        handlers.pause,
+        "pause",
+        "Take no new claims and moves until the pause ends, also after a restart",
+        {200: Result("the pause", PauseShape)},
+        body=PauseBodyShape,
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/resume",
+        ApiRole.ADMIN,
+        handlers.resume,
+        "resume",
+        "End the pause; no error without one",
+        {200: Result("claims are taken again", NothingShape)},
+        body=NothingShape,
+    ),
     ApiRoute(
         "GET",
         "/v1/reshape",

@@ -18,6 +18,7 @@ from agent.cli.history import add_history_command
 from agent.cli.init import add_init_command
 from agent.cli.instances import add_instances_command
 from agent.cli.move import add_move_command
+from agent.cli.pause import add_drain_command, add_pause_command, add_resume_command
 from agent.cli.placement.command import add_placement_command
 from agent.cli.plan import add_plan_command
 from agent.cli.release import add_release_command
@@ -39,6 +40,9 @@ COMMANDS = (
     add_claim_command,
     add_domain_command,
     add_release_command,
+    add_pause_command,
+    add_resume_command,
+    add_drain_command,
     add_config_command,
     add_agent_command,
     add_adopt_command,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         ClaimsStatusShape,
         DriverStatusShape,
         LastPassShape,
+        PauseShape,
         PlacementStatusShape,
         StatusShape,
     )
@@ -58,6 +59,7 @@ def _lines(status: StatusShape, style: Style) -> Iterator[str]:
             ("driver", f"{plain(driver['name'])}, {_health(driver, style)}"),
             ("placement", f"{plain(placement['kind'])}, {_health(placement, style)}"),
             ("claims", _claims(status["claims"], style)),
+            *_pause(status.get("pause"), style),
             ("findings", _findings(status.get("findings", 0), style)),
             ("last pass", _last_pass(status["last_pass"])),
         ]
@@ -81,6 +83,17 @@ def _claims(claims: ClaimsStatusShape, style: Style) -> str:
         return f"{claims['count']}, {style.paint('green', 'open')}"
     reason = f": {plain(claims['reason'])}" if claims["reason"] else ""
     return f"{claims['count']}, {style.paint('red', 'closed')}{reason}"
+
+
+def _pause(pause: PauseShape | None, style: Style) -> list[tuple[str, str]]:
+    from agent.api.shapes.columns import local_time
+
+    if pause is None:
+        return []
+    told = ", schedulers are told" if pause["schedulers"] else ""
+    what = style.paint("yellow", "drained" if pause["drains"] else "paused")
+    reason = f": {plain(pause['reason'])}" if pause["reason"] else ""
+    return [("", f"{what} since {local_time(pause['since'])} by uid {pause['uid']}{told}{reason}")]
 
 
 def _findings(number: int, style: Style) -> str:

@@ -8,8 +8,12 @@ says so. An entry for a provider that the driver does not describe has no effect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import os_traits
+
 from agent.driver import DescribedProvider, Description
 from agent.providers.provider_config import COMPUTE_NODE, ProviderConfig, ProviderEntry
+
+STATUS_DISABLED: str = os_traits.COMPUTE_STATUS_DISABLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,13 @@ def overlay(config: ProviderConfig, description: Description, uuids: Mapping[str
         for provider in description.providers
     )
     return OverlayResult(replace(description, providers=providers), tuple(conflicts), tuple(unmatched))
+
+
+def with_status_disabled(description: Description) -> Description:
+    """The description of a host that schedulers must not choose, by nova's trait."""
+    host, *others = description.providers
+    disabled = replace(host, traits=host.traits | {STATUS_DISABLED})
+    return replace(description, providers=(disabled, *others))
 
 
 def _moved_from(name: str, description: Description) -> frozenset[str]:

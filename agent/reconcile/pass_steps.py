@@ -15,6 +15,7 @@ from agent.driver import Description, Guest, Topology
 from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, StateError
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
+from agent.providers.overlay import with_status_disabled
 from agent.providers.overuse import find_overuse
 from agent.providers.plan import Operation, Plan, plan
 from agent.providers.reserved import reserve_used
@@ -124,6 +125,9 @@ class PassSteps:
         """
         overlaid = self._provider_config.overlay(seen.description, current)
         description = overlaid.description
+        pause = self._tracker.pause
+        if pause is not None and pause.schedulers:
+            description = with_status_disabled(description)
         resolved = resolve(description, current, self._owned(current), self._root_uuid)
         resolved = reserve_used(resolved, current, seen.used, description.moves)
         resolved = replace(resolved, problems=(*resolved.problems, *overlaid.conflicts))

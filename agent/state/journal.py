@@ -30,6 +30,7 @@ from agent.moves.states import Move, MoveState
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt
 from agent.state import schema
+from agent.state.pause import Pause, read_pause
 
 APPLICATION_ID = 0x504C4147
 FILE_NAME = "agent.db"
@@ -345,6 +346,26 @@ class Journal:
     def remember_host(self, uuid: str) -> None:
         """Write the uuid of the host's root provider."""
         self._remember("host_uuid", uuid)
+
+    def pause(self) -> Pause | None:
+        """The operator's pause, None while the host takes claims."""
+        document = self._fact("pause", dict)
+        if not document:
+            return None
+        try:
+            return read_pause(document)
+        except PlimsollError as error:
+            raise self._unreadable("the fact 'pause'", error) from error
+
+    def remember_pause(self, pause: Pause | None) -> None:
+        """Write the pause, or that there is none, with an event in the history."""
+        row = ("pause", _dump(pause.to_json() if pause else {}))
+        event = "resume" if pause is None else "drain" if pause.drains else "pause"
+        self._write(
+            lambda transaction: transaction.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", row),
+            ("", event, pause.reason if pause else ""),
+            releases=True,
+        ).wait()
 
     def owned(self) -> OwnedProviders:
         """What the agent owns in Placement."""

@@ -51,6 +51,7 @@ def _agent(overview: Overview) -> Iterator[GaugeMetricFamily]:
     yield _gauge("driver_up", "1 while the hypervisor answers.", status["driver"]["ok"])
     yield _gauge("placement_up", "1 while Placement answers.", status["placement"]["ok"])
     yield _gauge("claims_open", "1 while the agent takes claims.", status["claims"]["open"])
+    yield _gauge("paused", "1 while an operator has paused or drained the host.", status["pause"] is not None)
     checks = GaugeMetricFamily(
         "plimsoll_health_check", "1 for each health check that passes.", labels=("probe", "check")
     )

@@ -15,6 +15,7 @@ from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
 from agent.state.identity import Identity
 from agent.state.journal import Event, Journal
+from agent.state.pause import Pause
 from agent.status.condition import Condition, Fault
 from agent.status.explain import ExplainedItem, ExplainSources, explain
 from agent.status.gauges import gauges
@@ -126,6 +127,7 @@ class AgentStatus:
             "driver": {"name": self._driver_name, **_concern_view("driver", fault)},
             "placement": {"kind": self._placement_kind, **_concern_view("placement", fault)},
             "claims": {"open": closed is None, "reason": closed, "count": len(self._tracker.claims())},
+            "pause": pause_view(self._tracker.pause),
             "last_pass": last
             and {"at": _timestamp(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
             "findings": len(self._auditor.last.findings),
@@ -193,6 +195,19 @@ class AgentStatus:
         consumers = [item.id for item in items if item.kind == "consumer"]
         events = {consumer: self.history(consumer, limit=EVENTS_SHOWN_MAX) for consumer in consumers}
         return Explanation(word, items, events)
+
+
+def pause_view(pause: Pause | None) -> dict[str, Any] | None:
+    """The pause in the shape of the local API; None: there is none."""
+    if pause is None:
+        return None
+    return {
+        "reason": pause.reason,
+        "uid": pause.uid,
+        "since": _timestamp(pause.at),
+        "schedulers": pause.schedulers,
+        "drains": pause.drains,
+    }
 
 
 def _timestamp(seconds: float) -> str:

@@ -10,6 +10,7 @@ from agent.driver import Guest
 from agent.errors import ClaimsClosed, DoesNotFit, PlacementFull, PlacementUnavailable
 from agent.placement.client import PlacementClient
 from agent.shapes import Allocations
+from agent.state.pause import Pause
 from agent.tracker.guarded_write import GuardedWriter
 from agent.tracker.register import Register
 from agent.tracker.turns import Turns
@@ -44,17 +45,26 @@ class SeenGuests:
 class Admission:
     """Whether new claims and moves are accepted. Closed at first; any thread may call.
 
-    They are also closed while `journal_reason` returns why nothing can be decided.
+    They are also closed while `journal_reason` returns why nothing can be decided, and while the host is
+    paused.
     """
 
-    def __init__(self, reason: str, journal_reason: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        journal_reason: Callable[[], str | None] = lambda: None,
+        pause: Pause | None = None,
+    ) -> None:
         self._reason: str | None = reason
         self._journal_reason = journal_reason
+        self.pause = pause
+        """The operator's pause, None while there is none."""
 
     @property
     def closed_reason(self) -> str | None:
         """Why claims are closed, None while they are open."""
-        return self._journal_reason() or self._reason
+        pause = self.pause
+        return self._journal_reason() or self._reason or (pause.clause if pause else None)
 
     def open(self) -> None:
         """Accept claims from now on."""

@@ -30,6 +30,7 @@ from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
 from agent.shapes import Held, Units, Usages
 from agent.state.journal import Journal
+from agent.state.pause import Pause
 from agent.tracker.claims import Admitted, ClaimOperations, StartDecision
 from agent.tracker.context import Admission, PlacementState, SeenGuests, TrackerContext
 from agent.tracker.delivery import DELIVERED_MAX, Delivery
@@ -70,7 +71,8 @@ class ResourceTracker:
         Raises StateError where the journal cannot be read.
         """
         register = Register(journal, on_step)
-        admission = Admission(WAITING_FOR_INVENTORY, lambda: register.unknown_reason)
+        admission = Admission(WAITING_FOR_INVENTORY, lambda: register.unknown_reason, journal.pause())
+        self._journal = journal
         self._doubts = Doubts(journal, clock, register.enter_doubts)
         self._context = TrackerContext(
             register,
@@ -117,6 +119,19 @@ class ResourceTracker:
     def close(self, reason: str) -> None:
         """Refuse new claims and moves with this reason; releases and claims in flight go on."""
         self._context.admission.close(reason)
+
+    @property
+    def pause(self) -> Pause | None:
+        """The operator's pause, None while there is none."""
+        return self._context.admission.pause
+
+    def set_pause(self, pause: Pause | None) -> None:
+        """Take no new claims and moves until the pause ends; None ends it. Kept over restarts.
+
+        Raises StateError: then nothing is changed.
+        """
+        self._journal.remember_pause(pause)
+        self._context.admission.pause = pause
 
     @property
     def closed_reason(self) -> str | None:

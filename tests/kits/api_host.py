@@ -18,10 +18,11 @@ from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.journal import Event
+from agent.state.pause import Pause
 from agent.status.condition import HostState
 from agent.status.explain import ExplainSources, explain
 from agent.status.health import HealthInputs, judge_health
-from agent.status.host_status import Explanation
+from agent.status.host_status import Explanation, pause_view
 from agent.status.metrics import Metrics
 from agent.status.overview import Health, Overview
 from agent.tree import Inventory, Provider, ProviderTree
@@ -109,6 +110,7 @@ class SmallHost:
         self.host_status = SmallHostStatus(self)
         self.pending = Plan()
         self.findings: tuple[Finding, ...] = ()
+        self.paused: Pause | None = None
         self._claims: dict[str, Claim] = {}
         self._lock = threading.Lock()
 
@@ -124,6 +126,7 @@ class SmallHost:
             "since": SINCE_TEXT,
             "driver": {"name": "small", "ok": self.open, "error": None if self.open else "it is asleep"},
             "placement": {"kind": "none", "ok": True, "error": None},
+            "pause": pause_view(self.paused),
             "claims": {
                 "open": self.open,
                 "reason": reasons[0] if reasons else None,
@@ -174,6 +177,10 @@ class SmallHost:
         self.fault()
         with self._lock:
             return self._explain(request)
+
+    def pause(self, pause: Pause | None) -> None:
+        self.fault()
+        self.paused = pause
 
     def write_domain(self, consumer: str, xml: str, *, replace: bool) -> str:
         self.fault()

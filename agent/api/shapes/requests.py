@@ -140,5 +140,15 @@ class DomainBodyShape(TypedDict):
     ]
 
 
+class PauseBodyShape(TypedDict, total=False):
+    """A pause."""
+
+    reason: Annotated[str, Schema(maxLength=255)]
+    schedulers: Annotated[
+        bool, Schema(default=False), "tell schedulers, by the trait COMPUTE_STATUS_DISABLED"
+    ]
+    drain: Annotated[bool, Schema(default=False), "the instances that are here are to leave"]
+
+
 class NothingShape(TypedDict):
     """An empty object."""

@@ -59,6 +59,17 @@ class ClaimsStatusShape(TypedDict):
 
 
 @extensible
+class PauseShape(TypedDict):
+    """An operator's word that this host takes no new claims."""
+
+    reason: str
+    uid: Annotated[Count, "the user who asked for it"]
+    since: Moment
+    schedulers: Annotated[bool, "true: the host has the trait COMPUTE_STATUS_DISABLED"]
+    drains: Annotated[bool, "true: the instances that are here are to leave"]
+
+
+@extensible
 class LastPassShape(TypedDict):
     """The last pass: the agent compared the host with Placement and wrote the differences."""
 
@@ -80,6 +91,7 @@ class StatusShape(TypedDict):
     driver: DriverStatusShape
     placement: PlacementStatusShape
     claims: ClaimsStatusShape
+    pause: Annotated[PauseShape | None, "null: the host is not paused"]
     last_pass: LastPassShape | None
     findings: Annotated[Count, "the number of findings of the last audit"]
     pid: Count

@@ -1,0 +1,129 @@
+"""`plimsoll pause`, `plimsoll resume` and `plimsoll drain`."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agent.cli.client import Client, client_of
+from agent.cli.grammar import parse_seconds
+from agent.cli.output import Output
+from agent.cli.tables import table_lines
+from agent.cli.terminal import Style, plain
+from agent.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from agent.api.shapes.instances import InstanceShape
+    from agent.api.shapes.status import PauseShape
+    from agent.cli.grammar import CommandAdder
+
+POLL_S = 2.0
+
+
+def add_pause_command(add: CommandAdder) -> None:
+    """Add `plimsoll pause`."""
+    command = add(
+        "pause",
+        pause,
+        "take no new claims on this host, until `plimsoll resume`",
+        "Refuses new claims and moves to this host, also after a restart of the agent. What is here stays:\n"
+        "releases, and moves away from this host, go on.",
+        '  plimsoll pause --reason "new memory on Tuesday"\n  plimsoll pause --schedulers',
+    )
+    _add_options(command)
+
+
+def add_resume_command(add: CommandAdder) -> None:
+    """Add `plimsoll resume`."""
+    add(
+        "resume",
+        resume,
+        "end a pause or a drain: take claims again",
+        "Also removes the trait by which schedulers were told. Without a pause it is no error.",
+        "  plimsoll resume",
+    )
+
+
+def add_drain_command(add: CommandAdder) -> None:
+    """Add `plimsoll drain`."""
+    command = add(
+        "drain",
+        drain,
+        "pause this host and list the instances that must leave it",
+        "Pauses the host as `plimsoll pause` does, and lists what holds resources here. Ends with 0 when\n"
+        "nothing is left, with 3 while something is. The command moves nothing itself: live migrations go\n"
+        "through the gate, or begin with `plimsoll move begin` on the destination.",
+        '  plimsoll drain --schedulers --reason "new firmware"\n  plimsoll drain --wait 3600',
+    )
+    _add_options(command)
+    command.add_argument(
+        "--wait", metavar="SECONDS", default="0", help="follow the instances until all have left, so long"
+    )
+
+
+def _add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--reason", default="", help="why, for `plimsoll status` and for each refusal")
+    command.add_argument(
+        "--schedulers",
+        action="store_true",
+        help="also tell schedulers, by the trait COMPUTE_STATUS_DISABLED of the host",
+    )
+
+
+def pause(args: Namespace) -> ExitCode:
+    """Pause the host."""
+    answer = _pause(client_of(args), args, drains=False)
+    Output(args.output).show(answer, lambda _: ["paused: new claims are refused until `plimsoll resume`"])
+    return ExitCode.DONE
+
+
+def resume(args: Namespace) -> ExitCode:
+    """End the pause."""
+    answer = client_of(args).request("POST", "/v1/resume", {})
+    Output(args.output).show(answer, lambda _: ["resumed: claims are taken again"])
+    return ExitCode.DONE
+
+
+def drain(args: Namespace) -> ExitCode:
+    """Pause the host, and list what is left on it."""
+    wait_s = parse_seconds(args.wait)
+    if not 0 <= wait_s < 1e7 or (wait_s == 0 and args.wait != "0"):
+        raise UsageError(f"--wait {args.wait!r} is not a number of seconds")
+    client = client_of(args)
+    answer = _pause(client, args, drains=True)
+    end = time.monotonic() + wait_s
+    left = _left(client)
+    while left and time.monotonic() < end:
+        time.sleep(min(POLL_S, wait_s))
+        left = _left(client)
+    shown: dict[str, Any] = {"pause": answer, "left": left}
+    Output(args.output).show(shown, lambda style: _lines(left, style))
+    return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
+
+
+def _pause(client: Client, args: Namespace, *, drains: bool) -> PauseShape:
+    body = {"reason": args.reason, "schedulers": args.schedulers, "drain": drains}
+    answer: PauseShape = client.request("POST", "/v1/pause", body)
+    return answer
+
+
+def _left(client: Client) -> list[InstanceShape]:
+    """The instances that hold resources here, or whose guest is here."""
+    instances: list[InstanceShape] = client.get("/v1/instances")["instances"]
+    return instances
+
+
+def _lines(left: Sequence[InstanceShape], style: Style) -> Iterator[str]:
+    from agent.api.shapes.instances import INSTANCE_COLUMNS
+
+    if not left:
+        yield "drained: nothing is left on this host"
+        return
+    yield f"{len(left)} instances are still here:"
+    yield from table_lines(INSTANCE_COLUMNS, left, style)
+    example = plain(left[0]["name"] or left[0]["uuid"])
+    yield f"move each of them away, for example: virsh migrate --live {example} qemu+ssh://DESTINATION/system"

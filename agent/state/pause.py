@@ -1,0 +1,57 @@
+"""A pause: an operator's word that this host takes no new claims. It is kept over restarts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent.errors import UsageError
+from agent.json_checks import read_object, read_text, read_whole
+from agent.tree import MAX_UNIT
+
+REASON_CHARS_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why and since when the host is paused; `at` is seconds since the epoch, UTC.
+
+    `uid` is the user who asked for it. `schedulers`: schedulers are told, by the trait
+    COMPUTE_STATUS_DISABLED. `drains`: the instances that are here are to leave.
+    """
+
+    reason: str
+    uid: int
+    at: float
+    schedulers: bool = False
+    drains: bool = False
+
+    @property
+    def clause(self) -> str:
+        """Why claims are closed, as a clause."""
+        what = "drained" if self.drains else "paused"
+        return f"the host is {what} by uid {self.uid}" + (f": {self.reason}" if self.reason else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that `read_pause` reads."""
+        return {
+            "reason": self.reason,
+            "uid": self.uid,
+            "at": self.at,
+            "schedulers": self.schedulers,
+            "drains": self.drains,
+        }
+
+
+def read_pause(value: object) -> Pause:
+    """The inverse of `Pause.to_json`. Raises UsageError for anything else."""
+    record: Mapping[str, Any] = read_object(value, "pause")
+    at = record.get("at")
+    if isinstance(at, bool) or not isinstance(at, int | float):
+        raise UsageError(f"pause.at: {at!r} is not a number of seconds.")
+    return Pause(
+        read_text(record.get("reason"), "pause.reason", longest=REASON_CHARS_MAX),
+        read_whole(record.get("uid"), "pause.uid", 0, MAX_UNIT * 2 + 1),
+        float(at),
+        record.get("schedulers") is True,
+        record.get("drains") is True,
+    )

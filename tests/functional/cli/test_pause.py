@@ -1,0 +1,77 @@
+"""Pause, resume and drain on a real agent: what is refused, what goes on, what schedulers are told."""
+
+import os
+from pathlib import Path
+
+from kits.agent import opened
+from kits.api_client import serving
+from kits.cli_process import one_line, output_of, plimsoll
+from kits.status import Sight
+
+from agent.config.settings import load
+from agent.errors import ExitCode
+
+WANTED = ("--resources", "VCPU=1,MEMORY_MB=512")
+DISABLED = "COMPUTE_STATUS_DISABLED"
+
+
+def test_a_paused_host_refuses_claims_with_the_reason_and_releases_go_on(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+    output_of(path, "claim", "--name", "before", *WANTED)
+    said = output_of(path, "pause", "--reason", "new memory")
+    assert said == "paused: new claims are refused until `plimsoll resume`\n"
+    refused = plimsoll(path, "claim", "--name", "after", *WANTED)
+    assert refused.returncode == ExitCode.REFUSED
+    assert f"the host is paused by uid {os.getuid()}: new memory" in one_line(refused)
+    status = output_of(path, "status")
+    assert f"by uid {os.getuid()}: new memory" in status and "closed: the host is paused" in status
+    output_of(path, "release", "before")
+    output_of(path, "resume")
+    output_of(path, "claim", "--name", "after", *WANTED)
+    assert "paused" not in output_of(path, "status")
+
+
+def test_a_pause_outlives_the_agent(fresh: tuple[Sight, Path]) -> None:
+    shown, path = fresh
+    output_of(path, "pause", "--reason", "until Tuesday")
+    shown.world.close()
+    again = opened(load([shown.directory / "plimsoll.conf"]))
+    try:
+        again.agent.reconcile("the start")
+        with serving(again.operations, shown.directory / "t"):
+            refused = plimsoll(shown.directory / "t", "claim", *WANTED)
+            assert "until Tuesday" in one_line(refused)
+            output_of(shown.directory / "t", "resume")
+            output_of(shown.directory / "t", "claim", *WANTED)
+    finally:
+        again.close()
+
+
+def test_schedulers_are_told_by_the_trait_until_the_host_resumes(fresh: tuple[Sight, Path]) -> None:
+    shown, path = fresh
+    for command, told in (("pause", False), ("resume", False)):
+        output_of(path, command)
+        shown.world.agent.reconcile("a test")
+        assert (DISABLED in output_of(path, "tree", "--traits")) is told
+    output_of(path, "pause", "--schedulers")
+    shown.world.agent.reconcile("a test")
+    assert DISABLED in output_of(path, "tree", "--traits")
+    output_of(path, "resume")
+    shown.world.agent.reconcile("a test")
+    assert DISABLED not in output_of(path, "tree", "--traits")
+
+
+def test_a_drain_lists_what_is_left_and_ends_when_nothing_is(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+    output_of(path, "claim", "--name", "web1", *WANTED)
+    left = plimsoll(path, "drain", "--reason", "new firmware")
+    assert left.returncode == ExitCode.DRIFT_FOUND
+    assert "1 instances are still here:" in left.stdout and "web1" in left.stdout
+    assert plimsoll(path, "claim", *WANTED).returncode == ExitCode.REFUSED
+    output_of(path, "release", "web1")
+    assert output_of(path, "drain") == "drained: nothing is left on this host\n"
+
+
+def test_a_wait_that_is_no_number_is_refused(fresh: tuple[Sight, Path]) -> None:
+    refused = plimsoll(fresh[1], "drain", "--wait", "long")
+    assert refused.returncode == ExitCode.USAGE and "--wait 'long'" in one_line(refused)

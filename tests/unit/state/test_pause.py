@@ -1,0 +1,38 @@
+"""A pause survives the way to the disk and back; anything else in its place is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import UsageError
+from agent.state.journal import Journal
+from agent.state.pause import Pause, read_pause
+
+PAUSE = Pause("new memory", 1000, 1_790_000_000.5, schedulers=True, drains=True)
+
+
+def test_a_pause_is_on_the_disk_with_an_event_in_the_history(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    assert journal.pause() is None
+    journal.remember_pause(PAUSE)
+    journal.close()
+    journal = Journal.open(tmp_path)
+    assert journal.pause() == PAUSE
+    journal.remember_pause(None)
+    assert journal.pause() is None
+    assert [(event.event, event.detail) for event in journal.history()] == [
+        ("resume", ""),
+        ("drain", "new memory"),
+    ]
+    journal.close()
+
+
+@pytest.mark.parametrize("value", [[], {"reason": 1}, {**PAUSE.to_json(), "at": True}, {"reason": ""}])
+def test_what_is_no_pause_is_refused(value: object) -> None:
+    with pytest.raises(UsageError):
+        read_pause(value)
+
+
+def test_the_clause_names_who_and_why() -> None:
+    assert PAUSE.clause == "the host is drained by uid 1000: new memory"
+    assert Pause("", 0, 0.0).clause == "the host is paused by uid 0"
