@@ -1,5 +1,6 @@
 """What many tests start from: the placements that they run on."""
 
+import gc
 import logging
 import os
 import signal
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from kits.examples import examples
 from kits.placements import REMOTE_TOO, Embedded, OpenStack, Placement
 from kits.tracker import fast_directory
 
 # How long an example takes says how busy the machine is; the tests have time limits of their own.
-settings.register_profile("plimsoll", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "plimsoll", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("plimsoll")
 
 # What is printed must not depend on the time zone of the machine.
@@ -76,6 +80,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "remote" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="./dev test-remote runs it on OpenStack Placement"))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: it need not be looked through again and again for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def _keep_first_variants(items: list[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from kits.examples import examples
 from kits.paths import CHECKOUT
 
 from .__main__ import MACHINES, compare
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_random_programs_get_the_same_answers(machine: type[Differential]) -> None:
-    compare(machine, number=1, programs=10)
+    compare(machine, number=1, programs=examples(10))
 
 
 @pytest.mark.parametrize("name", NAMES)

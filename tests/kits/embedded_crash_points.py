@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +24,7 @@ sys.path[:0] = [str(TOP), str(TOP / "tests")]
 from agent.placement.embedded import Core  # noqa: E402
 from agent.placement.embedded.model import Model  # noqa: E402
 from kits.embedded_crash_program import migrated, program  # noqa: E402
+from kits.tracker import fast_directory  # noqa: E402
 
 SYSCALLS = ("pwrite64", "fdatasync", "fsync", "ftruncate", "unlink", "fallocate", "write", "rename")
 FILES = ("placement.db", *(f"placement.db{end}" for end in ("-wal", "-shm", "-journal", ".lock", ".ballast")))
@@ -63,7 +63,7 @@ def content_of(model: Model) -> Content:
 
 def expected(skipped: frozenset[int] = frozenset()) -> list[Content]:
     """What is there before the first step and after each one, when the skipped ones are left out."""
-    with tempfile.TemporaryDirectory() as folder:
+    with fast_directory() as folder:
         core = Core.open(Path(folder))
         contents = [content_of(core._store.model)]
         for number, (method, path, body) in enumerate(program()):
@@ -110,7 +110,7 @@ def kill_points(mode: str, start: Path | None, stride: int = 1) -> Iterator[str]
     contents = expected()
     for call in SYSCALLS:
         for number in itertools.count(1, stride):
-            with tempfile.TemporaryDirectory() as folder:
+            with fast_directory() as folder:
                 state_dir = Path(folder) / "state"
                 if start is None:
                     state_dir.mkdir()
@@ -137,7 +137,7 @@ def migration_points(start: Path, stride: int = 1) -> Iterator[str]:
     """
     for call in SYSCALLS:
         for number in itertools.count(1, stride):
-            with tempfile.TemporaryDirectory() as folder:
+            with fast_directory() as folder:
                 state_dir = Path(folder) / "state"
                 shutil.copytree(start, state_dir)
                 point = f"migrate, killed at {call} number {number}"
@@ -169,7 +169,7 @@ def unclean(state_dir: Path) -> Path:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with fast_directory() as folder:
         points = 0
         for mode, start in (("write", None), ("open", unclean(Path(folder) / "unclean"))):
             found = sum(1 for _ in kill_points(mode, start))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from kits.api_client import ask, check, resolve, serving, validate
 from kits.api_host import ROOT, SmallHost
+from kits.examples import examples
 
 from agent.api.handlers import document
 from agent.api.routes import ROUTES
@@ -79,7 +80,9 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(body=VALUES)
 def test_any_json_gets_an_answer_that_is_described(path: Path, body: Any) -> None:
     reply = ask(path, "POST", "/v1/claims?dry_run=true", body)
@@ -87,7 +90,7 @@ def test_any_json_gets_an_answer_that_is_described(path: Path, body: Any) -> Non
     check("POST", "/v1/claims", reply)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(body=st.binary(max_size=64))
 def test_any_bytes_get_an_answer_that_is_described(path: Path, body: bytes) -> None:
     reply = ask(path, "POST", "/v1/claims", body, {"Content-Type": "application/json"})
@@ -131,7 +134,7 @@ BODIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(body=BODIES)
 def test_what_the_agent_takes_is_what_the_document_allows(path: Path, body: dict[str, Any]) -> None:
     reply = ask(path, "POST", "/v1/claims?dry_run=true", body)
@@ -144,7 +147,7 @@ def test_what_the_agent_takes_is_what_the_document_allows(path: Path, body: dict
 URLS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#"), max_size=20)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(method=st.sampled_from(METHODS), url=URLS)
 def test_any_url_gets_an_answer_of_the_one_shape(path: Path, method: str, url: str) -> None:
     reply = ask(path, method.upper(), f"/v1/{url}")

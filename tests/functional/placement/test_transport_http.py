@@ -175,19 +175,18 @@ def test_a_newer_agent_than_service_finds_a_common_version(openstack: OpenStack,
     client.close()
 
 
-def test_the_service_goes_away_and_comes_back(tmp_path: Path, tree: ProviderTree) -> None:
-    service = OpenStack.on_sqlite(tmp_path)
-    client = PlacementClient(service.transport())
+def test_the_service_goes_away_and_comes_back(openstack: OpenStack, tree: ProviderTree) -> None:
+    openstack.empty()
+    client = PlacementClient(openstack.transport())
     (root,) = tree.roots
     written = reach(client, EMPTY, tree)
-    service.down()
+    openstack.close_door()
     for ask in (lambda: client.generations(root.uuid), lambda: client.put_traits(root.uuid, 0, ())):
         with pytest.raises(PlacementUnavailable, match="did not answer"):
             ask()
-    service.up()
+    openstack.open_door()
     assert client.read_tree(root.uuid) == written
     client.close()
-    service.down()
 
 
 def test_a_wrong_token_is_refused_with_a_sentence(openstack: OpenStack) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from kits.examples import examples
 from kits.placements import OPENSTACK, USUAL
 from kits.reshape import HOST, World, host, provider, uuid_of
 from kits.tracker import fast_directory
@@ -89,7 +90,7 @@ def sums(held: dict[str, dict[str, int]]) -> Counter[str]:
     return found
 
 
-@settings(max_examples=RUNS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(RUNS), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_sums_are_conserved_nobody_is_lost_and_a_replay_is_nothing(case: Case) -> None:
     with fast_directory() as directory, World(Path(directory)) as world:
@@ -128,7 +129,7 @@ def test_sums_are_conserved_nobody_is_lost_and_a_replay_is_nothing(case: Case) -
             assert world.everything() == before
 
 
-@settings(max_examples=RUNS // 2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(RUNS // 2), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_what_was_done_is_undone_by_its_receipt(case: Case) -> None:
     with fast_directory() as directory, World(Path(directory)) as world:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kits.examples import examples
 
 from agent.config.options import all_options, driver_classes
 from agent.config.settings import Settings, describe, load
@@ -25,14 +26,14 @@ VALUES = (
 LINES = st.tuples(st.sampled_from(OPTIONS), VALUES)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(LINES, max_size=4), st.sampled_from(["fake", "libvirt"]))
 def test_known_options_with_any_value(lines: list[tuple[tuple[str, str], str]], driver: str) -> None:
     text = f"[DEFAULT]\ncompute_driver = {driver}\n"
     check(text + "".join(f"[{group}]\n{option} = {value}\n" for (group, option), value in lines))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass"))
 )

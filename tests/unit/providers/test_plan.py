@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kits.examples import examples
 
 from agent.providers.plan import (
     CreateProvider,
@@ -235,7 +236,7 @@ def trees(draw: st.DrawFn) -> ProviderTree:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(trees(), trees())
 def test_every_prefix_of_every_plan_can_be_planned_again_to_the_same_end(
     current: ProviderTree, desired: ProviderTree
@@ -253,7 +254,7 @@ def right(provider: Provider, tree: ProviderTree, desired: ProviderTree) -> bool
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(trees(), trees())
 def test_no_provider_is_offered_before_it_is_right(current: ProviderTree, desired: ProviderTree) -> None:
     made = plan(current, desired)
@@ -277,7 +278,7 @@ def test_no_provider_is_offered_before_it_is_right(current: ProviderTree, desire
             )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(trees(), trees())
 def test_less_is_offered_before_more(current: ProviderTree, desired: ProviderTree) -> None:
     grows = False

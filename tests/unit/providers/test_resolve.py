@@ -9,6 +9,7 @@ from uuid import UUID, uuid5
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kits.examples import examples
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import DriverDataError, StateError
@@ -288,7 +289,7 @@ def _described_gpus(draw: Mapping[str, int]) -> Description:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.dictionaries(st.sampled_from(["g1", "g2", "g3"]), st.integers(0, 3)), min_size=1, max_size=4),
     st.sampled_from([None, "g1"]),

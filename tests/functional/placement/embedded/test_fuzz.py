@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.embedded_api import Api, claim
+from kits.examples import examples
 
 from agent.placement.embedded import Core
 from agent.placement.embedded.routes import ROUTES
@@ -143,7 +144,9 @@ def furnish(api: Api) -> None:
         assert api.claim(CONSUMER, {HOST: {"VCPU": 2}}).status == 204
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(1500), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     route=routes,
     part=words,

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from kits.embedded_api import Api, claim
+from kits.examples import examples
 
 from agent.placement.embedded import Core
 
@@ -189,4 +190,4 @@ class Programs(RuleBasedStateMachine):
 
 
 TestPrograms = Programs.TestCase
-TestPrograms.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestPrograms.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

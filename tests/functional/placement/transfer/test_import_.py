@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from kits.contents import contents, small
+from kits.examples import examples
 from kits.placements import OpenStack
 
 from agent.errors import PlimsollError
@@ -82,7 +83,7 @@ def watch(target: Transport, wanted: PlacementSnapshot) -> Watched:
     return watched
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(contents())
 def test_nothing_that_is_held_is_ever_offered(content: PlacementSnapshot) -> None:
     with fresh_core() as target:
@@ -90,7 +91,7 @@ def test_nothing_that_is_held_is_ever_offered(content: PlacementSnapshot) -> Non
         assert differences(content, read_service(SnapshotClient(target))[0]) == ()
 
 
-@settings(max_examples=2, deadline=None, derandomize=True)
+@settings(max_examples=examples(2), deadline=None, derandomize=True)
 @given(contents())
 def test_nor_on_openstack_placement(openstack: OpenStack, content: PlacementSnapshot) -> None:
     openstack.empty()
@@ -99,7 +100,7 @@ def test_nor_on_openstack_placement(openstack: OpenStack, content: PlacementSnap
         assert differences(content, read_service(SnapshotClient(target))[0]) == ()
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(contents())
 def test_nor_when_it_is_cut_off_after_any_write_and_begun_again(content: PlacementSnapshot) -> None:
     number, died = 0, True

@@ -7,6 +7,7 @@ from itertools import combinations, permutations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kits.examples import examples
 
 from agent.claims.numa.cell_fit import CellPairs, FreeCell, GuestCell, ThreadPolicy, fit_cells
 
@@ -177,7 +178,7 @@ small_cells = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.integers(0, 5), st.sampled_from([0, 512, 1024, 2048])),
