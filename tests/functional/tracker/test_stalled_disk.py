@@ -190,7 +190,7 @@ def test_a_refused_journal_write_leaves_memory_as_the_disk(
 
 def test_an_embedded_commit_that_stalls_is_done_once_and_known(kit: Kit) -> None:
     """A claim, then a begin: the disk of the embedded Placement answers after the agent stopped waiting."""
-    store = kit.tap._inner._core._store  # type: ignore[attr-defined]
+    store = kit.tap.inner._core._store  # type: ignore[attr-defined]
     store._wait_s, disk = WAIT_S, StallingDisk(store.file)
     asked = request(INSTANCE, VCPU=1, SRIOV_NET_VF=1)
     with disk.stalled(), pytest.raises(PlacementUnavailable):
