@@ -43,14 +43,12 @@ def main() -> None:
 def _round(consumers: int, rate: int | None) -> tuple[float, int, int]:
     with tempfile.TemporaryDirectory() as directory, loaded(Path(directory), consumers) as world:
         if rate is None:
-            started = time.perf_counter()
-            posts = reshaped(world, consumers)
-            return time.perf_counter() - started, posts, 0
+            done = reshaped(world, consumers)
+            return done.seconds, done.asked, 0
         with Load(world, rate) as load:
             time.sleep(WARM_UP_S)
-            started = time.perf_counter()
-            posts = reshaped(world, consumers)
-            return time.perf_counter() - started, posts, load.done
+            done = reshaped(world, consumers)
+            return done.seconds, done.asked, load.done
 
 
 if __name__ == "__main__":

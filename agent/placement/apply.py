@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -36,7 +36,7 @@ from agent.providers.plan import (
 )
 from agent.tree import Inventory, Provider, ProviderTree
 
-ATTEMPTS_MAX = 4
+ATTEMPTS_MAX = 12
 RESHAPE_GENERATION_STEPS = 2
 """By how much POST /reshaper raises the generation of a provider that had no inventory. If a service raises
 it otherwise, the next write or read of the provider conflicts and reads the provider again."""
@@ -258,21 +258,25 @@ class _Writer:
 
         Raises PlacementConflict after ATTEMPTS_MAX attempts.
         """
-        attempt = 0
-        while True:
-            current = self._providers[operation.provider]
-            wanted = with_contents(current, _merged(operation, current))
-            if _same_contents(current, wanted):
-                return current
-            try:
-                return replace(wanted, generation=self._with_names(partial(self._put, operation, wanted)))
-            except PlacementConflict:
-                if attempt + 1 == ATTEMPTS_MAX:
-                    raise
-            pause(attempt, self._sleep)
-            self._read_again(current.uuid)
-            self._providers[operation.provider] = self._client.read_provider(current)
-            attempt += 1
+        for attempt in range(ATTEMPTS_MAX):
+            # After a conflict the agent's own claims on the provider wait, and do not interfere again.
+            waiting = self._client.gate.held({operation.provider}) if attempt else nullcontext()
+            with waiting:
+                if attempt:
+                    self._read_again(operation.provider)
+                    known = self._providers[operation.provider]
+                    self._providers[operation.provider] = self._client.read_provider(known)
+                current = self._providers[operation.provider]
+                wanted = with_contents(current, _merged(operation, current))
+                if _same_contents(current, wanted):
+                    return current
+                try:
+                    return replace(wanted, generation=self._with_names(partial(self._put, operation, wanted)))
+                except PlacementConflict as conflict:
+                    failure = conflict
+            if attempt + 1 < ATTEMPTS_MAX:
+                pause(attempt, self._sleep)
+        raise failure
 
     def _put(self, operation: ContentsOperation, wanted: Provider) -> int:
         """Write the part of the provider that the operation changes; returns the new generation."""

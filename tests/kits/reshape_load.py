@@ -4,34 +4,50 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from agent.driver import MoveInstruction
-from agent.errors import PlacementConflict
+from agent.errors import PlacementConflict, PlimsollError
 from agent.placement.client import ConsumerAllocations
+from agent.placement.transport import Reply, Transport
 from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
+from kits.tracker import request
 
 CARDS = 8
 
 
 @contextmanager
-def loaded(directory: Path, consumers: int, placement: Placement | None = None) -> Iterator[World]:
-    """VGPU flat on the root, one for each consumer."""
+def loaded(
+    directory: Path, consumers: int, placement: Placement | None = None, *, own: bool = False
+) -> Iterator[World]:
+    """VGPU flat on the root, one for each consumer; `own`: each is a claim of the agent's."""
     with World(directory, placement) as world:
         world.see(host(VCPU=10**6, VGPU=consumers))
         for number in range(consumers):
+            if own:
+                world.tracker.claim(request(uuid_of(f"c{number}"), VGPU=1, VCPU=1))
+                continue
             world.raw.write_allocations(
                 ConsumerAllocations(uuid_of(f"c{number}"), {ROOT: {"VGPU": 1, "VCPU": 1}}, None, "p", "u")
             )
         yield world
 
 
-def reshaped(world: World, consumers: int) -> int:
-    """Move all of it to the cards, each owner told, in one pass; how often it was asked of placement."""
+class Reshaped(NamedTuple):
+    """How often the request was sent, and the seconds of the pass."""
+
+    asked: int
+    seconds: float
+
+
+def reshaped(world: World, consumers: int) -> Reshaped:
+    """Move all of it to the cards, each owner told, in one pass."""
     size = -(-consumers // CARDS)
     cards = tuple(provider(f"gpu{n}", VGPU=size) for n in range(CARDS))
     moves = tuple(
@@ -44,7 +60,9 @@ def reshaped(world: World, consumers: int) -> int:
         for n in range(CARDS)
     )
     world.tap.calls.clear()
+    started = time.perf_counter()
     report = world.see(host(VCPU=10**6), *cards, moves=moves)
+    seconds = time.perf_counter() - started
     assert (report.error, report.pending) == (None, None), (report.error, report.pending)
     asked = world.tap.calls.count("POST /reshaper")
     for number in (0, consumers // 2, consumers - 1):
@@ -53,18 +71,24 @@ def reshaped(world: World, consumers: int) -> int:
         sum(len(world.raw.provider_allocations(world.uuid(f"gpu{n}")).consumers) for n in range(CARDS))
         == consumers
     )
-    return asked
+    return Reshaped(asked, seconds)
 
 
 class Load:
-    """Claims and releases VCPU on the root, `rate` a second together, at random moments."""
+    """Claims and releases VCPU on the root, `rate` a second together, at random moments.
 
-    def __init__(self, world: World, rate: int) -> None:
+    `own`: through the agent's tracker; otherwise by another client of Placement's.
+    """
+
+    def __init__(self, world: World, rate: float, *, own: bool = False) -> None:
         self._world = world
         self._rate = rate
+        self._own = own
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="claims")
         self.done = 0
+        self.refused: list[str] = []
+        self.slowest_s = 0.0
 
     def __enter__(self) -> Load:
         self._thread.start()
@@ -78,14 +102,59 @@ class Load:
         dice = random.Random(86)
         held: list[str] = []
         while not self._stop.wait(dice.expovariate(self._rate)):
+            started = time.monotonic()
             try:
                 if len(held) > 10:
-                    self._world.raw.delete_allocations(held.pop(0))
+                    self._release(held.pop(0))
                 else:
                     held.append(str(uuid4()))
-                    self._world.raw.write_allocations(
-                        ConsumerAllocations(held[-1], {ROOT: {"VCPU": 1}}, None, "p", "u")
-                    )
+                    self._claim(held[-1])
             except PlacementConflict:
                 continue
+            except PlimsollError as error:
+                self.refused.append(error.message)
+            self.slowest_s = max(self.slowest_s, time.monotonic() - started)
             self.done += 1
+
+    def _claim(self, consumer: str) -> None:
+        if self._own:
+            self._world.tracker.claim(request(consumer, VCPU=1))
+        else:
+            self._world.raw.write_allocations(
+                ConsumerAllocations(consumer, {ROOT: {"VCPU": 1}}, None, "p", "u")
+            )
+
+    def _release(self, consumer: str) -> None:
+        if self._own:
+            self._world.tracker.release(consumer)
+        else:
+            self._world.raw.delete_allocations(consumer)
+
+
+class Delayed:
+    """A placement each request to which takes `seconds` longer; several may wait at once."""
+
+    def __init__(self, inner: Placement, seconds: float) -> None:
+        self.kind, self.options = inner.kind, inner.options
+        self._inner, self._seconds = inner, seconds
+
+    def transport(self) -> Transport:
+        return _DelayedTransport(self._inner.transport(), self._seconds)
+
+    def anew(self, directory: Path) -> Delayed:
+        return Delayed(self._inner.anew(directory), self._seconds)
+
+    def environment(self) -> dict[str, str]:
+        return self._inner.environment()
+
+
+class _DelayedTransport:
+    def __init__(self, inner: Transport, seconds: float) -> None:
+        self._inner, self._seconds = inner, seconds
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        time.sleep(self._seconds)
+        return self._inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self._inner.close()

@@ -437,4 +437,4 @@ def test_a_thousand_consumers_get_through_twenty_claims_a_second(tmp_path: Path)
         with loaded(directory, 1000) as world, Load(world, 20) as load:
             while load.done < 3:
                 time.sleep(0.01)
-            assert reshaped(world, 1000) < 24
+            assert reshaped(world, 1000).asked < 24

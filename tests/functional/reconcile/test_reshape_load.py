@@ -1,0 +1,114 @@
+"""A reshape while others claim on the same root: what moves is reserved, all else can be claimed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.placements import Placement
+from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
+from kits.reshape_load import Load, loaded, reshaped
+from kits.tracker import request
+
+from agent.driver import MoveInstruction
+from agent.errors import DoesNotFit, PlacementFull, PlacementUnavailable
+from agent.placement.write_gate import WriteGate
+
+FLAT = (host(VGPU=8),)
+NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
+MOVES = tuple(MoveInstruction(HOST, {"VGPU": 4}, gpu, {}) for gpu in ("gpu0", "gpu1"))
+
+
+@pytest.fixture
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, placement) as world:
+        world.see(*FLAT)
+        yield world
+
+
+def test_while_the_request_is_unanswered_only_what_moves_cannot_be_claimed(world: World) -> None:
+    world.client.gate = WriteGate(0.05)
+    world.hold("a", node1={"VGPU": 1})
+
+    def silent(call: str) -> None:
+        if call == "POST /reshaper":
+            with pytest.raises(PlacementFull):
+                world.hold("foreign", node1={"VGPU": 1})
+            world.hold("unrelated", node1={"VCPU": 1})
+            with pytest.raises(DoesNotFit):
+                world.tracker.claim(request(VGPU=1))
+            world.tracker.claim(request(VCPU=1))
+        if "reshaper" in call or call.startswith("PUT") or call == "GET /resource_providers":
+            raise PlacementUnavailable("placement does not answer, as it was told")
+
+    posted = world.tap.calls
+    world.tap.before = lambda call: silent(call) if "POST /reshaper" in posted else None
+    report = world.see(*NESTED, moves=MOVES)
+    assert isinstance(report.error, PlacementUnavailable)
+    world.tap.before = lambda _: None
+    with pytest.raises(PlacementFull):
+        world.hold("foreign", node1={"VGPU": 1})
+    assert world.again().pending is None
+    assert world.placed("a") == {"gpu0": {"VGPU": 1}}
+    world.hold("foreign", gpu1={"VGPU": 4})
+    world.check()
+
+
+def test_a_claim_of_the_agents_own_waits_for_the_moment_of_the_request(world: World) -> None:
+    world.hold("a", node1={"VGPU": 1})
+    claims = [threading.Thread(target=world.tracker.claim, args=(request(VCPU=1),)) for _ in range(4)]
+
+    def claim(call: str) -> None:
+        if call == "POST /reshaper":
+            world.tap.before = lambda _: None
+            for each in claims:
+                each.start()
+            time.sleep(0.2)
+
+    world.tap.before = claim
+    world.tap.calls.clear()
+    report = world.see(*NESTED, moves=MOVES)
+    for each in claims:
+        each.join()
+    assert (report.error, report.pending) == (None, None)
+    assert world.tap.calls.count("POST /reshaper") == 1, "no conflict with the agent itself"
+    assert world.raw.provider_usages(ROOT)["VCPU"] == 4
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own claims", "foreign claims"])
+def test_it_gets_through_in_a_few_attempts_under_load(
+    placement: Placement, tmp_path: Path, own: bool
+) -> None:
+    """benchmarks/reshape_load.py has the times; what bounds them is how often the agent asks."""
+    with loaded(tmp_path, 24, placement, own=own) as world, Load(world, 10, own=own) as load:
+        while load.done < 2:
+            time.sleep(0.01)
+        assert reshaped(world, 24).asked <= (3 if own else 12)
+        reads = [call for call in world.tap.calls if call.startswith("GET /allocations/")]
+        assert len(reads) <= 24 * 4, "not each consumer for each conflict"
+        assert load.refused == [], "what does not move can be claimed all the while"
+
+
+def test_a_pass_beside_claims_meets_no_conflict_that_closes_the_host(world: World) -> None:
+    """Each write of inventories and traits of the root meets a claim of the agent's own in between."""
+    claims = iter([uuid_of(f"own {number}") for number in range(40)])
+    threads: list[threading.Thread] = []
+
+    def claim(call: str) -> None:
+        if call.startswith(f"PUT /resource_providers/{ROOT}") and threading.current_thread() not in threads:
+            threads.append(
+                threading.Thread(target=world.tracker.claim, args=(request(next(claims), VCPU=1),))
+            )
+            threads[-1].start()
+            threads[-1].join(0.1)
+
+    world.tap.before = claim
+    report = world.see(host(VGPU=4, DISK_GB=10))
+    for each in threads:
+        each.join()
+    assert report.error is None
+    assert world.totals()[HOST] == {"VCPU": 64, "VGPU": 4, "DISK_GB": 10}
+    assert len(threads) <= 3, "the second attempt holds the agent's own claims back"
