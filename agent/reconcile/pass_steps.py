@@ -168,7 +168,12 @@ class PassSteps:
             reached = self._write(this, self._reshape_runner.reserve_sources(this.current, desired))
             self._refresh_tracker(reached, reached.current, reread=False)
             tree = self._reshape_runner.perform(
-                this.current, reached.current, desired, proved, this.exact_units
+                this.current,
+                reached.current,
+                desired,
+                proved,
+                this.exact_units,
+                lambda tree: self._refresh_tracker(reached, tree, reread=False),
             )
         except ReshapeRefused as refusal:
             return replace(reached, pending=refusal)

@@ -214,10 +214,12 @@ class ReshapeRunner:
         desired: Desired,
         proved: ProvedReshape,
         exact: ExactUnits,
+        refresh: Callable[[ProviderTree], object],
     ) -> ProviderTree:
         """Carry out the reshape and return Placement's tree.
 
-        `current` is Placement's tree before the pass staged it as `stage`. Raises ReshapeRefused where
+        `current` is Placement's tree before the pass staged it as `stage`. `refresh` hands the new tree to
+        the tracker, before an operation on a consumer that has moved goes on. Raises ReshapeRefused where
         nothing was changed, PlacementConflict where another writer changed the inventories that move,
         PlacementUnavailable where the outcome may be unknown; then `settle` finds it out.
         """
@@ -232,7 +234,9 @@ class ReshapeRunner:
                     if allocated.consumers.keys() <= taken:
                         request = _Request(current, stage, desired, allocated, exact, self._new_id())
                         self._finish(self._send_until_done(request), exact)
-                        return self._client.read_tree(self._root_uuid, stage)
+                        tree = self._client.read_tree(self._root_uuid, stage)
+                        refresh(tree)
+                        return tree
                     consumers |= allocated.consumers.keys()
             except ClaimConflict as conflict:
                 raise _postponed(conflict.message) from conflict

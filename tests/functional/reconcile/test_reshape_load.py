@@ -13,6 +13,7 @@ from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.reshape_load import Load, loaded, reshaped
 from kits.tracker import request
 
+from agent.claims.claim import Claim
 from agent.driver import MoveInstruction
 from agent.errors import DoesNotFit, PlacementFull, PlacementUnavailable
 from agent.placement.write_gate import WriteGate
@@ -32,6 +33,7 @@ def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
 def test_while_the_request_is_unanswered_only_what_moves_cannot_be_claimed(world: World) -> None:
     world.client.gate = WriteGate(0.05)
     world.hold("a", node1={"VGPU": 1})
+    claims: list[Claim] = []
 
     def silent(call: str) -> None:
         if call == "POST /reshaper":
@@ -40,14 +42,18 @@ def test_while_the_request_is_unanswered_only_what_moves_cannot_be_claimed(world
             world.hold("unrelated", node1={"VCPU": 1})
             with pytest.raises(DoesNotFit):
                 world.tracker.claim(request(VGPU=1))
-            world.tracker.claim(request(VCPU=1))
-        if "reshaper" in call or call.startswith("PUT") or call == "GET /resource_providers":
+            claims.append(world.tracker.claim(request(VCPU=1)).claim)
+        if (
+            call.startswith(("POST /reshaper", "PUT /resource_providers"))
+            or call == "GET /resource_providers"
+        ):
             raise PlacementUnavailable("placement does not answer, as it was told")
 
     posted = world.tap.calls
     world.tap.before = lambda call: silent(call) if "POST /reshaper" in posted else None
     report = world.see(*NESTED, moves=MOVES)
     assert isinstance(report.error, PlacementUnavailable)
+    assert len(claims) == 1
     world.tap.before = lambda _: None
     with pytest.raises(PlacementFull):
         world.hold("foreign", node1={"VGPU": 1})
