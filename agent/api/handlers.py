@@ -13,6 +13,7 @@ from agent import log
 from agent.api import audit_views, gate_views, move_views, status_views
 from agent.api.operations import Operations
 from agent.api.shapes.claims import DomainShape, ReleasedShape
+from agent.api.shapes.moves import MoveShape
 from agent.api.views import (
     claim_view,
     explanation_view,
@@ -70,7 +71,7 @@ def tree(call: Call) -> ApiResponse:
 
 def instances(call: Call) -> ApiResponse:
     """Guests and claims side by side."""
-    return ApiResponse(200, instances_view(call.operations.instances()))
+    return ApiResponse(200, instances_view(call.operations.instances(), call.operations.circumstances()))
 
 
 def plan(call: Call) -> ApiResponse:
@@ -198,13 +199,17 @@ def release(call: Call) -> ApiResponse:
 
 def moves(call: Call) -> ApiResponse:
     """The moves that this host takes part in."""
-    return ApiResponse(200, move_views.moves_view(call.operations.moves()))
+    return ApiResponse(200, move_views.moves_view(call.operations.moves(), call.operations.circumstances()))
 
 
 def show_move(call: Call) -> ApiResponse:
     """One move. Raises UnknownConsumer."""
     move = move_views.find_move(call.operations.moves(), _uuid(call.path["migration"]))
-    return ApiResponse(200, move_views.move_view(move))
+    return ApiResponse(200, _move_view(call, move))
+
+
+def _move_view(call: Call, move: Move) -> MoveShape:
+    return move_views.move_view(move, call.operations.circumstances())
 
 
 def begin_move(call: Call) -> ApiResponse:
@@ -212,7 +217,11 @@ def begin_move(call: Call) -> ApiResponse:
     kind, migration, request = move_views.parse_move(call.body)
     move = call.operations.begin_move(kind, migration, request)
     _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
-    return ApiResponse(201, move_views.move_view(move), {"Location": f"/v1/moves/{move.migration}"})
+    return ApiResponse(
+        201,
+        _move_view(call, move),
+        {"Location": f"/v1/moves/{move.migration}"},
+    )
 
 
 def confirm_move(call: Call) -> ApiResponse:
@@ -229,7 +238,7 @@ def _end_move(call: Call, verb: str, end: Callable[[str, str | None], Move]) -> 
     instance = call.query.get("instance")
     move = end(_uuid(call.path["migration"]), None if instance is None else _uuid(instance))
     _record(f"{verb} of migration {move.migration}", move.instance, call.caller, move.state, "move")
-    return ApiResponse(200 if move.ended else 202, move_views.move_view(move))
+    return ApiResponse(200 if move.ended else 202, _move_view(call, move))
 
 
 def ask_gate(call: Call) -> ApiResponse:

@@ -13,6 +13,7 @@ from agent.driver import Guest
 from agent.errors import PlacementUnavailable, PlimsollError, Refused, StateError, UnknownConsumer, UsageError
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
+from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind
 from agent.placement.client import PlacementClient
 from agent.providers.plan import Plan
@@ -180,6 +181,10 @@ class LocalOperations:
                 self._supervisor.request_pass()
 
     # Moves
+
+    def circumstances(self) -> Circumstances:
+        """What this host sees."""
+        return self._tracker.circumstances()
 
     def moves(self) -> tuple[Move, ...]:
         """The host's moves."""

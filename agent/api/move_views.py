@@ -7,7 +7,8 @@ from agent.claims.claim import Claim
 from agent.claims.parse_request import ClaimRequest, parse_claim
 from agent.errors import UnknownConsumer
 from agent.json_checks import read_choice, read_object, read_uuid
-from agent.moves.states import Move, MoveKind, next_actor
+from agent.moves.circumstances import Circumstances, next_actor
+from agent.moves.states import Move, MoveKind
 from agent.shapes import Allocations
 
 KINDS = sorted(set(MoveKind) - {MoveKind.UNKNOWN})
@@ -32,13 +33,13 @@ def find_move(moves: tuple[Move, ...], migration: str) -> Move:
     )
 
 
-def moves_view(moves: tuple[Move, ...]) -> MovesShape:
+def moves_view(moves: tuple[Move, ...], seen: Circumstances) -> MovesShape:
     """The moves that this host takes part in."""
-    return {"moves": [move_view(move) for move in moves]}
+    return {"moves": [move_view(move, seen) for move in moves]}
 
 
-def move_view(move: Move) -> MoveShape:
-    """A move, with the claims before and after it."""
+def move_view(move: Move, seen: Circumstances) -> MoveShape:
+    """A move, with the claims before and after it, and who acts next in what this host sees."""
     return {
         "migration": move.migration,
         "instance": move.instance,
@@ -46,7 +47,7 @@ def move_view(move: Move) -> MoveShape:
         "kind": move.kind.value,
         "role": move.role.value,
         "state": move.state.value,
-        "next": next_actor(move),
+        "next": next_actor(move, seen),
         "ended": move.ended,
         "adopted": move.adopted,
         "since": moment(move.since),

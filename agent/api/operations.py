@@ -8,6 +8,7 @@ from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest
 from agent.errors import Refused
 from agent.gate.decision import GateVerdict, HookCall
+from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan
 from agent.reconcile.reshape_preview import Preview
@@ -69,6 +70,9 @@ class Operations(Protocol):
 
     def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         """Claim for the running guests that have no claim. Raises DriverError, PlacementError."""
+
+    def circumstances(self) -> Circumstances:
+        """What this host sees beside the records of its moves."""
 
     def moves(self) -> tuple[Move, ...]:
         """The host's moves that are under way or ended recently, oldest first."""

@@ -22,6 +22,7 @@ from agent.claims.claim_json import cells_to_json
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest, request_to_json
 from agent.driver import Guest
+from agent.moves.circumstances import Circumstances
 from agent.providers.plan import Plan
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
@@ -70,16 +71,17 @@ def _inventory(inventory: Inventory) -> InventoryShape:
     return cast(InventoryShape, {**inventory.to_json(), "capacity": inventory.capacity})
 
 
-def instances_view(pairs: Iterable[tuple[Guest | None, Claim | None]]) -> InstancesShape:
+def instances_view(pairs: Iterable[tuple[Guest | None, Claim | None]], seen: Circumstances) -> InstancesShape:
     """Guests and claims side by side; one of a pair may be None."""
-    return {"instances": [_instance(guest, claim) for guest, claim in pairs]}
+    return {"instances": [_instance(guest, claim, seen) for guest, claim in pairs]}
 
 
-def _instance(guest: Guest | None, claim: Claim | None) -> InstanceShape:
+def _instance(guest: Guest | None, claim: Claim | None, seen: Circumstances) -> InstanceShape:
     return {
         "uuid": guest.uuid if guest else claim.consumer if claim else "",
         "name": guest.name if guest else claim.request.name if claim else "",
         "guest": _guest(guest) if guest else None,
+        "moved_away": guest is not None and guest.uuid in seen.moved_away,
         "claim": claim_view(claim) if claim else None,
     }
 

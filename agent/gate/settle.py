@@ -72,13 +72,18 @@ class Settler:
 
     def _free_departed(self, moves: Collection[Move], report: _Report) -> bool:
         """Free the guests of the gate that have moved away; a definition that stays behind holds nothing."""
-        departed = [
+        claims = self._tracker.claims()
+        departed = {
             move.instance
             for move in moves
             if move.role is MoveRole.SOURCE
             and move.old.request.user_id == GATE_USER
             and _is_absent(report.guests.get(move.instance))
-        ]
+        } | {
+            guest
+            for guest in self._tracker.circumstances().moved_away
+            if guest in claims and made_by_gate(claims[guest]) and _is_absent(report.guests.get(guest))
+        }
         for instance in departed:
             self._tracker.forget_guest(instance)
         if departed:

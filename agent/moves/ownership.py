@@ -35,8 +35,8 @@ def migration_share(old: Allocations, new: Allocations, is_own: IsOwn) -> Alloca
 
 
 def same_amounts(first: Allocations, second: Allocations) -> bool:
-    """Whether both have as much of each class, on any providers: a reshape changes no more than these."""
-    return _totals(first) == _totals(second)
+    """Whether both have the same sum: a reshape moves amounts to other providers and classes, and no more."""
+    return _sum(first) == _sum(second)
 
 
 def restored_allocations(move: Move, migration: Allocations) -> Allocations:
@@ -124,6 +124,11 @@ def observed_end(move: Move, instance: Allocations, migration: Allocations, is_o
     return MoveStep.RESTORED if own_part == old_part else MoveStep.FREED
 
 
+def has_left(instance: Allocations, is_own: IsOwn) -> bool:
+    """Whether the instance has resources, and none on this host's own providers: it is on another host."""
+    return bool(instance) and not any(is_own(uuid) for uuid in instance)
+
+
 def has_moved_on(move: Move, instance: Allocations, is_own: IsOwn) -> bool:
     """Whether the instance of a move to this host, or within it, is on another host now.
 
@@ -189,7 +194,7 @@ def has_taken_over(old: Allocations, instance: MoveConsumer, candidate: MoveCons
     The candidate must have all of `old` that is in this host's tree. Of the rest, the instance must still
     have what the candidate does not have. Whether the candidate is a migration at all, `is_migration` tells.
     """
-    if not instance.allocations or any(is_own(uuid) for uuid in instance.allocations):
+    if not has_left(instance.allocations, is_own):
         return False
     rest = {
         uuid: {
@@ -309,9 +314,5 @@ def _without_empty(allocations: Allocations) -> Allocations:
     return {uuid: amounts for uuid, amounts in allocations.items() if amounts}
 
 
-def _totals(allocations: Allocations) -> Mapping[str, int]:
-    totals: dict[str, int] = {}
-    for amounts in allocations.values():
-        for name, amount in amounts.items():
-            totals[name] = totals.get(name, 0) + amount
-    return totals
+def _sum(allocations: Allocations) -> int:
+    return sum(amount for amounts in allocations.values() for amount in amounts.values())

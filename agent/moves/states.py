@@ -164,20 +164,6 @@ class Move:
         return self.role is MoveRole.SOURCE and self.state is MoveState.CONFIRMING
 
 
-def next_actor(move: Move) -> str:
-    """Who must act next for the move to progress, and how; a clause for people."""
-    if move.ended:
-        return "none: the move has ended"
-    if move.state is MoveState.BEGUN:
-        host = "on this host" if move.role is MoveRole.BOTH else "on either host"
-        return f"the service that began it: confirm or revert it, {host}"
-    if move.state is MoveState.LEAVING:
-        return "the service that runs the guest: remove it from this host"
-    if move.waits_for_guest:
-        return "the guest: when it has left this host, this agent continues"
-    return "this agent: it continues when Placement answers"
-
-
 def claims_of(move: Move) -> Mapping[str, Claim]:
     """{consumer: claim} of the instance and the migration on this host, as far as they have one."""
     if move.kind is MoveKind.REBUILD:

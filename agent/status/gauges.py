@@ -95,6 +95,11 @@ def _instances(overview: Overview) -> Iterator[GaugeMetricFamily]:
     unclaimed = sum(guest is not None and claim is None for guest, claim in overview.instances)
     yield _gauge("unclaimed_guests", "Guests without a claim.", unclaimed)
     yield _gauge(
+        "moved_away_guests",
+        "Guests on this host whose instance is on another one, by Placement.",
+        len(overview.seen.moved_away),
+    )
+    yield _gauge(
         "pending_operations",
         "Releases, intents in doubt and ends of moves that wait for Placement or for a guest to leave.",
         overview.pending,

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -122,7 +122,11 @@ class AgentStatus:
             "uuid": self._identity.uuid,
             "version": __version__,
             "state": str(self._condition.state),
-            "reasons": [*([fault.sentence] if fault else []), *self._problems],
+            "reasons": [
+                *([fault.sentence] if fault else []),
+                *self._problems,
+                *self._moved_away_sentences(),
+            ],
             "since": _timestamp(self._condition.since),
             "driver": {"name": self._driver_name, **_concern_view("driver", fault)},
             "placement": {"kind": self._placement_kind, **_concern_view("placement", fault)},
@@ -133,6 +137,15 @@ class AgentStatus:
             "findings": len(self._auditor.last.findings),
             "pid": os.getpid(),
         }
+
+    def _moved_away_sentences(self) -> Iterator[str]:
+        moved = self._tracker.circumstances().moved_away
+        for guest in self._reconciler.guests or ():
+            if guest.uuid in moved:
+                yield (
+                    f"The guest {guest.name} ({guest.uuid}) is on this host, and by Placement it has "
+                    "moved to another one: remove it here. What it uses here is given to no other guest."
+                )
 
     def health(self) -> Health:
         """The health checks; see `HostStatus`, as for the methods below."""
@@ -174,6 +187,7 @@ class AgentStatus:
             ),
             pending=self._tracker.pending,
             reshape_pending=last.pending.message if last and last.pending else None,
+            seen=self._tracker.circumstances(),
         )
 
     def metrics(self) -> bytes:

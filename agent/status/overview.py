@@ -8,6 +8,7 @@ from typing import Any
 from agent.audit.finding import Finding
 from agent.claims.claim import Claim
 from agent.driver import Guest
+from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move
 from agent.shapes import Allocations, Units, Usages
 from agent.status.condition import Fault
@@ -40,7 +41,8 @@ class Overview:
     `offered` has the exact units that the driver offers. `others` is {consumer without a claim: its
     allocations}. `moves` has those under way and those that ended recently, oldest first. `pending` counts
     the writes that wait for Placement or for a guest to leave. `reshape_pending` is the reason why a due
-    reshape was not done. `since` is the time of the agent's last change of state.
+    reshape was not done. `since` is the time of the agent's last change of state. `seen` is
+    what the host sees beside the records of its moves.
     """
 
     at: float
@@ -60,6 +62,7 @@ class Overview:
     findings: tuple[Finding, ...] = ()
     pending: int = 0
     reshape_pending: str | None = None
+    seen: Circumstances = field(default_factory=Circumstances)
 
     @property
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:

@@ -22,11 +22,23 @@ class SeenGuests:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._uuids: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
+        self._moved_away: frozenset[str] = frozenset()
 
     @property
     def uuids(self) -> frozenset[str]:
         """The uuids at this moment."""
         return self._uuids
+
+    @property
+    def moved_away(self) -> frozenset[str]:
+        """Those whose instance is on another host now, as Placement was last read."""
+        return self._moved_away & self._reported
+
+    def report_moved_away(self, consumers: Collection[str]) -> None:
+        """Take these for moved away, until they are gone, and no others."""
+        with self._lock:
+            self._moved_away = frozenset(consumers)
 
     def __contains__(self, consumer: str) -> bool:
         return consumer in self._uuids
@@ -34,7 +46,8 @@ class SeenGuests:
     def replace(self, guests: Collection[Guest]) -> None:
         """Use these guests instead of the ones known before."""
         with self._lock:
-            self._uuids = frozenset(guest.uuid for guest in guests)
+            self._uuids = self._reported = frozenset(guest.uuid for guest in guests)
+            self._moved_away &= self._uuids
 
     def forget(self, consumer: str) -> None:
         """Remove one guest, until the driver reports it again."""

@@ -69,7 +69,14 @@ class MigrationLinker:
             if move.role is MoveRole.SOURCE and move.state is MoveState.BEGUN
         ]
         departures = self._departures(suspects, begun)
-        return self._follow(departures) if departures else 0
+        gone = self._moved_away(departures)
+        changed = 0
+        if departures:
+            linked, staying = self._follow(departures)
+            gone |= staying
+            changed = len(linked)
+        self._context.guests.report_moved_away(gone)
+        return changed
 
     def look_for(self, migration: str) -> Move | None:
         """The move of a migration that this host does not know yet.
@@ -186,22 +193,35 @@ class MigrationLinker:
     def _is_moving(self, consumer: str) -> bool:
         return self._context.register.move_of(consumer) is not None
 
+    def _moved_away(self, departures: Mapping[str, _Departure]) -> set[str]:
+        """The guests that had moved away before, without a claim, and that are not back."""
+        return {
+            guest
+            for guest in self._context.guests.moved_away
+            if guest not in departures
+            and not self._is_moving(guest)
+            and self._places.has_left(self._client.allocations_of(guest))
+        }
+
     # What became of their places
 
-    def _follow(self, departures: Mapping[str, _Departure]) -> int:
+    def _follow(self, departures: Mapping[str, _Departure]) -> tuple[set[str], set[str]]:
+        """(the instances whose claims were linked or dropped, those that are known to have moved away)."""
         linked, candidates = self._link_pairs(departures)
+        gone: set[str] = set()
         for instance, departure in departures.items():
             if instance in linked or departure.move is not None:
                 continue  # a move that has ended without a successor is finished as any other
             if not candidates[instance]:
                 linked |= self._drop_departed(departure)
+                gone.add(instance)
             else:
                 LOG.warning(
                     "%s",
                     _uncertain(instance, candidates[instance], candidates[instance]),
                     fields={"consumer": instance},
                 )
-        return len(linked)
+        return linked, gone
 
     def _link_pairs(
         self, departures: Mapping[str, _Departure]

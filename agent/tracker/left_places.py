@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from agent.claims.claim import Claim
 from agent.errors import PlacementConflict
-from agent.moves.ownership import MoveConsumer, has_taken_over, is_migration, resembles_migration
+from agent.moves.ownership import MoveConsumer, has_left, has_taken_over, is_migration, resembles_migration
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
@@ -30,7 +30,7 @@ class LeftPlaces:
 
     def has_left(self, instance: ConsumerAllocations) -> bool:
         """Whether the instance has resources, and none on this host's own providers."""
-        return bool(instance.allocations) and not self.own_part(instance.allocations)
+        return has_left(instance.allocations, self._context.register.host.is_own)
 
     def own_part(self, allocations: Allocations) -> Allocations:
         """The part of these allocations that is on this host's own providers."""

@@ -24,7 +24,8 @@ from agent.claims.pci_alias import Aliases, with_device_groups, without_device_g
 from agent.claims.rows import Row
 from agent.driver import Guest
 from agent.errors import PlacementConflict, PlacementUnavailable
-from agent.moves.states import Move, MoveKind, MoveRole, moving_conflict
+from agent.moves.circumstances import Circumstances
+from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
@@ -228,6 +229,24 @@ class ResourceTracker:
     def host_and_cells(self) -> tuple[ProviderIndex, HostCells]:
         """The providers and the host's NUMA cells, of the same inventory."""
         return self._register.under_lock(lambda book: (book.host, book.cells))
+
+    def circumstances(self) -> Circumstances:
+        """What is there beside the records of moves."""
+        holders = self._register.under_lock(
+            lambda book: frozenset(
+                consumer for row in book.rows().values() for consumer, held in row.held.items() if held
+            )
+        )
+        leaving = {
+            move.instance for move in self._register.moves().values() if move.state is MoveState.LEAVING
+        }
+        guests = self._context.guests
+        return Circumstances(
+            guests.uuids,
+            guests.moved_away | (guests.uuids & leaving),
+            holders if self._register.host.root is not None else None,
+            self.is_placement_paused(),
+        )
 
     def in_use(self) -> Usages:
         """{provider uuid: {class: in use by all consumers}}"""

@@ -12,6 +12,7 @@ from agent.claims.refusal import does_not_fit
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, Refused, UnknownConsumer, UsageError
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
+from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan, PutTraits
 from agent.reconcile.reshape_preview import Preview
@@ -208,6 +209,9 @@ class SmallHost:
             (loner, ClaimsClosed("Claims are closed: somebody is at work here.")),
             (loner, GateVerdict(GateOutcome.CLAIMED, LONER, "loner holds 1 VCPU")),
         )
+
+    def circumstances(self) -> Circumstances:
+        return Circumstances()
 
     def moves(self) -> tuple[Move, ...]:
         self.fault()

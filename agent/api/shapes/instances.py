@@ -36,6 +36,7 @@ class InstanceShape(TypedDict):
     uuid: Uuid
     name: str
     guest: Annotated[GuestShape | None, "null: the host has no such guest"]
+    moved_away: Annotated[bool, "true: the guest is here, and by Placement its instance is on another host"]
     claim: Annotated[ClaimShape | None, "null: the guest has no claim"]
 
 
@@ -50,11 +51,13 @@ def _guest(instance: InstanceShape) -> str:
 
 
 def _claim(instance: InstanceShape) -> str:
+    if instance["moved_away"]:
+        return "MOVED AWAY"
     return instance["claim"]["state"] if instance["claim"] else "UNCLAIMED"
 
 
 def _claim_and_origin(instance: InstanceShape) -> str:
-    adopted = instance["claim"] is not None and instance["claim"]["adopted"]
+    adopted = instance["claim"] is not None and instance["claim"]["adopted"] and not instance["moved_away"]
     return f"{_claim(instance)}{', adopted' if adopted else ''}"
 
 
@@ -86,6 +89,7 @@ SAMPLE: InstancesShape = {
             "uuid": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
             "name": "web1",
             "guest": {"state": "running", "resources": {"MEMORY_MB": 4096, "VCPU": 2}, "units": []},
+            "moved_away": False,
             "claim": {
                 "consumer": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
                 "name": "web1",
@@ -125,6 +129,7 @@ SAMPLE: InstancesShape = {
                 "resources": {"DISK_GB": 20, "MEMORY_MB": 2048, "VCPU": 2},
                 "units": [],
             },
+            "moved_away": False,
             "claim": None,
         },
     ]

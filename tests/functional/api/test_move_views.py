@@ -14,6 +14,7 @@ from kits.moves import INSTANCE, MIGRATION, Agent, World, asks
 
 from agent.claims.parse_request import ClaimRequest, request_to_json
 from agent.errors import ExitCode
+from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind
 
 WANTED = ("--resources", "VCPU=1,PCPU=2")
@@ -25,6 +26,9 @@ class MovingHost(SmallHost):
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self._agent = agent
+
+    def circumstances(self) -> Circumstances:
+        return self._agent.tracker.circumstances()
 
     def moves(self) -> tuple[Move, ...]:
         return tuple(self._agent.tracker.moves().values())
@@ -135,13 +139,18 @@ def test_the_commands(world: World, path: Path) -> None:
     assert begun.stdout.startswith(f"resize of {INSTANCE} (web1): begun, migration {MIGRATION}\n")
     assert f"the migration {MIGRATION} holds, of the instance's old place,\n" in begun.stdout
     assert f"the instance {INSTANCE} holds, as its new place,\n" in begun.stdout and "b0,b1" in begun.stdout
-    assert begun.stdout.endswith("next: the service that began it: confirm or revert it, on either host\n")
+    turn = "the service that began it: bring the guest to this host and confirm the move, or revert it"
+    assert begun.stdout.endswith(f"next: {turn}, on either host\n")
     assert plimsoll(path, "move", "show", MIGRATION).stdout == begun.stdout
     (listed,) = plimsoll(path, "move", "list").stdout.splitlines()[1:]
     assert listed.split()[:7] == [
         *(MIGRATION, INSTANCE, "web1", "resize", "destination", "begun", "PCPU=2,VCPU=1"),
     ]
-    assert listed.endswith("the service that began it: confirm or revert it, on either host")
+    assert listed.endswith(f"{turn}, on either host")
+    world.b.see(INSTANCE)
+    (arrived,) = plimsoll(path, "move", "list").stdout.splitlines()[1:]
+    assert arrived.endswith("the guest is on this host; confirm the move, on either host")
+    world.b.see()
     done = plimsoll(path, "move", "revert", MIGRATION)
     assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
     assert "reverted" in done.stdout

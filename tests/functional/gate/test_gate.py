@@ -249,6 +249,35 @@ def test_there_and_back_while_the_definition_stays_behind(host: GatedHost, other
     assert source.held(vm.uuid) != {} and destination.held(vm.uuid) == {}
 
 
+@pytest.mark.parametrize("defined", [True, False], ids=["still defined", "still running"])
+def test_a_guest_that_stayed_behind_is_shown_as_moved_away(
+    host: GatedHost, other: GatedHost, defined: bool
+) -> None:
+    """The source's agent was down when its guest left; a definition alone holds nothing."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    before = host.world.agent._tracker.claims()
+    other.allowed("migrate", "begin", domain(vm.uuid))
+    other.allowed("prepare", "begin", domain(vm.uuid))
+    other.driver.add_guest(vm)
+    other.world.agent.reconcile("it runs")
+    if defined:
+        host.driver.add_guest(replace(vm, state=GuestState.SHUTOFF))
+    for _ in range(2):
+        host.world.agent.verify()
+    assert host.world.agent._tracker.claims() == ({} if defined else before)
+    shown = ask(host.socket, "GET", "/v1/instances").body["instances"]
+    assert [(each["uuid"], each["moved_away"]) for each in shown] == [(vm.uuid, True)]
+    (sentence,) = host.world.operations.status()["reasons"]
+    assert vm.uuid in sentence and "remove it here" in sentence
+    assert b"plimsoll_moved_away_guests 1.0" in host.world.operations.host_status.metrics()
+    host.driver.remove_guest(vm.uuid)
+    for _ in range(2):
+        host.world.agent.verify()
+    assert host.world.operations.status()["reasons"] == [] and host.world.agent._tracker.claims() == {}
+    assert b"plimsoll_moved_away_guests 0.0" in host.world.operations.host_status.metrics()
+
+
 def test_the_copy_that_stayed_behind_may_not_start_while_the_other_one_runs(
     host: GatedHost, other: GatedHost
 ) -> None:

@@ -297,3 +297,47 @@ def test_an_end_at_a_source_that_cannot_tell_whose_migration_it_is_changes_nothi
         world.a.tracker.confirm_move(uuid_of("no migration at all"))
     assert world.state() == before
     assert world.a.tracker.confirm_move(MIGRATION, instance=INSTANCE).state is MoveState.CONFIRMED
+
+
+# A guest that stays behind
+
+
+def test_an_evacuated_guest_that_comes_back_with_its_host_has_moved_away(claimed: World) -> None:
+    """Confirmed while the source was dead: its claim stays until somebody removes the guest."""
+    before = claimed.a.tracker.claims()
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
+    claimed.a.restart()
+    claimed.a.see(INSTANCE)
+    claimed.a.come_back()
+    claimed.settle()
+    assert claimed.a.tracker.circumstances().moved_away == {INSTANCE}
+    assert claimed.b.tracker.circumstances().moved_away == frozenset()
+    assert claimed.a.tracker.claims() == before
+    claimed.a.see()
+    claimed.settle()
+    assert claimed.a.tracker.circumstances().moved_away == frozenset()
+    assert claimed.a.tracker.claims() == {}
+    claimed.check_settled()
+
+
+def test_a_guest_whose_move_ended_elsewhere_has_moved_away(claimed: World) -> None:
+    claimed.a.see(INSTANCE)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    assert claimed.a.tracker.circumstances().moved_away == frozenset()  # it is still on its way
+    claimed.b.tracker.confirm_move(MIGRATION)
+    claimed.settle()
+    assert claimed.a.moving() is MoveState.LEAVING
+    assert claimed.a.tracker.circumstances().moved_away == {INSTANCE}
+
+
+def test_a_guest_that_moved_away_and_comes_back_is_an_ordinary_one(claimed: World) -> None:
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
+    claimed.a.see(INSTANCE)
+    claimed.settle()
+    assert claimed.a.tracker.circumstances().moved_away == {INSTANCE}
+    claimed.schedule(INSTANCE, **ON_A, **DISK)
+    claimed.a.look()
+    assert claimed.a.tracker.circumstances().moved_away == frozenset()

@@ -21,6 +21,7 @@ from agent.claims.claim import Claim
 from agent.claims.parse_request import RequestGroup
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import ClaimConflict, DoesNotFit, UsageError
+from agent.moves.circumstances import Circumstances
 from agent.moves.states import MoveKind, MoveState
 from drivers.fake import cell
 
@@ -284,7 +285,7 @@ def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None
     shown = {
         "Claim": claim_view(claim),
         "Explanation": explanation_view(mixed, host.tracker.explain(mixed)),
-        "Move": move_view(host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move),
+        "Move": move_view(host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move, Circumstances()),
     }
     document = json.loads(Path(api.__file__).with_name("openapi.json").read_text("utf-8"))
     for name, view in shown.items():

@@ -12,8 +12,9 @@ def test_instances_say_what_is_missing() -> None:
         table_lines(
             INSTANCE_COLUMNS,
             [
-                {"uuid": "u1", "name": "a", "guest": guest, "claim": None},
-                {"uuid": "u2", "name": "", "guest": None, "claim": claim},
+                {"uuid": "u1", "name": "a", "guest": guest, "moved_away": False, "claim": None},
+                {"uuid": "u2", "name": "", "guest": None, "moved_away": False, "claim": claim},
+                {"uuid": "u3", "name": "b", "guest": guest, "moved_away": True, "claim": claim},
             ],
             Style(),
         )
@@ -22,6 +23,7 @@ def test_instances_say_what_is_missing() -> None:
         "UUID  NAME  GUEST    CLAIM             RESOURCES",
         "u1    a     running  UNCLAIMED         VCPU=1",
         "u2    -     none     claimed, adopted  VCPU=2",
+        "u3    b     running  MOVED AWAY        VCPU=2",
     ]
 
 

@@ -1,0 +1,57 @@
+"""What is there beside a move's record, and who must act next for the move to progress. Pure."""
+
+from dataclasses import dataclass
+
+from agent.moves.states import Move, MoveRole, MoveState
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What this host sees.
+
+    `guests` are the uuids of the guests that the driver reports, and `moved_away` those of them whose
+    instance is on another host, by Placement. `holders` are the consumers that hold something on this host,
+    as Placement was last read; None: not read yet. `placement_away`: Placement does not answer.
+    """
+
+    guests: frozenset[str] = frozenset()
+    moved_away: frozenset[str] = frozenset()
+    holders: frozenset[str] | None = None
+    placement_away: bool = False
+
+
+def next_actor(move: Move, seen: Circumstances) -> str:
+    """Who must act next for the move to progress, and how; a clause for people."""
+    guest_is_here = move.instance in seen.guests
+    if move.ended:
+        return "none: the move has ended"
+    if move.state is MoveState.BEGUN and not _has_ended_elsewhere(move, seen):
+        return f"the service that began it: {_how_to_end(move, guest_is_here=guest_is_here)}"
+    if move.state is MoveState.LEAVING and guest_is_here:
+        return "the service that runs the guest: the move has ended, so remove the guest from this host"
+    if move.waits_for_guest and guest_is_here:
+        return "the guest: when it has left this host, this agent continues"
+    if seen.placement_away:
+        return "Placement: it does not answer, and this agent continues when it does"
+    if move.state is MoveState.BEGUN:
+        return "this agent: the migration holds nothing here any more, and the next verification shows why"
+    return "this agent: it continues with its next verification"
+
+
+def _has_ended_elsewhere(move: Move, seen: Circumstances) -> bool:
+    """Whether another client has ended the move, and this host, the source, must still learn how."""
+    return move.role is MoveRole.SOURCE and seen.holders is not None and move.migration not in seen.holders
+
+
+def _how_to_end(move: Move, *, guest_is_here: bool) -> str:
+    match move.role, guest_is_here:
+        case MoveRole.BOTH, _:
+            return "change the guest and confirm the move, or revert it, on this host"
+        case MoveRole.DESTINATION, True:
+            return "the guest is on this host; confirm the move, on either host"
+        case MoveRole.DESTINATION, False:
+            return "bring the guest to this host and confirm the move, or revert it, on either host"
+        case _, True:
+            return "the guest is still here; carry it over and confirm the move, or revert it, on either host"
+        case _:
+            return "the guest has left this host; confirm the move, or revert it, on either host"
