@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from kits.placements import Placement
 from kits.tracker import VFS, Kit, guest, request, uuid_of
 
 from agent.errors import DoesNotFit
@@ -14,8 +15,8 @@ from agent.tracker.guest_demand import GuestDemand, reserved_for
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
-    with Kit(tmp_path) as kit:
+def kit(tmp_path: Path, placement: Placement) -> Iterator[Kit]:
+    with Kit(tmp_path, placement=placement) as kit:
         yield kit
 
 
