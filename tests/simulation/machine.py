@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
+from kits.gate import domain, pci, vf
+
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon.assemble import Assembled, assemble
@@ -203,6 +205,7 @@ class Host:
         self.seen_at = -1.0
         self.verified_at = -1.0
         self.emptied_at = -1.0
+        self.changed_at = -1.0
         self.broken: list[str] = []
         self._hardware = hardware(number)
         self._described: tuple[DescribedProvider, ...] | None = None
@@ -360,6 +363,7 @@ class Host:
     def reshape(self, **fields: Any) -> None:
         """The driver counts its inventory in another place from now on."""
         self._hardware, self._described = replace(self._hardware, **fields), None
+        self.changed_at = self.scheduler.now
         self._show()
 
     @property
@@ -408,6 +412,19 @@ class Host:
 def request_for(name: str, resources: Mapping[str, int], *, groups: int = 1) -> ClaimRequest:
     """What a caller asks for a guest of this name."""
     return ClaimRequest(uuid_of(name), (RequestGroup("", dict(resources)),), name=name)
+
+
+def domain_of(uuid: str, guest: SimGuest) -> str:
+    """libvirt's XML of the guest."""
+    pins = [int(unit) for name, unit in guest.units if name == "PCPU"]
+    vcpus = guest.resources.get("VCPU", 0) or len(pins) or 1
+    pinned = "".join(f"<vcpupin vcpu='{vcpu}' cpuset='{cpu}'/>" for vcpu, cpu in enumerate(pins))
+    tune = f"<cputune>{pinned}</cputune>" if pins else ""
+    devices = "".join(
+        vf(unit) if name == "SRIOV_NET_VF" else pci(unit) for name, unit in guest.units if name != "PCPU"
+    )
+    memory_mb = guest.resources.get("MEMORY_MB", 256)
+    return domain(uuid, vcpus=vcpus, memory_mb=memory_mb, devices=devices, inside=tune)
 
 
 def _shown(value: Any) -> str:

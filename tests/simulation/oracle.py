@@ -17,6 +17,11 @@ from simulation.network import Network, Write
 from simulation.tasks import Scheduler
 
 Amounts = Mapping[str, int]
+Column = dict[tuple[str, str], Counter[str]]
+"""{(provider uuid, class): {party: amount}}"""
+
+PENDING = frozenset({"what is used is not offered"})
+"""Laws that the agent does not keep yet: they are not checked."""
 
 
 class Violation(AssertionError):
@@ -176,15 +181,21 @@ class Oracle:
             for uuid, provider in self.network.model.providers.items()
             if provider.root_uuid == host.uuid
         }
-        if not providers:
+        if not providers or host.changed_at > min(host.seen_at, submitted_at):
             return
         needs = self._needs(host, rows, providers, known_at=submitted_at)
+        used = self._used(host, self.scheduler.now + 1, set(providers), seen=False)
         before = self.needs
         for uuid, provider in providers.items():
             for name, inventory in provider.inventories.items():
                 key = (host.name, uuid, name)
                 need = needs.get((uuid, name), {})
-                grown = [who for who, amount in need.items() if amount > before.get(key, {}).get(who, 0)]
+                running = used.get((uuid, name), {})
+                grown = [
+                    who
+                    for who, amount in need.items()
+                    if amount > max(before.get(key, {}).get(who, 0), running.get(who, 0))
+                ]
                 before[key] = need
                 capacity = self._capacity(host, provider.name, name, inventory)
                 claimed = [who for who in grown if self._claims(rows, who, uuid, name)]
@@ -215,18 +226,7 @@ class Oracle:
         self, host: Host, rows: Mapping[str, Row], providers: Iterable[str], known_at: float
     ) -> dict[tuple[str, str], dict[str, int]]:
         """{(provider, class): {party: what it needs there}}, as far as the agent could know at that time."""
-        mine = set(providers)
-        held: dict[tuple[str, str], Counter[str]] = {}
-        claimed: dict[tuple[str, str], Counter[str]] = {}
-        for consumer, allocations in self.network.holdings().items():
-            at, author = self.written_at.get(consumer, (0.0, ""))
-            if author != host.name and at > min(host.verified_at, known_at):
-                continue
-            _add(held, self.party(consumer), allocations, mine)
-        for consumer, row in rows.items():
-            if row.state != "releasing":
-                _add(claimed, self.party(consumer), row.allocations, mine)
-        used = self._used(host, rows, known_at, mine)
+        held, claimed, used = self._columns(host, rows, set(providers), known_at)
         needs: dict[tuple[str, str], dict[str, int]] = {}
         for key in {*held, *claimed, *used}:
             columns = [column.get(key, Counter()) for column in (held, claimed, used)]
@@ -234,20 +234,45 @@ class Oracle:
             needs[key] = {party: max(column[party] for column in columns) for party in parties}
         return needs
 
-    def _used(
-        self, host: Host, rows: Mapping[str, Row], known_at: float, mine: set[str]
-    ) -> dict[tuple[str, str], Counter[str]]:
-        """What running guests use of classes that only one provider of the host has."""
+    def _columns(self, host: Host, rows: Mapping[str, Row], mine: set[str], known_at: float) -> list[Column]:
+        """Held, claimed and used, as far as the agent could know at that time."""
+        held: Column = {}
+        claimed: Column = {}
+        for consumer, allocations in self.network.holdings().items():
+            at, author = self.written_at.get(consumer, (0.0, ""))
+            if author == host.name or at <= min(host.verified_at, known_at):
+                _add(held, self.party(consumer), allocations, mine)
+        for consumer, row in rows.items():
+            if row.state != "releasing":
+                _add(claimed, self.party(consumer), row.allocations, mine)
+        return [held, claimed, self._used(host, known_at, mine)]
+
+    def _used(self, host: Host, known_at: float, mine: set[str], *, seen: bool = True) -> Column:
+        """What running guests use: exact units where they are, the rest of classes that one provider has."""
         having: dict[str, list[str]] = {}
-        for uuid in mine:
-            for name in self.network.model.providers[uuid].inventories:
+        uuid_by_name = {}
+        for uuid in sorted(mine):
+            provider = self.network.model.providers[uuid]
+            uuid_by_name[provider.name] = uuid
+            for name in provider.inventories:
                 having.setdefault(name, []).append(uuid)
-        used: dict[tuple[str, str], Counter[str]] = {}
+        place_of = {
+            (name, unit): uuid_by_name.get(described.name)
+            for described in host.described()
+            for name, units in described.units.items()
+            for unit in units
+        }
+        used: Column = {}
         for uuid, guest in host.guests.items():
-            if not guest.runs or guest.since > min(host.seen_at, known_at):
+            if not guest.runs or (seen and guest.since > min(host.seen_at, known_at)):
                 continue
+            for name, unit in guest.units:
+                place = place_of.get((name, unit))
+                if place is not None and name in self.network.model.providers[place].inventories:
+                    used.setdefault((place, name), Counter())[self.party(uuid)] += 1
+            exact = {name for name, _ in guest.units}
             for name, amount in guest.resources.items():
-                if len(having.get(name, ())) == 1:
+                if name not in exact and len(having.get(name, ())) == 1:
                     used.setdefault((having[name][0], name), Counter())[self.party(uuid)] += amount
         return used
 
@@ -336,6 +361,8 @@ class Oracle:
             self._promises_are_kept(host, rows)
             self._rows_agree(host, rows)
             self._nothing_leaked(host, rows)
+            if "what is used is not offered" not in PENDING:
+                self._nothing_used_is_offered(host, rows)
 
     def _rows_agree(self, host: Host, rows: Mapping[str, Row]) -> None:
         held = self.network.holdings()
@@ -374,6 +401,27 @@ class Oracle:
                         f"Placement holds {dict(allocations)} for {self.name(consumer)} on host {host.name}, "
                         "which has no claim of it",
                     )
+
+    def _nothing_used_is_offered(self, host: Host, rows: Mapping[str, Row]) -> None:
+        """What guests use beyond what is held or claimed for them is reserved: no scheduler is offered it."""
+        model = self.network.model
+        mine = {uuid for uuid, each in model.providers.items() if each.root_uuid == host.uuid}
+        held, claimed, used = self._columns(host, rows, mine, self.scheduler.now)
+        for (uuid, name), users in used.items():
+            covered = [column.get((uuid, name), Counter()) for column in (held, claimed)]
+            beyond = {who: n - max(c[who] for c in covered) for who, n in users.items()}
+            hidden = sum(amount for amount in beyond.values() if amount > 0)
+            inventory = model.providers[uuid].inventories[name]
+            offered = int(inventory.capacity) - model.used(uuid, name)
+            capacity = self._capacity(host, model.providers[uuid].name, name, inventory)
+            free = int(capacity) - model.used(uuid, name) - hidden
+            if hidden and offered > max(0, free):
+                parts = ", ".join(f"{self.name(who)} {n}" for who, n in sorted(beyond.items()) if n > 0)
+                raise Violation(
+                    "what is used is not offered",
+                    f"Placement offers {offered} {name} of {model.providers[uuid].name}, where {free} are "
+                    f"free: guests use more than is claimed for them ({parts})",
+                )
 
     def _moving(self) -> set[str]:
         """The instances of the moves that nobody has ended."""
@@ -427,7 +475,7 @@ def _alike(row: Row, guest: SimGuest) -> bool:
 
 
 def _add(
-    column: dict[tuple[str, str], Counter[str]],
+    column: Column,
     party: str,
     allocations: Mapping[str, Amounts],
     mine: set[str],

@@ -10,6 +10,7 @@ from simulation.oracle import Violation
 from simulation.story import Step, Story
 from simulation.tasks import Stuck
 
+Amounts = tuple[tuple[str, int], ...]
 CONSUMERS = ("web1", "web2", "web3", "web4")
 FATES = tuple(fate for fate in Fate if fate is not Fate.ANSWERED)
 KINDS = ("cold_migrate", "resize", "evacuate", "live_migrate")
@@ -51,7 +52,10 @@ class History:
 
 
 class Narrator:
-    """Draws the steps of one history. Each has a few kinds of steps and faults only, so that these meet."""
+    """Draws one history: a few plots, each about one consumer, mixed with each other and with mishaps.
+
+    Each history has a few kinds of plots and mishaps only, so that these meet.
+    """
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(f"history {seed}")
@@ -60,31 +64,36 @@ class Narrator:
         self.hosts = "ab" if dice.random() < 0.8 else "abc" if dice.random() < 0.8 else "abcde"
         self.servers = dice.choice((1, 2))
         self.shapes = dice.sample(SHAPES, dice.randint(1, 3))
-        self.consumers = CONSUMERS[: dice.randint(2, len(CONSUMERS))]
         self.fates = dice.sample(FATES, dice.randint(1, 3))
-        self.migrations = 0
-        self.moving: list[str] = []
-        self.weights: dict[str, float] = {
-            verb: weight * (0.0 if dice.random() < 0.4 else 1.0) for verb, weight in RARER.items()
-        }
-        self.weights |= COMMON
+        self.plots = dice.sample(PLOTS, dice.randint(1, 3))
+        self.mishaps = dice.sample(MISHAPS, dice.randint(1, 4))
         self.fast = dice.random() < 0.5
+        self.moves = 0
+        self.host = dice.choice(self.hosts)
 
     def draw(self) -> History:
+        """The history, told at a pace and on a schedule of its own."""
         dice = self.dice
         restless = dice.choice((0.0, 0.05, 0.3, 1.0))
         stall = dice.choice((0.0, 0.0, 0.002, 0.01))
+        consumers = CONSUMERS[: dice.randint(2, len(CONSUMERS))]
+        plots = [plot for consumer in consumers if (plot := self._plot(consumer))]
+        trouble = [self._mishap() for _ in range(dice.choice((0, 1, 2, 4, 8)))]
         steps: list[Step] = []
-        verbs, weights = list(self.weights), list(self.weights.values())
-        for _ in range(dice.randint(5, 24)):
-            verb = dice.choices(verbs, weights)[0]
-            steps += getattr(self, f"_{verb}")()
-            steps += self._pause()
+        while plots:
+            plot = dice.choice(plots)
+            steps += [plot.pop(0), *self._pause()]
+            if trouble and dice.random() < 0.4:
+                for step in trouble.pop():
+                    steps += [step, *self._pause()]
+            plots = [plot for plot in plots if plot]
         return History(self.seed, tuple(steps), self.hosts, self.servers, restless, stall)
 
     def _pause(self) -> list[Step]:
         choice = self.dice.random()
-        if choice < 0.35:
+        if choice < 0.15:
+            return []
+        if choice < 0.4:
             return [Step("answers_come")]
         if choice < 0.65:
             return [Step("lets", (self.dice.randint(1, 40),))]
@@ -92,131 +101,180 @@ class Narrator:
             return [Step("waits", (self.dice.choice((1.0, 5.0, 20.0)),))]
         return [Step("waits", (self.dice.choice((60.0, 130.0, 300.0)),))]
 
-    def _host(self) -> str:
-        return self.dice.choice(self.hosts[:2]) if self.dice.random() < 0.8 else self.dice.choice(self.hosts)
+    def _near(self) -> str:
+        """Mostly the host where most of it happens."""
+        return self.host if self.dice.random() < 0.7 else self.dice.choice(self.hosts)
 
-    def _amounts(self) -> tuple[tuple[str, int], ...]:
+    def _other(self, host: str) -> str:
+        return self.dice.choice([each for each in self.hosts if each != host])
+
+    def _amounts(self) -> Amounts:
         return tuple(self.dice.choice(self.shapes).items())
 
-    def _consumer(self) -> str:
-        return self.dice.choice(self.consumers)
+    # Plots
 
-    def _claims(self) -> list[Step]:
-        return [Step("claims", (self._host(), self._consumer()), self._amounts())]
+    def _plot(self, consumer: str) -> list[Step]:
+        """One to three chapters about this consumer."""
+        steps: list[Step] = []
+        for _ in range(self.dice.randint(1, 3)):
+            steps += getattr(self, f"_{self.dice.choice(self.plots)}")(consumer)
+        return [step for step in steps if self.dice.random() < 0.93]
 
-    def _releases(self) -> list[Step]:
-        return [Step("releases", (self._host(), self._consumer()))]
-
-    def _guest_starts(self) -> list[Step]:
-        return [Step("guest_starts", (self._host(), self._consumer()))]
-
-    def _guest_grows(self) -> list[Step]:
-        amounts = tuple(self.dice.choice(GROWTH).items())
-        return [Step("guest_grows", (self._host(), self._consumer()), amounts)]
-
-    def _guest_loses_a_device(self) -> list[Step]:
-        return [Step("guest_loses_a_device", (self._host(), self._consumer()))]
-
-    def _guest_stops(self) -> list[Step]:
-        return [Step("guest_stops", (self._host(), self._consumer()))]
-
-    def _guest_goes(self) -> list[Step]:
-        return [Step("guest_goes", (self._host(), self._consumer()))]
-
-    def _stranger_starts(self) -> list[Step]:
-        return [
-            Step("stranger_starts", (self._host(), f"stranger{self.dice.randint(1, 2)}"), self._amounts())
-        ]
-
-    def _schedules(self) -> list[Step]:
-        consumer = self.dice.choice((*self.consumers, "scheduled1", "scheduled2"))
-        amounts = self._amounts()
-        host = self._host()
-        steps = [Step("schedules", (host, consumer), amounts)]
-        if self.dice.random() < 0.6:
-            steps += [*self._pause(), Step("claims", (host, consumer), amounts)]
+    def _life(self, consumer: str) -> list[Step]:
+        host, steps = self._near(), []
+        steps = [Step("claims", (host, consumer), self._amounts()), Step("guest_starts", (host, consumer))]
+        steps += self._change(host, consumer) + self._end(host, consumer)
         return steps
 
-    def _deletes_allocation(self) -> list[Step]:
-        return [Step("deletes_allocation", (self._consumer(),))]
+    def _end(self, host: str, consumer: str) -> list[Step]:
+        ends = [Step("guest_goes", (host, consumer)), Step("releases", (host, consumer))]
+        if self.dice.random() < 0.2:
+            ends.reverse()
+        return ends if self.dice.random() < 0.7 else []
 
-    def _moves(self) -> list[Step]:
-        """A move in one piece: begun, the guest moves, ended; what lies between may be anything."""
-        self.migrations += 1
-        migration, consumer = f"move{self.migrations}", self._consumer()
-        source, target = self._host(), self._host()
-        kind = "resize" if source == target else self.dice.choice(KINDS)
-        self.moving.append(migration)
-        return [Step("begins_move", (target, consumer, migration, kind), self._amounts())]
+    def _change(self, host: str, consumer: str) -> list[Step]:
+        verb = self.dice.choice(("", "", "", "guest_grows", "guest_loses_a_device", "guest_stops"))
+        if verb == "guest_grows":
+            return [Step(verb, (host, consumer), tuple(self.dice.choice(GROWTH).items()))]
+        return [Step(verb, (host, consumer))] if verb else []
 
-    def _ends_move(self) -> list[Step]:
-        if not self.moving:
-            return []
-        migration = self.dice.choice(self.moving)
-        return [Step(self.dice.choice(("confirms", "reverts")), (self._host(), migration))]
+    def _brief(self, consumer: str) -> list[Step]:
+        """Claimed and released again, without a guest."""
+        host, amounts = self._near(), self._amounts()
+        claim = Step("claims", (host, consumer), amounts)
+        return [claim, Step("releases", (host, consumer)), *([claim] if self.dice.random() < 0.5 else [])]
 
-    def _guest_moves(self) -> list[Step]:
-        source, target = self.dice.sample(self.hosts, 2)
-        return [Step("guest_moves", (source, self._consumer(), target))]
-
-    def _dies(self) -> list[Step]:
-        host = self._host()
-        steps = [Step("dies", (host,))]
+    def _gated(self, consumer: str) -> list[Step]:
+        """Started by libvirt, which asks the gate."""
+        host = self._near()
+        start = Step("gate_lets_in", (host, consumer), self._amounts())
+        steps = [start, *self._change(host, consumer)]
+        if self.dice.random() < 0.4:
+            steps.append(Step("gate_lets_in", (host, consumer), self._amounts()))
         if self.dice.random() < 0.6:
-            steps = [Step("will_die", (host, self.dice.randint(1, 60)))]
-        return [*steps, *self._pause(), *self._lose_disk(host), Step("starts", (host,))]
+            steps.append(Step("gate_sees_end", (host, consumer)))
+        return steps
 
-    def _lose_disk(self, host: str) -> list[Step]:
-        return [Step("loses_disk", (host,))] if self.dice.random() < 0.1 else []
+    def _takeover(self, consumer: str) -> list[Step]:
+        host, amounts = self._near(), self._amounts()
+        steps = [Step("schedules", (host, consumer), amounts)]
+        if self.dice.random() < 0.8:
+            steps += [Step("claims", (host, consumer), amounts), Step("guest_starts", (host, consumer))]
+        return steps + self._end(host, consumer)
 
-    def _starts(self) -> list[Step]:
-        return [Step("starts", (self._host(),))]
+    def _stranger(self, consumer: str) -> list[Step]:
+        host = self._near()
+        steps = [Step("stranger_starts", (host, consumer), self._amounts()), *self._change(host, consumer)]
+        return [*steps, Step("guest_goes", (host, consumer))] if self.dice.random() < 0.6 else steps
 
-    def _reshapes(self) -> list[Step]:
-        return [Step("reshapes", (self._host(), self.dice.choice(("flat", "nested"))))]
+    def _move(self, consumer: str) -> list[Step]:
+        """Claimed, moved once or twice, confirmed or reverted on either side, or never."""
+        source, amounts = self._near(), self._amounts()
+        steps = [Step("claims", (source, consumer), amounts), Step("guest_starts", (source, consumer))]
+        for _ in range(self.dice.choice((1, 1, 2))):
+            self.moves += 1
+            migration, target = f"move{self.moves}", self._other(source)
+            steps.append(Step("begins_move", (target, consumer, migration, self.dice.choice(KINDS)), amounts))
+            goes = self.dice.random() < 0.7
+            if goes:
+                steps.append(Step("guest_moves", (source, consumer, target)))
+            steps += self._ends_move(migration, source, target, likely="confirms" if goes else "reverts")
+            source = target if goes else source
+        return steps + self._end(source, consumer)
+
+    def _ends_move(self, migration: str, source: str, target: str, *, likely: str) -> list[Step]:
+        if self.dice.random() < 0.15:
+            return []
+        verb = likely if self.dice.random() < 0.85 else self.dice.choice(("confirms", "reverts"))
+        steps = [Step(verb, (self.dice.choice((source, target)), migration))]
+        if self.dice.random() < 0.2:
+            steps.append(Step(verb, (self.dice.choice((source, target)), migration)))
+        return steps
+
+    def _resize(self, consumer: str) -> list[Step]:
+        """On the same host."""
+        host = self._near()
+        self.moves += 1
+        migration = f"move{self.moves}"
+        steps = [Step("claims", (host, consumer), self._amounts()), Step("guest_starts", (host, consumer))]
+        steps.append(Step("begins_move", (host, consumer, migration, "resize"), self._amounts()))
+        if self.dice.random() < 0.5:
+            steps.append(Step("guest_resizes", (host, consumer)))
+        steps += self._ends_move(migration, host, host, likely="confirms")
+        return steps + self._end(host, consumer)
+
+    # Mishaps
+
+    def _mishap(self) -> list[Step]:
+        steps: list[Step] = getattr(self, f"_{self.dice.choice(self.mishaps)}")()
+        return steps
+
+    def _death(self) -> list[Step]:
+        host = self._near()
+        dies = Step("dies", (host,))
+        if self.dice.random() < 0.7:
+            dies = Step("will_die", (host, self.dice.randint(1, 80)))
+        lost = [Step("loses_disk", (host,))] if self.dice.random() < 0.1 else []
+        return [dies, *lost, Step("starts", (host,))]
+
+    def _reshape(self) -> list[Step]:
+        host = self._near()
+        first = self.dice.choice(("flat", "nested"))
+        second = [Step("reshapes", (host, "nested"))] if self.dice.random() < 0.6 else []
+        return [Step("reshapes", (host, first)), *second]
+
+    def _numa(self) -> list[Step]:
+        host = self._near()
+        steps = [Step("reshapes", (host, "by cell"))]
+        return [*steps, Step("reshapes", (host, "nested"))] if self.dice.random() < 0.5 else steps
 
     def _functions(self) -> list[Step]:
-        return [Step(self.dice.choice(("loses_functions", "regains_functions")), (self._host(),))]
+        host = self._near()
+        steps = [Step("loses_functions", (host,))]
+        return [*steps, Step("regains_functions", (host,))] if self.dice.random() < 0.6 else steps
 
-    def _next_write(self) -> list[Step]:
+    def _request(self) -> list[Step]:
         later_s = self.dice.choice((0.0, 1.0, 20.0, 50.0, 100.0, 250.0))
-        return [Step("next_write", (self._host(), self.dice.choice(self.fates), later_s))]
+        return [Step("next_write", (self._near(), self.dice.choice(self.fates), later_s))]
 
     def _server(self) -> list[Step]:
-        return [Step(self.dice.choice(("pauses", "resumes")), (self.dice.randint(1, self.servers),))]
+        number = self.dice.randint(1, self.servers)
+        return [Step("pauses", (number,)), Step("resumes", (number,))]
 
     def _wire(self) -> list[Step]:
-        return [Step(self.dice.choice(("is_cut", "is_joined")), (self._host(),))]
+        host = self._near()
+        return [Step("is_cut", (host,)), Step("is_joined", (host,))]
 
     def _journal(self) -> list[Step]:
+        host = self._near()
         if self.dice.random() < 0.5:
-            return [Step("journal_fails", (self._host(),))]
-        return [Step("journal_stalls", (self._host(), self.dice.choice((1.0, 30.0, 70.0))))]
+            return [Step("journal_fails", (host,))]
+        return [Step("journal_stalls", (host, self.dice.choice((1.0, 30.0, 70.0))))]
 
-    def _audits(self) -> list[Step]:
-        return [Step(self.dice.choice(("audits", "looks")), (self._host(),))]
+    def _admin(self) -> list[Step]:
+        return [Step("deletes_allocation", (self.dice.choice(CONSUMERS),))]
+
+    def _look(self) -> list[Step]:
+        return [Step(self.dice.choice(("audits", "looks")), (self._near(),))]
 
 
-COMMON = {"claims": 6.0, "releases": 3.0, "guest_starts": 3.0, "guest_goes": 1.5}
-RARER = {
-    "guest_grows": 1.0,
-    "guest_loses_a_device": 0.7,
-    "guest_stops": 0.7,
-    "stranger_starts": 1.0,
-    "schedules": 1.5,
-    "deletes_allocation": 0.4,
-    "moves": 3.0,
-    "ends_move": 3.0,
-    "guest_moves": 2.0,
-    "dies": 1.5,
-    "reshapes": 1.5,
-    "functions": 0.5,
-    "next_write": 4.0,
-    "server": 1.0,
-    "wire": 0.7,
-    "journal": 1.0,
-    "audits": 1.0,
-}
+PLOTS = ("life", "life", "brief", "gated", "takeover", "stranger", "move", "move", "resize")
+MISHAPS = (
+    "death",
+    "death",
+    "reshape",
+    "reshape",
+    "numa",
+    "functions",
+    "request",
+    "request",
+    "request",
+    "server",
+    "wire",
+    "journal",
+    "admin",
+    "look",
+)
 
 
 def draw(seed: int) -> History:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,12 +25,13 @@ from typing import Any
 
 from agent.claims.claim import Claim
 from agent.driver import GuestState
+from agent.gate.decision import HookCall
 from agent.moves.states import Move, MoveKind, MoveState
 from simulation import patches
-from simulation.machine import Answer, Host, SimGuest, request_for, uuid_of
+from simulation.machine import Answer, Host, SimGuest, domain_of, request_for, uuid_of
 from simulation.network import Fate, Network
 from simulation.oracle import Oracle, Promise, Violation
-from simulation.tasks import Process, Scheduler
+from simulation.tasks import EPOCH, Process, Scheduler
 
 ANSWER_S = 200.0
 REST_S = 3000.0
@@ -59,6 +60,9 @@ SENTENCES = {
     "guest_grows": "the guest {1} on host {0} gets {amounts} more, past the agent",
     "guest_loses_a_device": "the guest {1} on host {0} loses a device",
     "guest_stops": "the guest {1} on host {0} is shut off",
+    "guest_resizes": "the guest {1} on host {0} becomes what is claimed for it",
+    "gate_lets_in": "libvirt starts the guest {1} with {amounts} on host {0}, and asks the gate",
+    "gate_sees_end": "libvirt ends the guest {1} on host {0}, and tells the gate",
     "guest_goes": "the guest {1} is gone from host {0}",
     "stranger_starts": "a guest {1} that nobody claimed for starts on host {0} with {amounts}",
     "schedules": "a scheduler writes an allocation of {amounts} on host {0} for {1}",
@@ -106,6 +110,8 @@ class Story:
         self._waits = True
         self._migrations: dict[str, tuple[str, str, str | None]] = {}
         self._under_way: dict[str, str] = {}
+        self.moved: set[str] = set()
+        """Consumers that a move may have taken away: their host may not know it yet."""
 
     def __enter__(self) -> Story:
         with self._stack as stack:
@@ -208,7 +214,7 @@ class Story:
 
         def granted(answer: Answer) -> None:
             claim: Claim = answer.value
-            if consumer not in self._under_way.values():
+            if consumer not in self.moved or claim.since >= EPOCH + answer.begun_at:
                 self._promise(host, {consumer}, claim)
 
         return self._ask(
@@ -227,10 +233,15 @@ class Story:
 
     def releases(self, host: str, consumer: str) -> Answer:
         uuid = uuid_of(consumer)
+        if any(uuid in each.guests for each in self.hosts.values()):
+            self.oracle.disturbed.add(uuid)  # whoever releases what a guest has gets what he asks for
         for name in self.hosts:
             self.oracle.forget(name, uuid)
         return self._ask(
-            host, f"release of {consumer}", consumer, lambda operations: operations.release(uuid)
+            host,
+            f"release of {consumer}",
+            consumer,
+            lambda operations: operations.release(uuid),
         )
 
     # Guests
@@ -245,11 +256,9 @@ class Story:
             or any(uuid in other.guests for other in self.hosts.values())
         ):
             return
-        total: dict[str, int] = {}
-        for amounts in row.allocations.values():
-            for name, amount in amounts.items():
-                total[name] = total.get(name, 0) + amount
-        here.put_guest(uuid, SimGuest(consumer, total, tuple(sorted(row.units))))
+        if consumer in self.moved:
+            self.oracle.disturbed.add(uuid)  # the host may not know yet that it is another's
+        here.put_guest(uuid, SimGuest(consumer, _sum(row.allocations), tuple(sorted(row.units))))
 
     def guest_grows(self, host: str, consumer: str, **amounts: int) -> None:
         here, uuid = self.hosts[host], uuid_of(consumer)
@@ -310,6 +319,48 @@ class Story:
         ]
         return sorted(units)
 
+    def guest_resizes(self, host: str, consumer: str) -> None:
+        here, uuid = self.hosts[host], uuid_of(consumer)
+        row, guest = self.oracle.rows(here).get(uuid), here.guests.get(uuid)
+        if row is not None and guest is not None and row.state == "claimed":
+            here.put_guest(uuid, SimGuest(consumer, _sum(row.allocations), tuple(sorted(row.units))))
+
+    # The gate
+
+    def gate_lets_in(self, host: str, consumer: str, **amounts: int) -> Answer | None:
+        """The hook asks; if it may, the guest is there."""
+        here, uuid = self.hosts[host], uuid_of(consumer)
+        if any(uuid in each.guests and each.guests[uuid].runs for each in self.hosts.values()):
+            return None
+        row = self.oracle.rows(here).get(uuid)
+        units: list[tuple[str, str]] = sorted(row.units) if row is not None else []
+        if row is None:
+            for name, amount in amounts.items():
+                if name in DEVICES:
+                    units += [(name, unit) for unit in self._free_units(here, name)[:amount]]
+        guest = SimGuest(consumer, _sum(row.allocations) if row is not None else amounts, tuple(units))
+
+        def start(operations: Any) -> Any:
+            verdict = operations.gate(HookCall("prepare", "begin", domain_of(uuid, guest)))
+            if not any(uuid in each.guests and each.guests[uuid].runs for each in self.hosts.values()):
+                here.put_guest(uuid, guest)
+            return verdict
+
+        for name in self.hosts:
+            self.oracle.forget(name, uuid)
+        return self._ask(host, f"start of {consumer}", consumer, start)
+
+    def gate_sees_end(self, host: str, consumer: str) -> Answer | None:
+        here, uuid = self.hosts[host], uuid_of(consumer)
+        guest = here.guests.get(uuid)
+        if guest is None:
+            return None
+        here.drop_guest(uuid)
+        for name in self.hosts:
+            self.oracle.forget(name, uuid)
+        call = HookCall("release", "end", domain_of(uuid, guest))
+        return self._ask(host, f"end of {consumer}", consumer, lambda operations: operations.gate(call))
+
     # Others who write to Placement
 
     def _do(self, method: str, path: str, body: Any = None) -> Any:
@@ -359,6 +410,7 @@ class Story:
         )
         self._migrations[migration] = (consumer, host, source)
         self._under_way[migration] = consumer
+        self.moved.add(consumer)
         for name in self.hosts:
             self.oracle.forget(name, uuid_of(consumer))
 
@@ -386,7 +438,9 @@ class Story:
     def _ends_move(self, host: str, migration: str, how: str) -> Answer | None:
         if migration not in self._migrations:
             return None
-        consumer, _, source = self._migrations[migration]
+        consumer, target, source = self._migrations[migration]
+        if any(uuid_of(consumer) in each.guests for name, each in self.hosts.items() if name != target):
+            self.oracle.disturbed.add(uuid_of(consumer))  # the guest is not where the move leaves it
         for name in self.hosts:
             self.oracle.forget(name, uuid_of(consumer))
 
@@ -403,7 +457,11 @@ class Story:
         uuid = uuid_of(consumer)
         guest = self.hosts[host].guests.get(uuid)
         row = self.oracle.rows(self.hosts[target]).get(uuid)
-        if guest is None or row is None or host == target:
+        moving = any(
+            move["instance"] == uuid and move["state"] == "begun" and move["role"] == "destination"
+            for move in self.oracle.moves(self.hosts[target])
+        )
+        if guest is None or row is None or host == target or not moving:
             return
         self.hosts[host].drop_guest(uuid)
         self.hosts[target].put_guest(uuid, replace(guest, units=tuple(sorted(row.units))))
@@ -434,7 +492,7 @@ class Story:
             self.oracle.forget_host(host)
 
     def reshapes(self, host: str, where: str) -> None:
-        self.hosts[host].reshape(flat_devices=where == "flat")
+        self.hosts[host].reshape(flat_devices=where == "flat", report_numa=where == "by cell")
         self._settle()
 
     def loses_functions(self, host: str) -> None:
@@ -538,11 +596,7 @@ class Story:
 
     def held(self, consumer: str) -> dict[str, int]:
         """What Placement holds for the consumer, by class."""
-        total: dict[str, int] = {}
-        for amounts in self.network.holdings().get(uuid_of(consumer), {}).values():
-            for name, amount in amounts.items():
-                total[name] = total.get(name, 0) + amount
-        return total
+        return _sum(self.network.holdings().get(uuid_of(consumer), {}))
 
 
 class Teller:
@@ -554,6 +608,15 @@ class Teller:
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         return partial(getattr(self._story, verb), self._host)
+
+
+def _sum(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """{class: amount} over all providers."""
+    total: dict[str, int] = {}
+    for amounts in allocations.values():
+        for name, amount in amounts.items():
+            total[name] = total.get(name, 0) + amount
+    return total
 
 
 def _fast() -> str | None:

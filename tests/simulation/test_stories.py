@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from simulation.network import BECOMES, Fate
@@ -29,27 +27,17 @@ def wrong(reason: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(reason=reason, strict=True, raises=(AssertionError, Violation))
 
 
-def doubts(*wrong_ones: tuple[Fate, float], reason: str = "") -> list[Any]:
-    """Each outcome that the agent does not learn of, and when the write is done if it is done later."""
-    return [
-        pytest.param(fate, later_s, marks=[wrong(reason)] if (fate, later_s) in wrong_ones else [])
-        for fate in OUTCOMES
-        for later_s in ((5.0, 50.0, 100.0, 250.0) if BECOMES[fate].done_later else (0.0,))
-    ]
+DOUBTS = [
+    (fate, later_s)
+    for fate in OUTCOMES
+    for later_s in ((5.0, 50.0, 100.0, 250.0) if BECOMES[fate].done_later else (0.0,))
+]
+"""Each outcome that the agent does not learn of, and when the write is done if it is done later."""
 
 
 def units(story: Story, host: str, consumer: str) -> list[str]:
     return sorted(unit for _, unit in story.claim_of(host, consumer).units)
 
-
-ORPHAN = "a claim's first write that is done late is known to nobody"
-TAKEN = "a release that is done late takes the claim that came after it"
-LATE_CLAIM = [
-    (Fate.LATE, 100.0),
-    (Fate.LATE, 250.0),
-    *((Fate.PROXY_LATE, s) for s in (5.0, 50.0, 100.0, 250.0)),
-]
-LATE_RELEASE = [(fate, s) for fate in (Fate.LATE, Fate.PROXY_LATE) for s in (100.0, 250.0)]
 
 # Simple ones
 
@@ -156,7 +144,7 @@ def test_an_empty_state_directory_beside_a_large_guest_does_not_offer_its_memory
 # Unknown writes
 
 
-@pytest.mark.parametrize(("fate", "later_s"), doubts(*LATE_CLAIM, reason=ORPHAN))
+@pytest.mark.parametrize(("fate", "later_s"), DOUBTS)
 def test_a_claim_whose_answer_is_lost_leaves_no_orphan(fate: Fate, later_s: float) -> None:
     with Story("a") as story:
         story.next_write("a", fate, later_s)
@@ -165,7 +153,7 @@ def test_a_claim_whose_answer_is_lost_leaves_no_orphan(fate: Fate, later_s: floa
         story.comes_to_rest()
 
 
-@pytest.mark.parametrize(("fate", "later_s"), doubts((Fate.LATE, 50.0), *LATE_CLAIM, reason=ORPHAN))
+@pytest.mark.parametrize(("fate", "later_s"), DOUBTS)
 def test_a_claim_whose_answer_is_lost_before_a_restart_leaves_no_orphan(fate: Fate, later_s: float) -> None:
     with Story("a") as story:
         a = story.host("a")
@@ -177,7 +165,7 @@ def test_a_claim_whose_answer_is_lost_before_a_restart_leaves_no_orphan(fate: Fa
         story.comes_to_rest()
 
 
-@pytest.mark.parametrize(("fate", "later_s"), doubts())
+@pytest.mark.parametrize(("fate", "later_s"), DOUBTS)
 def test_a_begin_whose_answer_is_lost_leaves_no_double_place(fate: Fate, later_s: float) -> None:
     with Story() as story:
         a, b = story.host("a"), story.host("b")
@@ -189,7 +177,7 @@ def test_a_begin_whose_answer_is_lost_leaves_no_double_place(fate: Fate, later_s
         story.comes_to_rest()
 
 
-@pytest.mark.parametrize(("fate", "later_s"), doubts(*LATE_RELEASE, reason=TAKEN))
+@pytest.mark.parametrize(("fate", "later_s"), DOUBTS)
 def test_a_late_release_does_not_take_a_later_claim(fate: Fate, later_s: float) -> None:
     with Story("a") as story:
         a = story.host("a")
