@@ -5,14 +5,13 @@ Without it, a full disk prevents releases as well: a deletion also writes to the
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from pathlib import Path
 
-LOG = logging.getLogger(__name__)
+from agent.durable.files import NO_SPACE
 
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+LOG = logging.getLogger(__name__)
 
 
 class Ballast:

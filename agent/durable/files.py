@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import pwd
+from collections.abc import Iterator
 from pathlib import Path
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 PID_WIDTH = 31
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LockHeld(Exception):
@@ -58,7 +62,8 @@ def take_lock(path: Path) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Over the former pid, without a truncation: on a full disk others could take the block.
-        os.pwrite(descriptor, f"{os.getpid():<{PID_WIDTH}}\n".encode(), 0)
+        with suppress_full_disk():
+            os.pwrite(descriptor, f"{os.getpid():<{PID_WIDTH}}\n".encode(), 0)
     except BlockingIOError:
         text = os.pread(descriptor, PID_WIDTH, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
@@ -67,6 +72,16 @@ def take_lock(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+@contextlib.contextmanager
+def suppress_full_disk() -> Iterator[None]:
+    """Go on behind the block if the disk has no space for what it does."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
 
 
 def lock_file_itself(path: Path) -> int:

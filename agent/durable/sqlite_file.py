@@ -12,13 +12,15 @@ transaction, after a backup of the file, of which the newest two stay beside it.
 The owner locks the file itself, too, so that no second process opens it, whichever files beside it were
 removed. Other programs (`sqlite3`, the doctor) still read it: that lock does not meet SQLite's own ones.
 
-If the disk is full, the ballast is dropped. From then on, only jobs submitted with `releases=True` run, and
-all others get `DiskFull`, until the ballast fits on the disk again.
+If the disk is full, the ballast is dropped, and the reserve inside the files is used (reserve.py). From then
+on, only jobs submitted with `releases=True` run, and all others get `DiskFull`, until the ballast fits on the
+disk again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
@@ -28,6 +30,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent.durable import reserve
 from agent.durable.ballast import Ballast
 from agent.durable.errors import (
     DatabaseClosed,
@@ -43,6 +46,7 @@ from agent.durable.errors import (
     typed,
 )
 from agent.durable.files import (
+    NO_SPACE,
     LockHeld,
     lock_file_itself,
     make_directory,
@@ -61,6 +65,8 @@ from agent.durable.group_commit import (
     Transaction,
 )
 
+LOG = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 BACKUPS_KEPT = 2
@@ -73,15 +79,22 @@ SYNCHRONOUS_FULL = 2
 class SqliteFile:
     """A durable SQLite file; see the module. Any thread may call."""
 
-    def __init__(self, path: Path, locks: ExitStack, connection: sqlite3.Connection, name: str) -> None:
+    def __init__(
+        self, path: Path, descriptor: int, locks: ExitStack, connection: sqlite3.Connection, name: str
+    ) -> None:
         self.path = path
+        self._descriptor = descriptor
         self._locks = locks
         self._connection = connection
         self._transaction = Transaction(connection)
         self._participants: list[Participant] = []
         self._ballast = Ballast(path.with_name(path.name + ".ballast"), BALLAST_BYTES)
         self._ballast_tried_at = time.monotonic()
-        self._disk_full = not self._ballast.load()
+        self._disk_full = not self._has_reserves()
+        if self._disk_full:
+            self._free_reserve()
+        reserve.restart_log(connection)
+        self._allocated_pages = os.fstat(descriptor).st_size // reserve.PAGE_BYTES
         self._stale_frames = False
         self._memory_error: DatabaseError | None = None
         self._gate = threading.Lock()
@@ -109,10 +122,15 @@ class SqliteFile:
             locks.callback(os.close, take_lock(path.with_name(path.name + ".lock")))
             if not path.exists():
                 make_file(path)
-            locks.callback(os.close, lock_file_itself(path))
+            descriptor = lock_file_itself(path)
+            locks.callback(os.close, descriptor)
+            reserve.after_close(path)
+            locks.callback(reserve.after_close, path)
             connection = _connect(path, application_id, migrations)
             locks.callback(connection.close)
-            return cls(path, locks.pop_all(), connection, name)
+            locks.callback(reserve.before_close, path)
+            reserve.fill_log(path)
+            return cls(path, descriptor, locks.pop_all(), connection, name)
 
     def join(self, participant: Participant) -> None:
         """Let in-memory state take part in all later groups."""
@@ -174,6 +192,7 @@ class SqliteFile:
         if isinstance(error, DiskFull) and not self._disk_full:
             self._disk_full = True
             self._ballast.drop()
+            self._free_reserve()
             tickets = self._only_releases(tickets)
             error = self._try_group(tickets)
         for ticket in tickets:
@@ -182,7 +201,7 @@ class SqliteFile:
             else:
                 ticket.fail(error)
         if self._disk_full:
-            self._shrink_log()
+            reserve.restart_log(self._connection)
 
     def _only_releases(self, tickets: list[Ticket[Any]]) -> list[Ticket[Any]]:
         """Fail all tickets but the releases with DiskFull; returns the releases."""
@@ -203,11 +222,20 @@ class SqliteFile:
                 participant.flush(self._transaction)
             if self._connection.in_transaction:
                 began = time.perf_counter()
+                self._allocated_pages = reserve.grow_file(
+                    self._descriptor, self._connection, self._allocated_pages
+                )
                 self._connection.execute("COMMIT")
                 self.committed(time.perf_counter() - began)
         except sqlite3.Error as error:
             self._abandon()
             failure = typed(error, self.path)
+            failure.__cause__ = error
+            return failure
+        except OSError as error:
+            self._abandon()
+            full = error.errno in NO_SPACE
+            failure = DiskFull(self.path) if full else DatabaseUnwritable(self.path, str(error))
             failure.__cause__ = error
             return failure
         except Exception as error:  # noqa: BLE001 - a mistake in a participant must not end the writer thread
@@ -256,13 +284,21 @@ class SqliteFile:
         if time.monotonic() - self._ballast_tried_at < BALLAST_RETRY_S:
             return False
         self._ballast_tried_at = time.monotonic()
-        self._disk_full = not self._ballast.load()
+        with contextlib.suppress(sqlite3.Error):  # the next try, or the next commit, shows it again
+            self._disk_full = not self._has_reserves()
         return not self._disk_full
 
-    def _shrink_log(self) -> None:
-        """Truncate the log on a full disk after each group, or it takes the space that the ballast freed."""
-        with contextlib.suppress(sqlite3.Error):  # best effort: the next commit shows whether there is space
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    def _has_reserves(self) -> bool:
+        """Make what is missing of the ballast and the reserve. False: the disk is full."""
+        spare = reserve.fill_pages(self._connection)
+        return self._ballast.load() and spare
+
+    def _free_reserve(self) -> None:
+        """Let releases use the reserve, without giving the disk any of it."""
+        reserve.restart_log(self._connection)
+        with contextlib.suppress(sqlite3.Error):  # the next commit shows whether there is space
+            reserve.free_pages(self._connection)
+        reserve.restart_log(self._connection)
 
 
 @contextlib.contextmanager
@@ -279,37 +315,70 @@ def _typed_errors(path: Path) -> Iterator[None]:
 
 
 def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqlite3.Connection:
-    version = _inspect(path, application_id, len(migrations)) if path.stat().st_size > 0 else 0
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        version = 0
+        if path.stat().st_size > 0:
+            with contextlib.closing(_opened(path, _inspection_mode(path))) as inspecting:
+                version = _inspect(inspecting, path, application_id, len(migrations))
+        connection = _opened(path, "rw")
+    except sqlite3.OperationalError:
+        if not reserve.is_disk_full(path):
+            raise
+        return _connect_on_a_full_disk(path, application_id, migrations)
     try:
         _set_up(connection, path, application_id)
         if 0 < version < len(migrations):
             _back_up(connection, path, version)
         for number, script in enumerate(migrations[version:], start=version + 1):
             _migrate(connection, script, number)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.OperationalError) and reserve.is_disk_full(path):
+            return _connect_on_a_full_disk(path, application_id, migrations)
+        raise
+    return connection
+
+
+def _connect_on_a_full_disk(path: Path, application_id: int, migrations: Sequence[str]) -> sqlite3.Connection:
+    """A connection that needs no space: without the file of shared memory that SQLite makes at each start.
+
+    No other program can read the file as long as it is open. Raises DiskFull where a migration is due.
+    """
+    LOG.warning("The disk of %s is full: no other program can read the file until the next start.", path)
+    connection = _opened(path, "rw")
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchone()
+        if _inspect(connection, path, application_id, len(migrations)) != len(migrations):
+            raise DiskFull(path)
+        _set_up(connection, path, application_id)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _inspect(path: Path, application_id: int, supported: int) -> int:
-    """Check the file without writing to it; returns its schema number."""
+def _opened(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
+    )
+
+
+def _inspection_mode(path: Path) -> str:
     # A crash before the file has a write-ahead log leaves a rollback journal, which only a connection with
     # write access can roll back.
-    mode = "rw" if path.with_name(path.name + "-journal").exists() else "ro"
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
-    try:
-        found_id = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        if found_id != application_id and (found_id or version or tables):
-            raise DatabaseForeign(path, found_id, application_id)
-        if version > supported:
-            raise DatabaseNewer(path, version, supported)
-        findings = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
-    finally:
-        connection.close()
+    return "rw" if path.with_name(path.name + "-journal").exists() else "ro"
+
+
+def _inspect(connection: sqlite3.Connection, path: Path, application_id: int, supported: int) -> int:
+    """Check the file without writing to it; returns its schema number."""
+    found_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if found_id != application_id and (found_id or version or tables):
+        raise DatabaseForeign(path, found_id, application_id)
+    if version > supported:
+        raise DatabaseNewer(path, version, supported)
+    findings = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
     if findings != ["ok"]:
         raise DatabaseDamaged(path, "; ".join(findings))
     return version

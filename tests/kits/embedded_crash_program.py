@@ -21,7 +21,7 @@ from agent.placement.embedded.tables import APPLICATION_ID, FILE_NAME, MIGRATION
 ROOT, CHILD, OTHER = (f"{number:08}-0000-0000-0000-000000000000" for number in (1, 2, 3))
 INSTANCE, MIGRATION = (f"{number:08}-1111-1111-1111-111111111111" for number in (1, 2))
 MANY = [f"{number:08}-2222-2222-2222-222222222222" for number in range(1, 31)]
-PADS = 14
+PADS = 60
 """So many writes come first that the writer thread has made more system calls than opening the file takes:
 strace counts them by thread, and must not meet the opening thread first."""
 
