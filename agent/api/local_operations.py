@@ -41,6 +41,9 @@ class Supervisor(Protocol):
     def report_fault(self, error: PlimsollError) -> None:
         """Degrade the agent's state by this error, and schedule the next pass."""
 
+    def report_silence(self, error: PlacementUnavailable) -> None:
+        """Do that for one request that Placement did not answer, unless Placement answers others."""
+
     def request_pass(self, *, after_backoff: bool = False) -> None:
         """Schedule a pass at once, or at the end of the back-off, if one is under way."""
 
@@ -173,7 +176,10 @@ class LocalOperations:
         """Around a write of allocations: report its faults, and request the pass that follows from it."""
         try:
             yield
-        except (PlacementUnavailable, StateError) as error:
+        except PlacementUnavailable as error:
+            self._supervisor.report_silence(error)
+            raise
+        except StateError as error:
             self._supervisor.report_fault(error)
             raise
         finally:

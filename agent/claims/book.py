@@ -161,6 +161,10 @@ class Book:
         for instance in {self._instances.get(who, who) for who in changed}.union(self._rows):
             self._enter(self._with_held(instance))
 
+    def leave_out(self, uuids: Collection[str]) -> None:
+        """Choose nothing on these providers until the next `refresh`: Placement does not have them."""
+        self._place = replace(self._place, host=self._place.host.without_providers(uuids))
+
     def survey(self, place: Place) -> tuple[Usages, Mapping[str, Usages]]:
         """({provider: what all rows need}, `unclaimed()`), as both are on a host with these providers.
 

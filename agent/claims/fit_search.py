@@ -76,6 +76,17 @@ class ProviderIndex:
         }
         return replace(self, by_class=by_class)
 
+    def without_providers(self, uuids: Collection[str]) -> "ProviderIndex":
+        """The index without these providers: nothing is chosen on them."""
+        return replace(
+            self,
+            providers=tuple(provider for provider in self.providers if provider.uuid not in uuids),
+            by_class={
+                name: tuple(provider for provider in providers if provider.uuid not in uuids)
+                for name, providers in self.by_class.items()
+            },
+        )
+
     def is_own(self, uuid: str) -> bool:
         """Whether the provider is in this host's own tree, and not a sharing provider."""
         return uuid in self.tree and self.root is not None and self.tree.root_of(uuid).uuid == self.root.uuid

@@ -70,16 +70,6 @@ def other_claim_conflict(claim: Claim) -> ClaimConflict:
     )
 
 
-def late_claim_conflict(claim: Claim) -> ClaimConflict:
-    """The error for a consumer with an earlier, unanswered claim that Placement may still execute."""
-    return ClaimConflict(
-        f"Placement did not answer an earlier claim of {label(claim.request)} for "
-        f"{amounts_text(claim.request.resources)} and may still execute it: try again in a minute, when the "
-        "agent has undone it.",
-        consumer=claim.consumer,
-    )
-
-
 def not_covered_conflict(
     request: ClaimRequest, held: Allocations, shortfalls: Sequence[Shortfall], tree: ProviderTree
 ) -> ClaimConflict:

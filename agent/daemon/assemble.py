@@ -83,6 +83,7 @@ def assemble(
         gate,
         wake=wake,
         check_state=lambda: journal.remember_host(identity.uuid),
+        ask_placement=lambda: client.generations(identity.uuid),
         backoff=backoff,
     )
     operations = LocalOperations(

@@ -1,7 +1,7 @@
 """The agent of one host: what its jobs run, and how their failures become faults with a back-off."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from agent import log
 from agent.audit.auditor import Auditor, AuditReport
@@ -29,6 +29,7 @@ from agent.tracker.tracker import ResourceTracker
 LOG = log.get(__name__)
 
 AT_ONCE_S = 0.25
+INTERNAL_ERROR = 500
 RESHAPE = "reshape"
 _LOGGED = ("providers", "changed", "operations", "duration_ms")
 
@@ -37,7 +38,8 @@ class HostAgent:
     """Runs one host's jobs. Any thread may call.
 
     Implements `agent.api.local_operations.Supervisor`. `wake(delay_s)` schedules a pass in so many seconds;
-    `check_state` raises StateError while the agent's own state cannot be written.
+    `check_state` raises StateError while the agent's own state cannot be written; `ask_placement` sends a
+    small request, and raises PlacementError where Placement does not answer it.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class HostAgent:
         *,
         wake: Callable[[float], None],
         check_state: Callable[[], None],
+        ask_placement: Callable[[], object],
         backoff: Backoff | None = None,
     ) -> None:
         self._settings = settings
@@ -65,6 +68,7 @@ class HostAgent:
         self._gate = gate
         self._wake = wake
         self._check_state = check_state
+        self._ask_placement = ask_placement
         self._backoff = backoff or Backoff()
         self._recovered = False
         self._problems: tuple[str, ...] = ()
@@ -72,7 +76,11 @@ class HostAgent:
         self._fault_lock = threading.Lock()
         self.condition = condition
         self.host_status = host_status
-        tracker.observe_placement(is_paused=self.is_placement_paused, on_unavailable=self._report_silence)
+        tracker.observe_placement(
+            is_paused=self.is_placement_paused,
+            on_unavailable=self.report_silence,
+            on_missing=self._report_missing,
+        )
         tracker.close(STARTING)
 
     @property
@@ -236,9 +244,30 @@ class HostAgent:
         fault = self.condition.fault
         return fault is not None and fault.concern == PLACEMENT
 
-    def _report_silence(self, error: PlacementUnavailable) -> None:
+    def report_silence(self, error: PlacementUnavailable) -> None:
+        """Draw the consequences of one request that Placement did not answer, or answered with a 5xx.
+
+        A 5xx may be about that request alone: claims stay open if Placement answers another one.
+        """
+        if error.status >= INTERNAL_ERROR and "retry_after" not in error.details and self._answers():
+            LOG.warning("One request failed, and Placement answers others: %s", error.message)
+            return
         self._silences += 1
         self.report_fault(error)
+
+    def _answers(self) -> bool:
+        """Whether Placement answers a request that reads its database."""
+        try:
+            self._ask_placement()
+        except PlacementError as error:
+            LOG.debug("Placement was asked again: %s", error.message)
+            return False
+        return True
+
+    def _report_missing(self, providers: Collection[str]) -> None:
+        LOG.warning("Somebody deleted %s in Placement; the agent writes it again.", ", ".join(providers))
+        self._reconciler.invalidate()
+        self.request_pass()
 
     def _recover(self, report: PassReport) -> PlimsollError | None:
         """Check that a fault of the agent's own state is gone. Once after the start, finish or undo what a

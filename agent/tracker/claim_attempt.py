@@ -14,7 +14,15 @@ from agent.claims.doubt import DoubtKind
 from agent.claims.fit import ProviderIndex
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit, label, not_covered_conflict
-from agent.errors import DoesNotFit, PlacementConflict, PlacementFull, PlimsollError, StateError
+from agent.errors import (
+    DoesNotFit,
+    PlacementConflict,
+    PlacementError,
+    PlacementFull,
+    PlacementUnavailable,
+    PlimsollError,
+    StateError,
+)
 from agent.moves.ownership import separate_allocations
 from agent.placement.client import ConsumerAllocations
 from agent.placement.outcome import WriteRefused
@@ -75,6 +83,7 @@ class ClaimAttempt:
     def _try_until_done(self) -> Claim:
         intent = self._leftover
         failure: PlimsollError | None = None
+        missing: tuple[str, ...] = ()
         for attempt in range(ATTEMPTS_MAX):
             suspects: Collection[str] = ()
             try:
@@ -90,20 +99,37 @@ class ClaimAttempt:
                 # Placement took the consumer for new, so the consumer holds nothing.
                 allocations = intent.allocations if intent else {}
                 failure = self._context.refused_by_placement(self._request, allocations, full)
-                named = [uuid for uuid in allocations if uuid in full.message]
-                self._read_again(named or allocations)
+                full_ones = [uuid for uuid in allocations if uuid in full.message]
+                self._read_again(full_ones or allocations)
                 continue
             except DoesNotFit as error:
+                if missing:
+                    raise self._lacks(missing, error) from error
                 suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
                 if isinstance(failure, DoesNotFit) or not self._context.may_be_stale(suspects):
                     raise
                 failure = error
+            except PlacementUnavailable:
+                raise
+            except PlacementError:
+                named = self._context.leave_out_missing(intent.allocations) if intent else ()
+                if not named:
+                    raise
+                missing += named
+                continue
             held = self._context.client.allocations_of(self._consumer)
             if held.allocations:
                 return self._adopt(held)
             self._read_again(suspects)
         raise failure or PlacementConflict(
             f"The claim of {label(self._request)} met other writers {ATTEMPTS_MAX} times: try again."
+        )
+
+    def _lacks(self, missing: Collection[str], error: DoesNotFit) -> DoesNotFit:
+        return DoesNotFit(
+            f"{error.message.rstrip('.')}. Somebody deleted {', '.join(missing)} of this host in Placement: "
+            "the agent writes it again; then try again.",
+            **error.details,
         )
 
     # Step 1: choose, reserve, journal the intent

@@ -103,13 +103,18 @@ class PlacementState:
     def __init__(self) -> None:
         self._is_paused: Callable[[], bool] = lambda: False
         self._on_unavailable: Callable[[PlacementUnavailable], None] = lambda _: None
+        self._on_missing: Callable[[Collection[str]], None] = lambda _: None
 
     def observe(
-        self, is_paused: Callable[[], bool], on_unavailable: Callable[[PlacementUnavailable], None]
+        self,
+        is_paused: Callable[[], bool],
+        on_unavailable: Callable[[PlacementUnavailable], None],
+        on_missing: Callable[[Collection[str]], None],
     ) -> None:
-        """Use these two from now on; see `ResourceTracker.observe_placement`."""
+        """Use these from now on; see `ResourceTracker.observe_placement`."""
         self._is_paused = is_paused
         self._on_unavailable = on_unavailable
+        self._on_missing = on_missing
 
     def is_paused(self) -> bool:
         """Whether Placement failed and the agent must send it no request yet."""
@@ -118,6 +123,10 @@ class PlacementState:
     def report_unavailable(self, error: PlacementUnavailable) -> None:
         """Report that Placement did not answer; what was asked is journaled and delivered later."""
         self._on_unavailable(error)
+
+    def report_missing(self, providers: Collection[str]) -> None:
+        """Report that somebody deleted these providers of the host."""
+        self._on_missing(providers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +147,22 @@ class TrackerContext:
         with self.register.reading() as reading:
             held = {uuid: self.client.provider_allocations(uuid).consumers for uuid in providers if uuid}
             self.register.observe(held, reading)
+
+    def leave_out_missing(self, allocations: Allocations) -> tuple[str, ...]:
+        """The names of those providers that Placement does not have any more; nothing is chosen on them.
+
+        One request for the host's tree, and one for each sharing provider. Raises PlacementError.
+        """
+        host = self.register.host
+        own = {uuid for uuid in allocations if host.is_own(uuid)}
+        there = self.client.generations(host.root.uuid).keys() if own and host.root is not None else ()
+        missing = sorted(own.difference(there)) + sorted(
+            uuid for uuid in allocations.keys() - own if self.client.find_provider(uuid=uuid) is None
+        )
+        if missing:
+            self.register.under_lock(lambda book: book.leave_out(missing))
+            self.placement.report_missing(missing)
+        return tuple(host.tree[uuid].name if uuid in host.tree else uuid for uuid in missing)
 
     def may_be_stale(self, providers: Collection[str]) -> bool:
         """Whether others hold something on these providers: that may have changed since it was read."""

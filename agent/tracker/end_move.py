@@ -251,6 +251,9 @@ class MoveFinisher:
         """Raises PlacementError; PlacementUnavailable where it is not done, or not known."""
         consumers = " and ".join(write.consumer for write in writes)
         checked(self._context.writer.send(kind, *writes), f"{kind} of {consumers}", "the agent looks again")
+        for write in writes:
+            if not write.allocations and not self._context.writer.bar_again(write.consumer):
+                raise PlacementConflict(f"{write.consumer} was written again right after its {kind}.")
 
     def _end(self, move: Move, end: MoveStep, *, wanted: MoveStep) -> Move:
         """End the move. Raises ClaimConflict where another client has ended it the other way."""

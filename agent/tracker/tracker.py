@@ -101,13 +101,14 @@ class ResourceTracker:
         *,
         is_paused: Callable[[], bool] = lambda: False,
         on_unavailable: Callable[[PlacementUnavailable], None],
+        on_missing: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
         """Register what tells whether requests to Placement are paused, and what handles its silence.
 
         `on_unavailable` is called where Placement did not answer and the operation is journaled, to be
-        delivered later.
+        delivered later. `on_missing` is called with providers of this host that somebody deleted.
         """
-        self._context.placement.observe(is_paused, on_unavailable)
+        self._context.placement.observe(is_paused, on_unavailable, on_missing)
 
     def is_placement_paused(self) -> bool:
         """Whether Placement failed and the agent must send it no request yet."""
@@ -334,6 +335,8 @@ class ResourceTracker:
             )
         outcome = self._context.writer.send(DoubtKind.HEAL, write)
         checked(outcome, f"repair of {write.consumer}", "the next audit shows it")
+        if not write.allocations:
+            self._context.writer.bar_again(write.consumer)
 
     # What the gate asks
 
