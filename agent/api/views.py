@@ -19,6 +19,7 @@ from agent.api.shapes.reshape import PreviewShape, ReceiptShape, RelocationShape
 from agent.api.shapes.tree import InventoryShape, ResourceProviderShape, TreeShape
 from agent.claims.claim import Claim, Fit, Shortfall
 from agent.claims.claim_json import cells_to_json
+from agent.claims.mappings import map_groups
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest, request_to_json
 from agent.driver import Guest
@@ -109,6 +110,15 @@ def claim_view(claim: Claim) -> ClaimShape:
         "units": _units(claim.units),
         "cells": _cells(claim.cells),
         "to_make": _makings(claim.makings),
+        "mappings": [
+            {
+                "suffix": mapping.suffix,
+                "label": mapping.label,
+                "allocations": allocations_view(mapping.allocations),
+                "units": _units(mapping.units),
+            }
+            for mapping in map_groups(claim.request, claim.allocations, claim.units, dealt=claim.group_units)
+        ],
         "request": cast(ClaimByGroupsShape, request_to_json(claim.request)),
     }
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
 from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.fit_search import HostStock
+from agent.claims.mappings import map_groups, units_of_groups
 from agent.claims.numa.guest_cells import wants_cells
 from agent.claims.numa.host_cells import CellStock, HostCells
 from agent.claims.numa.memory_check import memory_shortfalls
@@ -413,7 +414,7 @@ class Book:
         """
         units = self._free_units(request.resources, request.consumer)
         used, cells = self._beside(request.consumer), self._stock(request)
-        return self._with_makings(fit(request, self._host_for(request.consumer), used, units, cells))
+        return self._complete(request, fit(request, self._host_for(request.consumer), used, units, cells))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
         """Whether the allocations `held` cover the request.
@@ -427,7 +428,7 @@ class Book:
         units = self._free_units(classes, request.consumer)
         result = cover(request, self.host, held, units, self._stock(request))
         crowded = self._crowded(request.consumer, result.allocations) if result.fits else ()
-        return Fit(False, {}, {}, crowded) if crowded else self._with_makings(result)
+        return Fit(False, {}, {}, crowded) if crowded else self._complete(request, result)
 
     def free(self, uuid: str, name: str, consumer: str) -> int:
         """The amount of the class `name` that the consumer could have there, with what it already has."""
@@ -461,8 +462,8 @@ class Book:
             classes = {name for uuid in shared for name in held[uuid]}
             result = fit(request, host.without(classes), used, units, cells)
             if result.fits:
-                return self._with_makings(result)
-        return self._with_makings(fit(request, host, used, units, cells))
+                return self._complete(request, result)
+        return self._complete(request, fit(request, host, used, units, cells))
 
     def holders_of(self, allocations: Allocations) -> tuple[str, ...]:
         """The consumers without a claim that have exactly these allocations in this host's own tree."""
@@ -503,8 +504,8 @@ class Book:
             if amount > (free := self.free(uuid, name, consumer)) and amount > uses.get(uuid, {}).get(name, 0)
         )
 
-    def _with_makings(self, result: Fit) -> Fit:
-        """The fit with the makings of those of its units that do not exist yet."""
+    def _complete(self, request: ClaimRequest, result: Fit) -> Fit:
+        """The fit with the makings of those of its units that do not exist yet, and the units by group."""
         makings = {
             unit: makings[unit]
             for uuid, classes in result.units.items()
@@ -513,7 +514,11 @@ class Book:
             for unit in units
             if unit in makings
         }
-        return replace(result, makings=makings) if makings else result
+        groups = any(group.suffix for group in request.groups) and bool(result.units)
+        if not makings and not groups:
+            return result
+        mappings = map_groups(request, result.allocations, result.units, self.host.tree) if groups else ()
+        return replace(result, makings=makings, group_units=units_of_groups(mappings))
 
     def _host_for(self, consumer: str) -> ProviderIndex:
         bound = self._bound.get(consumer)

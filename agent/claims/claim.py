@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from agent.claims.mappings import GroupUnits
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest
 from agent.shapes import Allocations, Makings, Units
@@ -83,7 +84,8 @@ class Claim:
 
     `adopted`: another service wrote the allocation, and the agent chose the exact units. `cells` is the
     guest's chosen NUMA topology, empty for a guest without cells; its CPUs are among `units`. `makings` says
-    how to make those of the `units` that did not exist when they were chosen.
+    how to make those of the `units` that did not exist when they were chosen, `group_units` which of them
+    each suffixed group of the request got.
     """
 
     consumer: str
@@ -95,6 +97,7 @@ class Claim:
     adopted: bool = False
     cells: tuple[PlacedCell, ...] = ()
     makings: Makings = field(default_factory=dict)
+    group_units: GroupUnits = field(default_factory=dict)
 
     @property
     def exact(self) -> Iterator[tuple[str, str, str]]:
@@ -139,8 +142,9 @@ class Fit:
     shortfalls: tuple[Shortfall, ...]
     cells: tuple[PlacedCell, ...] = ()
     makings: Makings = field(default_factory=dict)
+    group_units: GroupUnits = field(default_factory=dict)
 
 
 def fit_of_claim(claim: Claim) -> Fit:
     """The claim's resources as the result of its fit."""
-    return Fit(True, claim.allocations, claim.units, (), claim.cells, claim.makings)
+    return Fit(True, claim.allocations, claim.units, (), claim.cells, claim.makings, claim.group_units)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from agent.claims.claim import Claim, ClaimState
+from agent.claims.mappings import GroupUnits
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import parse_claim, request_to_json
 from agent.errors import UsageError
@@ -26,6 +27,7 @@ def claim_to_json(claim: Claim) -> Json:
         "adopted": claim.adopted,
         "cells": cells_to_json(claim.cells),
         "makings": claim.makings,
+        "group_units": claim.group_units,
     }
 
 
@@ -42,6 +44,7 @@ def read_claim(value: object) -> Claim:
         record.get("adopted") is True,
         read_cells(record.get("cells", [])),
         read_makings(record.get("makings", {})),
+        read_group_units(record.get("group_units", {})),
     )
 
 
@@ -50,6 +53,17 @@ def read_makings(value: object) -> Makings:
     return {
         unit: {key: read_text(text, "makings") for key, text in read_object(making, "makings").items()}
         for unit, making in read_object(value, "makings").items()
+    }
+
+
+def read_group_units(value: object) -> GroupUnits:
+    """{suffix: {class: (unit, ...)}} from JSON. Raises UsageError where it is invalid."""
+    return {
+        suffix: {
+            name: tuple(read_text(unit, "group_units") for unit in read_list(exact, "group_units"))
+            for name, exact in read_object(classes, "group_units").items()
+        }
+        for suffix, classes in read_object(value, "group_units").items()
     }
 
 

@@ -28,7 +28,7 @@ def given_resources(claim: Claim, tree: ProviderTree, cells: HostCells) -> Given
 
 
 def _given_devices(claim: Claim, tree: ProviderTree, cells: HostCells) -> Iterator[GivenDevice]:
-    mappings = map_groups(claim.request, claim.allocations, claim.units, tree)
+    mappings = map_groups(claim.request, claim.allocations, claim.units, tree, claim.group_units)
     labelled = [(mapping.label, mapping.units) for mapping in mappings] or [("", claim.units)]
     for label, units in labelled:
         for uuid, classes in units.items():

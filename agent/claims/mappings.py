@@ -2,12 +2,13 @@
 
 A claim is one allocation, which the groups of its request share out. The assignment follows from the request
 and from what was given: each suffixed group is served by one provider that has its traits, and together the
-groups use up the allocation.
+groups use up the allocation. Which exact units each group got is kept with the claim (`GroupUnits`), so that
+equal groups keep theirs when a reshape moves them.
 
 Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates (mappings).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup
@@ -15,6 +16,9 @@ from agent.shapes import Allocations, Amounts, Units
 from agent.tree import Provider, ProviderTree
 
 STEPS_MAX = 10_000
+
+GroupUnits = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""{suffix: {resource class: exact units}}: what each group got when the claim was made"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +36,21 @@ class GroupMapping:
 
 
 def map_groups(
-    request: ClaimRequest, allocations: Allocations, units: Units, tree: ProviderTree
+    request: ClaimRequest,
+    allocations: Allocations,
+    units: Units,
+    tree: ProviderTree | None = None,
+    dealt: GroupUnits | None = None,
 ) -> tuple[GroupMapping, ...]:
     """The mapping of each group, in the order of the suffixes; the unsuffixed group has the rest.
 
-    Empty where no assignment uses up the allocation, as for a claim of less than its request, or where none
-    was found within STEPS_MAX steps. A provider that the tree does not have may serve any group.
+    `dealt` are the units that the groups got before, and keep. Empty where no assignment uses up the
+    allocation, as for a claim of less than its request, or where none was found within STEPS_MAX steps. A
+    provider that the tree does not have may serve any group.
     """
     suffixed = sorted((group for group in request.groups if group.suffix), key=lambda group: group.suffix)
-    search = _Search(suffixed, allocations, tree)
+    keeps = {suffix: _names(by) for suffix, by in (dealt or {}).items()}
+    search = _Search(suffixed, allocations, tree or ProviderTree(), units, keeps)
     if not search.run(0):
         return ()
     rest = {uuid: {name: n for name, n in left.items() if n} for uuid, left in search.left.items()}
@@ -51,12 +61,29 @@ def map_groups(
     if any(rest.values()):
         given.insert(0, ("", {uuid: amounts for uuid, amounts in rest.items() if amounts}))
     labels = _labels(request)
-    dealt = _Dealer(units)
+    dealer = _Dealer(units, keeps)
     # The unsuffixed group takes what the others leave, so its units are dealt last.
-    shares = {suffix: dealt.deal(part) for suffix, part in sorted(given, key=lambda item: item[0] == "")}
+    shares = {
+        suffix: dealer.deal(suffix, part) for suffix, part in sorted(given, key=lambda item: item[0] == "")
+    }
     return tuple(
         GroupMapping(suffix, labels.get(suffix, suffix), part, shares[suffix]) for suffix, part in given
     )
+
+
+def units_of_groups(mappings: Iterable[GroupMapping]) -> GroupUnits:
+    """The exact units of each suffixed group that has some, to be kept with the claim."""
+    kept: dict[str, dict[str, tuple[str, ...]]] = {}
+    for mapping in mappings:
+        for classes in mapping.units.values() if mapping.suffix else ():
+            for name, exact in classes.items():
+                kept.setdefault(mapping.suffix, {})[name] = exact
+    return kept
+
+
+def _names(by_class: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    """The units without their classes, which a reshape may rename."""
+    return frozenset(unit for exact in by_class.values() for unit in exact)
 
 
 def _labels(request: ClaimRequest) -> Mapping[str, str]:
@@ -76,9 +103,18 @@ def _total(allocations: Allocations) -> dict[str, int]:
 class _Search:
     """Assigns each group to a provider, depth first."""
 
-    def __init__(self, groups: Sequence[RequestGroup], allocations: Allocations, tree: ProviderTree) -> None:
+    def __init__(
+        self,
+        groups: Sequence[RequestGroup],
+        allocations: Allocations,
+        tree: ProviderTree,
+        units: Units,
+        keeps: Mapping[str, frozenset[str]],
+    ) -> None:
         self._groups = groups
         self._tree = tree
+        self._units_on = {uuid: _names(by) for uuid, by in units.items()}
+        self._keeps = keeps
         self._chosen: list[str] = []
         self._steps = 0
         self.left = {uuid: dict(amounts) for uuid, amounts in allocations.items()}
@@ -109,10 +145,12 @@ class _Search:
     def _options(self, group: RequestGroup) -> list[str]:
         if not group.resources:
             return [""]
+        kept = self._keeps.get(group.suffix, frozenset()) & frozenset().union(*self._units_on.values())
         return [
             uuid
             for uuid, left in self.left.items()
-            if all(left.get(name, 0) >= amount for name, amount in group.resources.items())
+            if kept <= self._units_on.get(uuid, frozenset())
+            and all(left.get(name, 0) >= amount for name, amount in group.resources.items())
             and _serves(self._tree.get(uuid), group)
         ]
 
@@ -132,18 +170,22 @@ def _serves(provider: Provider | None, group: RequestGroup) -> bool:
 
 
 class _Dealer:
-    """Deals the exact units of a claim out to its groups, in their order."""
+    """Deals the exact units of a claim out to its groups: first those that a group keeps."""
 
-    def __init__(self, units: Units) -> None:
+    def __init__(self, units: Units, keeps: Mapping[str, frozenset[str]]) -> None:
+        self._keeps = keeps
         self._left = {uuid: {name: list(exact) for name, exact in by.items()} for uuid, by in units.items()}
 
-    def deal(self, allocations: Allocations) -> Units:
-        """The next units for these amounts."""
+    def deal(self, suffix: str, allocations: Allocations) -> Units:
+        """The units of the group for these amounts."""
+        kept = self._keeps.get(suffix, frozenset())
+        others = frozenset().union(*(units for other, units in self._keeps.items() if other != suffix))
         dealt: dict[str, dict[str, tuple[str, ...]]] = {}
         for uuid, amounts in allocations.items():
             for name, amount in amounts.items():
                 left = self._left.get(uuid, {}).get(name)
                 if left:
+                    left.sort(key=lambda unit: (unit not in kept, unit in others))
                     dealt.setdefault(uuid, {})[name] = tuple(left[:amount])
                     del left[:amount]
         return dealt

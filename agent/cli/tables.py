@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from agent.cli.terminal import Style, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.claims import ClaimShape, GuestCellShape, HoldingShape, MakingShape
+    from agent.api.shapes.claims import (
+        ClaimShape,
+        GroupMappingShape,
+        GuestCellShape,
+        HoldingShape,
+        MakingShape,
+    )
     from agent.api.shapes.columns import Column, Row
 
 GAP = "  "
@@ -68,8 +74,12 @@ def _folded_lines(
 
 
 def claim_lines(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
-    """What a claim holds, and the units to make for it; `names` as for `holding_lines`."""
+    """What a claim holds, what each group of its request got, and the units to make for it.
+
+    `names` as for `holding_lines`.
+    """
     yield from holding_lines(claim, names, style)
+    yield from mapping_lines(claim["mappings"], names, style)
     yield from makings_lines(claim["to_make"], style)
 
 
@@ -100,6 +110,27 @@ def holding_lines(
     )
     yield from table_lines(columns, rows, style)
     yield from cells_lines(holding["cells"], style)
+
+
+def mapping_lines(
+    mappings: Sequence[GroupMappingShape], names: Mapping[str, str], style: Style
+) -> Iterator[str]:
+    """Which exact units each suffixed group got; nothing where no group has any. `names` as above."""
+    from agent.api.shapes.columns import Column, list_text
+
+    rows = [
+        (mapping["label"], names.get(uuid, uuid), list_text(unit for exact in by.values() for unit in exact))
+        for mapping in mappings
+        if mapping["suffix"]
+        for uuid, by in mapping["units"].items()
+    ]
+    columns: tuple[Column[tuple[str, str, str]], ...] = (
+        Column("GROUP", lambda row: row[0]),
+        Column("PROVIDER", lambda row: row[1]),
+        Column("UNITS", lambda row: row[2]),
+    )
+    if rows:
+        yield from table_lines(columns, rows, style)
 
 
 def cells_lines(cells: Sequence[GuestCellShape], style: Style) -> Iterator[str]:

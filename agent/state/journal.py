@@ -17,7 +17,14 @@ from typing import Any
 
 from agent.caller import current_caller
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.claim_json import cells_to_json, read_allocations, read_cells, read_makings, read_units
+from agent.claims.claim_json import (
+    cells_to_json,
+    read_allocations,
+    read_cells,
+    read_group_units,
+    read_makings,
+    read_units,
+)
 from agent.claims.doubt import Doubt, doubt_to_json, read_doubt
 from agent.claims.parse_request import parse_claim, request_to_json
 from agent.durable.errors import DatabaseError, DatabaseTimeout
@@ -438,7 +445,7 @@ class Journal:
             raise StateError(f"The agent's journal was not read: {error}") from error
 
     def _claim(self, row: tuple[Any, ...]) -> Claim:
-        consumer, state, request, allocations, units, since, adopted, cells, makings = row
+        consumer, state, request, allocations, units, since, adopted, cells, makings, group_units = row
         try:
             return Claim(
                 read_uuid(consumer, "consumer"),
@@ -450,6 +457,7 @@ class Journal:
                 bool(adopted),
                 read_cells(json.loads(cells)),
                 read_makings(json.loads(makings)),
+                read_group_units(json.loads(group_units)),
             )
         except (PlimsollError, ValueError) as error:
             raise self._unreadable(f"the claim of {consumer}", error) from error
@@ -477,4 +485,5 @@ def _claim_row(claim: Claim) -> tuple[object, ...]:
         int(claim.adopted),
         _dump(cells_to_json(claim.cells)),
         _dump(claim.makings),
+        _dump(claim.group_units),
     )

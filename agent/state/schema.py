@@ -53,15 +53,19 @@ MIGRATIONS = (
         doubt TEXT NOT NULL         -- agent.claims.doubt
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    -- {suffix: {class: [exact unit, ...]}}
+    ALTER TABLE claims ADD COLUMN group_units TEXT NOT NULL DEFAULT '{}';
+    """,
 )
 
 PUT_CLAIM = """
     INSERT OR REPLACE INTO claims
-    (consumer, state, request, allocations, units, since, adopted, cells, makings)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (consumer, state, request, allocations, units, since, adopted, cells, makings, group_units)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 SELECT_CLAIMS = """
-    SELECT consumer, state, request, allocations, units, since, adopted, cells, makings
+    SELECT consumer, state, request, allocations, units, since, adopted, cells, makings, group_units
     FROM claims ORDER BY consumer
 """
 PUT_MOVE = "INSERT OR REPLACE INTO moves (migration, since, ended, move) VALUES (?, ?, ?, ?)"

@@ -190,6 +190,7 @@ class MoveChoice:
             self.now,
             cells=fit.cells,
             makings=fit.makings,
+            group_units=fit.group_units,
         )
         part = migration_share(old.allocations, fit.allocations, self.book.host.is_own)
         if not part:

@@ -157,6 +157,7 @@ class ClaimAttempt:
             adopted=adopted,
             cells=fit.cells,
             makings=fit.makings,
+            group_units=fit.group_units,
         )
 
     def _read_again(self, providers: Collection[str]) -> None:

@@ -99,4 +99,11 @@ def _with_guest_units(book: Book) -> Iterator[Claim]:
                 for uuid, classes in claim.units.items()
             }
             makings = {unit: making for unit, making in claim.makings.items() if unit not in used_instead}
-            yield replace(claim, units=units, makings=makings)
+            group_units = {
+                suffix: {
+                    name: tuple(used_instead.get(unit, unit) for unit in exact)
+                    for name, exact in classes.items()
+                }
+                for suffix, classes in claim.group_units.items()
+            }
+            yield replace(claim, units=units, makings=makings, group_units=group_units)

@@ -81,6 +81,7 @@ def _choose(book: Book, request: ClaimRequest, now: float) -> Claim:
         now,
         cells=fit.cells,
         makings=fit.makings,
+        group_units=fit.group_units,
     )
 
 

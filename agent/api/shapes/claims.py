@@ -64,6 +64,15 @@ ToMakeShape = Annotated[
 ]
 
 
+class GroupMappingShape(TypedDict):
+    """What one group of the request got, as Placement's `mappings`."""
+
+    suffix: Annotated[str, "empty: the unsuffixed group"]
+    label: Annotated[str, "the suffix, or the name of the PCI alias that the group comes from"]
+    allocations: AllocationsShape
+    units: UnitsShape
+
+
 def _claim_states() -> Iterable[str]:
     from agent.claims.claim import ClaimState
 
@@ -82,6 +91,7 @@ class ClaimShape(TypedDict):
     units: UnitsShape
     cells: CellsShape
     to_make: ToMakeShape
+    mappings: Annotated[list[GroupMappingShape], "which group got what, by suffix"]
     request: ClaimRequestShape
 
 

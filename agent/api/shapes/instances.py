@@ -107,6 +107,28 @@ SAMPLE: InstancesShape = {
                 "to_make": {
                     "4b20d080-1b54-4048-85b3-a6a62d165c01": {"parent": "0000:84:00.0", "type": "nvidia-11"}
                 },
+                "mappings": [
+                    {
+                        "suffix": "",
+                        "label": "",
+                        "allocations": {
+                            "11111111-1111-4111-8111-111111111111": {
+                                "resources": {"MEMORY_MB": 4096, "VCPU": 2}
+                            }
+                        },
+                        "units": {},
+                    },
+                    {
+                        "suffix": "1",
+                        "label": "1",
+                        "allocations": {"33333333-3333-4333-8333-333333333333": {"resources": {"VGPU": 1}}},
+                        "units": {
+                            "33333333-3333-4333-8333-333333333333": {
+                                "VGPU": ["4b20d080-1b54-4048-85b3-a6a62d165c01"]
+                            }
+                        },
+                    },
+                ],
                 "request": {
                     "consumer": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
                     "groups": [

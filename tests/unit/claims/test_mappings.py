@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.claims.mappings import map_groups
+from agent.claims.mappings import map_groups, units_of_groups
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -72,6 +72,30 @@ def test_a_device_by_alias_is_called_by_the_alias() -> None:
 def test_an_allocation_that_is_not_the_requests_has_no_mapping() -> None:
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 2}),))
     assert map_groups(request, {HOST: {"VCPU": 3}}, {}, tree()) == ()
+
+
+def test_equal_groups_keep_their_units_when_a_reshape_moves_them_to_other_providers() -> None:
+    request = ClaimRequest(CONSUMER, (port("_blue", 1), port("_red", 1)))
+    before = {name: {"SRIOV_NET_VF": 1, BANDWIDTH: 1} for name in (CARD, OTHER)}
+    units = {CARD: {"SRIOV_NET_VF": ("0000:41:10.0",)}, OTHER: {"SRIOV_NET_VF": ("0000:81:10.0",)}}
+    kept = units_of_groups(map_groups(request, before, units))
+    for places in ((OTHER, CARD), ("new2", "new1")):
+        after = {name: {"SRIOV_NET_VF": 1, BANDWIDTH: 1} for name in places}
+        moved = {
+            places[0]: {"SRIOV_NET_VF": ("0000:81:10.0",)},
+            places[1]: {"SRIOV_NET_VF": ("0000:41:10.0",)},
+        }
+        assert units_of_groups(map_groups(request, after, moved, dealt=kept)) == kept
+
+
+def test_equal_groups_on_one_card_keep_their_units_in_any_order() -> None:
+    request = ClaimRequest(CONSUMER, (port("_blue", 1), port("_red", 1)))
+    allocations = {CARD: {"SRIOV_NET_VF": 2, BANDWIDTH: 2}}
+    kept = {"_blue": {"SRIOV_NET_VF": ("vf2",)}, "_red": {"SRIOV_NET_VF": ("vf1",)}}
+    mapped = map_groups(
+        request, allocations, {CARD: {"CUSTOM_VF": (), "SRIOV_NET_VF": ("vf1", "vf2")}}, dealt=kept
+    )
+    assert units_of_groups(mapped) == kept
 
 
 @settings(max_examples=60)
