@@ -1,13 +1,15 @@
 """Runs the audit: reads the host twice, reports the findings of both readings, and repairs them."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agent import log
+from agent.audit.cases import RowCase
 from agent.audit.finding import Finding
-from agent.audit.findings import judge_host
+from agent.audit.findings import judge_host, judge_row
 from agent.audit.observation import Observation
 from agent.audit.reader import AuditReader
 from agent.audit.repairer import Repairer
@@ -46,8 +48,9 @@ class Auditor:
         guests: Callable[[], tuple[Guest, ...]],
         devices: Callable[[], Mapping[str, str]],
         known_tree: Callable[[], ProviderTree | None] = lambda: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._reader = AuditReader(tracker, client, root, guests, devices, known_tree)
+        self._reader = AuditReader(tracker, client, root, guests, devices, known_tree, clock)
         self._repairer = Repairer(tracker, client, self._reader)
         self._lock = threading.Lock()
         self._previous: dict[Key, Finding] = {}
@@ -80,14 +83,27 @@ class Auditor:
         to_judge = suspects(observation) | self._in_turn(observation, in_full)
         judged = [self._reader.judge_consumer(observation, consumer) for consumer in sorted(to_judge)]
         about_moves = [self._reader.judge_move(observation, move) for move in suspect_moves(observation)]
+        about_rows = self._judge_rows(observation)
         guests = self._reader.guests_now()
         about_consumers = [
             finding
-            for finding in judged
+            for finding in (*judged, *about_rows)
             if finding is not None and (finding.subject in guests) == (finding.subject in observation.guests)
         ]
         findings = (*about_consumers, *about_moves, *judge_host(observation))
         return observation, {_key(finding): finding for finding in findings if finding is not None}
+
+    def _judge_rows(self, observation: Observation) -> list[Finding]:
+        """The findings about rows; those with one are judged again, as the only operation on them."""
+        place = observation.place
+        suspicious = [
+            instance
+            for instance, row in sorted(observation.rows().items())
+            if any(judge_row(RowCase(observation, place, row)))
+        ]
+        return [
+            finding for instance in suspicious for finding in self._reader.judge_row(observation, instance)
+        ]
 
     def _in_turn(self, observation: Observation, in_full: bool) -> frozenset[str]:
         """The inconspicuous consumers to read: all, or those of the last findings and IN_TURN more, in turn.

@@ -1,4 +1,4 @@
-"""What a finding is judged from: one consumer, or one move, with everything that is known about it. Pure.
+"""What a finding is judged from: one consumer, one move or one row, with all that is known about it. Pure.
 
 Each case is one frozen value, so that a judgement is a function of it alone.
 """
@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.audit.observation import Observation
+from agent.audit.use_difference import UseDifference, use_difference
 from agent.claims.claim import Claim, ClaimState
+from agent.claims.rows import Row
+from agent.claims.used import Place
 from agent.driver import Guest
-from agent.moves.ownership import SplitAllocations, split_allocations
-from agent.moves.states import MIGRATION_TYPE, Move
+from agent.moves.ownership import SplitAllocations, same_amounts, split_allocations
+from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
 
@@ -90,20 +93,56 @@ class ConsumerCase:
         return {**self.parts.shared, **self.parts.elsewhere}
 
     @property
+    def is_moving(self) -> bool:
+        """Whether the consumer is the instance or the migration of a move that has not ended."""
+        return self.consumer in self.observation.consumers_in_moves
+
+    @property
     def is_comparable(self) -> bool:
         """Whether a difference means anything.
 
-        False while the consumer moves; without a claim also where its guest could not be read, and for an
-        allocation that a claim of this host may have handed to it in a move. A judgement that uses the state
-        of a claimed guest must check `guest.problem` itself.
+        During a move, only while both its consumers have what the claims of the move say. Without a claim,
+        not where its guest could not be read, and not for the migration of a move that this host has yet to
+        learn of. A judgement that uses the state of a claimed guest must check `guest.problem` itself.
         """
-        if self.consumer in self.observation.consumers_in_moves:
-            return False
+        if self.is_moving:
+            return self._is_in_a_settled_move
         if self.claim is not None:
             return True
         if self.guest is not None:
             return self.guest.problem is None
-        return bool(self.parts.here) and not self._may_be_a_move()
+        return bool(self.parts.here) and not self._is_migration_to_learn_of
+
+    @property
+    def possible_origins(self) -> tuple[str, ...]:
+        """The consumers of claims that may have handed this allocation to the consumer, as a migration.
+
+        Such a claim has no allocation here any more, and its instance has one on another host.
+        """
+        if self.claim is not None or self.guest is not None:
+            return ()
+        return tuple(
+            claim.consumer
+            for claim in self._claims_that_left
+            if same_amounts(self.observation.own_part(claim.allocations), self.parts.here)
+            or any(
+                name in amounts
+                for uuid, amounts in claim.allocations.items()
+                for name in self.parts.here.get(uuid, ())
+            )
+        )
+
+    @property
+    def has_migration_here(self) -> bool:
+        """Whether a consumer without guest and claim has just what the claim has: perhaps its migration."""
+        if self.claim is None:
+            return False
+        claimed = self.observation.own_part(self.claim.allocations)
+        known = self.observation.claims.keys() | self.observation.guests.keys()
+        return any(
+            same_amounts(self.observation.allocations_here(consumer), claimed)
+            for consumer in self.observation.consumers - known
+        )
 
     @property
     def evidence(self) -> Mapping[str, Any]:
@@ -124,22 +163,38 @@ class ConsumerCase:
         allocations = self.claim.allocations if self.claim else {}
         return {uuid: amounts for uuid, amounts in allocations.items() if amounts}
 
-    def _may_be_a_move(self) -> bool:
-        """Whether a claim that has no allocation here any more may have handed it to this consumer."""
-        moving = self.observation.consumers_in_moves
-        return any(
-            self._may_come_from(claim, in_a_move=claim.consumer in moving)
-            for claim in self.observation.claims.values()
-            if not self.observation.allocations_here(claim.consumer)
+    @property
+    def _is_in_a_settled_move(self) -> bool:
+        move = next(
+            move
+            for move in self.observation.moves
+            if not move.ended and self.consumer in (move.instance, move.migration)
+        )
+        if move.state is not MoveState.BEGUN or self.claim is None or not self.parts.here:
+            return False
+        # In a move on one host the instance has its old place again once the migration has nothing.
+        return move.role is not MoveRole.BOTH or bool(self.observation.allocations_here(move.migration))
+
+    @property
+    def _is_migration_to_learn_of(self) -> bool:
+        return self.placed.consumer_type == MIGRATION_TYPE and any(
+            same_amounts(self.observation.own_part(claim.allocations), self.parts.here)
+            for claim in self._claims_that_left
         )
 
-    def _may_come_from(self, claim: Claim, *, in_a_move: bool) -> bool:
-        """A claim that is in doubt or on its way out may have moved, too: then the amounts are the same."""
-        placed = self.parts.here
-        if claim.state is not ClaimState.CLAIMED:
-            return not in_a_move and self.observation.own_part(claim.allocations) == placed
-        return any(
-            name in amounts for uuid, amounts in claim.allocations.items() for name in placed.get(uuid, ())
+    @property
+    def _claims_that_left(self) -> tuple[Claim, ...]:
+        """The claims without an allocation here whose instances have allocations elsewhere.
+
+        A claim in doubt or to be released counts, too, unless its move is known.
+        """
+        instances = self.observation.instances
+        moving = self.observation.consumers_in_moves
+        return tuple(
+            claim
+            for claim in self.observation.lost_claims()
+            if self.observation.elsewhere.get(instances.get(claim.consumer, claim.consumer))
+            and (claim.state is ClaimState.CLAIMED or claim.consumer not in moving)
         )
 
 
@@ -165,6 +220,53 @@ class MoveCase:
                 placed.consumer: _copy(placed.allocations) for placed in (self.instance, self.migration)
             },
             "generation": self.migration.generation,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RowCase:
+    """One row of the book, whose consumers no operation of the agent changes while it is judged.
+
+    Of Placement it has what the observation has: the allocations on this host's providers.
+    """
+
+    observation: Observation
+    place: Place
+    row: Row
+
+    @classmethod
+    def of(cls, observation: Observation, instance: str) -> "RowCase":
+        """The case of the instance's row."""
+        place = observation.place
+        return cls(observation, place, observation.row(instance, place))
+
+    @property
+    def instance(self) -> str:
+        """The instance's uuid; a migration's where its instance is not known."""
+        return self.row.instance
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a move of the instance has not ended."""
+        return self.instance in self.observation.consumers_in_moves
+
+    @property
+    def use(self) -> UseDifference | None:
+        """How the guest's use differs from what it has; None where that cannot be told."""
+        return use_difference(self.row, self.place)
+
+    @property
+    def evidence(self) -> Mapping[str, Any]:
+        """The columns of the row, JSON-ready."""
+        guest = self.row.guest
+        return {
+            "guest": dict(guest.resources) if guest else None,
+            "claim": {
+                consumer: _copy(claim.allocations) for consumer, claim in sorted(self.row.claimed.items())
+            },
+            "placement": {
+                consumer: _copy(allocations) for consumer, allocations in sorted(self.row.held.items())
+            },
         }
 
 

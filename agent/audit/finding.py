@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from agent.audit.cases import ConsumerCase, MoveCase
+from agent.audit.cases import ConsumerCase, MoveCase, RowCase
 from agent.audit.observation import Observation
 from agent.audit.repair import Repair
 
@@ -28,7 +28,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row of the table of findings in docs/audit.md: when it is reported, and what its repair does."""
+    """A row of the table of findings in docs/audit.md.
+
+    `meaning` says when the finding is reported, and `repair` what its repair does. Without a repair, `repair`
+    is what the operator does instead ("None: move the guest."). `automatic` says when the agent repairs it by
+    itself with `heal = own`: "yes", "no", or a condition; without a repair it is "no".
+    """
 
     meaning: str
     repair: str
@@ -44,8 +49,15 @@ class FindingKind:
     name: ClassVar[str]
     rows: ClassVar[tuple[TableRow, ...]]
 
+    judges_moves: ClassVar[bool] = False
+    """Whether `judge_consumer` also judges the consumers of a move under way, each by its claim."""
+
+    def judge_row(self, case: RowCase) -> Iterable[Finding]:
+        """The findings about what one instance has and uses; they stand beside every other finding."""
+        return ()
+
     def judge_consumer(self, case: ConsumerCase) -> Finding | None:
-        """The finding about one comparable consumer."""
+        """The finding about one comparable consumer, by all that Placement has for it."""
         return None
 
     def judge_move(self, case: MoveCase) -> Finding | None:

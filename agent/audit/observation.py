@@ -1,13 +1,17 @@
 """What one audit pass reads: the guests, the claims and moves, and Placement's allocations. Pure.
 
-The audit compares these three sources. A difference between them is a finding (`agent.audit.findings`).
+The audit compares these three sources, as the columns of the book's rows: used, claimed and held. A
+difference between them is a finding (`agent.audit.findings`).
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Claim
 from agent.claims.fit import ProviderIndex
+from agent.claims.numa.host_cells import HostCells
+from agent.claims.rows import Row
+from agent.claims.used import Place, use_of
 from agent.driver import Guest
 from agent.moves.states import Move
 from agent.shapes import Allocations, Held, Units, Usages
@@ -20,6 +24,10 @@ class Observation:
     `guests`: {consumer uuid: guest}, from the driver. `claims`: {consumer uuid: claim} and `moves`, from the
     agent. `holders`: {provider uuid: {consumer uuid: {class: amount}}}, from Placement, for the providers of
     this host's own tree. `devices`: {device: provider uuid}. `offered`: the exact units of the driver.
+
+    `shared`: {consumer without a claim: its allocations on providers shared with this host}. `elsewhere`:
+    {instance: all its allocations} of the claims that have none here any more. `at`: when it was made, in
+    seconds since 1970 (UTC).
     """
 
     host: ProviderIndex
@@ -29,6 +37,10 @@ class Observation:
     holders: Held
     devices: Mapping[str, str] = field(default_factory=dict)
     offered: Units = field(default_factory=dict)
+    cells: HostCells = field(default_factory=HostCells)
+    shared: Mapping[str, Allocations] = field(default_factory=dict)
+    elsewhere: Mapping[str, Allocations] = field(default_factory=dict)
+    at: float = 0.0
 
     def allocations_here(self, consumer: str) -> Allocations:
         """The consumer's allocations on this host's own providers, as Placement lists them by provider."""
@@ -49,6 +61,43 @@ class Observation:
         return frozenset(
             consumer for move in self.moves if not move.ended for consumer in (move.instance, move.migration)
         )
+
+    @property
+    def place(self) -> Place:
+        """The host as the book sees it."""
+        return Place(self.host, self.offered, self.cells)
+
+    @property
+    def instances(self) -> Mapping[str, str]:
+        """{migration: instance} of the moves that have not ended."""
+        return {move.migration: move.instance for move in self.moves if not move.ended}
+
+    def rows(self) -> Mapping[str, Row]:
+        """{instance: row}, by what was read here; the migration of a move under way is in its instance's."""
+        place, instances = self.place, self.instances
+        consumers = self.consumers | self.claims.keys() | self.guests.keys()
+        return {
+            instance: self.row(instance, place)
+            for instance in {instances.get(consumer, consumer) for consumer in consumers}
+        }
+
+    def row(self, instance: str, place: Place) -> Row:
+        """The row of one instance."""
+        migrations = (migration for migration, moving in self.instances.items() if moving == instance)
+        members = (instance, *migrations)
+        held = {who: {**self.allocations_here(who), **self.shared.get(who, {})} for who in members}
+        row = Row(
+            instance,
+            {who: allocations for who, allocations in held.items() if allocations},
+            {who: self.claims[who] for who in members if who in self.claims},
+            self.guests.get(instance),
+        )
+        return replace(row, used=use_of(row, place))
+
+    def lost_claims(self) -> Collection[Claim]:
+        """The claims whose consumers have no allocation on this host's own providers."""
+        present = self.consumers
+        return tuple(claim for consumer, claim in self.claims.items() if consumer not in present)
 
     @property
     def used(self) -> Usages:

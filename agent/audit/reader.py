@@ -3,18 +3,20 @@
 No request is made under the tracker's lock.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from agent.audit.cases import ConsumerCase, MoveCase
+from agent.audit.cases import ConsumerCase, MoveCase, RowCase
 from agent.audit.finding import Finding
-from agent.audit.findings import judge_consumer, judge_move
+from agent.audit.findings import judge_consumer, judge_move, judge_row
 from agent.audit.observation import Observation
 from agent.claims.fit import ProviderIndex
 from agent.driver import Guest
 from agent.errors import ClaimConflict
 from agent.moves.states import Move
 from agent.placement.client import PlacementClient
+from agent.shapes import Allocations
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -24,6 +26,7 @@ class AuditReader:
 
     `root` is the uuid of the host's root provider. `guests` asks the driver. `devices` returns {provider
     uuid: device}. `known_tree` returns the tree as it was read last, which makes reading it again cheaper.
+    `clock` returns the seconds since 1970 (UTC).
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class AuditReader:
         guests: Callable[[], tuple[Guest, ...]],
         devices: Callable[[], Mapping[str, str]],
         known_tree: Callable[[], ProviderTree | None],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._tracker = tracker
         self._client = client
@@ -41,6 +45,7 @@ class AuditReader:
         self._guests = guests
         self._devices = devices
         self._known_tree = known_tree
+        self._clock = clock
 
     def observe(self) -> Observation:
         """Read the host once. Raises DriverError, PlacementError, StateError."""
@@ -50,9 +55,10 @@ class AuditReader:
             provider.uuid: self._client.provider_allocations(provider.uuid).consumers for provider in tree
         }
         known = self._tracker.snapshot()
+        _, cells = self._tracker.host_and_cells()
         shared = [provider for provider in known.host.tree if not known.host.is_own(provider.uuid)]
         with_shared = ProviderTree([*tree, *(provider for provider in shared if provider.uuid not in tree)])
-        return Observation(
+        observation = Observation(
             host=ProviderIndex.of(with_shared, self._root),
             guests={guest.uuid: guest for guest in guests},
             claims=known.claims,
@@ -60,11 +66,58 @@ class AuditReader:
             holders=holders,
             devices={device: uuid for uuid, device in self._devices().items()},
             offered=known.offered,
+            cells=cells,
+            shared={
+                consumer: {uuid: amounts for uuid, amounts in held.items() if not known.host.is_own(uuid)}
+                for consumer, held in known.others.items()
+            },
+            at=self._clock(),
         )
+        return replace(observation, elsewhere=self._elsewhere(observation))
+
+    def _elsewhere(self, observation: Observation) -> Mapping[str, Allocations]:
+        """Read what the instances have whose claims have no allocation here, if another consumer may have it.
+
+        Raises PlacementError.
+        """
+        known = observation.claims.keys() | observation.guests.keys() | observation.consumers_in_moves
+        if observation.consumers <= known:
+            return {}
+        instances = observation.instances
+        lost = {instances.get(claim.consumer, claim.consumer) for claim in observation.lost_claims()}
+        held = {instance: self._client.allocations_of(instance).allocations for instance in sorted(lost)}
+        return {
+            instance: allocations
+            for instance, allocations in held.items()
+            if allocations and not any(map(observation.host.is_own, allocations))
+        }
 
     def guests_now(self) -> frozenset[str]:
         """The uuids of the guests that the driver has now. Raises DriverError."""
         return frozenset(guest.uuid for guest in self._guests())
+
+    def judge_row(self, observation: Observation, instance: str) -> tuple[Finding, ...]:
+        """Judge the instance's row; none while an operation on one of its consumers is under way.
+
+        Raises StateError.
+        """
+        moving = {move.instance: move.migration for move in observation.moves if not move.ended}
+        turns = (
+            self._tracker.turns(instance, moving[instance])
+            if instance in moving
+            else self._tracker.turn(instance)
+        )
+        try:
+            with turns:
+                return self.judge_row_alone(observation, instance)
+        except ClaimConflict:
+            return ()
+
+    def judge_row_alone(self, observation: Observation, instance: str) -> tuple[Finding, ...]:
+        """The same for a caller that has the turns of the row's consumers. Raises StateError."""
+        known = self._tracker.snapshot()
+        present = replace(observation, claims=known.claims, moves=known.moves)
+        return tuple(judge_row(RowCase.of(present, instance)))
 
     def judge_consumer(self, observation: Observation, consumer: str) -> Finding | None:
         """Judge the consumer; None also while an operation on it is under way.

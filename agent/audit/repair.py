@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from agent.claims.claim import Claim
 from agent.claims.request import ClaimRequest
 from agent.placement.client import ConsumerAllocations
+from agent.shapes import Allocations
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +19,7 @@ class WriteAllocations:
         guard = "if it has none" if generation is None else f"if its generation is still {generation}"
         if not self.write.allocations:
             return f"delete the allocations of {self.write.consumer} ({guard})"
-        allocations = "; ".join(
-            f"{uuid}: {', '.join(f'{name}={amount}' for name, amount in sorted(amounts.items()))}"
-            for uuid, amounts in sorted(self.write.allocations.items())
-        )
-        return f"write the allocations of {self.write.consumer} ({guard}): {allocations}"
+        return f"write the allocations of {self.write.consumer} ({guard}): {_text(self.write.allocations)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +30,17 @@ class TakeClaim:
 
     def __str__(self) -> str:
         return f"record a claim for the allocation of {self.request.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordUse:
+    """Give the claim `before` what its guest uses beyond it, and write that to Placement."""
+
+    before: Claim
+    after: Claim
+
+    def __str__(self) -> str:
+        return f"claim what the guest {self.after.consumer} uses: {_text(self.after.allocations)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +73,11 @@ class EndMove:
         return f"confirm the migration {self.migration}"
 
 
-Repair = WriteAllocations | TakeClaim | DropClaim | Deliver | EndMove
+Repair = WriteAllocations | TakeClaim | RecordUse | DropClaim | Deliver | EndMove
+
+
+def _text(allocations: Allocations) -> str:
+    return "; ".join(
+        f"{uuid}: {', '.join(f'{name}={amount}' for name, amount in sorted(amounts.items()))}"
+        for uuid, amounts in sorted(allocations.items())
+    )

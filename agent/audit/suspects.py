@@ -11,13 +11,23 @@ from agent.moves.states import Move, MoveRole, MoveState
 
 
 def suspects(observation: Observation) -> frozenset[str]:
-    """The consumers whose guest, claim and allocation here do not agree; consumers of moves are left out."""
+    """The consumers whose guest, claim and allocation here do not agree.
+
+    Of those in moves: the ones that have an allocation here, and another one than their claim.
+    """
     consumers = observation.consumers | observation.claims.keys() | observation.guests.keys()
+    moving = observation.consumers_in_moves
     return frozenset(
         consumer
-        for consumer in consumers - observation.consumers_in_moves
-        if _is_suspect(observation, consumer)
+        for consumer in consumers
+        if (_is_suspect_in_move if consumer in moving else _is_suspect)(observation, consumer)
     )
+
+
+def _is_suspect_in_move(observation: Observation, consumer: str) -> bool:
+    claim = observation.claims.get(consumer)
+    allocations = observation.allocations_here(consumer)
+    return claim is not None and bool(allocations) and observation.own_part(claim.allocations) != allocations
 
 
 def _is_suspect(observation: Observation, consumer: str) -> bool:

@@ -69,6 +69,30 @@ def _sum(first: Allocations, second: Allocations) -> Allocations:
     return total
 
 
+def record_use(context: TrackerContext, before: Claim, after: Claim) -> None:
+    """Replace the claim `before` by `after`, which has more of what the guest uses; Placement is not written.
+
+    The caller has the consumer's turn. Raises ClaimConflict where the claim has changed, or another consumer
+    has one of the units; StateError.
+    """
+    consumer = after.consumer
+
+    def check(book: Book) -> None:
+        if book.claims.get(consumer) != before:
+            raise ClaimConflict(f"The claim of {consumer} has changed: audit again.", consumer=consumer)
+        for _, name, unit in after.exact:
+            owner = book.owner(name, unit)
+            if owner not in (None, consumer):
+                raise ClaimConflict(
+                    f"The guest {consumer} uses the {name} {unit}, which belongs to {owner}: take it from "
+                    "one of the two.",
+                    consumer=consumer,
+                )
+
+    context.register.under_lock(check)
+    context.register.step_claim(ClaimStep.FOUND, consumer, after)
+
+
 def follow_guests(context: TrackerContext) -> None:
     """Give claims the units that their guests use in place of units that did not exist; on disk, too.
 

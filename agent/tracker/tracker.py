@@ -36,7 +36,7 @@ from agent.tracker.claims import Admitted, ClaimOperations, StartDecision
 from agent.tracker.context import Admission, PlacementState, SeenGuests, TrackerContext
 from agent.tracker.delivery import DELIVERED_MAX, Delivery
 from agent.tracker.doubts import Doubts
-from agent.tracker.follow_guest import follow_guests
+from agent.tracker.follow_guest import follow_guests, record_use
 from agent.tracker.follow_moves import MigrationLinker
 from agent.tracker.guarded_write import GuardedWriter, checked
 from agent.tracker.guest_demand import GuestDemand
@@ -337,6 +337,13 @@ class ResourceTracker:
         checked(outcome, f"repair of {write.consumer}", "the next audit shows it")
         if not write.allocations:
             self._context.writer.bar_again(write.consumer)
+
+    def record_use(self, before: Claim, after: Claim) -> None:
+        """Replace the claim `before` by `after`, which has what its guest uses, in the journal alone.
+
+        The caller has the consumer's turn, and writes Placement next. Raises ClaimConflict, StateError.
+        """
+        record_use(self._context, before, after)
 
     # What the gate asks
 

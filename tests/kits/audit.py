@@ -7,7 +7,8 @@ from dataclasses import replace
 from uuid import UUID
 
 from agent.audit.auditor import Auditor, AuditReport
-from agent.audit.cases import ConsumerCase, MoveCase
+from agent.audit.cases import ConsumerCase, MoveCase, RowCase
+from agent.audit.finding import Finding, FindingKind
 from agent.audit.observation import Observation
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState
@@ -88,6 +89,15 @@ def consumer_case(
     return ConsumerCase.of(
         observation, ConsumerAllocations(consumer, allocations, generation, *owner, consumer_type)
     )
+
+
+def row_findings(kind: FindingKind, observation: Observation) -> list[Finding]:
+    """What the kind reports about all rows."""
+    return [
+        finding
+        for instance in sorted(observation.rows())
+        for finding in kind.judge_row(RowCase.of(observation, instance))
+    ]
 
 
 def a_move(state: MoveState, role: MoveRole = MoveRole.SOURCE, *, adopted: bool = False) -> Move:

@@ -13,6 +13,7 @@ class AmountsDiffer(FindingKind):
     """The claimed providers, with other amounts; or no allocation while the guest is here."""
 
     name = "amounts differ"
+    judges_moves = True
     rows = (
         TableRow(
             "Placement has other amounts than the claim, on a shared provider for example, or no allocation "

@@ -18,6 +18,12 @@ class OrphanedAllocation(FindingKind):
             "Its allocation on this host is deleted.",
             "no",
         ),
+        TableRow(
+            "The same, where an instance with a claim here is on another host by now: the consumer may be "
+            "that instance's migration.",
+            "None: find out in the control plane which consumer it is.",
+            "no",
+        ),
     )
 
     def judge_consumer(self, case: ConsumerCase) -> Finding | None:
@@ -27,8 +33,22 @@ class OrphanedAllocation(FindingKind):
         return Finding(
             self.name,
             case.consumer,
-            f"{case.consumer} has an allocation on this host, but neither a guest nor a claim here. An "
-            "instance that is about to start looks the same.",
+            f"{case.consumer} has an allocation on this host, but neither a guest nor a claim here. "
+            f"{_doubt(case.possible_origins)}",
             case.evidence,
-            repair=(WriteAllocations(replace(case.placed, allocations=case.remainder)),),
+            repair=() if case.possible_origins else (_without_this_host(case),),
         )
+
+
+def _doubt(possible_origins: tuple[str, ...]) -> str:
+    if not possible_origins:
+        return "An instance that is about to start looks the same."
+    return (
+        "It is perhaps a new instance, and perhaps what "
+        f"{', '.join(possible_origins)} left here in a move: find out in the control plane which consumer "
+        "it is. The agent repairs nothing on a guess."
+    )
+
+
+def _without_this_host(case: ConsumerCase) -> WriteAllocations:
+    return WriteAllocations(replace(case.placed, allocations=case.remainder))

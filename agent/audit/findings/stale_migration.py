@@ -20,6 +20,12 @@ class StaleMigration(FindingKind):
             "if the move was confirmed or deleted here, and the allocation is exactly what the move gave it",
         ),
         TableRow(
+            "The same, where an instance with a claim here is on another host by now: the migration may be "
+            "that instance's, with other amounts than the claim.",
+            "None: find out in the control plane whose migration it is.",
+            "no",
+        ),
+        TableRow(
             "A move has begun and does not go on: its instance was deleted, or is on a third host, while the "
             "migration still has an allocation, and another host began the move; or the agent cannot tell "
             "how the move ended.",
@@ -33,6 +39,15 @@ class StaleMigration(FindingKind):
         if not case.is_migration:
             return None
         ended = case.move
+        if ended is None and case.possible_origins:
+            return Finding(
+                self.name,
+                case.consumer,
+                f"Migration {case.consumer}, {_history(ended)}, has an allocation on this host. It may be "
+                f"what {', '.join(case.possible_origins)} left here in a move, but the amounts differ: the "
+                "agent repairs nothing on a guess.",
+                case.evidence,
+            )
         return Finding(
             self.name,
             case.consumer,

@@ -9,6 +9,7 @@ from agent.audit.repair import TakeClaim, WriteAllocations
 from agent.claims.claim import Shortfall
 from agent.claims.fit import fit
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.used import IDLE
 from agent.driver import Guest
 from agent.moves.states import request_for_allocations
 from agent.placement.client import ConsumerAllocations
@@ -27,7 +28,7 @@ class UnclaimedInstance(FindingKind):
     name = "unclaimed instance"
     rows = (
         TableRow(
-            "A guest has neither a claim nor an allocation.",
+            "A guest that is not shut off has neither a claim nor an allocation.",
             "An allocation of what the guest uses, its devices where they are, and a claim for it. If that "
             "does not fit, the finding lists the shortfalls and has no repair.",
             "no",
@@ -44,6 +45,8 @@ class UnclaimedInstance(FindingKind):
         if case.claim is not None or case.guest is None:
             return None
         if not case.placed.allocations:
+            if case.guest.state in IDLE:
+                return None  # it uses nothing
             return self._without_allocation(case, case.guest)
         if not case.parts.here or (case.placed.project_id, case.placed.user_id) != AGENT_IDENTITY:
             return None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from agent.audit.finding import Finding, FindingKind, TableRow
 from agent.audit.observation import Observation
+from agent.claims.used import IDLE
 
 
 class UnknownDevice(FindingKind):
@@ -19,13 +20,13 @@ class UnknownDevice(FindingKind):
     )
 
     def judge_host(self, observation: Observation) -> Iterator[Finding]:
-        """A finding for each such unit of each guest that could be read."""
+        """A finding for each such unit of each guest that could be read and is not shut off."""
         offered: dict[str, set[str]] = {}
         for classes in observation.offered.values():
             for name, units in classes.items():
                 offered.setdefault(name, set()).update(units)
         for guest in observation.guests.values():
-            if guest.problem is not None:
+            if guest.problem is not None or guest.state in IDLE:
                 continue
             for used in guest.units:
                 if used.resource_class in offered and used.unit not in offered[used.resource_class]:

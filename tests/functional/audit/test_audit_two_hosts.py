@@ -194,12 +194,46 @@ def test_a_guest_that_a_move_left_behind_is_told_until_it_is_gone(claimed: World
     claimed.a.look()
     assert claimed.a.moving() is MoveState.LEAVING
     (finding,) = claimed.a.auditor.audit().findings
-    assert (finding.kind, finding.subject) == ("stuck consumer", INSTANCE)
+    assert (finding.kind, finding.subject) == ("moved away", INSTANCE)
     assert not finding.repair and "remove the guest" in finding.reason
     claimed.a.see()
     claimed.settle()
     assert kinds(claimed.a) == []
     claimed.check_settled()
+
+
+def test_a_guest_whose_evacuation_was_confirmed_while_its_host_was_dead_is_told(claimed: World) -> None:
+    """The host comes back with the guest; no migration is left that says what happened."""
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
+    claimed.a.restart()
+    claimed.a.see(INSTANCE)
+    claimed.a.look()
+    (finding,) = claimed.a.auditor.audit().findings
+    assert (finding.kind, finding.subject) == ("moved away", INSTANCE)
+    assert not finding.repair and "remove the guest" in finding.reason
+    assert kinds(claimed.b) == []
+    claimed.a.see()
+    claimed.settle()
+    assert kinds(claimed.a) == []
+    claimed.check_settled()
+
+
+def test_a_consumer_that_may_be_a_migration_is_listed_and_neither_deleted_nor_advised_on(
+    tmp_path: Path, any_placement: Placement
+) -> None:
+    """Below microversion 1.38 a migration and a new instance of the same size look the same."""
+    with World(tmp_path, any_placement, microversion="1.37") as world:
+        world.a.tracker.claim(asks(**SMALL))
+        world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+        world.a.look()
+        before = world.placed_all()
+        (finding,) = world.a.auditor.audit().findings
+        assert (finding.kind, finding.subject) == ("orphaned allocation", MIGRATION)
+        assert INSTANCE in finding.reason and not finding.repair
+        assert "confirm" not in finding.reason and "revert" not in finding.reason
+        assert heal(world.a, everything=True).healed == frozenset()
+        assert world.placed_all() == before
 
 
 def test_what_a_confirmed_move_left_is_healed_by_itself(claimed: World) -> None:

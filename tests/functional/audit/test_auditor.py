@@ -74,6 +74,7 @@ def test_an_ended_move_that_left_something_is_ours_and_an_unknown_one_is_not(aud
     move = tracker.begin_move(bigger, MoveKind.SAME_HOST_RESIZE, migration).move
     assert audited.kinds() == []  # under way
     tracker.confirm_move(migration)
+    audited.guests = (running(held.consumer, VCPU=3, VGPU=1),)
     assert audited.kinds() == []
     raw = audited.kit.raw
     raw.write_allocations(ConsumerAllocations(migration, move.handed, None, consumer_type="MIGRATION"))
@@ -101,7 +102,36 @@ def test_an_unknown_device_is_told(audited: Audited) -> None:
     held = audited.kit.tracker.claim(request(SRIOV_NET_VF=1)).claim
     unit = UsedUnit("SRIOV_NET_VF", "0000:99:00.1", "nic9")
     audited.guests = (running(held.consumer, unit, SRIOV_NET_VF=1),)
-    assert audited.kinds() == [("unknown device", "0000:99:00.1")]
+    assert audited.kinds() == [("another unit", held.consumer), ("unknown device", "0000:99:00.1")]
+
+
+def test_every_difference_is_listed_beside_every_other(audited: Audited) -> None:
+    """Placement was restored from an older backup: a claim is lost, a deleted instance is back."""
+    tracker = audited.kit.tracker
+    lost = tracker.claim(request(VCPU=2)).claim
+    running_one = tracker.claim(request(VCPU=1, MEMORY_MB=64)).claim
+    audited.guests = (running(running_one.consumer, VCPU=1, MEMORY_MB=64),)
+    for claim in (lost, running_one):
+        audited.kit.raw.delete_allocations(claim.consumer)
+    back = [str(uuid4()) for _ in range(2)]
+    audited.kit.schedule(back[0], host={"VCPU": 2})
+    audited.kit.schedule(back[1], gpu0={"VGPU": 1})
+    assert set(audited.kinds()) == {
+        ("leaked claim", lost.consumer),
+        ("amounts differ", running_one.consumer),
+        *(("orphaned allocation", consumer) for consumer in back),
+    }
+    assert audited.heal(everything=True).healed == {0, 1, 2, 3}
+    assert audited.kinds() == []
+    audited.kit.check()
+
+
+def test_what_one_guest_differs_in_is_listed_in_full(audited: Audited) -> None:
+    """It lost a function, it grew, and somebody changed its allocation."""
+    held = audited.kit.tracker.claim(request(VCPU=2, SRIOV_NET_VF=1)).claim
+    audited.guests = (running(held.consumer, VCPU=4),)
+    audited.kit.schedule(held.consumer, host={"VCPU": 1}, nic0={"SRIOV_NET_VF": 1})
+    assert {kind for kind, _ in audited.kinds()} == {"uses more", "uses less", "amounts differ"}
 
 
 def test_audits_in_a_loop_find_nothing_false_while_claims_and_moves_come_and_go(audited: Audited) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 from kits.audit import DEVICES, running
 from kits.placements import Placement
-from kits.tracker import UNITS, Kit, request, uuid_of
+from kits.tracker import ELSEWHERE, HOST, UNITS, Kit, request, uuid_of
 
 from agent.audit.reader import AuditReader
 from agent.driver import Guest
@@ -16,7 +17,13 @@ from agent.placement.client import PlacementClient
 def reader_of(kit: Kit, *guests: Guest) -> AuditReader:
     devices = {uuid: device for device, uuid in DEVICES.items()}
     return AuditReader(
-        kit.tracker, PlacementClient(kit.tap), uuid_of("host"), lambda: guests, lambda: devices, lambda: None
+        kit.tracker,
+        PlacementClient(kit.tap),
+        uuid_of("host"),
+        lambda: guests,
+        lambda: devices,
+        lambda: None,
+        lambda: 7.0,
     )
 
 
@@ -32,6 +39,34 @@ def test_an_observation_has_all_three_sources_and_writes_nothing(
         assert observation.claims[held.consumer] == held
         assert observation.allocations_here(held.consumer) == observation.own_part(held.allocations)
         assert observation.offered == UNITS and observation.devices == DEVICES
+        assert observation.cells == kit.tracker.host_and_cells()[1]
+        assert observation.at == 7.0
+
+
+def test_what_lost_claims_have_on_other_hosts_is_read_where_another_consumer_may_have_their_place(
+    tmp_path: Path, placement: Placement
+) -> None:
+    with Kit(tmp_path, (*HOST, ELSEWHERE), placement=placement) as kit:
+        held = kit.tracker.claim(request(VCPU=2)).claim
+        gone = kit.tracker.claim(request(VCPU=1)).claim
+        kit.raw.delete_allocations(gone.consumer)
+        kit.schedule(held.consumer, elsewhere={"VCPU": 2})
+        assert reader_of(kit).observe().elsewhere == {}
+        kit.schedule(str(uuid4()), host={"VCPU": 2})
+        assert reader_of(kit).observe().elsewhere == {held.consumer: {ELSEWHERE.uuid: {"VCPU": 2}}}
+
+
+def test_a_row_is_not_judged_while_an_operation_on_it_is_under_way(
+    tmp_path: Path, placement: Placement
+) -> None:
+    with Kit(tmp_path, placement=placement) as kit:
+        held = kit.tracker.claim(request(VCPU=2)).claim
+        reader = reader_of(kit, running(held.consumer, VCPU=3))
+        observation = reader.observe()
+        assert [finding.kind for finding in reader.judge_row(observation, held.consumer)] == ["uses more"]
+        kit.tracker._context.turns.wait_s = 0.0
+        with kit.tracker.turn(held.consumer):
+            assert reader.judge_row(observation, held.consumer) == ()
 
 
 def test_a_consumer_with_an_operation_under_way_is_not_judged(tmp_path: Path, placement: Placement) -> None:

@@ -11,10 +11,11 @@ from uuid import uuid4
 import pytest
 from kits.audit import Audited, running
 from kits.placements import Placement
-from kits.tracker import CARD, CARDS, HOST, UNITS, Kit, request, uuid_of
+from kits.tracker import CARD, CARDS, HOST, UNITS, VFS, Kit, request, uuid_of
 
 from agent.driver import UsedUnit
 from agent.errors import PlacementUnavailable
+from agent.moves.states import MoveKind
 
 
 @pytest.fixture
@@ -93,6 +94,67 @@ def test_a_claim_whose_record_was_lost_is_recorded_anew(audited: Audited) -> Non
     assert audited.kinds() == []
 
 
+def test_a_guest_that_grew_gets_a_claim_and_an_allocation_of_what_it_uses(audited: Audited) -> None:
+    tracker = audited.kit.tracker
+    held = tracker.claim(request(VCPU=2, MEMORY_MB=2048, SRIOV_NET_VF=1)).claim
+    functions = tuple(UsedUnit("SRIOV_NET_VF", vf, "nic0") for vf in VFS)
+    audited.guests = (running(held.consumer, *functions, VCPU=8, MEMORY_MB=4000, SRIOV_NET_VF=2),)
+    tracker.see_guests(audited.guests)
+    assert audited.kinds() == [("uses more", held.consumer)]
+    assert audited.heal().healed == frozenset()
+    report = audited.heal(everything=True)
+    assert report.healed == {0}, report.failed
+    assert audited.kit.placed(held.consumer) == {
+        "host": {"VCPU": 8, "MEMORY_MB": 4000},
+        "nic0": {"SRIOV_NET_VF": 2},
+    }
+    claim = tracker.claim_of(held.consumer)
+    assert claim is not None and set(claim.units[uuid_of("nic0")]["SRIOV_NET_VF"]) == set(VFS)
+    assert audited.kinds() == []
+    audited.kit.check()
+
+
+def test_a_guest_with_the_unit_of_another_one_gets_no_claim_of_it(audited: Audited) -> None:
+    tracker = audited.kit.tracker
+    first, second = (tracker.claim(request(SRIOV_NET_VF=1)).claim for _ in range(2))
+    functions = tuple(UsedUnit("SRIOV_NET_VF", vf, "nic0") for vf in VFS)
+    audited.guests = (running(first.consumer, *functions, SRIOV_NET_VF=2),)
+    (theirs,) = second.units[uuid_of("nic0")]["SRIOV_NET_VF"]
+    assert audited.kinds() == [("uses more", first.consumer), ("shared unit", theirs)]
+    report = audited.heal(everything=True)
+    assert report.healed == frozenset() and report.failed is not None
+    assert f"belongs to {second.consumer}" in report.failed[0]
+    assert tracker.claim_of(first.consumer) == first
+    audited.kit.check()
+
+
+def test_a_function_that_a_guest_has_and_placement_does_not_is_written_again_for_a_migration_too(
+    audited: Audited,
+) -> None:
+    tracker = audited.kit.tracker
+    held = tracker.claim(request(VCPU=2, SRIOV_NET_VF=1)).claim
+    unit = UsedUnit("SRIOV_NET_VF", held.units[uuid_of("nic0")]["SRIOV_NET_VF"][0], "nic0")
+    audited.guests = (running(held.consumer, unit, VCPU=2, SRIOV_NET_VF=1),)
+    tracker.see_guests(audited.guests)
+    before = audited.kit.placed(held.consumer)
+    audited.kit.schedule(held.consumer, host={"VCPU": 2})
+    assert audited.kinds() == [("wrong provider", held.consumer)]
+    assert audited.heal(everything=True).healed == {0}
+    assert audited.kit.placed(held.consumer) == before
+    migration = str(uuid4())
+    tracker.begin_move(request(held.consumer, VCPU=3, SRIOV_NET_VF=1), MoveKind.SAME_HOST_RESIZE, migration)
+    new = audited.kit.placed(held.consumer)
+    assert audited.kinds() == []
+    for consumer, has in ((migration, before), (held.consumer, new)):
+        audited.kit.schedule(consumer, host=has["host"])
+        assert audited.kinds() == [("wrong provider", consumer)]
+        assert audited.heal(everything=True).healed == {0}
+        assert audited.kit.placed(consumer) == has
+    tracker.revert_move(migration)
+    assert audited.kit.placed(held.consumer) == before and audited.kinds() == []
+    audited.kit.check()
+
+
 def test_an_allocation_that_was_changed_is_brought_back_when_told(audited: Audited) -> None:
     held = audited.kit.tracker.claim(request(VCPU=2, VGPU=1)).claim
     audited.guests = (running(held.consumer, VCPU=2, VGPU=1),)
@@ -142,7 +204,7 @@ def test_a_guest_with_a_device_of_a_custom_class_is_claimed_with_that_very_devic
 
 def test_what_differs_in_a_custom_class_is_found_and_healed(carded: Audited) -> None:
     held = carded.kit.tracker.claim(request(VCPU=1, **{CUSTOM: 2})).claim
-    carded.guests = (running(held.consumer, VCPU=1),)
+    carded.guests = (running(held.consumer, VCPU=1, **{CUSTOM: 2}),)
     before = carded.kit.placed(held.consumer)
     for placed, kind in (
         ({"host": {"VCPU": 1}, "card0": {CUSTOM: 1}}, "amounts differ"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+import pytest
 from kits.audit import (
     CONSUMER,
     ELSEWHERE,
@@ -17,8 +19,10 @@ from kits.audit import (
 )
 from kits.tracker import uuid_of
 
+from agent.audit.cases import RowCase
 from agent.claims.claim import ClaimState
-from agent.moves.states import MoveState
+from agent.moves.states import MoveRole, MoveState, claims_of
+from agent.shapes import Allocations
 
 HERE = {uuid_of("host"): {"VCPU": 2}}
 SHARED = {uuid_of("pool"): {"DISK_GB": 5}}
@@ -32,23 +36,71 @@ def test_a_guest_that_could_not_be_read_is_comparable_only_by_its_claim() -> Non
     assert consumer_case(observe(CLAIMS, guests=guests), HERE).is_comparable
 
 
-def test_a_consumer_in_a_move_is_not_comparable() -> None:
-    observation = observe(CLAIMS, moves=(a_move(MoveState.BEGUN),))
-    for consumer in (CONSUMER, MIGRATION):
-        assert not consumer_case(observation, HERE, consumer).is_comparable
+def test_during_a_move_a_consumer_is_comparable_while_it_has_what_the_move_gave_it() -> None:
+    move = a_move(MoveState.BEGUN)
+    claims = claims_of(move)
+    begun = observe(claims, moves=(move,))
+    assert consumer_case(begun, HERE, MIGRATION).is_comparable
+    assert not consumer_case(begun, {}, MIGRATION).is_comparable  # the move has ended: the agent will see
+    assert not consumer_case(begun, THERE, CONSUMER).is_comparable
+    for state in (MoveState.BEGINNING, MoveState.CONFIRMING, MoveState.REVERTING, MoveState.LEAVING):
+        under_way = observe(claims, moves=(replace(move, state=state),))
+        assert not consumer_case(under_way, HERE, MIGRATION).is_comparable
 
 
-def test_an_allocation_that_a_claim_may_have_handed_over_is_not_comparable() -> None:
-    for state, here, comparable in (
-        (ClaimState.CLAIMED, HERE, False),
-        (ClaimState.CLAIMED, {uuid_of("host"): {"VCPU": 1}}, False),
-        (ClaimState.CLAIMED, {uuid_of("gpu0"): {"VGPU": 1}}, True),
-        (ClaimState.RELEASING, HERE, False),
-        (ClaimState.RELEASING, {uuid_of("host"): {"VCPU": 1}}, True),
-    ):
-        lost = observe(claimed({"VCPU": 2}, state=state), placed={})
-        assert consumer_case(lost, here, MIGRATION).is_comparable is comparable, (state, here)
-    assert consumer_case(observe(CLAIMS), HERE, MIGRATION).is_comparable
+def test_in_a_move_on_one_host_the_old_place_is_no_difference_once_the_migration_has_nothing() -> None:
+    move = replace(a_move(MoveState.BEGUN, MoveRole.BOTH), new=CLAIMS[CONSUMER])
+    claims = claims_of(move)
+    both = observe(claims, moves=(move,), placed={CONSUMER: HERE, MIGRATION: HERE})
+    assert consumer_case(both, HERE).is_comparable
+    reverted = observe(claims, moves=(move,), placed={CONSUMER: HERE})
+    assert not consumer_case(reverted, HERE).is_comparable
+
+
+def test_a_migration_that_this_host_has_yet_to_learn_of_is_not_comparable() -> None:
+    left = replace(observe(CLAIMS, placed={}), elsewhere={CONSUMER: THERE})
+    typed = partial(consumer_case, consumer=MIGRATION, consumer_type="MIGRATION")
+    assert not typed(left, HERE).is_comparable
+    assert typed(left, {uuid_of("host"): {"VCPU": 1}}).is_comparable
+    assert consumer_case(left, HERE, MIGRATION).is_comparable
+    assert typed(observe(CLAIMS, placed={}), HERE).is_comparable  # its instance is nowhere
+    assert typed(observe(CLAIMS), HERE).is_comparable
+
+
+@pytest.mark.parametrize(
+    ("state", "here", "found"),
+    [
+        (ClaimState.CLAIMED, HERE, True),
+        (ClaimState.CLAIMED, {uuid_of("host"): {"VCPU": 1}}, True),
+        (ClaimState.CLAIMED, {uuid_of("gpu0"): {"VGPU": 1}}, False),
+        (ClaimState.RELEASING, HERE, True),
+    ],
+)
+def test_what_an_instance_that_left_may_have_handed_over_names_its_claim(
+    state: ClaimState, here: Allocations, found: bool
+) -> None:
+    lost = observe(claimed({"VCPU": 2}, state=state), placed={MIGRATION: here})
+    left = replace(lost, elsewhere={CONSUMER: THERE})
+    origins = consumer_case(left, here, MIGRATION).possible_origins
+    assert origins == ((CONSUMER,) if found else ())
+    assert consumer_case(lost, here, MIGRATION).possible_origins == ()
+    assert consumer_case(left, here, MIGRATION).is_comparable
+
+
+def test_a_claim_without_allocation_here_may_have_its_migration_here() -> None:
+    unknown = observe(CLAIMS, placed={MIGRATION: HERE})
+    assert consumer_case(unknown, THERE).has_migration_here
+    smaller = observe(CLAIMS, placed={MIGRATION: {uuid_of("host"): {"VCPU": 1}}})
+    assert not consumer_case(smaller, THERE).has_migration_here
+    assert not consumer_case(observe(CLAIMS, placed={}), THERE).has_migration_here
+
+
+def test_a_row_has_what_the_instance_and_its_migration_have() -> None:
+    move = a_move(MoveState.BEGUN)
+    guest = running(CONSUMER, VCPU=2)
+    case = RowCase.of(observe(claims_of(move), guests=(guest,), moves=(move,)), CONSUMER)
+    assert case.is_moving and case.instance == CONSUMER
+    assert case.evidence == {"guest": {"VCPU": 2}, "claim": {MIGRATION: HERE}, "placement": {MIGRATION: HERE}}
 
 
 def test_what_remains_elsewhere_takes_its_shared_part_with_it() -> None:

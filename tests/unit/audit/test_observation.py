@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from kits.audit import CONSUMER, ELSEWHERE, MIGRATION, a_move, claimed, observe
+from dataclasses import replace
+
+from kits.audit import CONSUMER, ELSEWHERE, MIGRATION, a_move, claimed, observe, running
 from kits.tracker import uuid_of
 
-from agent.moves.states import MoveState
+from agent.moves.states import MoveState, claims_of
 
 HERE = {uuid_of("host"): {"VCPU": 2}}
 
@@ -30,3 +32,26 @@ def test_an_allocation_counts_before_the_claim_of_its_consumer() -> None:
     assert observe(claims, placed={first: {uuid_of("host"): {"VCPU": 4}}}).used == {
         uuid_of("host"): {"VCPU": 4 + claims[second].request.resources["VCPU"]}
     }
+
+
+def test_a_row_has_the_shared_part_too_and_what_its_guest_uses_where_it_is() -> None:
+    pool = {uuid_of("pool"): {"DISK_GB": 5}}
+    guest = running(CONSUMER, VCPU=3, DISK_GB=5)
+    observation = replace(observe(guests=(guest,), placed={CONSUMER: HERE}), shared={CONSUMER: pool})
+    (row,) = observation.rows().values()
+    assert row.held == {CONSUMER: {**HERE, **pool}} and row.guest is guest
+    assert row.used.amounts == {uuid_of("host"): {"VCPU": 3}, **pool}
+
+
+def test_the_migration_of_a_move_under_way_is_in_the_row_of_its_instance() -> None:
+    move = a_move(MoveState.BEGUN)
+    (row,) = observe(claims_of(move), moves=(move,)).rows().values()
+    assert (row.instance, row.consumers) == (CONSUMER, {MIGRATION})
+    ended = observe(moves=(a_move(MoveState.CONFIRMED),), placed={MIGRATION: HERE})
+    assert ended.rows().keys() == {MIGRATION}
+
+
+def test_a_claim_without_an_allocation_here_is_lost() -> None:
+    claims = claimed({"VCPU": 2}, {"VCPU": 1})
+    first, second = claims
+    assert observe(claims, placed={first: HERE}).lost_claims() == (claims[second],)

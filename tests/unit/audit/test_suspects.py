@@ -10,7 +10,7 @@ from kits.tracker import uuid_of
 
 from agent.audit.suspects import suspect_moves, suspects
 from agent.claims.claim import ClaimState
-from agent.moves.states import MoveRole, MoveState
+from agent.moves.states import MoveRole, MoveState, claims_of
 
 HERE = {uuid_of("host"): {"VCPU": 2}}
 CLAIMS = claimed({"VCPU": 2})
@@ -33,6 +33,16 @@ def test_a_consumer_whose_sources_differ_is_one() -> None:
         assert suspects(observation) == {CONSUMER}
     other = str(UUID(int=2))
     assert suspects(observe(CLAIMS, placed={CONSUMER: CLAIMS[CONSUMER].allocations, other: HERE})) == {other}
+
+
+def test_the_migration_of_a_move_is_a_suspect_while_it_has_something_else_here_than_the_move_gave_it() -> (
+    None
+):
+    move = a_move(MoveState.BEGUN)
+    other = {uuid_of("host"): {"VCPU": 1}}
+    for placed, suspected in ((HERE, frozenset()), (other, {MIGRATION}), ({}, frozenset())):
+        observation = observe(claims_of(move), moves=(move,), placed={MIGRATION: placed} if placed else {})
+        assert suspects(observation) == suspected
 
 
 @pytest.mark.parametrize(

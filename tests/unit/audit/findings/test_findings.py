@@ -19,7 +19,8 @@ from kits.audit import (
 )
 
 from agent.audit import findings
-from agent.audit.findings import FINDING_KINDS, KIND_NAMES, judge_consumer, judge_host, judge_move
+from agent.audit.cases import RowCase
+from agent.audit.findings import FINDING_KINDS, KIND_NAMES, judge_consumer, judge_host, judge_move, judge_row
 from agent.audit.suspects import suspects
 from agent.moves.states import MoveState
 
@@ -50,6 +51,7 @@ def test_a_healthy_host_has_no_finding(wanted: list[dict[str, int]], guests: boo
     observation = observe(claims, guests=seen if guests else ())
     assert not suspects(observation)
     assert [*judge_host(observation)] == []
+    assert [*(found for row in observation.rows() for found in judge_row(RowCase.of(observation, row)))] == []
     for consumer, claim in claims.items():
         assert judge_consumer(consumer_case(observation, claim.allocations, consumer)) is None
 

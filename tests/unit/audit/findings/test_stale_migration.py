@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from kits.audit import ELSEWHERE, MIGRATION, a_move, consumer_case, move_case, observe
+from kits.audit import CONSUMER, ELSEWHERE, MIGRATION, a_move, claimed, consumer_case, move_case, observe
 
 from agent.audit.findings.stale_migration import StaleMigration
 from agent.audit.repair import EndMove, WriteAllocations
@@ -38,3 +40,15 @@ def test_a_move_whose_instance_was_deleted_may_be_confirmed() -> None:
     assert finding.repair == (EndMove(MIGRATION),)
     goes_on = move_case(move, instance={ELSEWHERE: {"VCPU": 2}}, migration=HANDED)
     assert StaleMigration().judge_move(goes_on) is None
+
+
+def test_a_migration_that_may_be_of_an_instance_that_left_is_listed_and_left_alone() -> None:
+    """Another client has changed its amounts, so whose migration it is cannot be told."""
+    claims = claimed({"VCPU": 2})
+    left = replace(observe(claims, placed={}), elsewhere={CONSUMER: {ELSEWHERE: {"VCPU": 2}}})
+    smaller = {uuid: dict.fromkeys(amounts, 1) for uuid, amounts in HANDED.items()}
+    case = consumer_case(left, smaller, MIGRATION, consumer_type="MIGRATION")
+    assert case.is_comparable
+    finding = StaleMigration().judge_consumer(case)
+    assert finding is not None and finding.repair == () and CONSUMER in finding.reason
+    assert "confirm" not in finding.reason

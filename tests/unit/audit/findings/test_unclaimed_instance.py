@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kits.audit import CONSUMER, consumer_case, observe, running
+from kits.audit import CONSUMER, consumer_case, in_state, observe, running
 from kits.tracker import uuid_of
 
 from agent.audit.finding import Finding
 from agent.audit.findings.unclaimed_instance import UnclaimedInstance
 from agent.audit.repair import TakeClaim, WriteAllocations
-from agent.driver import Guest, UsedUnit
+from agent.driver import Guest, GuestState, UsedUnit
 
 HERE = {uuid_of("host"): {"VCPU": 1}}
 
@@ -45,3 +45,10 @@ def test_only_an_allocation_that_the_agent_wrote_gets_its_claim_back() -> None:
     assert isinstance(take, TakeClaim) and take.request.resources == {"VCPU": 1}
     others = consumer_case(observation, HERE, owner=("project", "user"))
     assert UnclaimedInstance().judge_consumer(others) is None
+
+
+def test_a_guest_that_is_merely_defined_needs_no_allocation() -> None:
+    off = in_state(GuestState.SHUTOFF, running(CONSUMER, VCPU=1))
+    assert UnclaimedInstance().judge_consumer(consumer_case(observe(guests=(off,)), {})) is None
+    with_allocation = UnclaimedInstance().judge_consumer(consumer_case(observe(guests=(off,)), HERE))
+    assert with_allocation is not None and with_allocation.own

@@ -1,0 +1,60 @@
+"""A guest that stayed behind on this host, while its instance is on another one by Placement."""
+
+from agent.audit.cases import ConsumerCase, MoveCase
+from agent.audit.finding import Finding, FindingKind, TableRow
+from agent.audit.use_difference import NOT_HERE
+from agent.moves.states import MoveState
+
+
+class MovedAway(FindingKind):
+    """An evacuated host that is back with its guest, or a live migration whose source stayed defined."""
+
+    name = "moved away"
+    rows = (
+        TableRow(
+            "A guest is on this host, but by Placement its instance is on another host, and no migration "
+            "holds its place here: a move was confirmed while this host was away, or its source stayed "
+            "defined. The agent keeps the resources of the guest.",
+            "None: remove the guest. If the guest is the right one, move its allocation.",
+            "no",
+        ),
+        TableRow(
+            "A guest runs here without a claim, and its allocation is on another host.",
+            "None: move the guest, or its allocation.",
+            "no",
+        ),
+    )
+
+    def judge_consumer(self, case: ConsumerCase) -> Finding | None:
+        """A guest whose allocations are all on other hosts; without a claim, a guest that runs."""
+        if case.guest is None or case.guest.problem or not case.placed.allocations or case.parts.here:
+            return None
+        if case.claim is None:
+            if case.guest.state in NOT_HERE:
+                return None
+            reason = (
+                f"The guest {case.consumer} is on this host, but its allocation is elsewhere: move the "
+                "guest, or its allocation."
+            )
+        elif case.has_migration_here:
+            return None
+        else:
+            reason = (
+                f"The guest {case.consumer} is on this host, but by Placement it has moved away to another "
+                "one. The agent keeps the guest's resources here: remove the guest. If it is the right one, "
+                "move its allocation."
+            )
+        return Finding(self.name, case.consumer, reason, case.evidence)
+
+    def judge_move(self, case: MoveCase) -> Finding | None:
+        """A guest that stayed behind when its move ended."""
+        move = case.move
+        if move.state is not MoveState.LEAVING or move.instance not in case.observation.guests:
+            return None
+        return Finding(
+            self.name,
+            move.instance,
+            f"Migration {move.migration} of {move.instance} has ended, but its guest is still on this host, "
+            "where the agent keeps its resources: remove the guest.",
+            case.evidence,
+        )
