@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from agent.errors import ClaimConflict, PlacementUnavailable, UnknownConsumer
 from agent.moves.states import MoveKind
+from kits.examples import THOROUGH
 from kits.moves import INSTANCE, MIGRATION, OTHER_MIGRATION, SMALL, World, asks
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
@@ -331,6 +332,12 @@ OPERATIONS = (
     Operation("heal a deserted move", "a", deserted, heal("a"), None, {}),
     Operation("heal a doubled allocation", "a", doubled_and_there, heal("a"), None, AT_B),
 )
+
+_ENDS = ("confirm", "revert", "release in", "abort")
+_ALIKE = {f"{ask} {kind}" for at, ask in enumerate(_ENDS) for kind in ACROSS if kind is not ACROSS[at]}
+INTERRUPTED = tuple(each for each in OPERATIONS if THOROUGH or each.name not in _ALIKE)
+"""What is interrupted at every boundary. Of a move between two hosts the kind matters only when it begins, so
+each begins, and of each way to an end one kind is taken; `./dev test-long` takes all."""
 
 
 def again(world: World, operation: Operation) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from kits.come_back import HOW, come_back
-from kits.move_operations import AT_A, OPERATIONS, Operation, again, units_held
+from kits.move_operations import AT_A, INTERRUPTED, OPERATIONS, Operation, again, units_held
 from kits.moves import World
 from kits.placements import OpenStack
 from kits.tracker import Crash, Death, fast_directory
@@ -40,7 +40,7 @@ WAYS = [[how] for how in HOW] if os.environ.get("PLIMSOLL_KILLS") == "all" else 
 
 
 @pytest.mark.parametrize("ways", WAYS, ids="-".join)
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
+@pytest.mark.parametrize("operation", INTERRUPTED, ids=lambda each: each.name)
 def test_death_at_every_boundary(operation: Operation, ways: Sequence[str]) -> None:
     """Scenarios 38, 56, 71: whatever was interrupted is finished or undone."""
     for number in range(1, BOUNDARIES_MAX):
