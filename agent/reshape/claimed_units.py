@@ -154,12 +154,7 @@ def without_claimed(
 
 
 def _without_claims(instruction: Instruction, located: Mapping[str, Places]) -> Instruction:
-    claimed = {
-        (consumer, slot.resource_class)
-        for consumer, places in located.items()
-        for slot in places
-        if slot.provider == instruction.source
-    }
+    claimed = {(consumer, slot.resource_class) for consumer, places in located.items() for slot in places}
     if not claimed or not instruction.move.consumers or instruction.move.stays:
         return instruction
     consumers = {

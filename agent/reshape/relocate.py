@@ -101,9 +101,10 @@ def _follow(claim: Claim, bearer: Claim | None, relocations: list[Relocation], e
 def _relocate_claim(
     claim: Claim, relocations: list[Relocation], instead: Mapping[str, str], exact: ExactUnits
 ) -> Claim:
-    allocations = relocate_allocations(claim.allocations, relocations)
-    if allocations == claim.allocations:
+    before = slots_of(claim.allocations)
+    if not any(relocation.slots[0] in before for relocation in relocations):
         return claim
+    allocations = relocate_allocations(claim.allocations, relocations)
     units: dict[Slot, list[str]] = {}
     for uuid, classes in claim.units.items():
         for name, names in classes.items():

@@ -1,0 +1,220 @@
+"""Amounts, claims and moves follow the claimed units: random hosts against a count by hand.
+
+Between two descriptions cards get other names, VFs change cards, devices are counted on the root or on their
+cards. Where each unit is now is drawn first; the trees, the instructions and the expectation follow from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.reshape_trees import ROOT, consumer
+
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.request import ClaimRequest
+from agent.driver import Guest, GuestState, MoveInstruction, UsedUnit
+from agent.errors import ReshapeRefused
+from agent.moves.states import Move, MoveKind, MoveRole, MoveState, claims_of
+from agent.reshape.claimed_units import (
+    ExactUnits,
+    HostRecords,
+    claimed_places,
+    locate_units,
+    name_migrations,
+    without_claimed,
+)
+from agent.reshape.due_instructions import due_instructions
+from agent.reshape.plan import plan_reshape
+from agent.reshape.relocate import relocate_records
+from agent.reshape.types import Reshape, resolve_instructions
+from agent.tree import Inventory, Provider, ProviderTree
+
+VF = "SRIOV_NET_VF"
+CARD = {name: f"00000000-0000-0000-0000-00000000c{ord(name):03d}" for name in "abcdef"}
+UUID = {"host": ROOT, **CARD}
+
+
+@dataclass(frozen=True)
+class Case:
+    """{unit: card} before and after, {owner: units}; a migration holds those of each of the `moving` ones."""
+
+    before: dict[str, str]
+    after: dict[str, str]
+    owners: dict[str, tuple[str, ...]]
+    moving: frozenset[str]
+    seen: frozenset[str]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    units = [f"0000:00:{number:02x}.0" for number in range(draw(st.integers(1, 8)))]
+    old = draw(st.sampled_from([("host",), ("a", "b"), ("a", "b", "c")]))
+    new = draw(st.sampled_from([("b", "c"), ("host",), ("a", "b"), ("d", "e", "f"), ("a", "d")]))
+    before = {unit: draw(st.sampled_from(old)) for unit in units}
+    after = {unit: draw(st.sampled_from(new)) for unit in units}
+    free = list(draw(st.permutations(units)))
+    owners = {}
+    for number in range(draw(st.integers(0, 4))):
+        taken = free[: draw(st.integers(1, 2))]
+        free = free[len(taken) :]
+        if taken:
+            owners[consumer(number)] = tuple(taken)
+    moving = frozenset(name for name in owners if draw(st.booleans()))
+    return Case(before, after, owners, moving, frozenset(name for name in owners if draw(st.booleans())))
+
+
+def tree(places: dict[str, str]) -> ProviderTree:
+    totals = Counter(places.values())
+    host = {"VCPU": Inventory(64), **({VF: Inventory(totals["host"])} if totals["host"] else {})}
+    cards = [
+        Provider(CARD[name], name, ROOT, {VF: Inventory(total)})
+        for name, total in sorted(totals.items())
+        if name != "host"
+    ]
+    return ProviderTree([Provider(ROOT, "host", None, host), *cards])
+
+
+def counted(units: tuple[str, ...], places: dict[str, str]) -> dict[str, dict[str, int]]:
+    """What a consumer with one VCPU and these units holds."""
+    held: dict[str, dict[str, int]] = {ROOT: {"VCPU": 1}}
+    for name, amount in Counter(places[unit] for unit in units).items():
+        held.setdefault(UUID[name], {})[VF] = amount
+    return held
+
+
+def exact_at(units: tuple[str, ...], places: dict[str, str]) -> dict[str, set[str]]:
+    return {UUID[name]: {u for u in units if places[u] == name} for name in {places[u] for u in units}}
+
+
+def claim_of(owner: str, units: tuple[str, ...], places: dict[str, str]) -> Claim:
+    exact = {uuid: {VF: tuple(sorted(names))} for uuid, names in exact_at(units, places).items()}
+    return Claim(owner, ClaimState.CLAIMED, ClaimRequest(owner, ()), counted(units, places), exact)
+
+
+def instructions_of(case: Case) -> tuple[MoveInstruction, ...]:
+    """Each card from each other place; the driver names a guest where it sees one, also while it moves."""
+    guests: dict[str, dict[str, dict[str, int]]] = {}
+    for owner in sorted(case.seen):
+        for name, amount in Counter(case.after[unit] for unit in case.owners[owner]).items():
+            guests.setdefault(name, {})[owner] = {VF: amount}
+    moves = []
+    for target in sorted(set(case.after.values())):
+        for source in sorted(set(case.before.values()) - {target}):
+            arrived = sum(case.before[unit] == source and case.after[unit] == target for unit in case.before)
+            if arrived:
+                moves.append(MoveInstruction(source, {VF: arrived}, target, guests.get(target, {})))
+    return tuple(moves)
+
+
+def records_of(case: Case) -> HostRecords:
+    claims, moves = {}, {}
+    for number, (owner, units) in enumerate(sorted(case.owners.items())):
+        claim = claim_of(owner, units, case.before)
+        if owner not in case.moving:
+            claims[owner] = claim
+            continue
+        migration = consumer(100 + number)
+        handed = claim.allocations
+        moves[migration] = Move(
+            migration, owner, MoveKind.UNKNOWN, MoveRole.SOURCE, MoveState.BEGUN, claim, None, handed
+        )
+        claims |= claims_of(moves[migration])
+    offered: dict[str, dict[str, tuple[str, ...]]] = {}
+    for unit, name in sorted(case.after.items()):
+        offered.setdefault(UUID[name], {}).setdefault(VF, ())
+        offered[UUID[name]][VF] += (unit,)
+    guests = [
+        Guest(
+            owner,
+            "guest",
+            GuestState.RUNNING,
+            {},
+            tuple(UsedUnit(VF, unit, case.after[unit]) for unit in case.owners[owner]),
+        )
+        for owner in sorted(case.seen)
+    ]
+    return HostRecords(claims, moves, ExactUnits(offered, guests))
+
+
+def planned(case: Case, records: HostRecords) -> Reshape | None:
+    """The reshape as the pass plans it, None where nothing is due."""
+    current, desired = tree(case.before), tree(case.after)
+    held = {owner: claim.allocations for owner, claim in records.claims.items()}
+    moves = resolve_instructions(name_migrations(instructions_of(case), records.moves), current, desired)
+    located = locate_units(records, moves)
+    on_provider: dict[str, dict[str, dict[str, int]]] = {}
+    for owner, allocations in held.items():
+        for uuid, amounts in allocations.items():
+            on_provider.setdefault(uuid, {})[owner] = dict(amounts)
+    due = due_instructions(without_claimed(moves, located), current, desired, on_provider, located)
+    if not due:
+        return None
+    places = claimed_places(records.claims, locate_units(records, due), held, ())
+    return plan_reshape(current, desired, due, held, claimed=places, may_grow=True)
+
+
+@given(cases())
+def test_every_unit_stays_with_its_owner_where_it_is_now(case: Case) -> None:
+    records = records_of(case)
+    reshape = planned(case, records)
+    held = {
+        owner: (reshape.allocations if reshape else {}).get(owner, claim.allocations)
+        for owner, claim in records.claims.items()
+    }
+    relocated = relocate_records(
+        reshape.relocations if reshape else (), records.claims, records.moves, records.exact
+    )
+    claims = {**records.claims, **{claim.consumer: claim for claim in relocated.claims}}
+    moves = {**records.moves, **{move.migration: move for move in relocated.moves}}
+    migrations = {move.instance: migration for migration, move in moves.items()}
+    for owner, units in case.owners.items():
+        bearer = migrations.get(owner, owner)
+        assert held[bearer] == claims[bearer].allocations == counted(units, case.after)
+        assert {u: set(c[VF]) for u, c in claims[bearer].units.items()} == exact_at(units, case.after)
+        if owner in migrations:
+            old = moves[bearer].old
+            assert old.allocations == moves[bearer].handed == counted(units, case.after)
+            assert {u: set(c[VF]) for u, c in old.units.items()} == exact_at(units, case.after)
+    taken = [unit for claim in claims.values() for _, _, unit in claim.exact]
+    assert len(taken) == len(set(taken)), "one owner"
+
+
+def test_a_unit_that_is_nowhere_refuses() -> None:
+    case = Case({"0000:00:00.0": "host"}, {"0000:00:01.0": "a"}, {}, frozenset(), frozenset())
+    claim = claim_of(consumer(1), ("0000:00:00.0",), case.before)
+    exact = ExactUnits({CARD["a"]: {VF: ("0000:00:01.0",)}})
+    records = HostRecords({claim.consumer: claim}, {}, exact)
+    current, desired = tree(case.before), tree(case.after)
+    moves = resolve_instructions([MoveInstruction("host", {VF: 1}, "a", {})], current, desired)
+    held = {claim.consumer: claim.allocations}
+    places = claimed_places(records.claims, locate_units(records, moves), held, ())
+    with pytest.raises(ReshapeRefused, match="are on no provider now"):
+        plan_reshape(current, desired, moves, held, claimed=places)
+
+
+def test_what_a_migration_bears_without_a_record_follows_the_claim() -> None:
+    """The source was down at the begin: the claim is the instance's, and the migration holds its part."""
+    units = ("0000:00:00.0", "0000:00:01.0")
+    case = Case(
+        dict.fromkeys(units, "host"), dict(zip(units, "ab", strict=True)), {}, frozenset(), frozenset()
+    )
+    claim = claim_of(consumer(1), units[1:], case.before)
+    records = HostRecords(
+        {claim.consumer: claim}, {}, ExactUnits({CARD["a"]: {VF: units[:1]}, CARD["b"]: {VF: units[1:]}})
+    )
+    current, desired = tree(case.before), tree(case.after)
+    moves = resolve_instructions(
+        [MoveInstruction("host", {VF: 1}, name, {}) for name in "ab"], current, desired
+    )
+    held = {consumer(9): claim.allocations}
+    places = claimed_places(records.claims, locate_units(records, moves), held, {consumer(9)})
+    reshape = plan_reshape(current, desired, moves, held, claimed=places)
+    assert reshape.allocations == {consumer(9): counted(units[1:], case.after)}
+    relocations = (*reshape.relocations, *reshape.records)
+    (followed,) = relocate_records(relocations, records.claims, {}, records.exact).claims
+    assert followed.allocations == counted(units[1:], case.after)
+    assert followed.units == {CARD["b"]: {VF: units[1:]}}
