@@ -554,7 +554,7 @@ class Book:
             return others
         left = {
             uuid: {
-                name: min(amount, self._capacity(uuid, name) - uses[uuid].get(name, 0))
+                name: min(amount, max(0, self._capacity(uuid, name) - uses[uuid].get(name, 0)))
                 for name, amount in others.get(uuid, {}).items()
             }
             for uuid in uses
