@@ -46,6 +46,7 @@ NOT_ON_BOTH = {
     "placement/transfer/test_transfer.py": "carries contents between both kinds itself",
     "status/test_host_status.py": "what is shown of the agent's memory, of one host for a whole module",
     "daemon/test_full_disk.py": "the state directory, and the embedded core's file in it",
+    "daemon/test_stalled_journal.py": "the agent's own disk",
     "tracker/test_release_cost.py": "what the databases of the agent and of the embedded core do",
     "tracker/test_stalled_disk.py": "the disk of the agent and of the embedded core",
     "doctor/test_bundle.py": "what is collected of a host whose placement is away",

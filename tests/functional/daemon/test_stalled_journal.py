@@ -1,0 +1,38 @@
+"""The agent's own disk stalls: the agent says so, decides nothing, and comes back by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kits.agent import opened, request, told
+from kits.placements import Embedded
+from kits.stalling_disk import StallingDisk
+
+from agent.errors import ClaimsClosed, StateUnknown
+from agent.status.condition import OWN, HostState
+
+
+def test_a_stalled_journal_closes_the_agent_until_the_disk_answers(tmp_path: Path) -> None:
+    world = opened(told(tmp_path, Embedded(tmp_path)))
+    world.agent.reconcile("test")
+    agent, operations, journal = world.agent, world.operations, world.journal
+    asked = request(VCPU=1)
+    operations.claim(asked)
+    disk, journal.wait_s = StallingDisk(journal._file), 0.1
+    with disk.stalled():
+        with pytest.raises(StateUnknown):
+            operations.release(asked.consumer)
+        fault = agent.condition.fault
+        assert fault is not None and fault.concern == OWN and "disk does not answer" in fault.sentence
+        with pytest.raises(ClaimsClosed, match="disk does not answer"):
+            operations.claim(request(VCPU=1))
+        agent.reconcile("test")
+        assert agent.condition.state is HostState.DEGRADED, "the disk does not answer yet"
+    journal.wait_s = 30.0
+    journal.history()
+    agent.reconcile("test")
+    assert agent.condition.state is HostState.READY
+    assert asked.consumer not in journal.claims(), "the release was on disk, and is delivered"
+    operations.claim(request(VCPU=1))
+    world.close()
