@@ -15,6 +15,8 @@ from kits.tracker import Kit, checked_kit, guest, request
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.parse_request import ClaimRequest
 from agent.errors import ClaimConflict, PlacementUnavailable, PlimsollError
+from agent.tracker.guarded_write import HALF_DONE_S
+from agent.tracker.holdings import is_allocation_of
 
 DONE, CONFLICT = 204, 409
 
@@ -103,7 +105,7 @@ def test_a_placement_in_the_midst_of_a_first_write_is_waited_for(kit: Kit) -> No
         kit.tracker.claim(asked)
     kit.raw.bar_first_write(asked.consumer).check()
     assert (kit.tracker.deliver(), kit.tracker.pending) == (0, 1)
-    kit.later_s += 61
+    kit.later_s += HALF_DONE_S
     assert kit.tracker.deliver() == 1
     assert is_empty(kit)
 
@@ -116,6 +118,8 @@ def test_the_guest_of_a_claim_in_doubt_keeps_what_was_chosen_for_it(kit: Kit) ->
     kit.refresh()
     assert kit.tracker.recover([guest(asked.consumer)]) == 1
     assert late.execute() == CONFLICT
+    claim = kit.tracker.claims()[asked.consumer]
+    assert is_allocation_of(kit.raw.allocations_of(asked.consumer), claim)
     kit.check()
 
 
