@@ -42,6 +42,7 @@ NOT_ON_BOTH = {
     "http/test_unix_connection.py": "the HTTP server alone",
     "placement/test_connect.py": "opens each kind itself",
     "placement/test_transport_embedded.py": "the transport to the embedded core",
+    "placement/test_paused_process.py": "two processes of the real one on one database",
     "placement/test_transport_socket.py": "the transport to a served embedded core",
     "placement/transfer/test_transfer.py": "carries contents between both kinds itself",
     "status/test_host_status.py": "what is shown of the agent's memory, of one host for a whole module",
