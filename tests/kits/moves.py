@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -62,8 +63,10 @@ def devices_of(name: str) -> Mapping[str, str]:
 
 
 class Agent:
-    """One host's tracker over its journal; it may be restarted. `guests` are what its driver sees,
-    `uses` {guest: {class: amount}} what they use, as far as it sees that."""
+    """One host's tracker over its journal; it may be restarted. `later_s` puts its clocks forward.
+
+    `guests` are what its driver sees, `uses` {guest: {class: amount}} what they use, as far as it sees that.
+    """
 
     def __init__(
         self, name: str, directory: Path, transport: Transport, microversion: str = DEFAULT_MICROVERSION
@@ -73,6 +76,7 @@ class Agent:
         self.directory = directory
         self._transport = transport
         self.guests: set[str] = set()
+        self.later_s = 0.0
         self.uses: dict[str, Mapping[str, int]] = {}
         self.tracker: ResourceTracker
         self._known = ProviderTree()
@@ -89,7 +93,13 @@ class Agent:
         assert isinstance(journal, TappedJournal)
         self.journal = journal
         client = PlacementClient(self.tap, microversion=self._microversion)
-        self.tracker = ResourceTracker(journal, client, turn_wait_s=10.0)
+        self.tracker = ResourceTracker(
+            journal,
+            client,
+            clock=lambda: time.time() + self.later_s,
+            monotonic=lambda: time.monotonic() + self.later_s,
+            turn_wait_s=10.0,
+        )
         self.auditor = Auditor(
             self.tracker, client, uuid_of(self.name), self.running, lambda: devices_of(self.name)
         )
