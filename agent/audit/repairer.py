@@ -49,6 +49,7 @@ class Repairer:
     def _write(self, observation: Observation, finding: Finding, write: ConsumerAllocations) -> None:
         with self._tracker.turn(finding.subject):
             self._check_unchanged(observation, finding)
+            self._tracker.take_back_reserved(write.consumer)
             self._tracker.heal(write)
 
     def _record_use(self, observation: Observation, finding: Finding, before: Claim, after: Claim) -> None:

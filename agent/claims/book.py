@@ -48,6 +48,8 @@ class Book:
         self._rows: dict[str, Row] = {}
         self._needs: dict[str, Usages] = {}
         self._unclaimed: dict[str, Usages] = {}
+        self.unclaimed_changes = 0
+        """How often `unclaimed` has changed."""
         self._used: dict[str, dict[str, int]] = {}
         self._held: dict[str, Allocations] = {}
         self._instances: dict[str, str] = {}
@@ -90,14 +92,15 @@ class Book:
         if before != after:
             self._count(before, -1)
             self._count(after, 1)
-        self._unclaimed.pop(row.instance, None)
         if row.is_empty:
             self._rows.pop(row.instance, None)
-            return
-        self._rows[row.instance] = row
-        self._needs[row.instance] = after
-        if row.guest is not None:
-            unclaimed = row.unclaimed
+        else:
+            self._rows[row.instance] = row
+            self._needs[row.instance] = after
+        unclaimed = row.unclaimed if row.guest is not None else {}
+        if unclaimed != self._unclaimed.get(row.instance, {}):
+            self._unclaimed.pop(row.instance, None)
+            self.unclaimed_changes += 1
             if unclaimed:
                 self._unclaimed[row.instance] = unclaimed
 
@@ -200,15 +203,25 @@ class Book:
             reading.overtaken.add(consumer)
         self.enter_held(consumer, allocations)
 
-    def enter_held(self, consumer: str, allocations: Allocations, reading: Reading | None = None) -> None:
-        """Replace all that Placement holds for the consumer by what was read since `reading` began."""
+    def enter_held(
+        self,
+        consumer: str,
+        allocations: Allocations,
+        reading: Reading | None = None,
+        *,
+        on: str | None = None,
+    ) -> None:
+        """Replace all that Placement holds for the consumer by what was read since `reading` began.
+
+        What is on other hosts is left out; the provider `on` is this host's, even if it is new.
+        """
         if reading is not None and consumer in reading.overtaken:
             return
-        here = (
-            {uuid: amounts for uuid, amounts in allocations.items() if uuid in self.host.tree}
-            if self.host.root is not None
-            else dict(allocations)
-        )
+        here = {
+            uuid: amounts
+            for uuid, amounts in allocations.items()
+            if self.host.root is None or uuid in self.host.tree or uuid == on
+        }
         if here == self._held.get(consumer, {}):
             return
         if here:
@@ -224,7 +237,7 @@ class Book:
                 rest = {where: amounts for where, amounts in self._held[consumer].items() if where != uuid}
                 self.enter_held(consumer, rest, reading)
         for consumer, amounts in consumers.items():
-            self.enter_held(consumer, {**self._held.get(consumer, {}), uuid: amounts}, reading)
+            self.enter_held(consumer, {**self._held.get(consumer, {}), uuid: amounts}, reading, on=uuid)
 
     def held(self) -> Held:
         """{provider: {consumer: {class: amount}}}: the whole column."""

@@ -86,4 +86,8 @@ class SharingProvidersCache:
                 replace(provider, parent=None) for provider in providers if provider.uuid not in tree
             )
             self._aggregates = aggregates
-        return ProviderTree((*tree, *self._known))
+        return self.around(tree)
+
+    def around(self, tree: ProviderTree) -> ProviderTree:
+        """The tree with the sharing providers as they are known; no request is made."""
+        return ProviderTree((*tree, *(provider for provider in self._known if provider.uuid not in tree)))

@@ -7,10 +7,13 @@ doubt, `find_desired` adds the moves that take a reshape, `reshape` carries thos
 writes the rest, and `inform_tracker` hands the tree and its allocations on.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from agent.claims.numa.host_cells import HostLayout
+from agent.claims.fit import ProviderIndex
+from agent.claims.numa.host_cells import HostCells, HostLayout
+from agent.claims.used import Place
 from agent.driver import Description, Guest, Topology
 from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, StateError
 from agent.placement.apply import apply
@@ -21,6 +24,7 @@ from agent.providers.plan import Operation, Plan, plan
 from agent.providers.reserved import reserve_used
 from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
 from agent.providers.retained import RetainedTree, removed_classes, retain_held
+from agent.providers.unclaimed import UnclaimedUse, without_reservations
 from agent.reconcile.active_provider_config import ActiveProviderConfig
 from agent.reconcile.allocation_cache import AllocationCache, SharingProvidersCache
 from agent.reconcile.desired import Desired, desired_state
@@ -29,7 +33,7 @@ from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.claimed_cells import name_claimed_cells
 from agent.reshape.claimed_units import ExactUnits, HostRecords
-from agent.reshape.staged_tree import staged_tree
+from agent.reshape.staged_tree import moving_slots, staged_tree
 from agent.reshape.types import Relocation
 from agent.shapes import Held, Usages
 from agent.state.journal import Journal
@@ -41,8 +45,9 @@ from agent.tree import ProviderTree
 class HostView:
     """What is known of the host when a pass begins.
 
-    The driver reports `description`, `guests` and `topology`; the tracker knows what is `used`. `doubted` are
-    providers whose allocations may have changed although their generations have not.
+    The driver reports `description`, `guests` and `topology`; the tracker knows what is `used`, and how often
+    the unclaimed use of guests has changed. `doubted` are providers whose allocations may have changed
+    although their generations have not.
     """
 
     description: Description
@@ -50,6 +55,7 @@ class HostView:
     guests: tuple[Guest, ...] = ()
     topology: Topology | None = None
     doubted: frozenset[str] = frozenset()
+    unclaimed_changes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,8 @@ class Pass:
     """A pass between two of its steps.
 
     `current` is Placement's tree after the steps so far. `description` is the driver's with the provider
-    config files, `resolved` the tree that follows from it, `desired` that tree with the reshapes. `pending`
+    config files, `resolved` the tree that follows from it, `desired` that tree with the reshapes. `base` is
+    the resolved tree before the `unclaimed` use of guests is reserved in it. `pending`
     says why a reshape that is due is not done. `retained` has a sentence for each inventory that stays
     because consumers hold some of it, `overused` the sentences on each provider that is over capacity.
     """
@@ -67,6 +74,8 @@ class Pass:
     description: Description
     resolved: ResolvedDescription
     desired: Desired
+    base: ProviderTree
+    unclaimed: UnclaimedUse = field(default_factory=UnclaimedUse)
     pending: ReshapeRefused | None = None
     written: tuple[Operation, ...] = ()
     retained: tuple[str, ...] = ()
@@ -87,6 +96,7 @@ class Pass:
         """A sentence for each thing that the operator has to know or to mend."""
         return (
             *self.resolved.problems,
+            *self.unclaimed.notices(self.base, self.seen.guests),
             *self.desired.undone_notices,
             *self.desired.parked_notices,
             *self.retained,
@@ -129,9 +139,38 @@ class PassSteps:
         if pause is not None and pause.schedulers:
             description = with_status_disabled(description)
         resolved = resolve(description, current, self._owned(current), self._root_uuid)
-        resolved = reserve_used(resolved, current, seen.used, description.moves)
-        resolved = replace(resolved, problems=(*resolved.problems, *overlaid.conflicts))
-        return Pass(seen, current, description, resolved, Desired(resolved.tree, resolved.owned))
+        used, unclaimed = self._survey(seen, resolved)
+        resolved = reserve_used(resolved, current, used, description.moves)
+        base = resolved.tree
+        resolved = replace(
+            resolved,
+            tree=unclaimed.reserve(base, resolved.owned),
+            problems=(*resolved.problems, *overlaid.conflicts),
+        )
+        desired = Desired(resolved.tree, resolved.owned)
+        return Pass(seen, current, description, resolved, desired, base, unclaimed)
+
+    def read_held(self, seen: HostView, current: ProviderTree, *, reread: bool) -> None:
+        """Enter into the book what Placement holds on `current`, as far as that may have changed.
+
+        `reread`: read the sharing providers again. Raises PlacementError.
+        """
+        whole = self._sharing.add_to(current, reread=reread)
+        with self._tracker.reading() as reading:
+            fresh = self._allocations.read(whole, seen.doubted | self._tracker.doubtful())
+            holders = {
+                provider.uuid: fresh.held.get(provider.uuid, {})
+                for provider in whole
+                if provider.inventories and provider.uuid not in fresh.kept
+            }
+            self._tracker.observe(holders, reading)
+
+    def _survey(self, seen: HostView, resolved: ResolvedDescription) -> tuple[Usages, UnclaimedUse]:
+        """What all consumers use, and what guests use unclaimed, on the host as it is described."""
+        host = ProviderIndex.of(self._sharing.around(resolved.tree), self._root_uuid, resolved.ways)
+        cells = HostCells.of(_layout(seen, resolved), host)
+        used, unclaimed = self._tracker.survey(Place(host, resolved.units, cells))
+        return used, UnclaimedUse(unclaimed)
 
     def settle(self, this: Pass) -> Pass:
         """End a reshape whose outcome is unknown; resolve again if Placement turns out to have executed it.
@@ -166,7 +205,7 @@ class PassSteps:
         try:
             proved = self._reshape_runner.prepare(this.current, desired, this.exact_units)
             reached = self._write(this, self._reshape_runner.reserve_sources(this.current, desired))
-            self._refresh_tracker(reached, reached.current, reread=False)
+            self._refresh_tracker(reached, reached.current, _moving(desired))
             tree = self._reshape_runner.perform(
                 this.current,
                 reached.current,
@@ -188,12 +227,13 @@ class PassSteps:
             return self._write(this, this.desired.tree)
         return self._write(this, self._reshape_runner.reserve_sources(this.current, this.desired))
 
-    def inform_tracker(self, this: Pass, *, reread: bool) -> tuple[Pass, Held]:
+    def inform_tracker(self, this: Pass) -> tuple[Pass, Held]:
         """Hand Placement's tree and its allocations to the tracker; the host's allocations are returned, too.
 
-        `reread`: read the sharing providers again. Raises PlacementError.
+        Raises PlacementError.
         """
-        held = self._refresh_tracker(this, this.current, reread=reread)
+        withheld = _moving(this.desired) if this.pending is not None else ()
+        held = self._refresh_tracker(this, this.current, withheld)
         return replace(this, overused=find_overuse(this.current, held)), held
 
     def next_plan(self, this: Pass) -> Plan:
@@ -295,15 +335,21 @@ class PassSteps:
         owned = self._journal.owned()
         return owned if owned.providers else recognize_owned(current, self._root_uuid)
 
-    def _refresh_tracker(self, this: Pass, tree: ProviderTree, *, reread: bool) -> Held:
-        """Returns the allocations on the host's own providers."""
-        whole = self._sharing.add_to(tree, reread=reread)
-        doubted = this.seen.doubted | self._tracker.doubtful()
+    def _refresh_tracker(
+        self, this: Pass, tree: ProviderTree, withheld: Collection[tuple[str, str]] = ()
+    ) -> Held:
+        """Returns the allocations on the host's own providers.
+
+        The inventory of the slots `withheld` is as Placement has it: a reshape is to move it.
+        """
+        whole = self._sharing.add_to(tree, reread=False)
+        layout = _layout(this.seen, this.resolved)
         with self._tracker.reading() as reading:
-            fresh = self._allocations.read(whole, doubted)
+            fresh = self._allocations.read(whole, self._tracker.doubtful())
+            offered = without_reservations(whole, this.base, withheld)
             try:
                 self._tracker.refresh(
-                    whole, fresh.held, this.resolved.units, _layout(this), kept=fresh.kept, reading=reading
+                    offered, fresh.held, this.resolved.units, layout, kept=fresh.kept, reading=reading
                 )
             except StateError:
                 self._allocations.forget()
@@ -311,7 +357,12 @@ class PassSteps:
         return {uuid: holders for uuid, holders in self._tracker.held().items() if uuid in tree}
 
 
-def _layout(this: Pass) -> HostLayout | None:
-    if this.seen.topology is None:
+def _moving(desired: Desired) -> frozenset[tuple[str, str]]:
+    leaving, coming = moving_slots(desired.due)
+    return frozenset((slot.provider, slot.resource_class) for slot in leaving | coming)
+
+
+def _layout(seen: HostView, resolved: ResolvedDescription) -> HostLayout | None:
+    if seen.topology is None:
         return None
-    return HostLayout(this.seen.topology, this.resolved.cells, this.resolved.ways, this.resolved.to_make)
+    return HostLayout(seen.topology, resolved.cells, resolved.ways, resolved.to_make)

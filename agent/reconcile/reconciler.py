@@ -69,6 +69,8 @@ class Reconciler:
         self._seen: HostView | None = None
         self._last: Pass | None = None
         self._use = ReservedUsages()
+        self._unclaimed_changes = 0
+        self._taken_back = 0
         self._guests: tuple[Guest, ...] | None = None
         self._provider_config = ActiveProviderConfig(root_uuid, provider_config)
         self._undone_reshapes = UndoneReshapes(journal)
@@ -97,8 +99,11 @@ class Reconciler:
 
     @property
     def needs_pass(self) -> bool:
-        """Whether the use of devices has changed since, so that other inventory must be reserved."""
-        return bool(self._use.classes) and self._use.differs(self._tracker.in_use())
+        """Whether the use of devices has changed since, or what guests use unclaimed: reserve it anew."""
+        changes = self._tracker.unclaimed_changes(), self._tracker.taken_back()
+        return (self._unclaimed_changes, self._taken_back) != changes or (
+            bool(self._use.classes) and self._use.differs(self._tracker.in_use())
+        )
 
     def running_s(self) -> float:
         """For how many seconds the present pass has been running; 0 if none is."""
@@ -234,19 +239,22 @@ class Reconciler:
         return self._run_steps(reread)
 
     def _run_steps(self, reread: bool) -> Plan | None:
+        taken_back = self._tracker.taken_back()
+        reread = reread or taken_back != self._taken_back
         seen = self._describe()
         if self._in_sync and not reread and self._is_known(seen):
             return None
         current = self._read_current(reread)
         self._tree, self._in_sync = current, False
-        this = self._steps.resolve(seen, current)
-        this = self._steps.settle(this)
+        self._steps.read_held(seen, current, reread=reread)
+        this = self._steps.settle(self._steps.resolve(seen, current))
         this = self._steps.find_desired(this)
         this = self._steps.reshape(this)
         this = self._steps.apply(this)
-        this, held = self._steps.inform_tracker(this, reread=reread)
+        this, held = self._steps.inform_tracker(this)
         self._tree, self._seen, self._last = this.current, seen, this
         self._use, self._in_sync = ReservedUsages.of(this.resolved, seen.used), this.complete
+        self._unclaimed_changes, self._taken_back = seen.unclaimed_changes, taken_back
         if self._tree_cache is not None:
             self._tree_cache.save(this.current, held)
         return Plan(this.written)
@@ -261,7 +269,8 @@ class Reconciler:
             self._tracker.see_guests(guests)
             self._guests = guests
         doubted = frozenset(self._last.overused if self._last else ())
-        return HostView(description, self._tracker.in_use(), guests, topology, doubted)
+        unclaimed_changes = self._tracker.unclaimed_changes()
+        return HostView(description, self._tracker.in_use(), guests, topology, doubted, unclaimed_changes)
 
     def _is_known(self, seen: HostView) -> bool:
         """Whether the last pass already saw the host like this."""
@@ -269,6 +278,7 @@ class Reconciler:
             self._seen is not None
             and (seen.description, seen.topology) == (self._seen.description, self._seen.topology)
             and not self._use.differs(seen.used)
+            and self._unclaimed_changes == seen.unclaimed_changes
         )
 
     def _read_current(self, reread: bool) -> ProviderTree:

@@ -26,7 +26,7 @@ from agent.errors import (
 from agent.moves.ownership import separate_allocations
 from agent.placement.client import ConsumerAllocations
 from agent.placement.outcome import WriteRefused
-from agent.shapes import Allocations
+from agent.shapes import Allocations, Usages
 from agent.tracker.context import TrackerContext
 from agent.tracker.guarded_write import checked
 from agent.tracker.holdings import allocations_for, is_allocation_of, split_by_host
@@ -66,6 +66,7 @@ class ClaimAttempt:
         self._generation: int | None = None
         self._nothing_sent = leftover is None
         """Whether Placement holds nothing of the intent, and will not."""
+        self._unclaimed: Usages = {}
 
     def run(self) -> Claim:
         """The claim, in Placement and on disk.
@@ -141,6 +142,7 @@ class ClaimAttempt:
     def _choose(self, book: Book) -> Claim:
         if book.other_allocations(self._consumer):
             raise PlacementConflict(f"{label(self._request)} already holds an allocation in Placement.")
+        self._unclaimed = self._unclaimed or book.row(self._consumer).unclaimed
         fit = book.fit(self._request)
         if not fit.fits:
             raise does_not_fit(self._request, fit.shortfalls)
@@ -167,6 +169,8 @@ class ClaimAttempt:
     # Step 2: write to Placement
 
     def _write_intent(self, intent: Claim) -> Claim:
+        if self._unclaimed:
+            self._context.take_back_reserved(self._unclaimed)
         writer, client = self._context.writer, self._context.client
         outcome = writer.send_and_read(
             DoubtKind.CLAIM,

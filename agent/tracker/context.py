@@ -4,16 +4,20 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from agent.backoff import pause
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import refused_by_placement
 from agent.driver import Guest
-from agent.errors import ClaimsClosed, DoesNotFit, PlacementFull, PlacementUnavailable
+from agent.errors import ClaimsClosed, DoesNotFit, PlacementConflict, PlacementFull, PlacementUnavailable
 from agent.placement.client import PlacementClient
-from agent.shapes import Allocations
+from agent.providers.unclaimed import released
+from agent.shapes import Allocations, Usages
 from agent.state.pause import Pause
 from agent.tracker.guarded_write import GuardedWriter
 from agent.tracker.register import Register
 from agent.tracker.turns import Turns
+
+TAKE_BACK_ATTEMPTS_MAX = 4
 
 
 class SeenGuests:
@@ -104,6 +108,8 @@ class PlacementState:
         self._is_paused: Callable[[], bool] = lambda: False
         self._on_unavailable: Callable[[PlacementUnavailable], None] = lambda _: None
         self._on_missing: Callable[[Collection[str]], None] = lambda _: None
+        self.taken_back = 0
+        """How often the agent has taken reserved inventory back since the start; see `take_back_reserved`."""
 
     def observe(
         self,
@@ -119,6 +125,10 @@ class PlacementState:
     def is_paused(self) -> bool:
         """Whether Placement failed and the agent must send it no request yet."""
         return self._is_paused()
+
+    def report_taken_back(self) -> None:
+        """Inventory that a pass has reserved is reserved no longer, so what the passes know is outdated."""
+        self.taken_back += 1
 
     def report_unavailable(self, error: PlacementUnavailable) -> None:
         """Report that Placement did not answer; what was asked is journaled and delivered later."""
@@ -163,6 +173,34 @@ class TrackerContext:
             self.register.under_lock(lambda book: book.leave_out(missing))
             self.placement.report_missing(missing)
         return tuple(host.tree[uuid].name if uuid in host.tree else uuid for uuid in missing)
+
+    def take_back_reserved(self, unclaimed: Usages) -> None:
+        """Take back what passes reserved for the use of a guest, so that an allocation for it fits.
+
+        `unclaimed` {provider: {class: amount}} is what the guest uses unclaimed. The next pass reserves what
+        is still unclaimed then. Raises PlacementError.
+        """
+        host = self.register.host
+        own = {uuid: amounts for uuid, amounts in unclaimed.items() if host.is_own(uuid)}
+        for uuid, amounts in own.items():
+            least = host.tree[uuid].inventories
+            for attempt in range(TAKE_BACK_ATTEMPTS_MAX):
+                generation, now = self.client.provider_inventories(uuid)
+                lower = {
+                    name: released(inventory, amounts[name], least[name].reserved)
+                    if name in amounts and name in least
+                    else inventory
+                    for name, inventory in now.items()
+                }
+                if lower == now:
+                    break
+                try:
+                    self.client.put_inventories(uuid, generation, lower)
+                    break
+                except PlacementConflict:
+                    pause(attempt)
+        if own:
+            self.placement.report_taken_back()
 
     def may_be_stale(self, providers: Collection[str]) -> bool:
         """Whether others hold something on these providers: that may have changed since it was read."""

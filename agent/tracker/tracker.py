@@ -22,6 +22,7 @@ from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
 from agent.claims.rows import Row
+from agent.claims.used import Place
 from agent.driver import Guest
 from agent.errors import PlacementConflict, PlacementUnavailable
 from agent.moves.circumstances import Circumstances
@@ -184,6 +185,31 @@ class ResourceTracker:
     def rows(self) -> Mapping[str, Row]:
         """{instance: row of the book}, at one moment."""
         return self._register.under_lock(lambda book: book.rows())
+
+    def observe(self, held: Held, reading: Reading) -> None:
+        """Enter the allocations on some providers, read since `reading` began."""
+        self._register.observe(held, reading)
+
+    def survey(self, place: Place) -> tuple[Usages, Mapping[str, Usages]]:
+        """What all rows need, and `unclaimed`, as both are on a host with these providers."""
+        return self._register.under_lock(lambda book: book.survey(place))
+
+    def take_back_reserved(self, consumer: str) -> None:
+        """Take back what passes reserved for the unclaimed use of the consumer's guest.
+
+        An allocation for it fits then; the next pass reserves what is still unclaimed. Raises PlacementError.
+        """
+        unclaimed = self.unclaimed().get(consumer)
+        if unclaimed:
+            self._context.take_back_reserved(unclaimed)
+
+    def taken_back(self) -> int:
+        """How often reserved inventory was taken back: a pass that finds a change reads Placement again."""
+        return self._context.placement.taken_back
+
+    def unclaimed_changes(self) -> int:
+        """How often `unclaimed` has changed: a pass compares, and reserves it anew."""
+        return self._register.under_lock(lambda book: book.unclaimed_changes)
 
     def unclaimed(self) -> Mapping[str, Usages]:
         """{instance: {provider: {class: amount}}} that guests use, and that is neither held nor claimed."""

@@ -81,7 +81,7 @@ def test_the_steps_lead_to_the_desired_tree(world: World) -> None:
     reshaped = steps.reshape(begun(world, steps))
     assert reshaped.pending is None and reshaped.written
     assert world.placed("a") == {"gpu0": {"VGPU": 1}}
-    applied, held = steps.inform_tracker(steps.apply(reshaped), reread=False)
+    applied, held = steps.inform_tracker(steps.apply(reshaped))
     assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4}}
     assert held == {world.uuid("gpu0"): {uuid_of("a"): {"VGPU": 1}}}
     assert applied.complete and applied.problems == ()

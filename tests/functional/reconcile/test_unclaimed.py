@@ -1,0 +1,184 @@
+"""Guests that use what nobody claimed: no scheduler is offered it, and status names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.placements import Placement
+from kits.reshape import ROOT, World
+
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.driver import DescribedInventory, DescribedProvider, Guest, GuestState, UsedUnit
+from agent.errors import DoesNotFit, PlacementFull
+from agent.placement.client import ConsumerAllocations
+
+MEMORY, VCPU, VF = "MEMORY_MB", "VCPU", "SRIOV_NET_VF"
+VFS = ("0000:41:02.0", "0000:41:02.1", "0000:41:02.2", "0000:41:02.3")
+HOST = DescribedProvider(
+    "node1",
+    None,
+    {
+        VCPU: DescribedInventory(16, initial_allocation_ratio=4.0),
+        MEMORY: DescribedInventory(32768, reserved=512),
+    },
+)
+NIC = DescribedProvider("nic0", "node1", {VF: DescribedInventory(4)}, device="pci:nic0", units={VF: VFS})
+GPU = DescribedProvider(
+    "gpu0", "node1", {"PGPU": DescribedInventory(1)}, device="pci:gpu0", units={"PGPU": ("0000:84:00.0",)}
+)
+TREE = (HOST, NIC, GPU)
+
+
+@pytest.fixture
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, placement) as world:
+        yield world
+
+
+def guest(consumer: str, vcpus: int, memory_mb: int, *units: tuple[str, str]) -> Guest:
+    used = tuple(UsedUnit(name, unit, "pci:") for name, unit in units)
+    return Guest(consumer, "web1", GuestState.RUNNING, {VCPU: vcpus, MEMORY: memory_mb}, used)
+
+
+def ask(consumer: str | None = None, **resources: int) -> ClaimRequest:
+    return ClaimRequest(consumer or str(uuid4()), (RequestGroup("", resources),))
+
+
+def offered(world: World, name: str, on: str = "node1") -> int:
+    """What a scheduler can still be given, by Placement alone."""
+    uuid = world.uuid(on)
+    inventory = world.tree()[uuid].inventories[name]
+    return inventory.capacity - world.raw.provider_usages(uuid)[name]
+
+
+def schedule(world: World, consumer: str, on: str = "node1", **amounts: int) -> None:
+    world.raw.write_allocations(ConsumerAllocations(consumer, {world.uuid(on): amounts}))
+
+
+def test_beside_a_guest_that_an_empty_state_directory_does_not_know_nothing_of_it_is_offered(
+    world: World,
+) -> None:
+    """Placement knows nothing of it either, and offers nothing of it at any moment."""
+    runs = str(uuid4())
+    world.driver.domains = (guest(runs, 8, 30000),)
+    low: list[int] = []
+
+    def look(call: str) -> None:
+        if world.raw.find_provider(uuid=ROOT) and MEMORY in world.tree()[ROOT].inventories:
+            low.append(offered(world, MEMORY))
+
+    with world.taps(look):
+        report = world.see(*TREE)
+    assert report.error is None
+    assert set(low) == {32768 - 512 - 30000}
+    assert offered(world, VCPU) == 64 - 8
+    (problem,) = report.problems
+    assert f"web1 ({runs})" in problem and "30000 MEMORY_MB, 8 VCPU on node1" in problem
+    with pytest.raises(DoesNotFit, match="3000 MEMORY_MB asked, 2256 free on node1"):
+        world.tracker.claim(ask(MEMORY_MB=3000))
+    world.tracker.claim(ask(MEMORY_MB=2256))
+
+
+def test_what_is_reserved_for_a_guest_goes_with_it_and_is_back_when_it_is_back(world: World) -> None:
+    runs = guest(str(uuid4()), 8, 30000)
+    world.see(*TREE)
+    for domains, free in (((runs,), 2256), ((), 32256), ((runs,), 2256)):
+        world.driver.domains = domains
+        assert world.reconciler.reconcile("a guest").error is None
+        assert offered(world, MEMORY) == free
+    off = replace(runs, state=GuestState.SHUTOFF)
+    world.driver.domains = (off,)
+    assert world.reconciler.reconcile("it stops").problems == ()
+    assert offered(world, MEMORY) == 32256
+
+
+def test_the_reservation_gives_way_to_the_guests_own_claim(world: World) -> None:
+    """All of a device, and nearly all of the memory: the claim fits, and no second guest gets it."""
+    runs = str(uuid4())
+    world.driver.domains = (guest(runs, 8, 32256, ("PGPU", "0000:84:00.0")),)
+    world.see(*TREE)
+    assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (0, 0)
+    assert not world.tracker.rows()[runs].claimed
+    claim = world.tracker.claim(ask(runs, VCPU=8, MEMORY_MB=32256, PGPU=1)).claim
+    assert claim.units == {world.uuid("gpu0"): {"PGPU": ("0000:84:00.0",)}}
+    assert world.reconciler.needs_pass
+    assert world.reconciler.reconcile("a claim").problems == ()
+    assert not world.reconciler.needs_pass
+    assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (0, 0)
+    assert world.tree()[ROOT].inventories[MEMORY].reserved == 512
+    world.check()
+
+
+def test_a_claim_that_fails_leaves_its_guests_use_reserved(world: World) -> None:
+    runs, foreign = str(uuid4()), str(uuid4())
+    world.driver.domains = (guest(runs, 8, 30000),)
+    world.see(*TREE)
+
+    def steal(call: str) -> None:
+        if call == f"PUT /allocations/{runs}" and not world.raw.allocations_of(foreign).allocations:
+            schedule(world, foreign, MEMORY_MB=20000)
+
+    world.tap.before = steal
+    with pytest.raises(DoesNotFit):
+        world.tracker.claim(ask(runs, VCPU=8, MEMORY_MB=30000))
+    world.tap.before = lambda call: None
+    assert world.reconciler.needs_pass
+    world.reconciler.reconcile("a claim that failed")
+    assert offered(world, MEMORY) <= 0
+
+
+def test_a_guest_that_grew_beyond_its_claim_has_the_excess_reserved(world: World) -> None:
+    world.see(*TREE)
+    claim = world.tracker.claim(ask(VCPU=2, MEMORY_MB=2048, SRIOV_NET_VF=1)).claim
+    has = claim.units[world.uuid("nic0")][VF][0]
+    more = next(unit for unit in VFS if unit != has)
+    units = ((VF, has), (VF, more), ("PGPU", "0000:84:00.0"))
+    world.driver.domains = (guest(claim.consumer, 8, 16384, *units),)
+    report = world.reconciler.reconcile("it grew")
+    (problem,) = report.problems
+    assert "14336 MEMORY_MB, 6 VCPU on node1" in problem
+    assert "1 PGPU on gpu0" in problem and f"1 {VF} on nic0" in problem
+    assert offered(world, MEMORY) == 32256 - 16384
+    assert offered(world, VCPU) == 64 - 2 - 2 * 4, "6 VCPU at the ratio 4 are 2 CPUs"
+    assert (offered(world, VF, "nic0"), offered(world, "PGPU", "gpu0")) == (2, 0)
+    for asked in ({"PGPU": 1}, {VF: 3}, {MEMORY: 32256 - 16383}):
+        with pytest.raises(DoesNotFit):
+            world.tracker.claim(ask(**asked))
+    given = world.tracker.claim(ask(SRIOV_NET_VF=2)).claim.units[world.uuid("nic0")][VF]
+    assert not {has, more} & set(given)
+    assert set(world.tracker.unclaimed()) == {claim.consumer}
+
+
+def test_a_scheduler_cannot_place_anything_on_what_a_guest_uses(world: World) -> None:
+    world.driver.domains = (guest(str(uuid4()), 8, 30000),)
+    world.see(*TREE)
+    with pytest.raises(PlacementFull):
+        schedule(world, str(uuid4()), MEMORY_MB=3000)
+
+
+def test_what_is_held_is_not_reserved_again_by_an_agent_that_starts_anew(world: World) -> None:
+    """Its state directory is empty, and Placement still has the guest's allocation: one look suffices."""
+    runs = str(uuid4())
+    world.see(*TREE)
+    schedule(world, runs, VCPU=8, MEMORY_MB=30000)
+    world.driver.domains = (guest(runs, 8, 30000),)
+    assert world.again().problems == ()
+    world.close()
+    for file in world.directory.glob("agent.db*"):
+        file.unlink()
+    world._open()
+    world.journal.remember_host(ROOT)
+    low: list[int] = []
+    with world.taps(lambda call: low.append(offered(world, MEMORY))):
+        assert world.again().problems == ()
+    assert set(low) == {2256}
+
+
+def test_a_guest_of_all_memory_is_read_at_one_glance_in_the_next_plan(world: World) -> None:
+    world.driver.domains = (guest(str(uuid4()), 8, 30000),)
+    world.see(*TREE)
+    assert world.reconciler.next_plan().empty
