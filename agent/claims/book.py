@@ -48,8 +48,6 @@ class Book:
         self._rows: dict[str, Row] = {}
         self._needs: dict[str, Usages] = {}
         self._unclaimed: dict[str, Usages] = {}
-        self.unclaimed_changes = 0
-        """How often `unclaimed` has changed."""
         self._used: dict[str, dict[str, int]] = {}
         self._held: dict[str, Allocations] = {}
         self._instances: dict[str, str] = {}
@@ -97,12 +95,9 @@ class Book:
         else:
             self._rows[row.instance] = row
             self._needs[row.instance] = after
-        unclaimed = row.unclaimed if row.guest is not None else {}
-        if unclaimed != self._unclaimed.get(row.instance, {}):
-            self._unclaimed.pop(row.instance, None)
-            self.unclaimed_changes += 1
-            if unclaimed:
-                self._unclaimed[row.instance] = unclaimed
+        self._unclaimed.pop(row.instance, None)
+        if row.guest is not None and (unclaimed := row.unclaimed):
+            self._unclaimed[row.instance] = unclaimed
 
     def _count(self, amounts_of: Usages, sign: int) -> None:
         for uuid, amounts in amounts_of.items():
@@ -509,13 +504,24 @@ class Book:
 
         What the consumer's own guest uses is given to it already.
         """
-        uses = self.row(consumer).used.amounts
-        return tuple(
-            Shortfall.at(self.host.tree.get(uuid), name, amount, free, f"other consumers need all but {free}")
-            for uuid, amounts in allocations.items()
-            for name, amount in amounts.items()
-            if amount > (free := self.free(uuid, name, consumer)) and amount > uses.get(uuid, {}).get(name, 0)
-        )
+        uses, others = self.row(consumer).used.amounts, self._without(self._own(consumer))
+        crowded = []
+        for uuid, amounts in allocations.items():
+            for name, amount in amounts.items():
+                needed = others.get(uuid, {}).get(name, 0)
+                free = max(0, self._most(uuid, name) - needed)
+                if needed > 0 and amount > max(free, uses.get(uuid, {}).get(name, 0)):
+                    reason = f"other consumers need all but {free}"
+                    crowded.append(Shortfall.at(self.host.tree.get(uuid), name, amount, free, reason))
+        return tuple(crowded)
+
+    def _most(self, uuid: str, name: str) -> int:
+        """What consumers may hold there; a reservation of all keeps new ones out, and not those that hold."""
+        provider = self.host.tree.get(uuid)
+        inventory = provider.inventories.get(name) if provider else None
+        if inventory is None or inventory.reserved < inventory.total:
+            return self._capacity(uuid, name)
+        return int(inventory.total * inventory.allocation_ratio)
 
     def _complete(self, request: ClaimRequest, result: Fit) -> Fit:
         """The fit with the makings of those of its units that do not exist yet, and the units by group."""

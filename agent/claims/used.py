@@ -1,9 +1,10 @@
 """Attribute what a guest uses to the providers of its host. Pure.
 
 The driver reports a guest's amounts without providers. An exact unit is on the provider that offers it, and
-bound memory on the provider of its cell. Of the rest, a provider on which the row holds or claims the class
-has as much as is held or claimed there; what exceeds that is spread over the providers with that class, first
-those of the cells that the guest's memory is on, and the host's own before those that it shares.
+bound memory on the provider of its cell; but what the row has where the class is no longer stays there, until
+a reshape has moved it. Of the rest, a provider on which the row holds or claims the class has as much as is
+held or claimed there; what exceeds that is spread over the providers with that class, first those of the
+cells that the guest's memory is on, and the host's own before those that it shares.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -68,13 +69,18 @@ class _Attribution:
         units, stray = self._units()
         if self._guest.state in IDLE:
             return Use({}, units, stray)
+        has = self._row.has
         for uuid, classes in units.items():
             for name, exact in classes.items():
-                self._add(uuid, name, len(exact))
-        has = self._row.has
+                self._add_units(uuid, name, len(exact), has)
         for used in stray:
             if not any(name == used.resource_class for amounts in has.values() for name in amounts):
                 self._rest[used.resource_class] = self._rest.get(used.resource_class, 0) - 1
+        for uuid, amounts in has.items():
+            for name, amount in amounts.items():
+                if self._rest.get(name, 0) > 0 and not self._has_class(uuid, name):
+                    left = amount - self._amounts.get(uuid, {}).get(name, 0)
+                    self._add(uuid, name, min(left, self._rest[name]))
         self._add_bound_memory()
         for name in [name for name, amount in self._rest.items() if amount > 0]:
             self._add_where_it_has(name, has)
@@ -90,13 +96,22 @@ class _Attribution:
         stray = []
         for used in self._guest.units:
             key = used.resource_class, used.unit
-            uuid = self._place.provider_of_unit.get(key) or claimed.get(key)
+            uuid = claimed.get(key) or self._place.provider_of_unit.get(key)
             if uuid is None:
                 stray.append(used)
             else:
                 classes = units.setdefault(uuid, {})
                 classes[used.resource_class] = (*classes.get(used.resource_class, ()), used.unit)
         return units, tuple(stray)
+
+    def _add_units(self, uuid: str, name: str, count: int, has: Usages) -> None:
+        for other, amounts in has.items():
+            if other != uuid and not self._place.offered.get(other, {}).get(name):
+                left = amounts.get(name, 0) - self._amounts.get(other, {}).get(name, 0)
+                moved = min(count, max(0, left))
+                self._add(other, name, moved)
+                count -= moved
+        self._add(uuid, name, count)
 
     def _add_bound_memory(self) -> None:
         cells = {cell.id: cell for cell in self._place.cells.cells}

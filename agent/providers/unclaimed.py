@@ -30,6 +30,18 @@ class UnclaimedUse:
                 tree = tree.with_provider(_reserve(provider, {name: amounts[name] for name in mine}))
         return tree
 
+    def part(self, slots: Collection[tuple[str, str]], *, on: bool) -> "UnclaimedUse":
+        """The part that is on these (provider, class), or the part that is not."""
+        return UnclaimedUse(
+            {
+                instance: {
+                    uuid: {name: amount for name, amount in amounts.items() if ((uuid, name) in slots) is on}
+                    for uuid, amounts in amounts_of.items()
+                }
+                for instance, amounts_of in self.by_instance.items()
+            }
+        )
+
     def notices(self, tree: ProviderTree, guests: Collection[Guest]) -> tuple[str, ...]:
         """A sentence for each guest, by name."""
         known = {guest.uuid: guest for guest in guests}

@@ -7,7 +7,7 @@ doubt, `find_desired` adds the moves that take a reshape, `reshape` carries thos
 writes the rest, and `inform_tracker` hands the tree and its allocations on.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -45,9 +45,9 @@ from agent.tree import ProviderTree
 class HostView:
     """What is known of the host when a pass begins.
 
-    The driver reports `description`, `guests` and `topology`; the tracker knows what is `used`, and how often
-    the unclaimed use of guests has changed. `doubted` are providers whose allocations may have changed
-    although their generations have not.
+    The driver reports `description`, `guests` and `topology`; the tracker knows what is `used`, and what
+    guests use `unclaimed`. `doubted` are providers whose allocations may have changed although their
+    generations have not.
     """
 
     description: Description
@@ -55,7 +55,7 @@ class HostView:
     guests: tuple[Guest, ...] = ()
     topology: Topology | None = None
     doubted: frozenset[str] = frozenset()
-    unclaimed_changes: int = 0
+    unclaimed: Mapping[str, Usages] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Pass:
     """A pass between two of its steps.
 
     `current` is Placement's tree after the steps so far. `description` is the driver's with the provider
-    config files, `resolved` the tree that follows from it, `desired` that tree with the reshapes. `base` is
-    the resolved tree before the `unclaimed` use of guests is reserved in it. `pending`
+    config files, `resolved` the tree that follows from it, `desired` that tree with the reshapes, and with
+    the `unclaimed` use of guests reserved. `pending`
     says why a reshape that is due is not done. `retained` has a sentence for each inventory that stays
     because consumers hold some of it, `overused` the sentences on each provider that is over capacity.
     """
@@ -74,7 +74,6 @@ class Pass:
     description: Description
     resolved: ResolvedDescription
     desired: Desired
-    base: ProviderTree
     unclaimed: UnclaimedUse = field(default_factory=UnclaimedUse)
     pending: ReshapeRefused | None = None
     written: tuple[Operation, ...] = ()
@@ -96,7 +95,7 @@ class Pass:
         """A sentence for each thing that the operator has to know or to mend."""
         return (
             *self.resolved.problems,
-            *self.unclaimed.notices(self.base, self.seen.guests),
+            *self.unclaimed.notices(self.resolved.tree, self.seen.guests),
             *self.desired.undone_notices,
             *self.desired.parked_notices,
             *self.retained,
@@ -141,14 +140,9 @@ class PassSteps:
         resolved = resolve(description, current, self._owned(current), self._root_uuid)
         used, unclaimed = self._survey(seen, resolved)
         resolved = reserve_used(resolved, current, used, description.moves)
-        base = resolved.tree
-        resolved = replace(
-            resolved,
-            tree=unclaimed.reserve(base, resolved.owned),
-            problems=(*resolved.problems, *overlaid.conflicts),
-        )
+        resolved = replace(resolved, problems=(*resolved.problems, *overlaid.conflicts))
         desired = Desired(resolved.tree, resolved.owned)
-        return Pass(seen, current, description, resolved, desired, base, unclaimed)
+        return Pass(seen, current, description, resolved, desired, unclaimed)
 
     def read_held(self, seen: HostView, current: ProviderTree, *, reread: bool) -> None:
         """Enter into the book what Placement holds on `current`, as far as that may have changed.
@@ -190,7 +184,9 @@ class PassSteps:
         receipts = self._undone_reshapes.with_ids(self._undone_reshapes.ids() if undone is None else undone)
         records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
         desired = desired_state(self._client, description, this.current, this.resolved, receipts, records)
-        return replace(this, desired=desired)
+        # Allocations are about to come to the slots of a reshape: what is unclaimed there shows afterwards.
+        unclaimed = this.unclaimed.part(_moving(desired), on=False)
+        return replace(this, desired=_with_reserved(desired, unclaimed))
 
     def reshape(self, this: Pass) -> Pass:
         """Carry out the moves that are due, in one request; `pending` says why where that is not possible.
@@ -212,11 +208,13 @@ class PassSteps:
                 desired,
                 proved,
                 this.exact_units,
-                lambda tree: self._refresh_tracker(reached, tree, reread=False),
+                lambda tree: self._refresh_tracker(reached, tree),
             )
         except ReshapeRefused as refusal:
             return replace(reached, pending=refusal)
-        return replace(reached, current=tree)
+        unclaimed = self._survey(this.seen, this.resolved)[1]
+        desired = _with_reserved(desired, unclaimed.part(_moving(desired), on=True))
+        return replace(reached, current=tree, desired=desired, unclaimed=unclaimed)
 
     def apply(self, this: Pass) -> Pass:
         """Bring Placement's tree to the desired one; while a reshape is pending, what it moves is reserved.
@@ -346,7 +344,7 @@ class PassSteps:
         layout = _layout(this.seen, this.resolved)
         with self._tracker.reading() as reading:
             fresh = self._allocations.read(whole, self._tracker.doubtful())
-            offered = without_reservations(whole, this.base, withheld)
+            offered = without_reservations(whole, this.resolved.tree, withheld)
             try:
                 self._tracker.refresh(
                     offered, fresh.held, this.resolved.units, layout, kept=fresh.kept, reading=reading
@@ -355,6 +353,10 @@ class PassSteps:
                 self._allocations.forget()
                 raise
         return {uuid: holders for uuid, holders in self._tracker.held().items() if uuid in tree}
+
+
+def _with_reserved(desired: Desired, unclaimed: UnclaimedUse) -> Desired:
+    return replace(desired, tree=unclaimed.reserve(desired.tree, desired.owned))
 
 
 def _moving(desired: Desired) -> frozenset[tuple[str, str]]:

@@ -6,7 +6,7 @@ between two operations of its plan, and the next pass continues from there. An o
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from agent.driver import Driver, GivenResources, Guest
 from agent.errors import PlacementConflict, PlacementUnavailable, PlimsollError, StateError
@@ -23,6 +23,7 @@ from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reconcile.tree_cache import TreeCache
 from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.receipt import Receipt
+from agent.shapes import Usages
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
@@ -69,7 +70,7 @@ class Reconciler:
         self._seen: HostView | None = None
         self._last: Pass | None = None
         self._use = ReservedUsages()
-        self._unclaimed_changes = 0
+        self._unclaimed: tuple[Mapping[str, Usages], ...] = ({},)
         self._taken_back = 0
         self._guests: tuple[Guest, ...] | None = None
         self._provider_config = ActiveProviderConfig(root_uuid, provider_config)
@@ -100,9 +101,10 @@ class Reconciler:
     @property
     def needs_pass(self) -> bool:
         """Whether the use of devices has changed since, or what guests use unclaimed: reserve it anew."""
-        changes = self._tracker.unclaimed_changes(), self._tracker.taken_back()
-        return (self._unclaimed_changes, self._taken_back) != changes or (
-            bool(self._use.classes) and self._use.differs(self._tracker.in_use())
+        return (
+            self._taken_back != self._tracker.taken_back()
+            or self._tracker.unclaimed() not in self._unclaimed
+            or (bool(self._use.classes) and self._use.differs(self._tracker.in_use()))
         )
 
     def running_s(self) -> float:
@@ -254,7 +256,9 @@ class Reconciler:
         this, held = self._steps.inform_tracker(this)
         self._tree, self._seen, self._last = this.current, seen, this
         self._use, self._in_sync = ReservedUsages.of(this.resolved, seen.used), this.complete
-        self._unclaimed_changes, self._taken_back = seen.unclaimed_changes, taken_back
+        self._taken_back = taken_back
+        # The pass reserved what was unclaimed on the host as it is described; the book may see it otherwise.
+        self._unclaimed = (seen.unclaimed, this.unclaimed.by_instance)
         if self._tree_cache is not None:
             self._tree_cache.save(this.current, held)
         return Plan(this.written)
@@ -269,8 +273,8 @@ class Reconciler:
             self._tracker.see_guests(guests)
             self._guests = guests
         doubted = frozenset(self._last.overused if self._last else ())
-        unclaimed_changes = self._tracker.unclaimed_changes()
-        return HostView(description, self._tracker.in_use(), guests, topology, doubted, unclaimed_changes)
+        unclaimed = self._tracker.unclaimed()
+        return HostView(description, self._tracker.in_use(), guests, topology, doubted, unclaimed)
 
     def _is_known(self, seen: HostView) -> bool:
         """Whether the last pass already saw the host like this."""
@@ -278,7 +282,7 @@ class Reconciler:
             self._seen is not None
             and (seen.description, seen.topology) == (self._seen.description, self._seen.topology)
             and not self._use.differs(seen.used)
-            and self._unclaimed_changes == seen.unclaimed_changes
+            and seen.unclaimed in self._unclaimed
         )
 
     def _read_current(self, reread: bool) -> ProviderTree:

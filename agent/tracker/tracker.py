@@ -207,10 +207,6 @@ class ResourceTracker:
         """How often reserved inventory was taken back: a pass that finds a change reads Placement again."""
         return self._context.placement.taken_back
 
-    def unclaimed_changes(self) -> int:
-        """How often `unclaimed` has changed: a pass compares, and reserves it anew."""
-        return self._register.under_lock(lambda book: book.unclaimed_changes)
-
     def unclaimed(self) -> Mapping[str, Usages]:
         """{instance: {provider: {class: amount}}} that guests use, and that is neither held nor claimed."""
         return self._register.under_lock(lambda book: book.unclaimed())

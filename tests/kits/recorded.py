@@ -157,6 +157,8 @@ class Stage:
         self.hold_on(consumer, {HOST: amounts}, kind)
 
     def hold_on(self, consumer: str, placed: dict[str, dict[str, int]], kind: str = "INSTANCE") -> None:
+        """As if Placement had held it before the guest ran: what is reserved for it goes back first."""
+        self.world.tracker.take_back_reserved(consumer)
         allocations = {self.world.uuid(name): amounts for name, amounts in placed.items()}
         self.world.raw.write_allocations(
             ConsumerAllocations(consumer, allocations, None, "demo", "admin", kind)

@@ -125,6 +125,28 @@ def test_bound_memory_is_on_its_cell_and_the_cpus_beside_it() -> None:
     assert use.amounts == {"cell1": {"VCPU": 3, "MEMORY_MB": 1500}}
 
 
+def test_until_a_reshape_moves_it_all_is_used_where_it_is_held_or_claimed() -> None:
+    """The driver has the units and the memory on other providers already."""
+    held = {"host": {"VCPU": 2, "MEMORY_MB": 1500, "SRIOV_NET_VF": 1}}
+    memory = (UsedMemory(1, 1500, None, 0),)
+    resources = {"VCPU": 2, "MEMORY_MB": 1500, "PCPU": 1}
+    cpus = (UsedUnit("PCPU", "2", "numa:1"),)
+    for row in (
+        Row(GUEST, {GUEST: {"host": {**resources}}}, guest=guest(resources, units=cpus, memory=memory)),
+        Row(
+            GUEST,
+            claimed={
+                GUEST: Claim(GUEST, ClaimState.CLAIMED, ClaimRequest(GUEST, ()), {"host": {**resources}})
+            },
+            guest=guest(resources, units=cpus, memory=memory),
+        ),
+    ):
+        assert use_of(row, NESTED).amounts == {"host": resources}
+    flat = Row(GUEST, {GUEST: held}, guest=guest({"SRIOV_NET_VF": 1}, units=(vf("vf2"),)))
+    assert use_of(flat, FLAT).amounts == {"host": {"SRIOV_NET_VF": 1}}
+    assert use_of(flat, FLAT).units == {"nic1": {"SRIOV_NET_VF": ("vf2",)}}
+
+
 def test_a_disk_is_on_the_shared_pool_where_the_host_has_none() -> None:
     assert use_of(Row(GUEST, guest=guest({"DISK_GB": 30})), FLAT).amounts == {"pool": {"DISK_GB": 30}}
 
