@@ -204,11 +204,24 @@ class ClaimAttempt:
         held = self._context.writer.secure(self._consumer) or held
         if self._leftover is not None and is_allocation_of(held, self._leftover):
             return self._grant(self._leftover)
+        try:
+            return self._take_over(held)
+        except DoesNotFit as error:
+            suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
+            if not self._context.may_be_stale(suspects):
+                raise
+            self._read_again(suspects)
+            return self._take_over(held)
+
+    def _take_over(self, held: ConsumerAllocations) -> Claim:
         return self._context.register.step_chosen_claim(
             ClaimStep.ADOPT, lambda book: self._choose_held(book, held.allocations)
         )
 
-    def _choose_held(self, book: Book, held: Allocations) -> Claim:
+    def _choose_held(self, book: Book, read: Allocations) -> Claim:
+        # A reshape may have moved the allocation since it was read; the book has followed that.
+        elsewhere = {uuid: amounts for uuid, amounts in read.items() if uuid not in book.host.tree}
+        held = {**elsewhere, **book.held_by(self._consumer)}
         part = self._part_here(book.host, held)
         fit = book.cover(self._request, part, exact=False)
         if not fit.fits:

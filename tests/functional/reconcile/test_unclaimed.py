@@ -182,3 +182,49 @@ def test_a_guest_of_all_memory_is_read_at_one_glance_in_the_next_plan(world: Wor
     world.driver.domains = (guest(str(uuid4()), 8, 30000),)
     world.see(*TREE)
     assert world.reconciler.next_plan().empty
+
+
+def test_an_allocation_on_the_memory_of_an_evacuated_guest_that_still_runs_is_not_taken_over(
+    world: World,
+) -> None:
+    """Its claim is left, Placement holds nothing of it here, and a scheduler uses the memory again."""
+    world.see(*TREE)
+    claim = world.tracker.claim(ask(VCPU=8, MEMORY_MB=30000)).claim
+    world.driver.domains = (guest(claim.consumer, 8, 30000),)
+    world.again()
+    world.raw.delete_allocations(claim.consumer)
+    other = str(uuid4())
+    schedule(world, other, VCPU=2, MEMORY_MB=4096)
+    with pytest.raises(DoesNotFit, match="4096 MEMORY_MB asked, 2256 free on node1"):
+        world.tracker.claim(ask(other, VCPU=2, MEMORY_MB=4096))
+    world.again()
+    with pytest.raises(DoesNotFit, match="4096 MEMORY_MB asked, 2256 free on node1"):
+        world.tracker.claim(ask(other, VCPU=2, MEMORY_MB=4096))
+    fits = str(uuid4())
+    world.raw.delete_allocations(other)
+    schedule(world, fits, MEMORY_MB=2256)
+    assert world.tracker.claim(ask(fits, MEMORY_MB=2256)).claim.adopted
+
+
+def test_an_allocation_on_claimed_memory_is_not_taken_over_after_placement_was_restored(world: World) -> None:
+    """From a backup that is older than the claim; the claimed guest does not run yet."""
+    world.see(*TREE)
+    claim = world.tracker.claim(ask(MEMORY_MB=30000, SRIOV_NET_VF=3)).claim
+    world.raw.delete_allocations(claim.consumer)
+    other = str(uuid4())
+    schedule(world, other, "nic0", SRIOV_NET_VF=2)
+    with pytest.raises(DoesNotFit, match=f"2 {VF} asked, 1 free on nic0"):
+        world.tracker.claim(ask(other, SRIOV_NET_VF=2))
+
+
+def test_a_running_guest_is_recorded_on_an_over_committed_host(world: World) -> None:
+    """To record what it uses and holds gives nothing away."""
+    first, second = str(uuid4()), str(uuid4())
+    world.see(*TREE)
+    for consumer in (first, second):
+        schedule(world, consumer, MEMORY_MB=16000)
+    smaller = {MEMORY: DescribedInventory(20000)}
+    world.driver.domains = tuple(guest(consumer, 0, 16000) for consumer in (first, second))
+    world.see(replace(HOST, inventories={**HOST.inventories, **smaller}), NIC, GPU)
+    for consumer in (first, second):
+        assert world.tracker.claim(ask(consumer, MEMORY_MB=16000)).claim.adopted
