@@ -95,12 +95,7 @@ class Auditor:
 
     def _judge_rows(self, observation: Observation) -> list[Finding]:
         """The findings about rows; those with one are judged again, as the only operation on them."""
-        place = observation.place
-        suspicious = [
-            instance
-            for instance, row in sorted(observation.rows().items())
-            if any(judge_row(RowCase(observation, place, row)))
-        ]
+        suspicious = [case.instance for case in RowCase.all_of(observation) if any(judge_row(case))]
         return [
             finding for instance in suspicious for finding in self._reader.judge_row(observation, instance)
         ]

@@ -3,7 +3,7 @@
 Each case is one frozen value, so that a judgement is a function of it alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,18 +227,28 @@ class MoveCase:
 class RowCase:
     """One row of the book, whose consumers no operation of the agent changes while it is judged.
 
-    Of Placement it has what the observation has: the allocations on this host's providers.
+    Of Placement it has what the observation has: the allocations on this host's providers. `use` is how the
+    guest's use differs from what it has; None where that cannot be told.
     """
 
     observation: Observation
     place: Place
     row: Row
+    use: UseDifference | None
 
     @classmethod
     def of(cls, observation: Observation, instance: str) -> "RowCase":
         """The case of the instance's row."""
         place = observation.place
-        return cls(observation, place, observation.row(instance, place))
+        row = observation.row(instance, place)
+        return cls(observation, place, row, use_difference(row, place))
+
+    @classmethod
+    def all_of(cls, observation: Observation) -> Iterator["RowCase"]:
+        """The cases of all rows, in the order of their instances."""
+        place = observation.place
+        for _, row in sorted(observation.rows().items()):
+            yield cls(observation, place, row, use_difference(row, place))
 
     @property
     def instance(self) -> str:
@@ -249,11 +259,6 @@ class RowCase:
     def is_moving(self) -> bool:
         """Whether a move of the instance has not ended."""
         return self.instance in self.observation.consumers_in_moves
-
-    @property
-    def use(self) -> UseDifference | None:
-        """How the guest's use differs from what it has; None where that cannot be told."""
-        return use_difference(self.row, self.place)
 
     @property
     def evidence(self) -> Mapping[str, Any]:

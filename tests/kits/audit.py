@@ -93,11 +93,7 @@ def consumer_case(
 
 def row_findings(kind: FindingKind, observation: Observation) -> list[Finding]:
     """What the kind reports about all rows."""
-    return [
-        finding
-        for instance in sorted(observation.rows())
-        for finding in kind.judge_row(RowCase.of(observation, instance))
-    ]
+    return [finding for case in RowCase.all_of(observation) for finding in kind.judge_row(case)]
 
 
 def a_move(state: MoveState, role: MoveRole = MoveRole.SOURCE, *, adopted: bool = False) -> Move:

@@ -51,7 +51,7 @@ def test_a_healthy_host_has_no_finding(wanted: list[dict[str, int]], guests: boo
     observation = observe(claims, guests=seen if guests else ())
     assert not suspects(observation)
     assert [*judge_host(observation)] == []
-    assert [*(found for row in observation.rows() for found in judge_row(RowCase.of(observation, row)))] == []
+    assert [*(finding for case in RowCase.all_of(observation) for finding in judge_row(case))] == []
     for consumer, claim in claims.items():
         assert judge_consumer(consumer_case(observation, claim.allocations, consumer)) is None
 
