@@ -1,0 +1,30 @@
+"""What is reserved for guests that use more than is held: enough, and no more than there is."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.providers.resolve import OwnedProvider, OwnedProviders
+from agent.providers.unclaimed import UnclaimedUse, released, without_reservations
+from agent.tree import Inventory, Provider, ProviderTree
+
+OWNED = OwnedProviders({"host": OwnedProvider(frozenset({"VCPU"}))})
+
+
+def tree(inventory: Inventory) -> ProviderTree:
+    return ProviderTree([Provider("host", "host", None, {"VCPU": inventory, "FOREIGN": Inventory(9)})])
+
+
+@given(
+    st.integers(1, 50), st.integers(0, 50), st.sampled_from([0.5, 1.0, 1.5, 4.0, 16.0]), st.integers(0, 200)
+)
+def test_the_capacity_is_smaller_by_what_is_used(total: int, reserved: int, ratio: float, used: int) -> None:
+    base = tree(Inventory(total, min(total, reserved), allocation_ratio=ratio))
+    use = UnclaimedUse({"web1": {"host": {"VCPU": used, "FOREIGN": 1}}, "web2": {"elsewhere": {"VCPU": 1}}})
+    reserving = use.reserve(base, OWNED)
+    before, after = base["host"].inventories["VCPU"], reserving["host"].inventories["VCPU"]
+    assert after.capacity <= max(0, before.capacity - used) and after.reserved <= total
+    assert after.capacity >= before.capacity - used - ratio - 1
+    assert reserving["host"].inventories["FOREIGN"] == Inventory(9), "the agent does not write it"
+    assert without_reservations(reserving, base) == base
+    assert without_reservations(reserving, base, {("host", "VCPU")}) == reserving
+    assert released(after, used, before.reserved).reserved >= before.reserved
