@@ -14,6 +14,7 @@ import time
 from multiprocessing import Pool
 from pathlib import Path
 
+from simulation.laws_off import LAWS_OFF, SEEDS, first_that_notices
 from simulation.seeds import draw, shorten, tell
 
 CHUNK = 25
@@ -31,6 +32,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, metavar="S", help="begin with this seed (0)")
     parser.add_argument("--seed", type=int, metavar="S", help="tell this one, shortened, as a story")
     parser.add_argument("--full", action="store_true", help="with --seed: do not shorten it")
+    parser.add_argument("--law-off", choices=sorted(LAWS_OFF), help="the first seed that notices this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument("--file", type=Path, default=Path(".simulate.jsonl"), help="what was told so far")
     return parser.parse_args()
@@ -39,6 +41,10 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Returns 1 where a law is broken."""
     arguments = _arguments()
+    if arguments.law_off:
+        noticed = first_that_notices(arguments.law_off)
+        print(noticed.report if noticed else f"none of {SEEDS} seeds notices")
+        return int(noticed is None)
     if arguments.seed is not None:
         outcome = tell(draw(arguments.seed))
         if outcome.law and not arguments.full:

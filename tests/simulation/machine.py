@@ -206,6 +206,7 @@ class Host:
         self.verified_at = -1.0
         self.emptied_at = -1.0
         self.changed_at = -1.0
+        self.gone_at: dict[str, float] = {}
         self.broken: list[str] = []
         self._hardware = hardware(number)
         self._described: tuple[DescribedProvider, ...] | None = None
@@ -358,6 +359,7 @@ class Host:
 
     def drop_guest(self, consumer: str) -> None:
         self.guests.pop(consumer, None)
+        self.gone_at[consumer] = self.scheduler.now
         self._show()
 
     def reshape(self, **fields: Any) -> None:

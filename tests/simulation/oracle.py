@@ -66,6 +66,7 @@ class Oracle:
     written_at: dict[str, tuple[float, str]] = field(default_factory=dict)
     excused: set[tuple[str, str, str, str]] = field(default_factory=set)
     needs: dict[tuple[str, str, str], dict[str, int]] = field(default_factory=dict)
+    claiming: dict[str, set[str]] = field(default_factory=dict)
     party_of: dict[str, str] = field(default_factory=dict)
     disturbed: set[str] = field(default_factory=set)
     """Consumers that somebody else wrote to."""
@@ -181,10 +182,14 @@ class Oracle:
             for uuid, provider in self.network.model.providers.items()
             if provider.root_uuid == host.uuid
         }
-        if not providers or host.changed_at > min(host.seen_at, submitted_at):
+        if not providers:
             return
+        known_at = min(host.seen_at, submitted_at)
         needs = self._needs(host, rows, providers, known_at=submitted_at)
         used = self._used(host, self.scheduler.now + 1, set(providers), seen=False)
+        parties = {self.party(consumer) for consumer, row in rows.items() if row.state != "releasing"}
+        new = parties - self.claiming.get(host.name, set())
+        self.claiming[host.name] = parties
         before = self.needs
         for uuid, provider in providers.items():
             for name, inventory in provider.inventories.items():
@@ -194,12 +199,14 @@ class Oracle:
                 grown = [
                     who
                     for who, amount in need.items()
-                    if amount > max(before.get(key, {}).get(who, 0), running.get(who, 0))
+                    if amount > running.get(who, 0)
+                    and (who in new or amount > before.get(key, {}).get(who, 0))
                 ]
                 before[key] = need
                 capacity = self._capacity(host, provider.name, name, inventory)
                 claimed = [who for who in grown if self._claims(rows, who, uuid, name)]
-                if claimed and sum(need.values()) > capacity:
+                claimed = [who for who in claimed if host.gone_at.get(who, -1.0) <= known_at]
+                if claimed and sum(need.values()) > capacity and host.changed_at <= known_at:
                     parts = ", ".join(f"{self.name(who)} {amount}" for who, amount in sorted(need.items()))
                     raise Violation(
                         "free is what no column needs",

@@ -12,7 +12,8 @@ from simulation.tasks import Stuck
 
 Amounts = tuple[tuple[str, int], ...]
 CONSUMERS = ("web1", "web2", "web3", "web4")
-FATES = tuple(fate for fate in Fate if fate is not Fate.ANSWERED)
+FATES = tuple(fate for fate in Fate if fate not in (Fate.ANSWERED, Fate.TWICE))
+"""What a history draws. An answered request that is done twice is a story of its own (test_stories.py)."""
 KINDS = ("cold_migrate", "resize", "evacuate", "live_migrate")
 SHAPES: tuple[dict[str, int], ...] = (
     {"VCPU": 1, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1},
@@ -85,7 +86,8 @@ class Narrator:
             steps += [plot.pop(0), *self._pause()]
             if trouble and dice.random() < 0.4:
                 for step in trouble.pop():
-                    steps += [step, *self._pause()]
+                    at_once = step.verb in AT_ONCE and dice.random() < 0.7
+                    steps += [step] if at_once else [step, *self._pause()]
             plots = [plot for plot in plots if plot]
         return History(self.seed, tuple(steps), self.hosts, self.servers, restless, stall)
 
@@ -158,6 +160,8 @@ class Narrator:
     def _takeover(self, consumer: str) -> list[Step]:
         host, amounts = self._near(), self._amounts()
         steps = [Step("schedules", (host, consumer), amounts)]
+        if self.dice.random() < 0.4:
+            steps += [Step("stranger_starts", (host, f"beside {consumer}"), amounts), Step("looks", (host,))]
         if self.dice.random() < 0.8:
             steps += [Step("claims", (host, consumer), amounts), Step("guest_starts", (host, consumer))]
         return steps + self._end(host, consumer)
@@ -247,9 +251,9 @@ class Narrator:
 
     def _journal(self) -> list[Step]:
         host = self._near()
-        if self.dice.random() < 0.5:
+        if self.dice.random() < 0.4:
             return [Step("journal_fails", (host,))]
-        return [Step("journal_stalls", (host, self.dice.choice((1.0, 30.0, 70.0))))]
+        return [Step("journal_stalls", (host, self.dice.choice((30.0, 70.0, 70.0))))]
 
     def _admin(self) -> list[Step]:
         return [Step("deletes_allocation", (self.dice.choice(CONSUMERS),))]
@@ -258,6 +262,8 @@ class Narrator:
         return [Step(self.dice.choice(("audits", "looks")), (self._near(),))]
 
 
+AT_ONCE = ("next_write", "journal_fails", "journal_stalls", "will_die")
+"""What is soon forgotten unless something follows it at once."""
 PLOTS = ("life", "life", "brief", "gated", "takeover", "stranger", "move", "move", "resize")
 MISHAPS = (
     "death",

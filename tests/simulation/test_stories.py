@@ -207,6 +207,29 @@ def test_a_release_in_a_paused_process_does_not_take_a_later_claim() -> None:
         story.comes_to_rest()
 
 
+@wrong("a release that was answered is not remembered, so its repetition meets the same generation again")
+def test_an_answered_release_that_a_proxy_repeats_does_not_take_a_later_claim() -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", **WEB).granted
+        a.next_write(Fate.TWICE, 100.0)
+        assert a.releases("web1").granted
+        assert a.claims("web1", **WEB).granted
+        story.comes_to_rest()
+
+
+@wrong("the doubt of a first write is taken for ended while the consumer is another host's")
+def test_a_late_first_claim_does_not_come_true_after_another_host_released_the_consumer() -> None:
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web1", **WEB).granted
+        a.next_write(Fate.LATE, 150.0)
+        a.claims("web1", **WEB)
+        story.waits(60)
+        b.releases("web1")
+        story.comes_to_rest()
+
+
 # The journal
 
 

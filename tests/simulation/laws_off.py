@@ -1,0 +1,195 @@
+"""Each law of the agent turned off, one at a time: the simulator must notice.
+
+    ./dev simulate --law-off units      # the first seed that notices, as a story
+
+A law is turned off by a patch of the function that keeps it. `seed` is the first that noticed when this was
+written; after a change of the agent it may be another one, among the first 500.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from agent.claims.book import Book
+from agent.claims.rows import NOT_USED, Row
+from agent.durable.errors import DatabaseError
+from agent.errors import StateError
+from agent.placement.client import PlacementClient
+from agent.placement.outcome import WriteRefused, WriteUnknown
+from agent.reshape import relocate
+from agent.state.journal import Journal, PendingWrite
+from agent.tracker import withdraw
+from agent.tracker.doubts import Doubts
+from agent.tracker.guarded_write import GuardedWriter
+from agent.tracker.turns import Turns
+from simulation.seeds import Outcome, draw, tell
+
+SEEDS = 500
+
+Patches = list[Any]
+
+
+@dataclass(frozen=True)
+class LawOff:
+    """A law, the patches that turn it off, and a seed that notices."""
+
+    law: str
+    patches: Callable[[], Patches]
+    seed: int
+
+
+def _units() -> Patches:
+    return [patch.object(Book, "_is_free", lambda self, name, unit, consumer: True)]
+
+
+def _used() -> Patches:
+    need = Row.need.fget
+
+    def without_use(row: Row) -> Any:
+        return need(replace(row, used=replace(NOT_USED, units=row.used.units)))
+
+    return [patch.object(Row, "need", property(without_use))]
+
+
+def _takeover() -> Patches:
+    return [patch.object(Book, "_crowded", lambda self, consumer, allocations: ())]
+
+
+def _claimed() -> Patches:
+    return [patch.object(Row, "claimed_amounts", property(lambda row: {}))]
+
+
+def _same_unit() -> Patches:
+    inner = relocate._relocate_claim
+
+    def dealt_anew(claim: Any, relocations: Any, *rest: Any) -> Any:
+        moved = inner(claim, relocations, *rest)
+        return moved if moved is claim else replace(moved, units={})
+
+    return [patch.object(relocate, "_relocate_claim", dealt_anew)]
+
+
+def _sums() -> Patches:
+    inner = PlacementClient.send_reshape
+
+    def forgets(self: Any, inventories: Any, *writes: Any, **options: Any) -> Any:
+        return inner(self, inventories, *map(_less, writes), **options)
+
+    return [patch.object(PlacementClient, "send_reshape", forgets)]
+
+
+def _less(write: Any) -> Any:
+    """Without the first class of the first provider that has two."""
+    for uuid, amounts in write.allocations.items():
+        if len(amounts) > 1:
+            rest = dict(list(amounts.items())[1:])
+            return replace(write, allocations={**write.allocations, uuid: rest})
+    return write
+
+
+def _unknown() -> Patches:
+    inner = PlacementClient.send_allocations
+
+    def refused(self: Any, *writes: Any) -> Any:
+        outcome = inner(self, *writes)
+        return WriteRefused(outcome.error) if isinstance(outcome, WriteUnknown) else outcome
+
+    return [patch.object(PlacementClient, "send_allocations", refused)]
+
+
+def _fences() -> Patches:
+    def nothing_fenced(self: Any, *consumers: str) -> None:
+        return None
+
+    return [
+        patch.object(GuardedWriter, "secure", nothing_fenced),
+        patch.object(GuardedWriter, "bar_again", lambda self, consumer: True),
+    ]
+
+
+def _durable_doubts() -> Patches:
+    return [patch.object(Journal, "doubts", lambda self: {})]
+
+
+def _stalls() -> Patches:
+    def wait(self: PendingWrite) -> None:
+        try:
+            self._ticket.result(60.0)
+        except DatabaseError as error:
+            raise StateError(f"The agent's journal was not written: {error}") from error
+
+    return [patch.object(PendingWrite, "wait", wait)]
+
+
+def _turns() -> Patches:
+    @contextmanager
+    def take(self: Turns, consumer: str, request: Any = None) -> Iterator[None]:
+        yield
+
+    return [patch.object(Turns, "take", take)]
+
+
+def _release() -> Patches:
+    def remembered(context: Any, claim: Any, held: Any) -> Mapping[str, Any]:
+        """What the record does not name stays held."""
+        return {
+            uuid: rest
+            for uuid, amounts in held.allocations.items()
+            if (
+                rest := {
+                    name: left
+                    for name, amount in amounts.items()
+                    if (left := amount - claim.allocations.get(uuid, {}).get(name, 0)) > 0
+                }
+            )
+        }
+
+    return [patch.object(withdraw, "_remainder", remembered)]
+
+
+def _recovery() -> Patches:
+    return [patch.object(Doubts, "open", lambda self: ())]
+
+
+LAWS_OFF = {
+    "units": LawOff("a unit has one owner", _units, 7),
+    "used": LawOff("what guests use is counted", _used, 8),
+    "claimed": LawOff("what is claimed is counted", _claimed, 5),
+    "takeover": LawOff("a take-over passes the same check as a fit", _takeover, 156),
+    "same-unit": LawOff("a unit stays the same unit through a reshape", _same_unit, 131),
+    "sums": LawOff("a reshape conserves sums", _sums, 25),
+    "unknown": LawOff("an unknown write is not a refused one", _unknown, 10),
+    "fences": LawOff("a doubt ends by a fence", _fences, 42),
+    "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 194),
+    "delivery": LawOff("doubts are followed up without a request", _recovery, 168),
+    "stalls": LawOff("a commit that stalls is unknown", _stalls, 115),
+    "turns": LawOff("one operation at a time for each consumer", _turns, 9),
+    "release": LawOff("a release gives back what is held", _release, 260),
+}
+
+
+@contextmanager
+def turned_off(name: str) -> Iterator[None]:
+    """Run the block without this law of the agent."""
+    patches = LAWS_OFF[name].patches()
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in patches:
+            each.stop()
+
+
+def first_that_notices(name: str, seeds: Iterable[int] = range(SEEDS)) -> Outcome | None:
+    """The outcome of the first seed that breaks a law while this one is off, but not otherwise."""
+    for seed in seeds:
+        with turned_off(name):
+            outcome = tell(draw(seed))
+        if outcome.law and not tell(draw(seed)).law:
+            return outcome
+    return None
