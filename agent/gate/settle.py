@@ -12,7 +12,7 @@ from agent import log
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.refusal import label
 from agent.driver import Guest, GuestState
-from agent.errors import DoesNotFit, PlacementError, PlacementUnavailable, Refused
+from agent.errors import DoesNotFit, PlacementError, PlacementUnavailable, Refused, UnknownConsumer
 from agent.gate.coverage import brought_in_by_gate, made_by_gate
 from agent.gate.domain_request import DISK, GATE_USER, with_disk
 from agent.gate.expected_guests import ExpectedGuests
@@ -177,6 +177,8 @@ class Settler:
             action()
         except PlacementUnavailable:
             raise
+        except UnknownConsumer:
+            return False  # another pass, or a caller, has just ended it
         except (PlacementError, Refused) as error:
             LOG.warning("The gate: %s: %s", problem, error.message)
             return False

@@ -398,7 +398,7 @@ class Oracle:
         for consumer, allocations in self.network.holdings().items():
             if not self._by_agents(consumer) or (host.name, consumer) in self.forgotten:
                 continue
-            if self.party(consumer) in moving:
+            if self.party(consumer) in moving | self.disturbed:
                 continue
             for provider in allocations:
                 record = self.network.model.providers.get(provider)
@@ -454,7 +454,7 @@ class Oracle:
 
     def audited(self, host: Host, findings: Iterable[Any]) -> None:
         """What an audit at rest says must come from the story. Raises Violation."""
-        explained = self.explained(host)
+        explained = self.explained(host) | {each.uuid for each in self.hosts.values()}
         for finding in findings:
             if finding.subject in self.names and finding.subject not in explained:
                 raise Violation(
