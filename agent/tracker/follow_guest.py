@@ -39,7 +39,9 @@ def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
             )
         return after
 
+    unclaimed = context.register.under_lock(lambda book: book.row(consumer).unclaimed)
     with context.register.reserved(choose) as after:
+        context.take_back_reserved(unclaimed)
         outcome = context.writer.send(DoubtKind.EXTEND, replace(held, allocations=after.allocations))
         checked(outcome, f"extension of {label(request)}", "the agent extends the claim again")
         context.register.step_claim(ClaimStep.FOUND, consumer, after)

@@ -159,6 +159,7 @@ def test_disks_that_are_read_after_the_start_are_claimed_then(host: GatedHost) -
     assert host.held(uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
     claim = host.world.agent._tracker.claim_of(uuid)
     assert claim is not None and claim.request.resources["DISK_GB"] == 30
+    host.world.agent.reconcile("the disk is reserved no longer")
     before = host.world.wire.requests
     host.world.agent.reconcile("nothing new")
     assert host.world.wire.requests == before

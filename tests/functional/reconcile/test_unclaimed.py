@@ -228,3 +228,16 @@ def test_a_running_guest_is_recorded_on_an_over_committed_host(world: World) -> 
     world.see(replace(HOST, inventories={**HOST.inventories, **smaller}), NIC, GPU)
     for consumer in (first, second):
         assert world.tracker.claim(ask(consumer, MEMORY_MB=16000)).claim.adopted
+
+
+def test_the_reservation_gives_way_to_an_extension_of_the_guests_claim(world: World) -> None:
+    """Of memory that is all in use with it: Placement has room for it only once."""
+    world.see(*TREE)
+    claim = world.tracker.claim(ask(MEMORY_MB=16256)).claim
+    world.driver.domains = (guest(claim.consumer, 0, 32256),)
+    world.again()
+    assert offered(world, MEMORY) == 0
+    assert world.tracker.extend(claim, ask(claim.consumer, MEMORY_MB=32256)) is not None
+    assert world.again().problems == ()
+    assert world.tree()[ROOT].inventories[MEMORY].reserved == 512
+    world.check()
