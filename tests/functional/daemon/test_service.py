@@ -267,17 +267,34 @@ def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
 
 
 class NoReshape:
-    """Placement is asked for a reshape, and nobody knows whether it will be done."""
+    """Placement is asked for a reshape, and nobody knows whether it will be done.
 
-    def __init__(self, inner: Transport) -> None:
+    With `then_cut` nothing is answered after that, either. With `done_before_fence` Placement does the
+    reshape just before the next write that it is sent.
+    """
+
+    def __init__(self, inner: Transport, *, then_cut: bool = False, done_before_fence: bool = False) -> None:
         self._inner = inner
+        self._then_cut = then_cut
+        self._done_before_fence = done_before_fence
         self.asked: list[tuple[str, str, Any]] = []
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if path == "/reshaper":
+        if path == "/reshaper" or (self._then_cut and self.asked):
             self.asked.append((method, path, body))
             raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+        if self._done_before_fence and self.asked and method == "PUT":
+            self._done_before_fence = False
+            assert self.execute() == [204]
         return self._inner.request(method, path, body, microversion=microversion)
+
+    def execute(self) -> list[int]:
+        """Have Placement execute each reshape that it was asked for now; returns the statuses."""
+        return [
+            self._inner.request(method, path, body, microversion="1.39").status
+            for method, path, body in self.asked
+            if path == "/reshaper"
+        ]
 
     def close(self) -> None:
         self._inner.close()
@@ -292,51 +309,61 @@ def followed(world: World, claimed: Iterable[Claim]) -> None:
         assert client.allocations_of(each.consumer).allocations == now[each.consumer]
 
 
-@pytest.mark.parametrize("late", [True, False], ids=["done late", "never done"])
-def test_a_reshape_that_was_not_answered_in_time_is_followed_when_it_is_done(
-    world: World, monkeypatch: pytest.MonkeyPatch, *, late: bool
-) -> None:
+CARD = {"nics": (), "gpus": (Gpu("0000:83:00.0", "VGPU", 16),)}
+
+
+def test_a_reshape_that_was_not_answered_and_was_done_is_followed_at_once(world: World) -> None:
     """A large one may take longer than the agent waits, and be seen by nobody until it is done."""
-    world.driver.change(flat_devices=True, nics=(), gpus=(Gpu("0000:83:00.0", "VGPU", 16),))
+    world.driver.change(flat_devices=True, **CARD)
+    world.agent.reconcile("the start")
+    claimed = [world.operations.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
+    lost = world.wire.inner = NoReshape(world.wire.inner, done_before_fence=True)
+    world.driver.change(flat_devices=False)
+    world.agent.reconcile("an event")
+    assert len(lost.asked) == 1, "it is not asked for twice"
+    assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
+    assert len(world.journal.reshapes(done=True)) == 1 and not world.journal.reshapes(done=False)
+    followed(world, claimed)
+
+
+def test_a_reshape_that_was_not_answered_and_was_not_done_can_never_be_done(world: World) -> None:
+    """Each attempt is fenced before the next, so that none is executed behind the agent's back."""
+    world.driver.change(flat_devices=True, **CARD)
     world.agent.reconcile("the start")
     claimed = [world.operations.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
     inner = world.wire.inner
-    waiting = world.wire.inner = NoReshape(inner)
+    lost = world.wire.inner = NoReshape(inner)
     world.driver.change(flat_devices=False)
     world.agent.reconcile("an event")
-    for _ in range(3):
-        world.retry()
+    for attempts in range(1, 4):
+        assert len(lost.asked) == attempts
         assert world.agent.condition.state is HostState.DEGRADED
-    ((method, path, body),) = waiting.asked  # it is not asked for twice
+        assert not world.journal.reshapes(done=False), "what became of each is known"
+        assert lost.execute() == [409] * attempts
+        world.retry()
     world.wire.inner = inner
-    if late:
-        assert inner.request(method, path, body, microversion="1.39").status == 204
-    else:
-        later = time.time() + 60.0
-        world.retry()
-        assert world.agent.condition.state is HostState.DEGRADED
-        monkeypatch.setattr(world.agent._reconciler._steps._reshape_runner, "_clock", lambda: later)
     world.retry()
     assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
-    assert len(world.journal.reshapes(done=True)) == 1
+    assert lost.execute() == [409] * len(lost.asked)
+    assert len(world.journal.reshapes(done=True)) == 1 and not world.journal.reshapes(done=False)
     followed(world, claimed)
 
 
 def test_a_reshape_that_comes_after_a_restart_is_refused(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody remembers that placement may still be at it, so a generation that it names is raised."""
-    card = {"nics": (), "gpus": (Gpu("0000:83:00.0", "VGPU", 16),)}
+    """The agent could not fence it before it ended, so the next one raises a generation that it names."""
     with closing(opened(settings)) as world:
-        world.driver.change(flat_devices=True, **card)
+        world.driver.change(flat_devices=True, **CARD)
         world.agent.reconcile("the start")
         claimed = [world.operations.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
-        lost = world.wire.inner = NoReshape(world.wire.inner)
+        lost = world.wire.inner = NoReshape(world.wire.inner, then_cut=True)
         world.driver.change(flat_devices=False)
         world.agent.reconcile("an event")
-    ((method, path, body),) = lost.asked
+        assert len(world.journal.reshapes(done=False)) == 1, "its outcome is unknown"
+    method, path, body = lost.asked[0]
     with closing(opened(settings)) as world:
-        world.driver.change(**card)
+        world.driver.change(**CARD)
         late: list[int] = []
         forget = world.journal.drop_reshape
 
