@@ -54,9 +54,11 @@ def _replace_once(context: TrackerContext, request: ClaimRequest) -> Claim:
             units=_both(before.units, after.units),
         )
 
+    unclaimed = context.register.under_lock(lambda book: book.row(consumer).unclaimed)
     with context.register.reserved(choose):
         (after,) = chosen
         if held.allocations != after.allocations:
+            context.take_back_reserved(unclaimed)
             write = replace(allocations_for(after), generation=held.generation)
             outcome = context.writer.send(DoubtKind.REPLACE, write)
             try:

@@ -15,6 +15,7 @@ from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import DescribedInventory, DescribedProvider, Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, PlacementFull
 from agent.placement.client import ConsumerAllocations
+from agent.tracker.replace_claim import replace_claim
 
 MEMORY, VCPU, VF = "MEMORY_MB", "VCPU", "SRIOV_NET_VF"
 VFS = ("0000:41:02.0", "0000:41:02.1", "0000:41:02.2", "0000:41:02.3")
@@ -238,6 +239,19 @@ def test_the_reservation_gives_way_to_an_extension_of_the_guests_claim(world: Wo
     world.again()
     assert offered(world, MEMORY) == 0
     assert world.tracker.extend(claim, ask(claim.consumer, MEMORY_MB=32256)) is not None
+    assert world.again().problems == ()
+    assert world.tree()[ROOT].inventories[MEMORY].reserved == 512
+    world.check()
+
+
+def test_the_reservation_gives_way_to_a_claim_in_place_of_the_guests_former_one(world: World) -> None:
+    world.see(*TREE)
+    claim = world.tracker.claim(ask(MEMORY_MB=16256)).claim
+    world.driver.domains = (guest(claim.consumer, 0, 32256),)
+    world.again()
+    assert offered(world, MEMORY) == 0
+    with world.tracker.turn(claim.consumer):
+        replace_claim(world.tracker._context, ask(claim.consumer, MEMORY_MB=32256))
     assert world.again().problems == ()
     assert world.tree()[ROOT].inventories[MEMORY].reserved == 512
     world.check()
