@@ -65,7 +65,7 @@ def desired_state(
     tree = without_sources(resolved.tree, described, description.moves)
     tree = undone.restore(tree, current, description)
     moves, back = undone.remaining_moves(description), undone.inverse_moves()
-    moves = name_migrations(moves, records.moves)
+    moves = name_migrations(moves, records.moves, records.exact.guests)
     held = _held_at_ends(client, (*moves, *back), current, tree)
     inverse = still_held(known_instructions(back, current, tree), held)
     located = locate_units(records, known_instructions(moves, current, tree), inverse)

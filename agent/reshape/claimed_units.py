@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Claim
 from agent.driver import Guest, MoveInstruction
-from agent.moves.states import Move, MoveRole
+from agent.moves.states import Move, MoveKind, MoveRole
 from agent.reshape.types import Instruction, Relocation, Slot
 from agent.shapes import Allocations, Held, Units
 from agent.tree import ProviderTree
@@ -59,26 +59,47 @@ class HostRecords:
 
 
 def name_migrations(
-    instructions: Iterable[MoveInstruction], moves: Mapping[str, Move]
+    instructions: Iterable[MoveInstruction], moves: Mapping[str, Move], guests: Iterable[Guest] = ()
 ) -> tuple[MoveInstruction, ...]:
-    """The instructions with each guest that moves away replaced by its migration, which holds what it uses.
+    """The instructions with each guest that uses what its migration holds replaced by the migration.
 
     `moves` {migration: move} are those that the agent knows.
     """
-    leaving = {
-        move.instance: migration
-        for migration, move in moves.items()
-        if move.role is MoveRole.SOURCE and not move.ended
-    }
+    bearers = _bearers(moves, guests)
     return tuple(
         replace(
             instruction,
-            consumers={leaving.get(name, name): shares for name, shares in instruction.consumers.items()},
+            consumers={bearers.get(name, name): shares for name, shares in instruction.consumers.items()},
         )
-        if instruction.consumers and leaving.keys() & instruction.consumers.keys()
+        if instruction.consumers and bearers.keys() & instruction.consumers.keys()
         else instruction
         for instruction in instructions
     )
+
+
+def _bearers(moves: Mapping[str, Move], guests: Iterable[Guest]) -> dict[str, str]:
+    """{guest: migration} of the guests that use what the migration of their move holds.
+
+    Such a guest leaves this host, or is resized on it and still has exact units of its old claim.
+    """
+    used = {guest.uuid: {(unit.resource_class, unit.unit) for unit in guest.units} for guest in guests}
+    return {
+        move.instance: migration
+        for migration, move in moves.items()
+        if not move.ended
+        and (move.role is MoveRole.SOURCE or _has_old_units(move, used.get(move.instance, set())))
+    }
+
+
+def _has_old_units(move: Move, used: Collection[tuple[str, str]]) -> bool:
+    """Whether a guest that uses these (class, unit) has the old claim of a resize on this host."""
+    if move.kind is not MoveKind.SAME_HOST_RESIZE or move.new is None:
+        return False
+    old, new = (
+        {(name, unit) for _, name, unit in claim.exact if (name, unit) in used}
+        for claim in (move.old, move.new)
+    )
+    return bool(old - new) and not new - old
 
 
 def used_instead(
@@ -89,14 +110,11 @@ def used_instead(
     A guest that runs with other units than its claim was told is followed, unless a claim has those units.
     """
     claimed = {unit for claim in claims.values() for _, _, unit in claim.exact}
-    migrations = {
-        move.instance: migration
-        for migration, move in moves.items()
-        if move.role is MoveRole.SOURCE and not move.ended
-    }
+    guests = tuple(guests)
+    bearers = _bearers(moves, guests)
     instead: dict[str, dict[str, str]] = {}
     for guest in guests:
-        consumer = migrations.get(guest.uuid, guest.uuid)
+        consumer = bearers.get(guest.uuid, guest.uuid)
         claim = claims.get(consumer)
         if claim is None:
             continue

@@ -114,6 +114,24 @@ def test_a_migration_keeps_its_function_through_a_reshape_at_the_source() -> Non
         assert units(story, "a", "web2") == told
 
 
+def test_a_reshape_in_a_resize_here_moves_what_the_old_guest_uses_and_not_the_new_claim() -> None:
+    """The driver says that the guest has two dedicated CPUs; these are the migration's."""
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", PCPU=2, MEMORY_MB=1024).granted
+        story.waits(5)
+        told = units(story, "a", "web1")
+        a.guest_starts("web1")
+        assert a.begins_move("web1", "move1", "resize", VCPU=8, MEMORY_MB=9000).granted
+        story.waits(300)
+        assert units(story, "a", "move1") == told
+        assert story.held("web1") == {"VCPU": 8, "MEMORY_MB": 9000}
+        assert story.held("move1") == {"PCPU": 2, "MEMORY_MB": 1024}
+        assert a.reverts("move1").granted
+        story.comes_to_rest()
+        assert units(story, "a", "web1") == told
+
+
 # Counting
 
 
