@@ -347,8 +347,6 @@ class ReshapeRunner:
 
     def _finish(self, receipt: Receipt, exact: ExactUnits) -> None:
         self._tracker.relocate(receipt, exact)
-        if self._journal.reserved_slots():
-            self._journal.remember_reserved_slots([])
         self._in_doubt = False
 
     def _drop(self, receipt: Receipt) -> None:

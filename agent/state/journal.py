@@ -46,6 +46,7 @@ HISTORY_SLACK = 500
 ENDED_MOVES_MAX = 256
 RECEIPTS_MAX = 64
 RESHAPE_EVENT = "reshape"
+RESERVED_SLOTS = "reserved_slots"
 WAIT_S = 60.0
 
 _dump = json.JSONEncoder(separators=(",", ":")).encode
@@ -274,7 +275,10 @@ class Journal:
     def finish_reshape(
         self, receipt: Receipt, claims: Iterable[Claim], moves: Iterable[Move]
     ) -> PendingWrite:
-        """Write that the intent was executed, together with the claims and the moves that it relocated."""
+        """Write that the intent was executed, together with the claims and the moves that it relocated.
+
+        No slot is reserved for a pending reshape then.
+        """
         return self._put_reshape(receipt, done=True, claims=claims, moves=moves)
 
     def drop_reshape(self, receipt_id: str) -> PendingWrite:
@@ -308,12 +312,12 @@ class Journal:
 
     def reserved_slots(self) -> list[Any]:
         """What `remember_reserved_slots` wrote."""
-        slots: list[Any] | None = self._fact("reserved_slots", list)
+        slots: list[Any] | None = self._fact(RESERVED_SLOTS, list)
         return slots or []
 
     def remember_reserved_slots(self, slots: list[Any]) -> None:
         """Write the inventories, JSON-ready, of slots that are reserved only while a reshape is pending."""
-        self._remember("reserved_slots", slots)
+        self._remember(RESERVED_SLOTS, slots)
 
     def _put_reshape(
         self, receipt: Receipt, *, done: bool, claims: Iterable[Claim], moves: Iterable[Move]
@@ -331,6 +335,7 @@ class Journal:
             for claim_row in claim_rows:
                 transaction.execute(schema.PUT_CLAIM, claim_row)
             if done:
+                transaction.execute(schema.PUT_FACT, (RESERVED_SLOTS, "[]"))
                 transaction.execute(schema.DELETE_OLD_RESHAPES, (RECEIPTS_MAX,))
 
         return self._write(change, ("", RESHAPE_EVENT, detail) if done else None, releases=done)
@@ -369,7 +374,7 @@ class Journal:
         row = ("pause", _dump(pause.to_json() if pause else {}))
         event = "resume" if pause is None else "drain" if pause.drains else "pause"
         self._write(
-            lambda transaction: transaction.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", row),
+            lambda transaction: transaction.execute(schema.PUT_FACT, row),
             ("", event, pause.reason if pause else ""),
             releases=True,
         ).wait()
@@ -407,9 +412,7 @@ class Journal:
 
     def _remember(self, name: str, value: object) -> None:
         row = (name, _dump(value))
-        self._write(
-            lambda transaction: transaction.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", row), None
-        ).wait()
+        self._write(lambda transaction: transaction.execute(schema.PUT_FACT, row), None).wait()
 
     def _write(
         self,

@@ -78,6 +78,7 @@ DELETE_OLD_RESHAPES = """
     DELETE FROM reshapes WHERE done = 1 AND id NOT IN
         (SELECT id FROM reshapes WHERE done = 1 ORDER BY at DESC, id DESC LIMIT ?)
 """
+PUT_FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 PUT_DOUBT = "INSERT OR REPLACE INTO doubts (id, since, doubt) VALUES (?, ?, ?)"
 SET_CLAIM_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
 INSERT_EVENT = "INSERT INTO history (at, consumer, event, detail, uid, pid) VALUES (?, ?, ?, ?, ?, ?)"
