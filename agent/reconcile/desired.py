@@ -13,7 +13,12 @@ from agent.reshape.claimed_units import (
     with_missing,
     without_claimed,
 )
-from agent.reshape.due_instructions import due_instructions, known_instructions, still_held
+from agent.reshape.due_instructions import (
+    due_instructions,
+    known_instructions,
+    still_held,
+    without_claimed_changes,
+)
 from agent.reshape.parking import park_units
 from agent.reshape.staged_tree import without_sources
 from agent.reshape.types import Instruction
@@ -71,6 +76,7 @@ def desired_state(
     located = locate_units(records, known_instructions(moves, current, tree), inverse)
     parking = park_units(with_missing(moves, located, current), described, current, tree, held)
     instructions = without_claimed(known_instructions(parking.moves, current, parking.tree), located)
+    instructions = without_claimed_changes(instructions, records.claims.keys(), current, parking.tree)
     due_back = due_instructions(inverse, current, parking.tree, held)
     return Desired(
         parking.tree,

@@ -32,6 +32,41 @@ def known_instructions(
     return resolve_instructions(known, current, desired)
 
 
+def without_claimed_changes(
+    instructions: Iterable[Instruction],
+    claimed: Collection[str],
+    current: ProviderTree,
+    desired: ProviderTree,
+) -> tuple[Instruction, ...]:
+    """Leave the `claimed` consumers out where a class is to change and the target gains nothing.
+
+    The target's units were there when these claims were made. A guest that uses another class than its claim
+    has differs from the claim, but its units have not moved.
+    """
+    kept = []
+    for instruction in instructions:
+        unmoved = {
+            source.resource_class
+            for source, target, _ in instruction.slot_pairs()
+            if source.resource_class != target.resource_class
+            and inventory_at(current, target) is not None
+            and total_at(desired, target) <= total_at(current, target)
+        }
+        consumers = instruction.move.consumers
+        if unmoved and consumers:
+            consumers = {
+                consumer: {
+                    name: amount
+                    for name, amount in shares.items()
+                    if consumer not in claimed or name not in unmoved
+                }
+                for consumer, shares in consumers.items()
+            }
+            consumers = {consumer: shares for consumer, shares in consumers.items() if shares}
+        kept.append(replace(instruction, move=replace(instruction.move, consumers=consumers)))
+    return tuple(kept)
+
+
 def due_instructions(
     instructions: Sequence[Instruction],
     current: ProviderTree,

@@ -132,6 +132,19 @@ def test_a_reshape_in_a_resize_here_moves_what_the_old_guest_uses_and_not_the_ne
         assert units(story, "a", "web1") == told
 
 
+def test_a_guest_that_was_not_restarted_after_its_resize_does_not_change_the_class_of_its_claim() -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", PCPU=2, MEMORY_MB=1024).granted
+        story.waits(5)
+        a.guest_starts("web1")
+        assert a.begins_move("web1", "move1", "resize", VCPU=8, MEMORY_MB=9000).granted
+        assert a.confirms("move1").granted
+        story.waits(300)
+        assert story.held("web1")["VCPU"] == 8
+        story.comes_to_rest()
+
+
 # Counting
 
 
