@@ -65,8 +65,8 @@ class Doubts:
 
     def begin(
         self, kind: DoubtKind, writes: tuple[DoubtfulWrite, ...], *, durable: bool
-    ) -> tuple[Doubt, bool]:
-        """Enter a write that is about to be sent; and whether it was sent before, with unknown outcome.
+    ) -> tuple[Doubt, Doubt | None]:
+        """Enter a write that is about to be sent; and the doubt of the same write that was sent before.
 
         `durable`: it is on disk when this returns. Raises StateError: then the write must not be sent.
         """
@@ -81,7 +81,7 @@ class Doubts:
             self._doubts[doubt.id] = doubt
             self._in_flight.add(doubt.id)
         self._report(doubt.consumers)
-        return doubt, before is not None
+        return doubt, before
 
     def end(self, doubt: Doubt) -> None:
         """Forget the doubt: Placement has answered, and does not execute the write any more.
@@ -101,6 +101,14 @@ class Doubts:
             self._doubts[doubt.id] = fenced = replace(doubt, fenced=True)
         self._journal.put_doubt(fenced)
         self._report(doubt.consumers)
+
+    def restore(self, before: Doubt) -> None:
+        """Enter what was known of a write before it was sent again, and that was rejected."""
+        with self._lock:
+            self._in_flight.discard(before.id)
+            self._doubts[before.id] = before
+        self._journal.put_doubt(before)
+        self._report(before.consumers)
 
     def keep(self, doubt: Doubt) -> None:
         """Keep the doubt open: no answer of Placement ended it. Raises StateError."""

@@ -37,24 +37,31 @@ class GuardedWriter:
     def send(self, kind: DoubtKind, *writes: ConsumerAllocations) -> WriteOutcome:
         """Send one write. Its doubt is on disk before, and is gone once Placement has answered.
 
-        Raises StateError where the doubt cannot be written: then nothing was sent.
+        Where no request outlives this process (`PlacementClient.certain`), nothing is entered before the
+        write: a restart reads what became of it. Raises StateError where the doubt cannot be written before
+        the write: then nothing was sent.
         """
         if not writes:
             return WriteDone()
         parts = tuple(map(_part, writes))
-        doubt, repeated = self._doubts.begin(kind, parts, durable=not self._client.certain)
+        doubt: Doubt | None = None
+        before: Doubt | None = None
+        if not self._client.certain or self._doubts.of(_consumers(writes)):
+            doubt, before = self._doubts.begin(kind, parts, durable=not self._client.certain)
         outcome: WriteOutcome | None = None
         try:
             outcome = self._client.send_allocations(*writes)
         finally:
             if outcome is None or isinstance(outcome, WriteUnknown):
-                self._doubts.keep(doubt)
-            elif not repeated:
+                self._doubts.keep(doubt or self._doubts.begin(kind, parts, durable=False)[0])
+            elif doubt is None:
+                pass  # Placement has answered, and nothing was entered
+            elif before is None:
                 self._doubts.end(doubt)
             elif isinstance(outcome, WriteDone):
                 self._doubts.fence(doubt)  # of the two, one is done; the other meets a conflict
             else:
-                self._doubts.keep(doubt)
+                self._doubts.restore(before)  # the rejection says nothing of the earlier one
         return outcome
 
     def send_and_read(
@@ -100,11 +107,15 @@ class GuardedWriter:
         StateError.
         """
         doubts = [doubt for doubt in self._doubts.of(consumers) if not doubt.fenced or _rises(doubt)]
-        held = {
-            guard: self._secure(guard) for guard in dict.fromkeys(doubt.guard.consumer for doubt in doubts)
-        }
-        if not held:
+        if not doubts:
             return None
+        held: dict[str, ConsumerAllocations] = {}
+        if self._client.certain:
+            for doubt in doubts:
+                self._doubts.end(doubt)  # the write has ended, and needs no fence
+        else:
+            guards = dict.fromkeys(doubt.guard.consumer for doubt in doubts)
+            held = {guard: self._secure(guard) for guard in guards}
         first = consumers[0]
         return held[first] if first in held else self._client.allocations_of(first)
 
@@ -149,7 +160,7 @@ class GuardedWriter:
         try:
             self._client.bar_first_write(held.consumer).check()
         except PlacementConflict as conflict:
-            if conflict.details.get("expected_generation") != BARRED:
+            if not is_barred(conflict):
                 raise
             # It is barred already, or Placement is in the midst of the first write.
             known = any(doubt.fenced for doubt in firsts)
@@ -171,8 +182,13 @@ class GuardedWriter:
         try:
             self._client.bar_first_write(consumer).check()
         except PlacementConflict as conflict:
-            return conflict.details.get("expected_generation") == BARRED
+            return is_barred(conflict)
         return True
+
+
+def is_barred(error: PlacementError) -> bool:
+    """Whether the error says that Placement keeps a record of the consumer, at the generation BARRED."""
+    return error.details.get("expected_generation") == BARRED
 
 
 def checked(outcome: WriteOutcome, subject: str, while_unknown: str) -> None:

@@ -12,6 +12,7 @@ same claim waits and gets the same answer; another claim for the consumer is ref
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 
 from agent.backoff import Backoff
 from agent.claims.book import Reading
@@ -28,6 +29,7 @@ from agent.errors import PlacementConflict, PlacementUnavailable
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.outcome import WriteRefused
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
 from agent.shapes import Held, Units, Usages
@@ -39,7 +41,7 @@ from agent.tracker.delivery import DELIVERED_MAX, Delivery
 from agent.tracker.doubts import Doubts
 from agent.tracker.follow_guest import follow_guests, record_use
 from agent.tracker.follow_moves import MigrationLinker
-from agent.tracker.guarded_write import GuardedWriter, checked
+from agent.tracker.guarded_write import BARRED, GuardedWriter, checked, is_barred
 from agent.tracker.guest_demand import GuestDemand
 from agent.tracker.handles import ClaimHandle, MoveHandle
 from agent.tracker.held_column import HeldColumn
@@ -356,6 +358,8 @@ class ResourceTracker:
                 f"An earlier write for {write.consumer} was in doubt. Nothing was written; audit again."
             )
         outcome = self._context.writer.send(DoubtKind.HEAL, write)
+        if write.generation is None and isinstance(outcome, WriteRefused) and is_barred(outcome.error):
+            outcome = self._context.writer.send(DoubtKind.HEAL, replace(write, generation=BARRED))
         checked(outcome, f"repair of {write.consumer}", "the next audit shows it")
         if not write.allocations:
             self._context.writer.bar_again(write.consumer)

@@ -81,6 +81,8 @@ STORY = (
     Ask("ensure_trait", lambda c: c.ensure_trait("CUSTOM_GOLD")),
     Ask("ensure_resource_class", lambda c: c.ensure_resource_class("CUSTOM_FPGA")),
     Ask("put_traits", lambda c: c.put_traits(HOST, 0, ["CUSTOM_GOLD"]), 1, reads=True),
+    Ask("provider_traits", lambda c: c.provider_traits(HOST), {"CUSTOM_GOLD"}, reads=True),
+    Ask("provider_traits", lambda c: c.provider_traits(NOBODY), frozenset(), reads=True),
     Ask("put_aggregates", lambda c: c.put_aggregates(HOST, 1, [AGGREGATE]), 2, reads=True),
     Ask("sharing_providers", lambda c: c.sharing_providers([AGGREGATE]), (), reads=True),
     Ask("put_inventories", lambda c: c.put_inventories(HOST, 2, ROOT.inventories), 3, reads=True),
@@ -93,6 +95,9 @@ STORY = (
     Ask("generations", lambda c: c.generations(HOST), {HOST: 3, GPU: 0}, reads=True),
     Ask("reshape", lambda c: c.reshape({GPU: (0, {"VGPU": Inventory(2)})}, instance(None)), claims=True),
     Ask("allocations_of", lambda c: c.allocations_of(INSTANCE), instance(1), reads=True),
+    Ask(
+        "allocations_of_all", lambda c: c.allocations_of_all([INSTANCE]), {INSTANCE: instance(1)}, reads=True
+    ),
     Ask("write_allocations", swap, claims=True),
     Ask(
         "provider_allocations",

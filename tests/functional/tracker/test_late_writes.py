@@ -10,11 +10,12 @@ from uuid import uuid4
 import pytest
 from kits.late_writes import ANY_ANSWER, late_writes
 from kits.placements import Placement
-from kits.tracker import Kit, checked_kit, guest, request
+from kits.tracker import Kit, checked_kit, guest, request, uuid_of
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.parse_request import ClaimRequest
 from agent.errors import ClaimConflict, PlacementUnavailable, PlimsollError
+from agent.placement.client import ConsumerAllocations
 from agent.tracker.guarded_write import HALF_DONE_S
 from agent.tracker.holdings import is_allocation_of
 
@@ -108,6 +109,13 @@ def test_a_placement_in_the_midst_of_a_first_write_is_waited_for(kit: Kit) -> No
     kit.later_s += HALF_DONE_S
     assert kit.tracker.deliver() == 1
     assert is_empty(kit)
+
+
+def test_an_audit_gives_a_consumer_whose_first_write_is_barred_an_allocation(kit: Kit) -> None:
+    consumer = request(VCPU=2).consumer
+    kit.raw.bar_first_write(consumer).check()
+    kit.tracker.heal(ConsumerAllocations(consumer, {uuid_of("host"): {"VCPU": 2}}))
+    assert kit.placed(consumer) == {"host": {"VCPU": 2}}
 
 
 def test_the_guest_of_a_claim_in_doubt_keeps_what_was_chosen_for_it(kit: Kit) -> None:

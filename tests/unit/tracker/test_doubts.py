@@ -49,6 +49,18 @@ def test_a_repeated_write_is_the_same_doubt_and_survives_a_restart(journal: Jour
     assert not again.begin(DoubtKind.RELEASE, (FIRST,), durable=True)[1]
 
 
+def test_a_fenced_write_that_is_rejected_when_it_is_sent_again_is_still_fenced(journal: Journal) -> None:
+    doubts = Doubts(journal, lambda: 100.0)
+    doubt, _ = doubts.begin(DoubtKind.CLAIM, (FIRST,), durable=True)
+    doubts.fence(doubt)
+    _, before = doubts.begin(DoubtKind.CLAIM, (FIRST,), durable=True)
+    assert before is not None and before.fenced
+    doubts.restore(before)
+    assert doubts.open() == () and doubts.fenced() == (before,)
+    journal.record_event("", "a write after it").wait()
+    assert journal.doubts() == {before.id: before}
+
+
 def test_a_fenced_doubt_is_kept_for_a_day(journal: Journal) -> None:
     now = [100.0]
     doubts = Doubts(journal, lambda: now[0])
