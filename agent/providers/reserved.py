@@ -20,10 +20,10 @@ from agent.tree import Inventory, Provider, ProviderTree
 
 @dataclass(frozen=True, slots=True)
 class ReservedUsages:
-    """The usages on which the last reservations in Placement are based.
+    """The usages on which the last reservations and totals in Placement are based.
 
-    `classes` are the classes whose usage decides what must be reserved; `amounts` is their usage, without
-    zeros.
+    `classes` are the classes whose usage decides what must be reserved or counted; `amounts` is their usage,
+    without zeros.
     """
 
     classes: Classes = field(default_factory=dict)
@@ -31,10 +31,12 @@ class ReservedUsages:
 
     @classmethod
     def of(cls, resolved: ResolvedDescription, used: Usages) -> "ReservedUsages":
-        """The part of the usages `used` that decides what must be reserved for `resolved`."""
+        """The part of the usages `used` that decides what `resolved` reserves and counts."""
         classes = dict(_one_time_classes(resolved))
         for uuid, ways in resolved.ways.items():
             classes[uuid] = classes.get(uuid, frozenset()).union(*ways)
+        for uuid, gone in resolved.gone.items():
+            classes[uuid] = classes.get(uuid, frozenset()) | gone
         return cls(classes, _amounts_of(used, classes))
 
     def differs(self, used: Usages) -> bool:

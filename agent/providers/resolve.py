@@ -20,7 +20,7 @@ import os_traits
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import DriverDataError, StateError
-from agent.shapes import Units, UnitsToMake
+from agent.shapes import Classes, Units, UnitsToMake
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
 _CUSTOM = pattern(r"CUSTOM_[A-Z0-9_]+")
@@ -105,7 +105,8 @@ class ResolvedDescription:
     mappings have provider uuids as keys: `devices` {uuid: device}, `units` {uuid: {class: (unit, ...)}},
     `cells` {uuid: id of the NUMA cell that the provider is on}, `ways` {uuid: sets of classes that exclude
     each other} and `to_make` {uuid: units that do not exist yet}; see `DescribedProvider`. `problems` are
-    sentences on what was left out of the description.
+    sentences on what was left out of the description. `gone` {uuid: classes} has claimed units that exist no
+    more in its totals (`agent.providers.gone`).
     """
 
     tree: ProviderTree
@@ -116,6 +117,7 @@ class ResolvedDescription:
     cells: Mapping[str, int] = field(default_factory=dict)
     ways: Mapping[str, tuple[frozenset[str], ...]] = field(default_factory=dict)
     to_make: UnitsToMake = field(default_factory=dict)
+    gone: Classes = field(default_factory=dict)
 
 
 def resolve(

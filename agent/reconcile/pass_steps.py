@@ -13,11 +13,12 @@ from itertools import chain
 
 from agent.claims.fit import ProviderIndex
 from agent.claims.numa.host_cells import HostCells, HostLayout
-from agent.claims.used import Place
+from agent.claims.used import Place, gone_units
 from agent.driver import Description, Guest, Topology
 from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, StateError
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
+from agent.providers.gone import count_gone
 from agent.providers.overlay import with_status_disabled
 from agent.providers.overuse import find_overuse
 from agent.providers.plan import Operation, Plan, plan
@@ -138,6 +139,8 @@ class PassSteps:
         if pause is not None and pause.schedulers:
             description = with_status_disabled(description)
         resolved = resolve(description, current, self._owned(current), self._root_uuid)
+        gone = gone_units(Place(offered=resolved.units), self._tracker.rows().values())
+        resolved = count_gone(resolved, gone, description.moves)
         used, unclaimed = self._survey(seen, resolved)
         resolved = reserve_used(resolved, current, used, description.moves)
         resolved = replace(resolved, problems=(*resolved.problems, *overlaid.conflicts))
