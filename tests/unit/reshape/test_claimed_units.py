@@ -218,3 +218,39 @@ def test_what_a_migration_bears_without_a_record_follows_the_claim() -> None:
     (followed,) = relocate_records(relocations, records.claims, {}, records.exact).claims
     assert followed.allocations == counted(units[1:], case.after)
     assert followed.units == {CARD["b"]: {VF: units[1:]}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "units", "named"),
+    [
+        (MoveKind.RESIZE, MoveRole.SOURCE, (), consumer(9)),
+        (MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH, ("4", "5"), consumer(9)),
+        (MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH, ("6", "7"), consumer(1)),
+        (MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH, (), consumer(1)),
+    ],
+    ids=["it leaves", "it has the old units", "it has the new units", "nobody knows"],
+)
+def test_a_guest_is_named_by_the_consumer_that_has_its_units(
+    kind: MoveKind, role: MoveRole, units: tuple[str, ...], named: str
+) -> None:
+    old, new = (
+        Claim(
+            consumer(1),
+            ClaimState.CLAIMED,
+            ClaimRequest(consumer(1), ()),
+            {ROOT: {"PCPU": 2}},
+            {ROOT: {"PCPU": cpus}},
+        )
+        for cpus in (("4", "5"), ("6", "7"))
+    )
+    move = Move(consumer(9), consumer(1), kind, role, MoveState.BEGUN, old, new, old.allocations)
+    guest = Guest(
+        consumer(1),
+        "guest",
+        GuestState.RUNNING,
+        {"PCPU": 2},
+        tuple(UsedUnit("PCPU", unit, "host") for unit in units),
+    )
+    told = MoveInstruction("host", {"VCPU": 4}, "host", {consumer(1): {"VCPU": 2}}, {"VCPU": "PCPU"})
+    (instruction,) = name_migrations([told], {consumer(9): move}, [guest])
+    assert instruction.consumers == {named: {"VCPU": 2}}

@@ -5,10 +5,15 @@ from collections.abc import Sequence
 from kits.reshape_trees import GPU, ROOT, consumer, flat, nested, to_gpus
 
 from agent.driver import MoveInstruction
-from agent.reshape.due_instructions import due_instructions, known_instructions, with_stand_ins
+from agent.reshape.due_instructions import (
+    due_instructions,
+    known_instructions,
+    with_stand_ins,
+    without_claimed_changes,
+)
 from agent.reshape.types import resolve_instructions
 from agent.shapes import Held
-from agent.tree import ProviderTree
+from agent.tree import Inventory, ProviderTree
 
 
 def due_moves(
@@ -40,3 +45,17 @@ def test_a_migration_stands_in_for_its_guest_where_they_hold_the_same() -> None:
     }
     (instruction,) = with_stand_ins(told, held, {consumer(8), consumer(9)})
     assert instruction.move.consumers == {consumer(9): {"VGPU": 2}, consumer(2): {"VGPU": 1}}
+
+
+def test_a_claim_changes_its_class_only_with_the_inventory() -> None:
+    none, four, six = flat(1), flat(1, PCPU=Inventory(4)), flat(1, PCPU=Inventory(6))
+    uses = {consumer(1): {"VCPU": 2}, consumer(2): {"VCPU": 1}}
+    told = [MoveInstruction("host", {"VCPU": 4}, "host", uses, {"VCPU": "PCPU"})]
+    for current, desired, named in (
+        (none, four, uses),
+        (four, six, uses),
+        (four, four, {consumer(2): {"VCPU": 1}}),
+    ):
+        instructions = resolve_instructions(told, current, desired)
+        (instruction,) = without_claimed_changes(instructions, {consumer(1)}, current, desired)
+        assert instruction.move.consumers == named
