@@ -134,7 +134,9 @@ class MoveFinisher:
             LOG.info("The generation of %s was not raised: %s", instance.consumer, full.message)
 
     def _free(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
-        end = self._observed_end(move, instance) or MoveStep.FREED
+        arriving = move.role is MoveRole.DESTINATION and bool(migration.allocations)
+        # A destination whose migration still holds its source was not reverted, wherever its instance is.
+        end = MoveStep.FREED if arriving else self._observed_end(move, instance) or MoveStep.FREED
         if migration.allocations:
             if not same_amounts(migration.allocations, move.handed):
                 self._warn(
@@ -218,8 +220,17 @@ class MoveFinisher:
             return move
         rebuild = move.kind is MoveKind.REBUILD
         if (migration.allocations or rebuild) and self._has_moved_on(move, instance):
+            holders = [] if rebuild else self._holders_of_new(move, instance)
+            if holders:
+                self._warn(
+                    move,
+                    f"the instance has left this host again, and {', '.join(holders)} holds its place here; "
+                    "the agent waits until that move has ended, or until somebody ends this one",
+                )
+                return move
             self._warn(
-                move, "the instance has left this host again, so it had arrived; the agent confirms the move"
+                move,
+                "the instance has left this host for good, so it had arrived; the agent confirms the move",
             )
             return self._finish(self._step(MoveStep.CONFIRM, move))
         if rebuild:
@@ -280,6 +291,14 @@ class MoveFinisher:
 
     def _has_moved_on(self, move: Move, instance: ConsumerAllocations) -> bool:
         return has_moved_on(move, instance.allocations, self._context.register.host.is_own)
+
+    def _holders_of_new(self, move: Move, instance: ConsumerAllocations) -> list[str]:
+        """The consumers that may hold the instance's new place here as its migration, in a move onward.
+
+        While there is one, the instance may come back, and nothing says that its guest ever left the source.
+        Raises PlacementConflict where another client writes the instance meanwhile.
+        """
+        return [] if move.new is None else self._places.possible_holders(move.new, instance)
 
     def _moved_back(self, move: Move, instance: ConsumerAllocations) -> bool:
         """Whether the instance arrived here and another migration may hold its place now."""

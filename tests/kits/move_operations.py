@@ -23,7 +23,6 @@ AT_B = {INSTANCE: {**ON_B, **DISK}}
 BETWEEN = {INSTANCE: {**ON_B, **DISK}, MIGRATION: ON_A}
 GROWING = {INSTANCE: {**GROWN_ON_A, **DISK}, MIGRATION: ON_A}
 GROWN_AT_A = {INSTANCE: {**GROWN_ON_A, **DISK}}
-TAKEN_BACK = {**AT_A, OTHER_MIGRATION: ON_B}
 HEALED = {INSTANCE: {"a": {"VCPU": 2, "MEMORY_MB": 64}}}
 
 Placed = dict[str, dict[str, dict[str, int]]]
@@ -180,11 +179,12 @@ def in_doubt_and_moved(world: World) -> None:
 
 
 def overtaken(world: World) -> None:
-    """The second move took the instance back to a, which knew nothing of it."""
+    """A second move took the instance back to a, which knew nothing of it, and was confirmed."""
     world.schedule(INSTANCE, **ON_A, **DISK)
     begin(MoveKind.COLD_MIGRATE)(world)
     world.a.refresh()
     world.a.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    world.a.tracker.confirm_move(OTHER_MIGRATION)
 
 
 def left_behind(world: World) -> None:
@@ -319,7 +319,7 @@ OPERATIONS = (
         )
     ),
     Operation("source links a claim in doubt", "a", in_doubt_and_moved, look("a"), BETWEEN, BETWEEN),
-    Operation("overtaken", "b", overtaken, look("b"), None, TAKEN_BACK),
+    Operation("overtaken", "b", overtaken, look("b"), None, AT_A),
     Operation("guest leaves", "a", left_behind, look("a"), AT_B, AT_B),
     Operation("heal a leaked claim", "a", leaked, heal("a"), None, {}),
     Operation("heal amounts", "a", edited, heal("a"), None, AT_A),

@@ -305,3 +305,29 @@ def test_a_release_whose_commit_stalls_does_not_free_what_a_guest_uses() -> None
         a.dies()
         a.starts()
         story.comes_to_rest()
+
+
+# Moves
+
+
+@pytest.mark.parametrize("end", ["confirms", "reverts"])
+def test_a_move_onward_does_not_confirm_the_one_before_it_under_the_guest_at_the_source(end: str) -> None:
+    with Story("abc") as story:
+        a, b, c = story.host("a"), story.host("b"), story.host("c")
+        assert a.claims("web2", **WEB).granted
+        a.guest_starts("web2")
+        assert b.begins_move("web2", "move2", "cold_migrate", **WEB).granted
+        assert c.begins_move("web2", "move3", "cold_migrate", **WEB).granted
+        story.waits(400)
+        assert story.held("move2") == story.held("move3") == story.held("web2") == WEB
+        if end == "reverts":
+            assert c.reverts("move3").granted
+            story.waits(400)
+            assert story.held("web2") == story.held("move2") == WEB
+            assert b.reverts("move2").granted
+        else:
+            a.guest_goes("web2")
+            assert c.confirms("move3").granted
+        story.comes_to_rest()
+        assert story.held("web2") == WEB
+        assert not story.held("move2") and not story.held("move3")

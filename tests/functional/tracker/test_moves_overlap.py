@@ -11,6 +11,7 @@ import pytest
 from kits.moves import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, World, asks
 from kits.placements import Placement
 
+from agent.claims.claim import Claim
 from agent.errors import ClaimConflict, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveRole, MoveState
 
@@ -57,16 +58,40 @@ def test_asking_again_for_a_claim_that_a_move_took_away_says_so(world: World) ->
     world.check_settled()
 
 
+@pytest.mark.parametrize("wish", [PINNED, {"VCPU": 3, "PCPU": 1}], ids=["alike", "other amounts"])
+def test_a_move_that_another_one_overtook_waits_for_its_end(world: World, wish: dict[str, int]) -> None:
+    """Where the second one is confirmed, the instance is elsewhere for good: the first is confirmed, too."""
+    overtaken(world, wish)
+    world.a.tracker.confirm_move(OTHER_MIGRATION)
+    world.settle()
+    assert world.b.moving() is MoveState.CONFIRMED
+    assert world.placed_all() == {INSTANCE: {"a": wish}}
+    world.check_settled()
+
+
+@pytest.mark.parametrize("wish", [PINNED, {"VCPU": 3, "PCPU": 1}], ids=["alike", "other amounts"])
+def test_a_move_that_another_one_overtook_goes_on_once_that_one_is_reverted(
+    world: World, wish: dict[str, int]
+) -> None:
+    """The instance is back, device by device, and what the first one holds is its way home."""
+    at_b = overtaken(world, wish)
+    world.a.tracker.revert_move(OTHER_MIGRATION)
+    world.settle()
+    assert world.b.moving() is MoveState.BEGUN
+    assert world.b.tracker.claim_of(INSTANCE) == at_b
+    assert world.placed_all() == {INSTANCE: ON_B, MIGRATION: ON_A}
+    world.b.tracker.revert_move(MIGRATION)
+    world.settle()
+    assert world.placed_all() == {INSTANCE: ON_A}
+
+
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 @pytest.mark.parametrize("wish", [PINNED, {"VCPU": 3, "PCPU": 1}], ids=["alike", "other amounts"])
-def test_a_move_that_another_one_overtook_is_confirmed(world: World, wish: dict[str, int], end: str) -> None:
-    """The instance has moved on from where the first one brought it, so what the first one keeps is nobody's
-    way back. The second one keeps its own, device by device."""
-    world.schedule(INSTANCE, a=PINNED)  # of which a knows nothing, else it refused the second move
-    world.b.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
-    at_b = world.b.tracker.claim_of(INSTANCE)
-    world.a.refresh()
-    world.a.tracker.begin_move(asks(**wish), MoveKind.RESIZE, OTHER_MIGRATION)
+def test_a_caller_may_confirm_a_move_that_another_one_overtook(
+    world: World, wish: dict[str, int], end: str
+) -> None:
+    at_b = overtaken(world, wish)
+    world.b.tracker.confirm_move(MIGRATION)
     world.settle()
     assert world.b.moving() is MoveState.CONFIRMED
     assert world.placed_all() == {INSTANCE: {"a": wish}, OTHER_MIGRATION: ON_B}
@@ -76,6 +101,20 @@ def test_a_move_that_another_one_overtook_is_confirmed(world: World, wish: dict[
     assert world.placed_all() == {INSTANCE: {"a": wish} if end == "confirm" else ON_B}
     assert (world.b.tracker.claim_of(INSTANCE) == at_b) is (end == "revert")
     world.check_settled()
+
+
+def overtaken(world: World, wish: dict[str, int]) -> Claim | None:
+    """The instance's claim at b, from where a second move took it on; that does not confirm the first one."""
+    world.schedule(INSTANCE, a=PINNED)  # of which a knows nothing, else it refused the second move
+    world.b.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
+    at_b = world.b.tracker.claim_of(INSTANCE)
+    world.a.refresh()
+    world.a.tracker.begin_move(asks(**wish), MoveKind.RESIZE, OTHER_MIGRATION)
+    world.settle()
+    assert world.b.moving() is MoveState.BEGUN
+    assert world.placed_all() == {INSTANCE: {"a": wish}, MIGRATION: ON_A, OTHER_MIGRATION: ON_B}
+    world.check()
+    return at_b
 
 
 def test_a_revert_of_a_move_that_another_one_overtook_is_refused(world: World) -> None:
@@ -103,13 +142,21 @@ def test_a_rebuild_whose_instance_moved_away_is_over(world: World) -> None:
     world.check_settled()
 
 
-def test_a_same_host_resize_whose_instance_moved_on_is_confirmed(world: World) -> None:
+def test_a_same_host_resize_whose_instance_moved_on_is_confirmed_with_the_move_onward(world: World) -> None:
     world.a.tracker.claim(asks(PCPU=1))
     world.a.tracker.begin_move(asks(PCPU=2), MoveKind.RESIZE, MIGRATION)
     world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
     world.settle()
+    assert world.a.moving() is MoveState.BEGUN
+    assert world.placed_all() == {
+        INSTANCE: {"b": {"PCPU": 2}},
+        MIGRATION: {"a": {"PCPU": 1}},
+        OTHER_MIGRATION: {"a": {"PCPU": 2}},
+    }
+    world.b.tracker.confirm_move(OTHER_MIGRATION)
+    world.settle()
     assert world.a.moving() is MoveState.CONFIRMED
-    assert world.placed_all() == {INSTANCE: {"b": {"PCPU": 2}}, OTHER_MIGRATION: {"a": {"PCPU": 2}}}
+    assert world.placed_all() == {INSTANCE: {"b": {"PCPU": 2}}}
     world.check_settled()
 
 
@@ -150,3 +197,44 @@ def test_a_release_does_not_mix_up_moves_that_look_the_same(world: World) -> Non
     world.settle()
     assert world.b.tracker.claim_of(INSTANCE) == before
     assert world.placed_all()[INSTANCE] == ON_B
+
+
+# A claim that is asked for again
+
+
+@pytest.mark.parametrize("microversion", ["1.39", "1.37"])
+def test_asking_again_for_a_claim_whose_instance_moved_away_says_so(
+    any_placement: Placement, tmp_path: Path, microversion: str
+) -> None:
+    """Before the source has looked by itself. A consumer without a type is named, and not bound."""
+    with World(tmp_path, any_placement, microversion) as world:
+        world.a.tracker.claim(asks(**PINNED))
+        world.b.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
+        with pytest.raises(ClaimConflict, match=MIGRATION):
+            world.a.tracker.claim(asks(**PINNED))
+        assert world.a.moving() is (MoveState.BEGUN if microversion == "1.39" else None)
+
+
+@pytest.mark.parametrize("end", ["confirm", "release"])
+def test_a_claim_that_placement_does_not_hold_any_more_is_not_claimed_again_from_memory(
+    world: World, end: str
+) -> None:
+    world.a.tracker.claim(asks(**PINNED))
+    world.b.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
+    if end == "confirm":
+        world.b.tracker.confirm_move(MIGRATION)
+    else:
+        world.b.tracker.release(INSTANCE)
+    with pytest.raises(ClaimConflict, match="another host" if end == "confirm" else "holds nothing"):
+        world.a.tracker.claim(asks(**PINNED))
+    if end == "release":
+        world.a.tracker.release(INSTANCE)
+        world.a.tracker.claim(asks(**PINNED))
+        assert world.placed_all() == {INSTANCE: ON_A}
+
+
+def test_a_claim_that_is_held_is_repeated_with_one_request(world: World) -> None:
+    claim = world.a.tracker.claim(asks(**PINNED)).claim
+    world.a.tap.calls.clear()
+    assert world.a.tracker.claim(asks(**PINNED)).claim == claim
+    assert world.a.tap.calls == [f"GET /allocations/{INSTANCE}"]
