@@ -10,7 +10,7 @@ from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, fit_of_claim
 from agent.claims.fit import check_placeable
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import other_claim_conflict
-from agent.errors import PlacementUnavailable, Refused, UnknownConsumer
+from agent.errors import ClaimConflict, PlacementUnavailable, Refused, UnknownConsumer
 from agent.moves.states import Move, moving_conflict
 from agent.tracker.claim_attempt import ClaimAttempt
 from agent.tracker.context import TrackerContext
@@ -148,6 +148,8 @@ class ClaimOperations:
         if present is not None and present.state is ClaimState.CLAIMED:
             if present.request != request:
                 raise other_claim_conflict(present)
+            if moving is None:
+                self._check_held(present)
             return present
         if moving is not None:
             raise moving_conflict(moving)
@@ -156,6 +158,29 @@ class ClaimOperations:
             self._resolve(present)
             leftover = None
         return self._attempt(request, leftover)
+
+    def _check_held(self, claim: Claim) -> None:
+        """Of a claim that is asked for again: Placement still holds it here. One request where it does.
+
+        Raises ClaimConflict where it does not: its instance may have moved since this host last looked.
+        """
+        is_own = self._register.host.is_own
+        held = self._context.client.allocations_of(claim.consumer).allocations
+        needs_own = any(is_own(uuid) for uuid in claim.allocations)
+        if any(not needs_own or is_own(uuid) for uuid in held):
+            return
+        self._check_not_taken_over(claim)
+        if held:
+            reason = (
+                f"{claim.consumer} has moved away: by Placement it is on another host now. The agent drops "
+                "its claim here at the next verification, unless its guest is still on this host."
+            )
+        else:
+            reason = (
+                f"Placement holds nothing for {claim.consumer} any more, although it was claimed on this "
+                "host: release it, then claim it again."
+            )
+        raise ClaimConflict(reason, consumer=claim.consumer)
 
     def _attempt(self, request: ClaimRequest, leftover: Claim | None) -> Claim:
         if leftover is not None:
