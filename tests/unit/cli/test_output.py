@@ -5,12 +5,16 @@ import io
 import pytest
 
 from agent import errors
-from agent.api.shapes.columns import amounts_text
-from agent.api.shapes.instances import INSTANCE_COLUMNS, SAMPLE
+from agent.api.shapes.columns import Column, amounts_text
 from agent.cli.client import error_of
 from agent.cli.output import Output, show_error
 from agent.cli.terminal import plain, style_of
 from agent.errors import ExitCode, PlacementUnavailable, PlimsollError, UsageError
+
+COLUMNS: tuple[Column[tuple[str, int]], ...] = (
+    Column("CLASS", lambda row: row[0]),
+    Column("AMOUNT", lambda row: row[1]),
+)
 
 
 def told(code: str, **details: object) -> dict[str, object]:
@@ -55,20 +59,15 @@ def test_box_characters_only_where_they_can_be_shown(encoding: str, unicode: boo
 
 
 def test_a_table_as_csv_has_the_chosen_columns_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = SAMPLE["instances"]
-    Output("csv", ["name", "uuid"]).show_table(SAMPLE, INSTANCE_COLUMNS, rows, "nothing")
-    assert capsys.readouterr().out == (
-        '"NAME","UUID"\n'
-        '"web1","5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"\n'
-        '"built-by-hand","8d7b4f34-5d0c-4d8c-8a2d-6b1f0e9c7a21"\n'
-    )
-    Output("csv").show_table({}, INSTANCE_COLUMNS, [], "nothing")
-    assert capsys.readouterr().out == '"UUID","NAME","GUEST","CLAIM","RESOURCES"\n'
+    Output("csv", ["amount", "class"]).show_table({}, COLUMNS, [("VCPU", 2), ("VGPU", 1)], "nothing")
+    assert capsys.readouterr().out == '"AMOUNT","CLASS"\n2,"VCPU"\n1,"VGPU"\n'
+    Output("csv").show_table({}, COLUMNS, [], "nothing")
+    assert capsys.readouterr().out == '"CLASS","AMOUNT"\n'
 
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(UsageError, match="no column 'size'; there are 'uuid', 'name', 'guest'"):
-        Output("table", ["size"]).show_table({}, INSTANCE_COLUMNS, [], "nothing")
+    with pytest.raises(UsageError, match="no column 'size'; there are 'class', 'amount'"):
+        Output("table", ["size"]).show_table({}, COLUMNS, [], "nothing")
 
 
 def test_an_answer_that_is_no_table_cannot_be_csv() -> None:
