@@ -331,3 +331,50 @@ def test_a_move_onward_does_not_confirm_the_one_before_it_under_the_guest_at_the
         story.comes_to_rest()
         assert story.held("web2") == WEB
         assert not story.held("move2") and not story.held("move3")
+
+
+@pytest.mark.parametrize("end", ["confirms", "reverts"])
+def test_a_same_host_resize_keeps_both_places_through_a_reshape(end: str) -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        a.reshapes("flat")
+        assert a.claims("web1", **WEB).granted and a.claims("web2", **WEB).granted
+        told = units(story, "a", "web2")
+        assert a.releases("web1").granted
+        a.guest_starts("web2")
+        assert a.begins_move("web2", "move1", "resize", **BOTH).granted
+        grown = units(story, "a", "web2")
+        a.reshapes("nested")
+        story.waits(300)
+        assert units(story, "a", "move1") == told
+        assert units(story, "a", "web2") == grown
+        if end == "confirms":
+            a.guest_resizes("web2")
+        assert getattr(a, end)("move1").granted
+        story.comes_to_rest()
+        assert units(story, "a", "web2") == (grown if end == "confirms" else told)
+
+
+@pytest.mark.parametrize("end", ["confirms", "reverts"])
+def test_two_moves_that_look_alike_end_at_the_source_after_a_reshape_there(end: str) -> None:
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        a.reshapes("flat")
+        told = {}
+        for web in ("web1", "web2"):
+            assert a.claims(web, **WEB).granted
+            a.guest_starts(web)
+            told[web] = units(story, "a", web)
+        for number in (1, 2):
+            assert b.begins_move(f"web{number}", f"move{number}", "cold_migrate", **WEB).granted
+        a.reshapes("nested")
+        story.waits(300)
+        for number in (1, 2):
+            if end == "confirms":
+                a.guest_moves(f"web{number}", "b")
+            assert getattr(a, end)(f"move{number}").granted
+        story.comes_to_rest()
+        for web, before in told.items():
+            assert story.held(web) == WEB
+            if end == "reverts":
+                assert units(story, "a", web) == before

@@ -219,6 +219,23 @@ def test_a_guest_whose_evacuation_was_confirmed_while_its_host_was_dead_is_told(
     claimed.check_settled()
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["source has not looked", "source knows"])
+def test_a_guest_still_on_the_source_of_a_move_that_a_caller_confirmed_is_told(
+    claimed: World, *, known: bool
+) -> None:
+    claimed.a.see(INSTANCE)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    if known:
+        claimed.a.look()
+    claimed.b.tracker.confirm_move(MIGRATION)
+    for _ in range(2):
+        claimed.settle()
+        assert kinds(claimed.a) == [("moved away", INSTANCE)]
+    assert claimed.b.tracker.release(INSTANCE)  # Placement holds nothing at all any more
+    claimed.settle()
+    assert kinds(claimed.a) == [("moved away" if known else "amounts differ", INSTANCE)]
+
+
 def test_a_consumer_that_may_be_a_migration_is_listed_and_neither_deleted_nor_advised_on(
     tmp_path: Path, any_placement: Placement
 ) -> None:
