@@ -7,7 +7,7 @@ no more than the larger of what either column says of both together.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from agent.claims.claim import Claim
+from agent.claims.claim import Claim, ClaimState
 from agent.driver import Guest, UsedUnit
 from agent.shapes import Allocations, Units, Usages
 
@@ -84,8 +84,16 @@ class Row:
 
     @property
     def unclaimed(self) -> Usages:
-        """What the guest uses beyond what is held and beyond what is claimed."""
-        return beyond(self.used.amounts, self.has) if self.used.amounts else {}
+        """What the guest uses beyond what is held, and beyond what is claimed and is not being released.
+
+        A guest that stays after its instance left has a claim until it is gone; Placement holds nothing then.
+        """
+        if not self.used.amounts:
+            return {}
+        staying = (
+            claim.allocations for claim in self.claimed.values() if claim.state is not ClaimState.RELEASING
+        )
+        return beyond(self.used.amounts, largest((self.held_amounts, total(staying))))
 
     def without(self, consumer: str) -> "Row":
         """The row without what one of its consumers has; the guest belongs to the instance."""

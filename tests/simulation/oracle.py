@@ -20,7 +20,7 @@ Amounts = Mapping[str, int]
 Column = dict[tuple[str, str], Counter[str]]
 """{(provider uuid, class): {party: amount}}"""
 
-PENDING = frozenset({"what is used is not offered"})
+PENDING: frozenset[str] = frozenset()
 """Laws that the agent does not keep yet: they are not checked."""
 
 

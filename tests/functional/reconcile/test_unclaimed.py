@@ -11,6 +11,7 @@ import pytest
 from kits.placements import Placement
 from kits.reshape import ROOT, World
 
+from agent.claims.claim import ClaimState, ClaimStep
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import DescribedInventory, DescribedProvider, Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, PlacementFull
@@ -255,3 +256,19 @@ def test_the_reservation_gives_way_to_a_claim_in_place_of_the_guests_former_one(
     assert world.again().problems == ()
     assert world.tree()[ROOT].inventories[MEMORY].reserved == 512
     world.check()
+
+
+def test_what_a_guest_that_was_left_behind_uses_is_reserved_until_it_is_gone(world: World) -> None:
+    """Another host took its instance over and released it: Placement holds nothing, the guest still runs."""
+    world.see(*TREE)
+    claim = world.tracker.claim(ask(VCPU=2, MEMORY_MB=30000)).claim
+    world.driver.domains = (guest(claim.consumer, 2, 30000),)
+    world.again()
+    leaves = replace(claim, state=ClaimState.RELEASING)
+    world.tracker._register.step_claim(ClaimStep.RELEASE, claim.consumer, leaves)
+    world.raw.write_allocations(replace(world.raw.allocations_of(claim.consumer), allocations={}))
+    world.again()
+    assert offered(world, MEMORY) == 2256
+    world.driver.domains = ()
+    world.again()
+    assert offered(world, MEMORY) == 32256
