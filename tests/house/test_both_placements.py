@@ -49,6 +49,8 @@ NOT_ON_BOTH = {
     "daemon/test_full_disk.py": "the state directory, and the embedded core's file in it",
     "daemon/test_stalled_journal.py": "the agent's own disk",
     "tracker/test_release_cost.py": "what the databases of the agent and of the embedded core do",
+    "reconcile/test_reshape_disk.py": "the agent's own disk",
+    "tracker/test_guarded_write.py": "faults that a real server does not produce, on the embedded core",
     "tracker/test_stalled_disk.py": "the disk of the agent and of the embedded core",
     "doctor/test_bundle.py": "what is collected of a host whose placement is away",
 }
