@@ -162,10 +162,17 @@ class ClaimOperations:
     def _check_held(self, claim: Claim) -> None:
         """Of a claim that is asked for again: Placement still holds it here. One request where it does.
 
-        Raises ClaimConflict where it does not: its instance may have moved since this host last looked.
+        Raises ClaimConflict where it does not: its instance may have moved since this host last looked. While
+        Placement is away, the journal's answer stands, as it does for a guest that starts.
         """
         is_own = self._register.host.is_own
-        held = self._context.client.allocations_of(claim.consumer).allocations
+        try:
+            held = self._context.client.allocations_of(claim.consumer).allocations
+        except PlacementUnavailable as error:
+            LOG.warning(
+                "The claim of %s is confirmed from the journal alone: %s", claim.consumer, error.message
+            )
+            return
         needs_own = any(is_own(uuid) for uuid in claim.allocations)
         if any(not needs_own or is_own(uuid) for uuid in held):
             return
