@@ -1,4 +1,4 @@
-"""The simulator replaces the thread primitives of Python 3.11 by its own, and those of 3.12 and later differ."""
+"""The simulator replaces the thread primitives of Python 3.11 by its own; those of later versions differ."""
 
 import sys
 
