@@ -97,8 +97,8 @@ Move = MoveInstruction
 class Description:
     """The provider tree of a host, and what moved in it. The host is first, and parents precede children.
 
-    `reportable` are the standard traits that the driver could report. A described provider loses those of
-    them that the driver does not report on it, whichever program put them there. A driver that could not
+    `reportable` are the standard traits that the driver could report. The agent takes those that the driver
+    does not report on a described provider away from it, also where another program put them there. A driver that could not
     read something leaves out the traits that follow from it.
     """
 

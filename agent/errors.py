@@ -88,7 +88,7 @@ class StateError(PlimsollError):
 
 
 class StateUnknown(StateError):
-    """The agent's own database did not answer a write: nobody knows whether it is done.
+    """The agent's own database did not answer a write: the agent cannot know whether it is done.
 
     The agent decides nothing more, until the disk answers and the agent has read back what it holds.
     """

@@ -1,7 +1,7 @@
 """What the book counts while a step is on its way to the disk: all that is there before or after it. Pure.
 
-The disk may refuse the step, or not answer. So a unit that the step frees is given to nobody else before the
-step is on disk, and one that the step takes is given to nobody else from the start.
+The disk may refuse the step, or not answer. So the book gives a unit that the step frees to no other
+consumer before the step is on disk, and one that the step takes to no other consumer from the start.
 """
 
 from collections import Counter

@@ -46,7 +46,7 @@ class Place:
 
     @cached_property
     def unit_names(self) -> frozenset[str]:
-        """All exact units that the host offers, of whichever class."""
+        """All exact units that the host offers, of all classes."""
         return frozenset(unit for _, unit in self.provider_of_unit)
 
 

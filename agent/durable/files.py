@@ -85,7 +85,7 @@ def suppress_full_disk() -> Iterator[None]:
 
 
 def lock_file_itself(path: Path) -> int:
-    """Lock the file at `path`, which keeps its content; whoever removes other files does not end the lock.
+    """Lock the file at `path`, which keeps its content; the lock does not depend on other files.
 
     As `take_lock`. The lock is one of flock(2), which the locks of SQLite (fcntl) do not meet. The caller
     closes the descriptor after all its other ones of the file: closing any descriptor of a file drops the

@@ -216,8 +216,8 @@ def has_taken_over(old: Allocations, instance: MoveConsumer, candidate: MoveCons
 def may_be_superseded(move: Move, instance_generation: int | None) -> bool:
     """Whether a move, seen from its source, may have been reverted and begun again under another uuid.
 
-    Its migration holds nothing any more, and its instance is elsewhere, with this generation now. If nobody
-    wrote the instance since the source learned of the move, it was confirmed.
+    Its migration holds nothing any more, and its instance is elsewhere, with this generation now. If no
+    client wrote the instance since the source learned of the move, a client confirmed the move.
     """
     return move.instance_generation is None or move.instance_generation != instance_generation
 
