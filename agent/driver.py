@@ -98,8 +98,8 @@ class Description:
     """The provider tree of a host, and what moved in it. The host is first, and parents precede children.
 
     `reportable` are the standard traits that the driver could report. The agent takes those that the driver
-    does not report on a described provider away from it, also where another program put them there. A driver that could not
-    read something leaves out the traits that follow from it.
+    does not report on a described provider away from it, also where another program put them there.
+    A driver that could not read something leaves out the traits that follow from it.
     """
 
     providers: tuple[DescribedProvider, ...]
