@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from uuid import UUID
 
 from agent import log
 from agent.api import audit_views, gate_views, move_views, status_views
 from agent.api.operations import Operations
 from agent.api.shapes.claims import DomainShape, ReleasedShape
+from agent.api.shapes.look import LookShape
 from agent.api.shapes.moves import MoveShape
+from agent.api.shapes.status import StatusShape
 from agent.api.views import (
     claim_view,
     explanation_view,
@@ -272,6 +274,17 @@ def heal(call: Call) -> ApiResponse:
         finding = report.findings[index]
         _record("healing", finding.subject, call.caller, finding.kind, "healed")
     return ApiResponse(200, audit_views.audit_view(report))
+
+
+def look(call: Call) -> ApiResponse:
+    """A pass and an audit now."""
+    read_object(call.body, "", ())
+    report = call.operations.look()
+    body: LookShape = {
+        "status": cast(StatusShape, call.operations.status()),
+        "audit": audit_views.audit_view(report),
+    }
+    return ApiResponse(200, body)
 
 
 @cache

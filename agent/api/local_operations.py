@@ -38,6 +38,9 @@ class Supervisor(Protocol):
     def settings(self) -> Settings:
         """The settings in force."""
 
+    def look(self) -> PassReport:
+        """Run a pass that reads Placement again, also during a back-off. Raises StateError."""
+
     def report_fault(self, error: PlimsollError) -> None:
         """Degrade the agent's state by this error, and schedule the next pass."""
 
@@ -222,6 +225,14 @@ class LocalOperations:
         report = self._auditor.audit(heal_own=heal, heal_all=heal)
         self._supervisor.end_audit(report)
         return report
+
+    def look(self) -> AuditReport:
+        """Run a pass and an audit."""
+        with self._writing():
+            error = self._supervisor.look().error
+        if error is not None:
+            raise error
+        return self.audit(heal=False)
 
     def next_plan(self) -> Plan:
         """Plan the next pass."""

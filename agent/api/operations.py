@@ -31,7 +31,7 @@ class Operations(Protocol):
 
         JSON-ready: {host, uuid, version, state: starting|ready|degraded|stopping, reasons: [sentence], since,
         driver: {name, ok, error}, placement: {kind, ok, error}, claims: {open, reason, count}, last_pass:
-        {at, sentence, duration_ms}, findings, pid}.
+        {at, sentence, duration_ms}, next_try, findings, audited, pid}.
         """
 
     def tree(self) -> tuple[ProviderTree, Usages]:
@@ -94,6 +94,12 @@ class Operations(Protocol):
 
     def audit(self, *, heal: bool) -> AuditReport:
         """Compare the host, the claims and Placement; with `heal`, execute all repairs.
+
+        Raises DriverError, PlacementError, StateError.
+        """
+
+    def look(self) -> AuditReport:
+        """Run a pass and an audit at once; the audit repairs nothing.
 
         Raises DriverError, PlacementError, StateError.
         """

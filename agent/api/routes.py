@@ -11,6 +11,7 @@ from agent.api.shapes.claims import ClaimShape, DomainShape, ExplanationShape, R
 from agent.api.shapes.gate import ClaimedRunningShape, VerdictShape
 from agent.api.shapes.history import ExplainedShape, HistoryShape
 from agent.api.shapes.instances import InstancesShape
+from agent.api.shapes.look import LookShape
 from agent.api.shapes.moves import MoveShape, MovesShape
 from agent.api.shapes.overview import OverviewShape
 from agent.api.shapes.plan import PlanShape
@@ -283,6 +284,16 @@ REPAIR_ROUTES = (
         "Do the reshape that is due, also one that was undone, or undo one; 409 if it is refused as a whole",
         {200: Result("the receipts; none if there was nothing to do", ReshapedShape)},
         body=ReshapeBodyShape,
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/look",
+        ApiRole.CLAIMER,
+        handlers.look,
+        "look",
+        "Run a pass and an audit now; the audit repairs nothing",
+        {200: Result("the state of the agent, and what differs", LookShape)},
+        body=NothingShape,
     ),
     ApiRoute(
         "GET",

@@ -56,19 +56,39 @@ class Auditor:
         self._previous: dict[Key, Finding] = {}
         self._logged: frozenset[Key] = frozenset()
         self._last_in_turn = ""
+        self._has_read = False
         self.last = AuditReport()
 
-    def audit(self, *, heal_own: bool = False, heal_all: bool = False, readings: int = 2) -> AuditReport:
+    def audit_on_schedule(self, *, heal_own: bool) -> AuditReport:
+        """Report what this reading and the one before agree on, and repair the agent's own findings.
+
+        The first audit after the start reads twice and repairs nothing. Raises as `audit`.
+        """
+        if not self._has_read:
+            return self.audit(readings=2, in_full=False)
+        return self.audit(heal_own=heal_own, readings=1)
+
+    def audit(
+        self,
+        *,
+        heal_own: bool = False,
+        heal_all: bool = False,
+        readings: int = 2,
+        in_full: bool | None = None,
+    ) -> AuditReport:
         """Report what two consecutive readings agree on, and repair the agent's own findings, or all.
 
-        With `readings` 1, the first of the two is that of the audit before.
+        With `readings` 1, the first of the two is that of the audit before. `in_full` reads every consumer
+        once, which two readings do unless it is False.
         Raises DriverError, PlacementError, StateError: then nothing more is repaired.
         """
         with self._lock:
             confirmed: dict[Key, Finding] = {}
             observation = None
+            full = readings > 1 if in_full is None else in_full
             for number in range(readings):
-                observation, findings = self._read(in_full=number == 0 and readings > 1)
+                observation, findings = self._read(in_full=full and number == 0)
+                self._has_read = True
                 confirmed = {key: finding for key, finding in findings.items() if key in self._previous}
                 self._previous = findings
             self._log_new(confirmed)

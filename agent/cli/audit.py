@@ -36,14 +36,15 @@ def audit(args: Namespace) -> ExitCode:
     method, path = ("POST", "/v1/audit?heal=true") if args.heal else ("GET", "/v1/audit")
     report: AuditShape = client_of(args).request(method, path)
     findings = report["findings"]
-    Output(args.output).show(report, lambda _: _lines(findings))
+    Output(args.output).show(report, lambda _: finding_lines(findings))
     if not findings:
         return ExitCode.DONE
     healed = all(finding["healed"] for finding in findings)
     return ExitCode.DRIFT_HEALED if healed else ExitCode.DRIFT_FOUND
 
 
-def _lines(findings: Sequence[FindingShape]) -> Iterator[str]:
+def finding_lines(findings: Sequence[FindingShape]) -> Iterator[str]:
+    """The findings, each with its evidence and its repair."""
     if not findings:
         yield "nothing differs"
     for finding in findings:

@@ -17,6 +17,7 @@ from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_op
 from agent.cli.history import add_history_command
 from agent.cli.init import add_init_command
 from agent.cli.instances import add_instances_command
+from agent.cli.look import add_look_command
 from agent.cli.move import add_move_command
 from agent.cli.pause import add_drain_command, add_pause_command, add_resume_command
 from agent.cli.placement.command import add_placement_command
@@ -34,6 +35,7 @@ COMMANDS = (
     add_tree_command,
     add_instances_command,
     add_plan_command,
+    add_look_command,
     add_top_command,
     add_history_command,
     add_explain_command,

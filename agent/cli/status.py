@@ -41,11 +41,12 @@ def add_status_command(add: CommandAdder) -> None:
 def status(args: Namespace) -> ExitCode:
     """Show the state of the agent."""
     answer: StatusShape = client_of(args).get("/v1/status")
-    Output(args.output).show(answer, lambda style: _lines(answer, style))
+    Output(args.output).show(answer, lambda style: status_lines(answer, style))
     return ExitCode.DONE
 
 
-def _lines(status: StatusShape, style: Style) -> Iterator[str]:
+def status_lines(status: StatusShape, style: Style) -> Iterator[str]:
+    """The state of the agent, a line a field."""
     from agent.api.shapes.columns import local_time
 
     driver, placement = status["driver"], status["placement"]
@@ -60,8 +61,9 @@ def _lines(status: StatusShape, style: Style) -> Iterator[str]:
             ("placement", f"{plain(placement['kind'])}, {_health(placement, style)}"),
             ("claims", _claims(status["claims"], style)),
             *_pause(status.get("pause"), style),
-            ("findings", _findings(status.get("findings", 0), style)),
+            ("findings", _findings(status, style)),
             ("last pass", _last_pass(status["last_pass"])),
+            *_next_try(status.get("next_try")),
         ]
     )
 
@@ -96,8 +98,21 @@ def _pause(pause: PauseShape | None, style: Style) -> list[tuple[str, str]]:
     return [("", f"{what} since {local_time(pause['since'])} by uid {pause['uid']}{told}{reason}")]
 
 
-def _findings(number: int, style: Style) -> str:
-    return style.paint("yellow", f"{number}, which `plimsoll audit` shows") if number else "none"
+def _findings(status: StatusShape, style: Style) -> str:
+    from agent.api.shapes.columns import local_time
+
+    audited, number = status.get("audited"), status.get("findings", 0)
+    if audited is None:
+        return style.paint("yellow", "not audited yet; `plimsoll look` audits now")
+    if number:
+        return style.paint("yellow", f"{number}, which `plimsoll audit` shows")
+    return f"none, audited {local_time(audited)}"
+
+
+def _next_try(at: str | None) -> list[tuple[str, str]]:
+    from agent.api.shapes.columns import local_time
+
+    return [] if at is None else [("next try", f"{local_time(at)}, or now by `plimsoll look`")]
 
 
 def _last_pass(last_pass: LastPassShape | None) -> str:

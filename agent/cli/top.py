@@ -162,7 +162,7 @@ def _head(overview: OverviewShape, style: Style) -> Iterator[str]:
         f"{status['claims']['count']} claims, {claims}",
         f"{len(overview['moves'])} moving",
         f"{overview['pending']} pending",
-        f"{len(overview['findings'])} findings",
+        f"{len(overview['findings'])} findings" if status.get("audited") else "not audited yet",
     ]
     yield (
         f"{style.paint('bold', plain(status['host']))}  {style.paint(colour, plain(status['state']))} since "

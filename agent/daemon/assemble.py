@@ -43,12 +43,13 @@ def assemble(
     *,
     on_change: Callable[[HostState, str], None],
     wake: Callable[[float], None],
+    wake_audit: Callable[[], None] = lambda: None,
     backoff: Backoff | None = None,
 ) -> Assembled:
     """Build the parts; make no request to the driver or to Placement yet, and write nothing.
 
     `on_change(state, sentence)` is called after each change of the agent's state; `wake(delay_s)` schedules a
-    pass in so many seconds.
+    pass in so many seconds, `wake_audit` the first audit.
     """
     client = PlacementClient(MeteredTransport(transport, recorder.metrics))
     tracker = ResourceTracker(journal, client, on_step=recorder.metrics.count_step)
@@ -82,6 +83,7 @@ def assemble(
         recorder,
         gate,
         wake=wake,
+        wake_audit=wake_audit,
         check_state=lambda: journal.remember_host(identity.uuid),
         ask_placement=lambda: client.generations(identity.uuid),
         backoff=backoff,

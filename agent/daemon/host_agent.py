@@ -37,9 +37,10 @@ _LOGGED = ("providers", "changed", "operations", "duration_ms")
 class HostAgent:
     """Runs one host's jobs. Any thread may call.
 
-    Implements `agent.api.local_operations.Supervisor`. `wake(delay_s)` schedules a pass in so many seconds;
-    `check_state` raises StateError while the agent's own state cannot be written; `ask_placement` sends a
-    small request, and raises PlacementError where Placement does not answer it.
+    Implements `agent.api.local_operations.Supervisor`. `wake(delay_s)` schedules a pass in so many seconds,
+    `wake_audit` the first audit; `check_state` raises StateError while the agent's own state cannot be
+    written; `ask_placement` sends a small request, and raises PlacementError where Placement does not answer
+    it.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class HostAgent:
         gate: Gate,
         *,
         wake: Callable[[float], None],
+        wake_audit: Callable[[], None],
         check_state: Callable[[], None],
         ask_placement: Callable[[], object],
         backoff: Backoff | None = None,
@@ -67,6 +69,7 @@ class HostAgent:
         self._recorder = recorder
         self._gate = gate
         self._wake = wake
+        self._wake_audit = wake_audit
         self._check_state = check_state
         self._ask_placement = ask_placement
         self._backoff = backoff or Backoff()
@@ -106,11 +109,20 @@ class HostAgent:
 
     def verify(self) -> None:
         """Run a pass that compares Placement with what the agent wrote; then follow the host's moves."""
-        if self.is_placement_paused() or not self._reads_back():
-            return
-        self.end_pass(self._reconciler.verify("verification"))
+        if not self.is_placement_paused() and self._reads_back():
+            self._verify("verification")
+
+    def look(self) -> PassReport:
+        """Do that at once, also during a back-off. Raises StateError."""
+        self._tracker.read_back()
+        return self._verify("a look that was asked for")
+
+    def _verify(self, why: str) -> PassReport:
+        report = self._reconciler.verify(why)
+        self.end_pass(report)
         if self.condition.fault is None:
             self._follow_moves()
+        return report
 
     def _reads_back(self) -> bool:
         """Whether the agent knows what is on its disk: after a write of unknown outcome it reads it."""
@@ -135,7 +147,7 @@ class HostAgent:
         if self.condition.state is not HostState.READY or self.is_placement_paused():
             return
         try:
-            report = self._auditor.audit(heal_own=self._settings.audit_heal_own, readings=1)
+            report = self._auditor.audit_on_schedule(heal_own=self._settings.audit_heal_own)
         except (DriverError, PlacementError, StateError) as error:
             LOG.warning("The audit did not finish: %s", error.message)
             self._recorder.record_failed_audit()
@@ -200,15 +212,18 @@ class HostAgent:
             self._tracker.open()
         if report.pending is not None:
             self.condition.degrade(Fault(RESHAPE, report.pending.message))
-            self._wake(self._backoff.failed())
+            self._try_again(self._backoff.failed())
             return
         self._backoff.succeeded()
+        self.host_status.record_next_try(None)
         if self._reconciler.needs_pass:
             self.request_pass()
         if self.condition.state is not HostState.STOPPING:
             self.condition.become_ready(
                 f"{self._identity.name} with {report.providers} providers; claims are open."
             )
+            if not self.host_status.is_audited and self._settings.audit_interval_s:
+                self._wake_audit()
 
     def end_audit(self, report: AuditReport) -> None:
         """Record an audit; after repairs, request a pass that reads Placement again."""
@@ -230,6 +245,10 @@ class HostAgent:
                 delay_s = self._backoff.failed(retry_after_s, busy=busy)
             self.condition.degrade(fault)
         self._reconciler.invalidate()
+        self._try_again(delay_s)
+
+    def _try_again(self, delay_s: float) -> None:
+        self.host_status.record_next_try(delay_s)
         self._wake(delay_s)
 
     def request_pass(self, *, after_backoff: bool = False) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
+from random import SystemRandom
 from types import FrameType
 
 from agent import log
@@ -45,6 +46,11 @@ HEARTBEATS_PER_WATCHDOG = 3
 START_EXTENSION_S = 300.0
 STATE_MODE = 0o700
 WORLD_WRITABLE = 0o002
+
+FIRST_AUDIT_S = (5.0, 40.0)
+"""The first audit comes so long after the first good pass; hosts that start together do not stay in step."""
+
+_DICE = SystemRandom()
 
 LOOK, VERIFY, DELIVER, HEARTBEAT = "look", "verify", "deliver", "heartbeat"
 
@@ -151,6 +157,7 @@ class Service:
             self._recorder,
             on_change=self._report_state,
             wake=self._retry,
+            wake_audit=self._audit_soon,
         )
         self._stack.callback(reconciler.close)
         self._watch(driver)
@@ -204,6 +211,9 @@ class Service:
 
     def _retry(self, delay_s: float) -> None:
         self._jobs.wake(LOOK, delay_s)
+
+    def _audit_soon(self) -> None:
+        self._jobs.wake(AUDIT, _DICE.uniform(*FIRST_AUDIT_S))
 
     def _heartbeat(self) -> None:
         if self._agent.is_alive():

@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from agent.audit.findings import KIND_NAMES
 from agent.claims.claim import ClaimState
+from agent.claims.used import IDLE
 from agent.driver import GuestState
 from agent.status.condition import HostState
 from agent.status.overview import Overview
@@ -92,8 +93,10 @@ def _instances(overview: Overview) -> Iterator[GaugeMetricFamily]:
     yield _one_hot("guests", "Guests on this host.", "state", GuestState, guests)
     claims = Counter(claim.state.value for claim in overview.claims.values())
     yield _one_hot("claims", "Claims on this host, including those of moves.", "state", ClaimState, claims)
-    unclaimed = sum(guest is not None and claim is None for guest, claim in overview.instances)
-    yield _gauge("unclaimed_guests", "Guests without a claim.", unclaimed)
+    unclaimed = sum(
+        guest is not None and guest.state not in IDLE and claim is None for guest, claim in overview.instances
+    )
+    yield _gauge("unclaimed_guests", "Guests that run without a claim.", unclaimed)
     yield _gauge(
         "moved_away_guests",
         "Guests on this host whose instance is on another one, by Placement.",

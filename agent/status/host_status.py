@@ -91,6 +91,7 @@ class AgentStatus:
         self._audited_at: float | None = None
         self._last_pass: PassReport | None = None
         self._problems: tuple[str, ...] = ()
+        self._next_try_at: float | None = None
         metrics.collect_at_scrape(lambda: gauges(self.overview()))
 
     # What the agent records
@@ -106,6 +107,15 @@ class AgentStatus:
     def record_problems(self, problems: tuple[str, ...]) -> None:
         """The problems of the last pass without an error: sentences, none if all is well."""
         self._problems = problems
+
+    def record_next_try(self, delay_s: float | None) -> None:
+        """After a fault, the next pass comes in so many seconds; None: there is no fault."""
+        self._next_try_at = None if delay_s is None else self._clock() + delay_s
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether an audit has ended since the start."""
+        return self._audited_at is not None
 
     def record_audit(self) -> None:
         """An audit ended."""
@@ -134,7 +144,9 @@ class AgentStatus:
             "pause": pause_view(self._tracker.pause),
             "last_pass": last
             and {"at": _timestamp(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
+            "next_try": _optional_timestamp(self._next_try_at),
             "findings": len(self._auditor.last.findings),
+            "audited": _optional_timestamp(self._audited_at),
             "pid": os.getpid(),
         }
 
@@ -175,6 +187,7 @@ class AgentStatus:
             fault=self._condition.fault,
             passed_at=last.at if last else None,
             audited_at=self._audited_at,
+            next_try_at=self._next_try_at,
             tree=snapshot.host.tree,
             used=snapshot.used,
             offered=snapshot.offered,
@@ -226,6 +239,10 @@ def pause_view(pause: Pause | None) -> dict[str, Any] | None:
 
 def _timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _optional_timestamp(seconds: float | None) -> str | None:
+    return None if seconds is None else _timestamp(seconds)
 
 
 def _concern_view(concern: str, fault: Fault | None) -> dict[str, Any]:

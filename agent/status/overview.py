@@ -41,8 +41,8 @@ class Overview:
     `offered` has the exact units that the driver offers. `others` is {consumer without a claim: its
     allocations}. `moves` has those under way and those that ended recently, oldest first. `pending` counts
     the writes that wait for Placement or for a guest to leave. `reshape_pending` is the reason why a due
-    reshape was not done. `since` is the time of the agent's last change of state. `seen` is
-    what the host sees beside the records of its moves.
+    reshape was not done. `next_try_at` is when the agent tries again after a fault. `since` is the time of
+    the agent's last change of state. `seen` is what the host sees beside the records of its moves.
     """
 
     at: float
@@ -52,6 +52,7 @@ class Overview:
     fault: Fault | None = None
     passed_at: float | None = None
     audited_at: float | None = None
+    next_try_at: float | None = None
     tree: ProviderTree = field(default_factory=ProviderTree)
     used: Usages = field(default_factory=dict)
     offered: Units = field(default_factory=dict)

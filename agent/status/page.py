@@ -101,6 +101,8 @@ def render_page(
         at=utc_time(overview.at),
         since=utc_time(overview.since),
         passed=utc_time(overview.passed_at) if overview.passed_at else None,
+        next_try=utc_time(overview.next_try_at) if overview.next_try_at else None,
+        audited=utc_time(overview.audited_at) if overview.audited_at else None,
         failed=[check for check in (*overview.health.live, *overview.health.ready) if not check.ok],
         running=sum(guest.state == "running" for guest in overview.guests),
     )

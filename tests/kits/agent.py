@@ -59,6 +59,7 @@ class World:
     journal: Journal
     retries: list[float]
     time: list[float]
+    audits_requested: list[float]
 
     def retry(self) -> None:
         """Let the time pass until the agent tries again."""
@@ -98,6 +99,7 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
     driver = FakeDriver.create(settings.driver)
     retries: list[float] = []
     now = [0.0]
+    audits_requested: list[float] = []
     agent, operations, _ = assemble(
         settings,
         identity,
@@ -107,6 +109,7 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
         recorder,
         on_change=recorder.record_state,
         wake=retries.append,
+        wake_audit=lambda: audits_requested.append(now[0]),
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
     )
-    return World(agent, operations, driver, wire, journal, retries, now)
+    return World(agent, operations, driver, wire, journal, retries, now, audits_requested)

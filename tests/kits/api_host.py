@@ -136,7 +136,9 @@ class SmallHost:
             "last_pass": {"at": SINCE_TEXT, "sentence": "Nothing new.", "duration_ms": 1.25}
             if self.open
             else None,
+            "next_try": None,
             "findings": 0,
+            "audited": SINCE_TEXT,
             "pid": 4711,
         }
 
@@ -232,6 +234,9 @@ class SmallHost:
         self.fault()
         healed = frozenset(range(len(self.findings))) if heal else frozenset()
         return AuditReport(self.findings, healed)
+
+    def look(self) -> AuditReport:
+        return self.audit(heal=False)
 
     def preview_reshape(self, undo: str | None) -> Preview:
         self.fault()

@@ -93,5 +93,7 @@ class StatusShape(TypedDict):
     claims: ClaimsStatusShape
     pause: Annotated[PauseShape | None, "null: the host is not paused"]
     last_pass: LastPassShape | None
+    next_try: Annotated[Moment | None, "when the agent tries again after a fault; null: there is no fault"]
     findings: Annotated[Count, "the number of findings of the last audit"]
+    audited: Annotated[Moment | None, "when the last audit ended; null: not audited since the start"]
     pid: Count

@@ -56,6 +56,18 @@ def test_claims_are_closed_until_the_host_was_seen_whole(world: World) -> None:
     assert world.operations.claim(request(VCPU=1)).state == "claimed"
 
 
+def test_the_first_audit_is_requested_as_soon_as_the_agent_is_ready(world: World) -> None:
+    world.driver.fail(1)
+    world.agent.reconcile("the start")
+    assert world.audits_requested == []
+    world.retry()
+    assert world.audits_requested != []
+    world.agent.run_audit()
+    world.audits_requested.clear()
+    world.agent.reconcile("its interval")
+    assert world.audits_requested == []
+
+
 def test_status_says_how_everything_is(world: World, settings: Settings) -> None:
     world.agent.reconcile("the start")
     world.operations.claim(request(VCPU=1))
