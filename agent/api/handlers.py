@@ -73,7 +73,14 @@ def tree(call: Call) -> ApiResponse:
 
 def instances(call: Call) -> ApiResponse:
     """Guests and claims side by side."""
-    return ApiResponse(200, instances_view(call.operations.instances(), call.operations.circumstances()))
+    operations = call.operations
+    view = instances_view(
+        operations.instances(),
+        operations.circumstances(),
+        operations.moves(),
+        operations.host_status.overview().name_of,
+    )
+    return ApiResponse(200, view)
 
 
 def plan(call: Call) -> ApiResponse:
@@ -200,18 +207,32 @@ def release(call: Call) -> ApiResponse:
 
 
 def moves(call: Call) -> ApiResponse:
-    """The moves that this host takes part in."""
-    return ApiResponse(200, move_views.moves_view(call.operations.moves(), call.operations.circumstances()))
+    """The moves that this host takes part in; with `look`, after reading what other hosts did."""
+    if _flag(call.query, "look"):
+        call.operations.look_for_moves()
+    overview = call.operations.host_status.overview()
+    names = {provider.uuid: provider.name for provider in overview.tree}
+    view = move_views.moves_view(
+        call.operations.moves(), call.operations.circumstances(), overview.name_of, names
+    )
+    return ApiResponse(200, view)
 
 
 def show_move(call: Call) -> ApiResponse:
     """One move. Raises UnknownConsumer."""
-    move = move_views.find_move(call.operations.moves(), _uuid(call.path["migration"]))
-    return ApiResponse(200, _move_view(call, move))
+    migration = _uuid(call.path["migration"])
+    if all(move.migration != migration for move in call.operations.moves()):
+        call.operations.look_for_moves()
+    return ApiResponse(200, _move_view(call, move_views.find_move(call.operations.moves(), migration)))
 
 
 def _move_view(call: Call, move: Move) -> MoveShape:
-    return move_views.move_view(move, call.operations.circumstances())
+    return move_views.move_view(
+        move,
+        call.operations.circumstances(),
+        call.operations.host_status.overview().name_of,
+        call.operations.provider_names(move_views.providers_of(move)),
+    )
 
 
 def begin_move(call: Call) -> ApiResponse:

@@ -1,16 +1,26 @@
 """The operations of the local API, carried out by the running agent."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
+from agent import log
 from agent.audit.auditor import Auditor, AuditReport
 from agent.claims.claim import Claim, ClaimState, Fit
 from agent.claims.given import given_resources
 from agent.claims.parse_request import ClaimRequest
 from agent.config.settings import Settings, describe
 from agent.driver import Guest
-from agent.errors import PlacementUnavailable, PlimsollError, Refused, StateError, UnknownConsumer, UsageError
+from agent.errors import (
+    PlacementError,
+    PlacementUnavailable,
+    PlimsollError,
+    Refused,
+    StateError,
+    UnknownConsumer,
+    UsageError,
+)
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
 from agent.moves.circumstances import Circumstances
@@ -29,6 +39,10 @@ from agent.status.host_status import AgentStatus, HostStatus
 from agent.status.recorder import Recorder
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
+
+LOG = log.get(__name__)
+FOREIGN_PROVIDERS_MAX = 32
+"""So many names of other hosts' providers are asked of Placement for one answer."""
 
 
 class Supervisor(Protocol):
@@ -52,6 +66,9 @@ class Supervisor(Protocol):
 
     def is_placement_paused(self) -> bool:
         """True while requests to Placement are held back."""
+
+    def verify(self) -> None:
+        """Run a pass that compares Placement with what the agent wrote; then follow the host's moves."""
 
     def end_pass(self, report: PassReport) -> None:
         """Draw the consequences of a pass."""
@@ -199,10 +216,33 @@ class LocalOperations:
         """The host's moves."""
         return tuple(sorted(self._tracker.moves().values(), key=lambda move: (move.since, move.migration)))
 
+    def look_for_moves(self) -> None:
+        """Read what other hosts did."""
+        self._supervisor.verify()
+
+    def provider_names(self, uuids: Collection[str]) -> Mapping[str, str]:
+        """The names of providers of any host."""
+        tree = self._reconciler.tree or ProviderTree()
+        known = {uuid: provider.name for uuid in uuids if (provider := tree.get(uuid)) is not None}
+        others = sorted({*uuids} - {*known})[:FOREIGN_PROVIDERS_MAX]
+        if self._supervisor.is_placement_paused():
+            return known
+        try:
+            providers = [self._client.find_provider(uuid=uuid) for uuid in others]
+        except PlacementError as error:
+            LOG.debug("Providers of other hosts are shown without their names: %s", error.message)
+            return known
+        return known | {provider.uuid: provider.name for provider in providers if provider is not None}
+
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         """Begin a move to this host."""
         with self._writing(), self._recorder.record_move(kind, request):
-            return self._tracker.begin_move(self._complete(request), kind, migration).move
+            return self._tracker.begin_move(self._complete(self._named(request)), kind, migration).move
+
+    def _named(self, request: ClaimRequest) -> ClaimRequest:
+        """The request with the name that the instance's claim on this host has, where it has none itself."""
+        present = None if request.name else self._tracker.claim_of(request.consumer)
+        return request if present is None else replace(request, name=present.request.name)
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:
         """Confirm a move."""

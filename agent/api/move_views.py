@@ -1,5 +1,7 @@
 """Requests for moves, and moves in the shapes of the local API."""
 
+from collections.abc import Callable, Mapping
+
 from agent.api.shapes.claims import HoldingShape
 from agent.api.shapes.moves import MoveShape, MovesShape
 from agent.api.views import allocations_view, claim_view, moment
@@ -33,17 +35,25 @@ def find_move(moves: tuple[Move, ...], migration: str) -> Move:
     )
 
 
-def moves_view(moves: tuple[Move, ...], seen: Circumstances) -> MovesShape:
-    """The moves that this host takes part in."""
-    return {"moves": [move_view(move, seen) for move in moves]}
+def moves_view(
+    moves: tuple[Move, ...], seen: Circumstances, name_of: Callable[[str], str], providers: Mapping[str, str]
+) -> MovesShape:
+    """The moves that this host takes part in. `name_of` and `providers` as for `move_view`."""
+    return {"moves": [move_view(move, seen, name_of, providers) for move in moves]}
 
 
-def move_view(move: Move, seen: Circumstances) -> MoveShape:
-    """A move, with the claims before and after it, and who acts next in what this host sees."""
+def move_view(
+    move: Move, seen: Circumstances, name_of: Callable[[str], str], providers: Mapping[str, str]
+) -> MoveShape:
+    """A move, with the claims before and after it, and who acts next in what this host sees.
+
+    `name_of` returns a consumer's name, "" where it has none; `providers` is {uuid: name} of those that are
+    known.
+    """
     return {
         "migration": move.migration,
         "instance": move.instance,
-        "name": (move.new or move.old).request.name,
+        "name": name_of(move.instance) or (move.new or move.old).request.name or move.old.request.name,
         "kind": move.kind.value,
         "role": move.role.value,
         "state": move.state.value,
@@ -54,7 +64,13 @@ def move_view(move: Move, seen: Circumstances) -> MoveShape:
         "handed": _handed(move.old, move.handed),
         "old": claim_view(move.old),
         "new": claim_view(move.new) if move.new else None,
+        "providers": {uuid: providers[uuid] for uuid in sorted(providers_of(move)) if uuid in providers},
     }
+
+
+def providers_of(move: Move) -> set[str]:
+    """The uuids of the providers of both places."""
+    return {*move.old.allocations, *move.handed, *(move.new.allocations if move.new else ())}
 
 
 def _handed(old: Claim, handed: Allocations) -> HoldingShape:

@@ -1,5 +1,6 @@
 """The operations of the local API. `agent.api.local_operations` implements them; tests may as well."""
 
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from agent.audit.auditor import AuditReport
@@ -76,6 +77,16 @@ class Operations(Protocol):
 
     def moves(self) -> tuple[Move, ...]:
         """The host's moves that are under way or ended recently, oldest first."""
+
+    def look_for_moves(self) -> None:
+        """Read now what the agents of other hosts did: moves that began or ended there.
+
+        Does nothing while Placement is known to be away. Does not raise PlacementError: what the look finds
+        out, also that Placement does not answer, is in the status.
+        """
+
+    def provider_names(self, uuids: Collection[str]) -> Mapping[str, str]:
+        """{uuid: name} of providers of any host, as far as the agent knows. Never raises."""
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         """Begin a move to this host. Raises Refused, UnknownConsumer, UsageError, PlacementError."""

@@ -393,6 +393,7 @@ MOVE_ROUTES = (
         "moves",
         "The moves that this host takes part in, and the allocations of each",
         {200: Result("those under way, and those that ended lately", MovesShape)},
+        (Parameter("look", Flag, "read first what the agents of other hosts did"),),
     ),
     ApiRoute(
         "POST",

@@ -24,13 +24,16 @@ def overview_view(overview: Overview) -> OverviewShape:
     """The whole host, with the moves under way and the findings of the last audit that were not healed."""
     health = overview.health
     usages = {uuid: dict(amounts) for uuid, amounts in overview.used.items()}
+    names = {provider.uuid: provider.name for provider in overview.tree}
     return {
         "at": moment(overview.at),
         "status": cast(StatusShape, dict(overview.status)),
         "health": cast(HealthShape, health_view(health, (*health.live, *health.ready))),
         "resource_providers": tree_view(overview.tree, usages)["resource_providers"],
-        "instances": instances_view(overview.instances, overview.seen)["instances"],
-        "moves": [move_view(move, overview.seen) for move in overview.under_way],
+        "instances": instances_view(overview.instances, overview.seen, overview.under_way, overview.name_of)[
+            "instances"
+        ],
+        "moves": [move_view(move, overview.seen, overview.name_of, names) for move in overview.under_way],
         "findings": [finding_view(finding) for finding in overview.findings],
         "pending": overview.pending,
         "reshape_pending": overview.reshape_pending,
@@ -44,7 +47,20 @@ def parse_history(query: Mapping[str, str]) -> tuple[float, int]:
 
 def history_view(events: tuple[Event, ...], overview: Overview) -> HistoryShape:
     """Events with the names that the agent knows now; `consumer` is null for an event of the host."""
-    return {"events": [_event(event, overview.name_of(event.consumer)) for event in events]}
+    migrations = {move.migration for move in overview.moves}
+    return {
+        "events": [
+            _event(event, _label(overview.name_of(event.consumer), event.consumer in migrations))
+            for event in events
+        ]
+    }
+
+
+def _label(name: str, is_migration: bool) -> str:
+    """The name in a list of events, where a migration must not be taken for its instance."""
+    if not is_migration:
+        return name
+    return f"{name}, migration" if name else "migration"
 
 
 def explained_view(explained: Explanation) -> ExplainedShape:

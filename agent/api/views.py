@@ -1,6 +1,6 @@
 """The agent's values in the shapes of the local API, in Placement's terms. Pure."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import cast
 
@@ -24,6 +24,7 @@ from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest, request_to_json
 from agent.driver import Guest
 from agent.moves.circumstances import Circumstances
+from agent.moves.states import Move
 from agent.providers.plan import Plan
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
@@ -72,17 +73,34 @@ def _inventory(inventory: Inventory) -> InventoryShape:
     return cast(InventoryShape, {**inventory.to_json(), "capacity": inventory.capacity})
 
 
-def instances_view(pairs: Iterable[tuple[Guest | None, Claim | None]], seen: Circumstances) -> InstancesShape:
-    """Guests and claims side by side; one of a pair may be None."""
-    return {"instances": [_instance(guest, claim, seen) for guest, claim in pairs]}
+def instances_view(
+    pairs: Iterable[tuple[Guest | None, Claim | None]],
+    seen: Circumstances,
+    moves: Iterable[Move],
+    name_of: Callable[[str], str],
+) -> InstancesShape:
+    """Guests and claims side by side; one of a pair may be None.
+
+    `moves` are the host's, `name_of` returns a consumer's name, "" where it has none.
+    """
+    migrations = {move.migration: move.instance for move in moves if not move.ended}
+    return {"instances": [_instance(guest, claim, seen, migrations, name_of) for guest, claim in pairs]}
 
 
-def _instance(guest: Guest | None, claim: Claim | None, seen: Circumstances) -> InstanceShape:
+def _instance(
+    guest: Guest | None,
+    claim: Claim | None,
+    seen: Circumstances,
+    migrations: Mapping[str, str],
+    name_of: Callable[[str], str],
+) -> InstanceShape:
+    uuid = guest.uuid if guest else claim.consumer if claim else ""
     return {
-        "uuid": guest.uuid if guest else claim.consumer if claim else "",
-        "name": guest.name if guest else claim.request.name if claim else "",
+        "uuid": uuid,
+        "name": guest.name if guest else (claim.request.name if claim else "") or name_of(uuid),
         "guest": _guest(guest) if guest else None,
         "moved_away": guest is not None and guest.uuid in seen.moved_away,
+        "migration_of": migrations.get(uuid),
         "claim": claim_view(claim) if claim else None,
     }
 

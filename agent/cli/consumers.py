@@ -42,10 +42,17 @@ def find_instance(client: Client, text: str) -> str:
 
 
 def find_migration(client: Client, text: str) -> str:
-    """As `find_instance`, for the migration of a move; the name is that of its instance."""
+    """As `find_instance`, for the migration of a move; the name is that of its instance.
+
+    Where the agent knows no such migration, it looks in Placement what other hosts began, before it says no.
+    """
     if _UUID.fullmatch(text):
         return text
-    return _find(text, "migration", list(migrations_of(client)), "plimsoll move list --all")
+    listing = "plimsoll move list --all"
+    try:
+        return _find(text, "migration", list(migrations_of(client)), listing)
+    except UnknownConsumer:
+        return _find(text, "migration", list(migrations_of(client, look=True)), listing)
 
 
 def find_event_subject(client: Client, text: str) -> str:
@@ -57,8 +64,10 @@ def find_event_subject(client: Client, text: str) -> str:
 
 
 def instances_of(client: Client) -> Iterable[NamedConsumer]:
-    """The instances that the agent knows."""
+    """The instances that the agent knows, without the migrations that hold an old place."""
     for instance in client.get("/v1/instances")["instances"]:
+        if instance.get("migration_of") is not None:
+            continue
         guest, claim = instance["guest"], instance["claim"]
         about = ", ".join(
             text
@@ -70,9 +79,13 @@ def instances_of(client: Client) -> Iterable[NamedConsumer]:
         yield NamedConsumer(instance["uuid"], instance["name"], about)
 
 
-def migrations_of(client: Client) -> Iterable[NamedConsumer]:
-    """The migrations that the agent knows: those of moves under way, then those of ended ones."""
-    for move in sorted(client.get("/v1/moves")["moves"], key=lambda move: bool(move["ended"])):
+def migrations_of(client: Client, *, look: bool = False) -> Iterable[NamedConsumer]:
+    """The migrations that the agent knows: those of moves under way, then those of ended ones.
+
+    `look`: the agent first reads what other hosts did.
+    """
+    path = "/v1/moves?look=true" if look else "/v1/moves"
+    for move in sorted(client.get(path)["moves"], key=lambda move: bool(move["ended"])):
         yield NamedConsumer(
             move["migration"], move["name"], f"{move['kind']} of {move['instance']}, {move['state']}"
         )

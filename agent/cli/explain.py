@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from agent.cli.client import client_of
+from agent.cli.grammar import complete_instances
 from agent.cli.output import Output
 from agent.cli.terminal import Style, plain
 from agent.errors import ExitCode
@@ -30,9 +31,8 @@ def add_explain_command(add: CommandAdder) -> None:
         "  plimsoll explain VGPU\n"
         "  plimsoll explain 4b20d080-1b54-4048-85b3-a6a62d165c01",
     )
-    command.add_argument(
-        "what", metavar="WHAT", help="a uuid, a name, a class, an address, a unit, a receipt"
-    )
+    what = "a uuid or its beginning, a name, a class, an address, a unit, a receipt"
+    complete_instances(command.add_argument("what", metavar="WHAT", help=what))
 
 
 def explain(args: Namespace) -> ExitCode:

@@ -93,6 +93,32 @@ def add_column_option(command: argparse.ArgumentParser) -> None:
     )
 
 
+def complete_instances(argument: argparse.Action) -> None:
+    """Have the shell complete the argument with the instances of the running agent."""
+    _complete(argument, "instances", "instances -o csv -c name -c uuid")
+
+
+def complete_migrations(argument: argparse.Action) -> None:
+    """Have the shell complete the argument with the migrations of the running agent."""
+    _complete(argument, "migrations", "move list -o csv -c name -c migration")
+
+
+def _complete(argument: argparse.Action, what: str, command: str) -> None:
+    """What shtab reads of an argument: the shell's function that completes it, and its source.
+
+    A name that the shell could take for more than a word is not offered: a guest may be called `$(reboot)`.
+    """
+    function = f"_plimsoll_{what}"
+    source = f"""{function}() {{
+  local line
+  plimsoll --timeout 1 {command} 2>/dev/null | tail -n +2 | tr -d '"' | tr , '\\n' | sort -u |
+    grep -E '^[A-Za-z0-9][A-Za-z0-9._-]*$' | while IFS= read -r line; do
+      if [[ "$line" == "$1"* ]]; then printf '%s\\n' "$line"; fi
+    done
+}}"""
+    argument.complete = {"bash": function, "preamble": {"bash": source}}  # type: ignore[attr-defined]
+
+
 def parse_seconds(text: str) -> float:
     """A number of seconds; 0 where the text is no number."""
     try:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from agent.cli.client import client_of
 from agent.cli.consumers import find_event_subject
-from agent.cli.grammar import add_column_option
+from agent.cli.grammar import add_column_option, complete_instances
 from agent.cli.output import Output
 from agent.errors import ExitCode, UsageError
 
@@ -36,11 +36,12 @@ def add_history_command(add: CommandAdder) -> None:
         "  plimsoll history --consumer web1\n"
         "  plimsoll history -o json | jq '.events[] | select(.event == \"refused\") | .detail'",
     )
-    command.add_argument(
+    consumer = command.add_argument(
         "--consumer",
         metavar="CONSUMER",
         help="only events of this instance or migration: its name, its uuid, or the beginning of its uuid",
     )
+    complete_instances(consumer)
     command.add_argument(
         "--since", metavar="WHEN", help="only later events: 30m, 2h, 7d, or 2026-11-21T10:00 (local time)"
     )

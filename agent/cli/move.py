@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from agent.cli.claim import add_claim_options
 from agent.cli.claim_body import claim_body
-from agent.cli.client import client_of, read_names
+from agent.cli.client import client_of
 from agent.cli.consumers import INSTANCE_HELP, MIGRATION_HELP, find_instance, find_migration
-from agent.cli.grammar import add_column_option, add_verbs
+from agent.cli.grammar import add_column_option, add_verbs, complete_instances, complete_migrations
 from agent.cli.output import Output
 from agent.cli.tables import claim_lines, holding_lines
 from agent.cli.terminal import Style, plain
-from agent.errors import DaemonUnreachable, ExitCode
+from agent.errors import DaemonUnreachable, ExitCode, UnknownConsumer
 
 if TYPE_CHECKING:
     from agent.api.shapes.moves import MoveShape, MovesShape
@@ -58,7 +58,7 @@ def _add_begin(add_verb: CommandAdder) -> None:
         f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind live-migrate --resources VCPU=2,MEMORY_MB=2048\n"
         f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind resize --flavor vcpus=4,memory_mb=8192",
     )
-    parser.add_argument("consumer", metavar="INSTANCE", help=INSTANCE_HELP)
+    complete_instances(parser.add_argument("consumer", metavar="INSTANCE", help=INSTANCE_HELP))
     parser.add_argument("--kind", choices=KINDS, required=True, help="what kind of move")
     parser.add_argument(
         "--migration",
@@ -93,7 +93,7 @@ def _add_ends(add_verb: CommandAdder) -> None:
             f"  plimsoll move {name} {MIGRATION_EXAMPLE}\n"
             f"  plimsoll move {name} {MIGRATION_EXAMPLE} --instance {INSTANCE_EXAMPLE}",
         )
-        parser.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP)
+        complete_migrations(parser.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP))
         parser.add_argument(
             "--instance",
             metavar="INSTANCE",
@@ -110,7 +110,7 @@ def _add_show(add_verb: CommandAdder) -> None:
         f"  plimsoll move show {MIGRATION_EXAMPLE}\n"
         f"  plimsoll move show {MIGRATION_EXAMPLE} -o json | jq .old.units",
     )
-    parser.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP)
+    complete_migrations(parser.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP))
 
 
 def _add_list(add_verb: CommandAdder) -> None:
@@ -118,7 +118,8 @@ def _add_list(add_verb: CommandAdder) -> None:
         "list",
         list_moves,
         "list the moves under way that this host takes part in",
-        "The column IT HOLDS shows the allocation of the migration.",
+        "Reads first, in Placement, what other hosts began or ended. The column IT HOLDS shows the\n"
+        "allocation of the migration.",
         "  plimsoll move list\n  plimsoll move list --all -o json | jq '.moves[].state'",
     )
     parser.add_argument("--all", action="store_true", help="also moves that ended lately")
@@ -130,7 +131,14 @@ def begin(args: Namespace) -> ExitCode:
     from uuid import uuid4
 
     client = client_of(args)
-    args.consumer = find_instance(client, args.consumer)
+    try:
+        args.consumer = find_instance(client, args.consumer)
+    except UnknownConsumer as error:
+        error.message += (
+            "; an instance that comes from another host has no name here yet: give its uuid, which "
+            "`plimsoll instances` shows there"
+        )
+        raise
     body = {
         "migration": args.migration or str(uuid4()),
         "kind": args.kind.replace("-", "_"),
@@ -143,7 +151,7 @@ def begin(args: Namespace) -> ExitCode:
             # The agent may have begun the move, and only this message has the new uuid.
             error.message += f"; the uuid made for the migration is {body['migration']}"
         raise
-    Output(args.output).show(move, lambda style: _lines(move, read_names(client), style))
+    Output(args.output).show(move, lambda style: _lines(move, style))
     return ExitCode.DONE
 
 
@@ -172,7 +180,7 @@ def show(args: Namespace) -> ExitCode:
     """Show a move."""
     client = client_of(args)
     move: MoveShape = client.get(_path(find_migration(client, args.migration)))
-    Output(args.output).show(move, lambda style: _lines(move, read_names(client), style))
+    Output(args.output).show(move, lambda style: _lines(move, style))
     return ExitCode.DONE
 
 
@@ -180,15 +188,16 @@ def list_moves(args: Namespace) -> ExitCode:
     """List the moves that this host takes part in."""
     from agent.api.shapes.moves import MOVE_COLUMNS
 
-    answer: MovesShape = client_of(args).get(PATH)
+    answer: MovesShape = client_of(args).get(f"{PATH}?look=true")
     moves = [move for move in answer["moves"] if args.all or not move["ended"]]
     Output(args.output, args.column).show_table({"moves": moves}, MOVE_COLUMNS, moves, "no moves")
     return ExitCode.DONE
 
 
-def _lines(move: MoveShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
+def _lines(move: MoveShape, style: Style) -> Iterator[str]:
     yield _sentence(move)
-    instance, new = plain(move["instance"]), move["new"]
+    names, new = move["providers"], move["new"]
+    instance = plain(move["instance"])
     in_place = move["kind"] == "rebuild" and not move["ended"]
     if not move["ended"] and not in_place:
         yield f"the migration {plain(move['migration'])} holds, of the instance's old place,"

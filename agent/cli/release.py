@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent.cli.client import claim_path, client_of
 from agent.cli.consumers import INSTANCE_HELP, find_instance
+from agent.cli.grammar import complete_instances
 from agent.cli.output import Output
 from agent.errors import ExitCode
 
@@ -24,7 +25,7 @@ def add_release_command(add: CommandAdder) -> None:
         "If Placement does not answer, the release is journaled, and the agent delivers it later.",
         "  plimsoll release web1\n  plimsoll release 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
     )
-    command.add_argument("consumer", metavar="CONSUMER", help=INSTANCE_HELP)
+    complete_instances(command.add_argument("consumer", metavar="CONSUMER", help=INSTANCE_HELP))
 
 
 def release(args: Namespace) -> ExitCode:

@@ -89,6 +89,10 @@ class Overview:
     def _names(self) -> Mapping[str, str]:
         names: dict[str, str] = {}
         for move in self.moves:
-            names |= dict.fromkeys((move.instance, move.migration), move.old.request.name)
-        names |= {claim.consumer: claim.request.name for claim in self.claims.values()}
-        return names | {guest.uuid: guest.name for guest in self.guests}
+            for claim in (move.old, move.new):
+                if claim is not None and claim.request.name:
+                    names |= dict.fromkeys((move.instance, move.migration), claim.request.name)
+        names |= {claim.consumer: claim.request.name for claim in self.claims.values() if claim.request.name}
+        names |= {guest.uuid: guest.name for guest in self.guests}
+        arriving = (move for move in self.moves if not names.get(move.migration))
+        return names | {move.migration: names.get(move.instance, "") for move in arriving}

@@ -1,7 +1,7 @@
 """A small host to serve: a tree, two guests, and claims that really count; no placement and no hypervisor."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from agent.audit.auditor import AuditReport
@@ -218,6 +218,12 @@ class SmallHost:
     def moves(self) -> tuple[Move, ...]:
         self.fault()
         return ()
+
+    def look_for_moves(self) -> None:
+        self.fault()
+
+    def provider_names(self, uuids: Collection[str]) -> dict[str, str]:
+        return {uuid: provider.name for uuid in uuids if (provider := TREE.get(uuid)) is not None}
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         self.fault()

@@ -37,6 +37,9 @@ class InstanceShape(TypedDict):
     name: str
     guest: Annotated[GuestShape | None, "null: the host has no such guest"]
     moved_away: Annotated[bool, "true: the guest is here, and by Placement its instance is on another host"]
+    migration_of: Annotated[
+        Uuid | None, "the instance whose old place this migration holds during a move; null: not a migration"
+    ]
     claim: Annotated[ClaimShape | None, "null: the guest has no claim"]
 
 
@@ -53,12 +56,14 @@ def _guest(instance: InstanceShape) -> str:
 def _claim(instance: InstanceShape) -> str:
     if instance["moved_away"]:
         return "MOVED AWAY"
+    if instance["migration_of"] is not None:
+        return "migration"
     return instance["claim"]["state"] if instance["claim"] else "UNCLAIMED"
 
 
 def _claim_and_origin(instance: InstanceShape) -> str:
-    adopted = instance["claim"] is not None and instance["claim"]["adopted"] and not instance["moved_away"]
-    return f"{_claim(instance)}{', adopted' if adopted else ''}"
+    text, claim = _claim(instance), instance["claim"]
+    return f"{text}, adopted" if claim and claim["adopted"] and text == claim["state"] else text
 
 
 def _resources(instance: InstanceShape) -> str:
@@ -76,7 +81,8 @@ INSTANCE_COLUMNS: tuple[Column[InstanceShape], ...] = (
 """The table of `plimsoll instances`."""
 
 TOP_INSTANCE_COLUMNS: tuple[Column[InstanceShape], ...] = (
-    Column("INSTANCE", lambda instance: instance["name"] or instance["uuid"]),
+    Column("INSTANCE", lambda instance: instance["name"] or "-"),
+    Column("UUID", lambda instance: instance["uuid"]),
     Column("GUEST", _guest),
     Column("CLAIM", _claim),
     Column("RESOURCES", _resources),
@@ -90,6 +96,7 @@ SAMPLE: InstancesShape = {
             "name": "web1",
             "guest": {"state": "running", "resources": {"MEMORY_MB": 4096, "VCPU": 2}, "units": []},
             "moved_away": False,
+            "migration_of": None,
             "claim": {
                 "consumer": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
                 "name": "web1",
@@ -152,6 +159,7 @@ SAMPLE: InstancesShape = {
                 "units": [],
             },
             "moved_away": False,
+            "migration_of": None,
             "claim": None,
         },
     ]

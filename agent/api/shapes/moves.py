@@ -42,6 +42,9 @@ class MoveShape(TypedDict):
     handed: Annotated[HoldingShape, "the allocation of the migration while the move is under way"]
     old: Annotated[ClaimShape, "the claim before the move"]
     new: Annotated[ClaimShape | None, "the claim at the destination; null: this host is the source"]
+    providers: Annotated[
+        dict[Uuid, str], "the names of the providers of both places, as far as they are known"
+    ]
 
 
 class MovesShape(TypedDict):
@@ -67,7 +70,8 @@ MOVE_COLUMNS: tuple[Column[MoveShape], ...] = (
 """The table of `plimsoll move list`."""
 
 TOP_MOVE_COLUMNS: tuple[Column[MoveShape], ...] = (
-    Column("MOVING", lambda move: move["name"] or move["instance"]),
+    Column("MOVING", lambda move: move["name"] or "-"),
+    Column("UUID", lambda move: move["instance"]),
     Column("KIND", lambda move: move["kind"]),
     Column("THIS HOST IS", lambda move: move["role"]),
     Column("STATE", lambda move: move["state"]),

@@ -285,7 +285,9 @@ def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None
     shown = {
         "Claim": claim_view(claim),
         "Explanation": explanation_view(mixed, host.tracker.explain(mixed)),
-        "Move": move_view(host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move, Circumstances()),
+        "Move": move_view(
+            host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move, Circumstances(), str, {}
+        ),
     }
     document = json.loads(Path(api.__file__).with_name("openapi.json").read_text("utf-8"))
     for name, view in shown.items():

@@ -8,13 +8,15 @@ from agent.cli.terminal import Style
 def test_instances_say_what_is_missing() -> None:
     guest = {"state": "running", "resources": {"VCPU": 1}, "units": []}
     claim = {"state": "claimed", "adopted": True, "allocations": {"p": {"resources": {"VCPU": 2}}}}
+    here = {"moved_away": False, "migration_of": None}
     lines = list(
         table_lines(
             INSTANCE_COLUMNS,
             [
-                {"uuid": "u1", "name": "a", "guest": guest, "moved_away": False, "claim": None},
-                {"uuid": "u2", "name": "", "guest": None, "moved_away": False, "claim": claim},
-                {"uuid": "u3", "name": "b", "guest": guest, "moved_away": True, "claim": claim},
+                {**here, "uuid": "u1", "name": "a", "guest": guest, "claim": None},
+                {**here, "uuid": "u2", "name": "", "guest": None, "claim": claim},
+                {**here, "uuid": "u3", "name": "b", "guest": guest, "moved_away": True, "claim": claim},
+                {**here, "uuid": "u4", "name": "c", "guest": None, "migration_of": "u3", "claim": claim},
             ],
             Style(),
         )
@@ -24,6 +26,7 @@ def test_instances_say_what_is_missing() -> None:
         "u1    a     running  UNCLAIMED         VCPU=1",
         "u2    -     none     claimed, adopted  VCPU=2",
         "u3    b     running  MOVED AWAY        VCPU=2",
+        "u4    c     none     migration         VCPU=2",
     ]
 
 

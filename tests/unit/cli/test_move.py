@@ -27,13 +27,14 @@ MOVE: MoveShape = {
     "handed": {"allocations": CLAIM["allocations"], "units": CLAIM["units"], "cells": []},
     "old": CLAIM,
     "new": None,
+    "providers": {},
 }
 
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = {
-        "/v1/moves": {"moves": [MOVE, {**MOVE, "ended": True, "state": "reverted"}]},
+        "/v1/moves?look=true": {"moves": [MOVE, {**MOVE, "ended": True, "state": "reverted"}]},
         f"/v1/moves/{MIGRATION}": MOVE,
         "/v1/tree": {"resource_providers": []},
     }

@@ -1,0 +1,150 @@
+"""Names and unique prefixes wherever a uuid is taken; moves, by name, on both hosts; completion by TAB."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import shtab
+from kits.agent import opened
+from kits.api_client import serving
+from kits.cli_process import ENVIRONMENT, one_line, output_of, plimsoll
+from kits.status import FORGOTTEN, MIGRATION, Sight, uuid_of
+
+from agent.cli.parser import build
+from agent.config.settings import Settings, load
+from agent.errors import ExitCode
+from agent.placement.transport import Transport
+
+WANTED = ("--resources", "VCPU=1,MEMORY_MB=512")
+WEB = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+MOVE = "0d1c7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
+
+
+class Hosts(NamedTuple):
+    source: Path
+    destination: Path
+
+
+class _Shared:
+    """The transport of another agent, which that one closes."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.request = inner.request
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    """Two hosts on one embedded core; no pass runs by itself."""
+    a = opened(_settings(tmp_path / "a", "node1"))
+    b = opened(_settings(tmp_path / "b", "node2"), wired=lambda _: _Shared(a.wire.inner))
+    for world in (b, a):
+        world.agent.reconcile("the start")
+    with serving(a.operations, tmp_path / "s"), serving(b.operations, tmp_path / "t"):
+        yield Hosts(tmp_path / "s", tmp_path / "t")
+    for world in (b, a):
+        world.close()
+
+
+def _settings(directory: Path, host: str) -> Settings:
+    directory.mkdir()
+    file = directory / "plimsoll.conf"
+    lines = ["[DEFAULT]", "compute_driver = fake", f"host = {host}", f"state_path = {directory}"]
+    file.write_text("\n".join([*lines, "[placement]", "kind = embedded"]) + "\n")
+    return load([file])
+
+
+def test_an_instance_by_its_name_in_each_command_that_takes_a_uuid(full: tuple[Sight, Path]) -> None:
+    _, path = full
+    uuid = uuid_of(FORGOTTEN)
+    for command in (("explain",), ("history", "--consumer")):
+        assert output_of(path, *command, FORGOTTEN) == output_of(path, *command, uuid)
+        assert output_of(path, *command, uuid[:8]) == output_of(path, *command, uuid)
+    found = plimsoll(path, "audit", FORGOTTEN)
+    assert found.returncode == ExitCode.DRIFT_FOUND and uuid in found.stdout
+    assert found.stdout == plimsoll(path, "audit", uuid[:6]).stdout
+    assert output_of(path, "audit", "db1") == "nothing differs\n"
+
+
+def test_a_migration_is_told_from_its_instance(full: tuple[Sight, Path]) -> None:
+    _, path = full
+    (row,) = (line for line in output_of(path, "instances").splitlines() if MIGRATION in line)
+    assert row.split()[:4] == [MIGRATION, "web1", "none", "migration"]
+    assert f"Its move (same_host_resize, migration {MIGRATION}" in output_of(path, "explain", "web1")
+    assert plimsoll(path, "release", "web1", "--help").returncode == ExitCode.DONE
+    events = output_of(path, "history", "--consumer", "web1")
+    assert f"{uuid_of('web1')} (web1)" in events and f"{MIGRATION} (web1)" not in events
+
+
+def test_tables_show_names_and_uuids(full: tuple[Sight, Path]) -> None:
+    _, path = full
+    for command in (("instances",), ("move", "list"), ("top", "--once"), ("history", "--limit", "100")):
+        said = output_of(path, *command)
+        assert uuid_of("web1") in said and "web1" in said
+    assert uuid_of("db1") in output_of(path, "top", "--once")
+
+
+def test_a_resize_keeps_the_name(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+    output_of(path, "claim", WEB, *WANTED, "--name", "web1")
+    begun = ("move", "begin", "web1", "--kind", "resize", "--migration", MOVE, "--resources", "VCPU=2")
+    assert f"same_host_resize of {WEB} (web1): begun" in output_of(path, *begun)
+    assert output_of(path, *begun) == output_of(path, *begun), "the same request again is no error"
+    assert "(web1): confirmed" in output_of(path, "move", "confirm", "web1")
+    assert f"{WEB}  web1 " in output_of(path, "instances")
+
+
+def test_the_source_looks_before_it_says_that_it_knows_no_such_move(hosts: Hosts) -> None:
+    output_of(hosts.source, "claim", WEB, *WANTED, "--name", "web1")
+    refused = plimsoll(hosts.destination, "move", "begin", "web1", "--kind", "cold-migrate", *WANTED)
+    assert refused.returncode == ExitCode.FAILED and "give its uuid" in one_line(refused)
+    begun = output_of(
+        hosts.destination, "move", "begin", WEB, "--kind", "cold-migrate", "--migration", MOVE, *WANTED
+    )
+    assert "node1  " in begun and "node2  " in begun, "providers of both hosts have their names"
+    # No pass and no verification has run at the source since.
+    shown = output_of(hosts.source, "move", "show", MOVE)
+    assert f"of {WEB} (web1): begun" in shown and "node1  " in shown
+    assert "web1" in output_of(hosts.source, "move", "list")
+    assert "(web1): confirmed" in output_of(hosts.source, "move", "confirm", "web1")
+    assert "confirmed" in output_of(hosts.destination, "move", "list", "--all")
+
+
+def test_a_migration_that_nobody_began_is_refused_after_the_look(hosts: Hosts) -> None:
+    refused = plimsoll(hosts.source, "move", "confirm", "web1")
+    assert refused.returncode == ExitCode.FAILED and "no migration 'web1'" in one_line(refused)
+
+
+def test_tab_completes_consumers_from_the_running_agent(full: tuple[Sight, Path], tmp_path: Path) -> None:
+    script = tmp_path / "plimsoll"
+    script.write_text(shtab.complete(build(), shell="bash"), encoding="utf-8")
+    _, path = full
+    assert _completed(script, path, "release", "we") == ["web1", "web2"]
+    assert _completed(script, path, "explain", uuid_of("db1")[:5]) == [uuid_of("db1")]
+    assert _completed(script, path, "move", "confirm", MIGRATION[:4]) == [MIGRATION]
+    assert _completed(script, tmp_path / "nobody", "release", "we") == []
+
+
+def _completed(script: Path, socket: Path, *words: str) -> list[str]:
+    """What bash offers after `plimsoll WORDS`."""
+    spelt = " ".join(map(shlex.quote, ("plimsoll", *words)))
+    asked = (
+        f'plimsoll() {{ {sys.executable} -m agent.cli.main "$@"; }}; source {script}; '
+        f"COMP_WORDS=({spelt}); COMP_CWORD={len(words)}; "
+        f'_shtab_plimsoll plimsoll {shlex.quote(words[-1])} x; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", asked],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+        env={**ENVIRONMENT, "PLIMSOLL_SOCKET": str(socket)},
+    )
+    return done.stdout.split()
