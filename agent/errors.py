@@ -200,6 +200,12 @@ class ClaimConflict(Refused):
     code = "plimsoll.claim.conflict"
 
 
+class GuestRuns(Refused):
+    """The claim is that of a guest that runs on this host. `offered` and `reserved` are {class: amount}."""
+
+    code = "plimsoll.claim.guest_runs"
+
+
 class ReshapeRefused(PlimsollError):
     """Inventory cannot move together with its allocations; `reasons` has sentences."""
 

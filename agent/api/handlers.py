@@ -198,8 +198,10 @@ def write_domain(call: Call) -> ApiResponse:
 
 
 def release(call: Call) -> ApiResponse:
-    """Release a claim."""
+    """Release a claim; that of a guest that runs only by force."""
     consumer = _uuid(call.path["consumer"])
+    if not _flag(call.query, "force"):
+        call.operations.check_release(consumer)
     released = call.operations.release(consumer)
     _record("release", consumer, call.caller, "done" if released else "journaled")
     body: ReleasedShape = {"consumer": consumer, "released": released}

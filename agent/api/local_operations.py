@@ -10,9 +10,12 @@ from agent.audit.auditor import Auditor, AuditReport
 from agent.claims.claim import Claim, ClaimState, Fit
 from agent.claims.given import given_resources
 from agent.claims.parse_request import ClaimRequest
+from agent.claims.refusal import guest_runs
+from agent.claims.used import IDLE
 from agent.config.settings import Settings, describe
 from agent.driver import Guest
 from agent.errors import (
+    DriverError,
     PlacementError,
     PlacementUnavailable,
     PlimsollError,
@@ -162,6 +165,18 @@ class LocalOperations:
             )
         host, cells = self._tracker.host_and_cells()
         return self._reconciler.write_domain(xml, given_resources(claim, host.tree, cells), replace=replace)
+
+    def check_release(self, consumer: str) -> None:
+        """Refuse the release of a guest that runs."""
+        row = self._tracker.rows().get(consumer)
+        if row is None or row.guest is None or row.guest.state in IDLE or not row.claimed:
+            return
+        try:
+            guests = self._reconciler.read_guests()  # it may have stopped since the last pass
+        except DriverError:
+            guests = (row.guest,)
+        if any(guest.uuid == consumer and guest.state not in IDLE for guest in guests):
+            raise guest_runs(row.guest, row)
 
     def release(self, consumer: str) -> bool:
         """Release a claim."""

@@ -57,6 +57,9 @@ class Operations(Protocol):
         where the domain contradicts the claim; DriverDataError where the XML is malformed.
         """
 
+    def check_release(self, consumer: str) -> None:
+        """Raises GuestRuns where the consumer's guest runs on this host."""
+
     def release(self, consumer: str) -> bool:
         """Release a claim. Returns True if Placement has executed it, False if it is journaled for later.
 

@@ -347,9 +347,9 @@ CLAIM_ROUTES = (
         ApiRole.CLAIMER,
         handlers.release,
         "release",
-        "Release a claim",
+        "Release a claim; 409 if its guest runs on this host",
         RELEASE_RESULTS,
-        (CONSUMER,),
+        (CONSUMER, Parameter("force", Flag, "also release the claim of a guest that runs")),
     ),
     ApiRoute(
         "POST",

@@ -7,10 +7,11 @@ difference between them is a finding (`agent.audit.findings`).
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.claims.claim import Claim
-from agent.claims.fit import ProviderIndex
+from agent.claims.claim import Claim, Fit
+from agent.claims.fit import ProviderIndex, fit
 from agent.claims.numa.host_cells import HostCells
-from agent.claims.rows import Row
+from agent.claims.request import ClaimRequest
+from agent.claims.rows import Row, total
 from agent.claims.used import Place, use_of
 from agent.driver import Guest
 from agent.moves.states import Move
@@ -26,7 +27,9 @@ class Observation:
     this host's own tree. `devices`: {device: provider uuid}. `offered`: the exact units of the driver.
 
     `shared`: {consumer without a claim: its allocations on providers shared with this host}. `elsewhere`:
-    {instance: all its allocations} of the claims that have none here any more. `at`: when it was made, in
+    {instance: all its allocations} of the claims that have none here any more. `unreserved`: the host without
+    what the agent reserves for the `unclaimed` use of guests, {instance: {provider uuid: {class: amount}}};
+    None: nothing is reserved for that. `at`: when it was made, in
     seconds since 1970 (UTC).
     """
 
@@ -39,6 +42,8 @@ class Observation:
     offered: Units = field(default_factory=dict)
     cells: HostCells = field(default_factory=HostCells)
     shared: Mapping[str, Allocations] = field(default_factory=dict)
+    unreserved: ProviderIndex | None = None
+    unclaimed: Mapping[str, Usages] = field(default_factory=dict)
     elsewhere: Mapping[str, Allocations] = field(default_factory=dict)
     at: float = 0.0
 
@@ -98,6 +103,12 @@ class Observation:
         """The claims whose consumers have no allocation on this host's own providers."""
         present = self.consumers
         return tuple(claim for consumer, claim in self.claims.items() if consumer not in present)
+
+    def fit(self, request: ClaimRequest) -> Fit:
+        """Where the request fits beside all that others hold, claim or use; its consumer holds nothing."""
+        host = self.unreserved or self.host
+        others = [usages for instance, usages in self.unclaimed.items() if instance != request.consumer]
+        return fit(request, host, total([self.used, *others]), self.offered)
 
     @property
     def used(self) -> Usages:

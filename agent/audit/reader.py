@@ -16,6 +16,7 @@ from agent.driver import Guest
 from agent.errors import ClaimConflict
 from agent.moves.states import Move
 from agent.placement.client import PlacementClient
+from agent.providers.unclaimed import without_reservations
 from agent.shapes import Allocations
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
@@ -60,6 +61,8 @@ class AuditReader:
         with_shared = ProviderTree([*tree, *(provider for provider in shared if provider.uuid not in tree)])
         observation = Observation(
             host=ProviderIndex.of(with_shared, self._root),
+            unreserved=ProviderIndex.of(without_reservations(with_shared, known.host.tree), self._root),
+            unclaimed=self._tracker.unclaimed(),
             guests={guest.uuid: guest for guest in guests},
             claims=known.claims,
             moves=known.moves,

@@ -1,12 +1,15 @@
 """The errors with which a claim is refused: what was asked, what is free, and where. Pure."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from agent.claims.claim import Claim, Shortfall
 from agent.claims.parse_request import ClaimRequest
-from agent.errors import ClaimConflict, DoesNotFit
-from agent.shapes import Allocations
+from agent.claims.rows import Row, beyond
+from agent.driver import Guest
+from agent.errors import ClaimConflict, DoesNotFit, GuestRuns
+from agent.shapes import Allocations, Usages
 from agent.tree import ProviderTree
 
 SHOWN_MAX = 4
@@ -68,6 +71,33 @@ def other_claim_conflict(claim: Claim) -> ClaimConflict:
         consumer=claim.consumer,
         holds={uuid: dict(amounts) for uuid, amounts in claim.allocations.items()},
     )
+
+
+def guest_runs(guest: Guest, row: Row) -> GuestRuns:
+    """The error for the release of a claim whose guest runs; `row` is the guest's in the book."""
+    offered, reserved = _by_class(beyond(row.need, row.used.amounts)), _by_class(row.used.amounts)
+    effects = [
+        f"{amounts_text(amounts)} {effect}"
+        for amounts, effect in (
+            (offered, "would be offered to others"),
+            (reserved, "stay reserved while it runs, without a claim"),
+        )
+        if amounts
+    ]
+    return GuestRuns(
+        f"The guest {guest.name} ({guest.uuid}) is {guest.state} on this host, so its claim is not released"
+        f"{': ' * bool(effects)}{'; '.join(effects)}. Stop the guest first, or use --force.",
+        consumer=guest.uuid,
+        offered=offered,
+        reserved=reserved,
+    )
+
+
+def _by_class(usages: Usages) -> dict[str, int]:
+    amounts: Counter[str] = Counter()
+    for of_provider in usages.values():
+        amounts.update(of_provider)
+    return dict(amounts)
 
 
 def not_covered_conflict(

@@ -7,7 +7,6 @@ from agent.audit.finding import Finding, FindingKind, TableRow
 from agent.audit.observation import Observation
 from agent.audit.repair import TakeClaim, WriteAllocations
 from agent.claims.claim import Shortfall
-from agent.claims.fit import fit
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.used import IDLE
 from agent.driver import Guest
@@ -90,7 +89,7 @@ def _place(observation: Observation, guest: Guest) -> tuple[Allocations, str]:
     rest = {name: amount for name, amount in rest.items() if amount > 0}
     if rest:
         request = ClaimRequest(guest.uuid, (RequestGroup("", rest),))
-        result = fit(request, observation.host, observation.used, observation.offered)
+        result = observation.fit(request)
         if not result.fits:
             return {}, f"it does not fit ({_describe(result.shortfalls)})"
         for provider, amounts in result.allocations.items():
