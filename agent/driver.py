@@ -181,7 +181,8 @@ class GivenCell:
     """A NUMA cell of a guest, on its host cell.
 
     `pinned` is {guest CPU: host CPU}; the guest CPUs in `floating` run on `shared_cpus` of the host.
-    `page_kib` is the size of the pages that back `memory_mb`, None for the host's small pages.
+    `page_kib` is the size of the pages that back `memory_mb`, None for the host's small pages. `emulator` are
+    host CPUs for the emulator's threads alone.
     """
 
     cell: int
@@ -191,6 +192,7 @@ class GivenCell:
     floating: frozenset[int] = frozenset()
     shared_cpus: frozenset[int] = frozenset()
     page_kib: int | None = None
+    emulator: frozenset[int] = frozenset()
 
     @property
     def cpus(self) -> frozenset[int]:

@@ -66,6 +66,13 @@ def read_whole(value: object, path: str, least: int, most: int) -> int:
     return value
 
 
+def read_truth(value: object, path: str) -> bool:
+    """The truth value. Raises UsageError for anything but true and false."""
+    if not isinstance(value, bool):
+        raise fault(path, "true or false", value)
+    return value
+
+
 def read_uuid(value: object, path: str) -> str:
     """A uuid, in its dashed lower-case form."""
     if isinstance(value, str):

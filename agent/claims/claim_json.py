@@ -76,6 +76,7 @@ def cells_to_json(cells: Iterable[PlacedCell]) -> list[Json]:
             "pinned_cpus": {str(cpu): pin for cpu, pin in sorted(cell.pinning.items())},
             "shared_cpus": sorted(cell.floating),
             "withheld_cpus": sorted(cell.withheld),
+            "emulator_cpus": sorted(cell.emulator),
             "memory_mb": cell.memory_mb,
             "page_kib": cell.page_kib,
         }
@@ -101,6 +102,7 @@ def _read_cell(value: object) -> PlacedCell:
         page_kib=read_whole(record.get("page_kib"), "page_kib", 1, MAX_UNIT),
         memory_mb=read_whole(record.get("memory_mb"), "memory_mb", 0, MAX_UNIT),
         floating=_read_cpu_ids(record.get("shared_cpus"), "shared_cpus"),
+        emulator=_read_cpu_ids(record.get("emulator_cpus", []), "emulator_cpus"),
     )
 
 

@@ -21,7 +21,7 @@ from agent.claims.numa.fit import fit_in_sum, fit_with_cells, pinned_first, sum_
 from agent.claims.numa.guest_cells import guest_cells, wants_cells
 from agent.claims.numa.host_cells import CellStock
 from agent.claims.request import ClaimRequest, has_unresolved_devices
-from agent.claims.shortfalls import shortfalls
+from agent.claims.shortfalls import root_shortfalls, shortfalls
 from agent.errors import UsageError
 from agent.shapes import Allocations, Units, Usages
 from agent.tree import Inventory, ProviderTree
@@ -54,6 +54,9 @@ def fit(
     UsageError for a request that this agent cannot place.
     """
     check_placeable(request)
+    refused = tuple(root_shortfalls(request, host))
+    if refused:
+        return Fit(False, {}, {}, refused)
     stock = HostStock(host, used, units)
     if wants_cells(request.topology):
         cells = cells or CellStock()

@@ -1,26 +1,20 @@
-"""Turn a flavor and its extra specs, as nova defines them, into a claim request. Pure.
+"""Turn a flavor with its extra specs and an image's properties, as nova defines them, into a claim. Pure.
 
-    resources:CLASS=n, resourcesS:CLASS=n    amount in the unsuffixed group, or in group S; it replaces the
-                                             flavor's amount, and 0 removes it
-    trait:T=required|forbidden, traitS:T=..  trait of the unsuffixed group, or of group S
-    group_policy=none|isolate                needed with two suffixed groups or more same_subtree=_A,_B
-    one provider of these groups is above the others; `;` between sets hw:cpu_policy=shared|dedicated|mixed
-    VCPU, PCPU, or both (hw:cpu_dedicated_mask says which) hw:cpu_thread_policy=prefer|isolate|require
-    hw:numa_nodes=n, hw:numa_cpus.N=0-3, hw:numa_mem.N=MiB hw:mem_page_size=small|large|any|2MB     or a bare
-    number of KiB pci_passthrough:alias=name:count,...
-
-An unknown spec in one of these namespaces is refused, with the nearest known name in the error. Other
-namespaces (`quota:`, `os:`, `capabilities:`, ...) do not concern resources and are ignored.
+agent.claims.extra_specs lists the extra specs, agent.claims.image the properties; each says what nova asks
+for and what the claim asks for. An unknown spec in a namespace of nova is refused, with the nearest known
+name in the error.
 
 Source: https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
-from agent.claims.flavor_hw import check_hw, read_whole_spec, topology_of
+from agent.claims.extra_specs import check_known
+from agent.claims.flavor_hw import pmem_labels, read_whole_spec, topology_of
+from agent.claims.host_traits import encryption_trait, host_traits
+from agent.claims.image import Image, check_encryption, image_traits, required_traits, with_image
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, check_request
 from agent.errors import UsageError
 from agent.json_checks import below, fault, read_object, read_text, read_whole
@@ -32,9 +26,7 @@ _GROUPED = re.compile(r"(resources|trait)([A-Za-z0-9_-]{1,64})?:(.*)", re.ASCII 
 _NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
 _ALIAS = re.compile(r"\s*([^\s:,]{1,255})\s*:\s*([0-9]{1,5})\s*", re.ASCII)
 
-_UNSCOPED = ("group_policy", "same_subtree")
-_NAMESPACES = ("resources", "trait", "hw", "pci_passthrough")
-_NO_DEVICES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
+_NO_DEVICES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +59,37 @@ def parse_flavor(value: object, path: str = "flavor") -> Flavor:
 def claim_for_flavor(
     consumer: str,
     flavor: Flavor,
+    image: Image | None = None,
     *,
     name: str = "",
     project_id: str = "plimsoll",
     user_id: str = "plimsoll",
     consumer_type: str = "INSTANCE",
 ) -> ClaimRequest:
-    """The claim request of a guest of that flavor. Raises UsageError, naming the spec at fault."""
-    specs = flavor.extra_specs
-    for key in specs:
-        _check_known(key, specs[key])
+    """The claim request of a guest of that flavor, made of that image; None: nothing is known of its image.
+
+    Raises UsageError, naming the spec or the property at fault.
+    """
+    for key in flavor.extra_specs:
+        if not _GROUPED.fullmatch(key):
+            check_known(key)
+    specs = with_image(flavor.extra_specs, image or {})
+    _refuse_device_profile(specs)
     topology = topology_of(flavor.vcpus, flavor.memory_mb, specs)
+    encryption = encryption_trait(specs)
+    if encryption and image is not None:
+        check_encryption(image, encryption)
     policy = specs.get("group_policy")
     if policy not in (None, "none", "isolate"):
         raise fault("group_policy", "none or isolate", policy)
     return check_request(
         ClaimRequest(
             consumer,
-            _groups(flavor, topology),
+            _groups(
+                replace(flavor, extra_specs=specs),
+                topology,
+                required_traits(image or {}) | ({encryption} if encryption else set()),
+            ),
             group_policy=policy,
             same_subtree=tuple(
                 frozenset(suffix.strip() for suffix in suffixes.split(","))
@@ -97,42 +102,25 @@ def claim_for_flavor(
             project_id=project_id,
             user_id=user_id,
             consumer_type=consumer_type,
+            root_required=host_traits(specs) | image_traits(image or {}),
         )
     )
 
 
-def _check_known(key: str, value: str) -> None:
-    """Raises UsageError for an unknown spec in a namespace that concerns resources."""
-    namespace, colon, spec = key.partition(":")
-    if not colon:
-        if key not in _UNSCOPED:
-            _refuse_near(key, key, _UNSCOPED)
-    elif _GROUPED.fullmatch(key):
-        return
-    elif namespace == "hw":
-        check_hw(key, spec, value)
-    elif namespace == "pci_passthrough":
-        if spec != "alias":
-            raise UsageError(f"{key}: unknown extra spec; did you mean pci_passthrough:alias?", spec=key)
-    else:
-        _refuse_near(key, namespace, _NAMESPACES)
+def _refuse_device_profile(specs: Mapping[str, str]) -> None:
+    spec = "accel:device_profile"
+    if spec in specs:
+        raise UsageError(
+            f"{spec}={specs[spec]}: the profile is in Cyborg, which the agent does not ask; name its "
+            "resources and traits in the flavor, as in resources1:FPGA=1 and trait1:CUSTOM_FPGA_X=required.",
+            spec=spec,
+        )
 
 
-def _refuse_near(key: str, name: str, known: tuple[str, ...]) -> None:
-    near = get_close_matches(name, known, n=1, cutoff=0.85)
-    if near:
-        raise UsageError(f"{key}: unknown extra spec; did you mean {near[0]}{key[len(name) :]}?", spec=key)
-
-
-def _groups(flavor: Flavor, topology: TopologyRequest) -> tuple[RequestGroup, ...]:
-    resources: dict[str, dict[str, int]] = {
-        "": {
-            **_cpu_resources(flavor.vcpus, topology),
-            "MEMORY_MB": flavor.memory_mb,
-            "DISK_GB": flavor.disk_gb,
-        }
-    }
-    required: dict[str, set[str]] = {}
+def _groups(flavor: Flavor, topology: TopologyRequest, traits: frozenset[str]) -> tuple[RequestGroup, ...]:
+    """The groups of the specs; `traits` are also required of the unsuffixed one."""
+    resources: dict[str, dict[str, int]] = {}
+    required: dict[str, set[str]] = {"": set(traits)}
     forbidden: dict[str, set[str]] = {}
     for key, value in flavor.extra_specs.items():
         match = _GROUPED.fullmatch(key)
@@ -142,12 +130,14 @@ def _groups(flavor: Flavor, topology: TopologyRequest) -> tuple[RequestGroup, ..
         if not _NAME.fullmatch(name):
             raise fault(key, f"a name of {'resource class' if kind == 'resources' else 'trait'}", name)
         if kind == "resources":
-            _check_against_policy(key, suffix, name, topology)
             resources.setdefault(suffix, {})[name] = read_whole_spec(key, value, 0, MAX_UNIT)
         elif value in ("required", "forbidden"):
             (required if value == "required" else forbidden).setdefault(suffix, set()).add(name)
         else:
             raise fault(key, "required or forbidden", value)
+    named = {name for amounts in resources.values() for name in amounts}
+    resources[""] = _own_resources(flavor, topology, named) | resources.get("", {})
+    resources[""] |= _asked_by_specs(flavor.extra_specs)
     return tuple(
         RequestGroup(
             suffix,
@@ -163,26 +153,33 @@ def _groups(flavor: Flavor, topology: TopologyRequest) -> tuple[RequestGroup, ..
     )
 
 
+def _own_resources(flavor: Flavor, topology: TopologyRequest, named: Collection[str]) -> dict[str, int]:
+    """What the flavor itself asks for, without the classes that its specs name in any group."""
+    own = {"MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
+    own = {name: amount for name, amount in own.items() if name not in named}
+    if not {"VCPU", "PCPU"} & set(named) or topology.cpu_policy != "shared":
+        own = _cpu_resources(flavor.vcpus, topology) | own
+    return own
+
+
+def _asked_by_specs(specs: Mapping[str, str]) -> dict[str, int]:
+    """The resources that `hw:` specs ask of the unsuffixed group, beside CPUs and memory."""
+    asked = {"MEM_ENCRYPTION_CONTEXT": 1} if encryption_trait(specs) else {}
+    for label in pmem_labels(specs):
+        name = f"CUSTOM_PMEM_NAMESPACE_{label.upper()}"
+        asked[name] = asked.get(name, 0) + 1
+    return asked
+
+
 def _has_device(resources: Mapping[str, int]) -> bool:
     return any(amount for name, amount in resources.items() if name not in _NO_DEVICES)
-
-
-def _check_against_policy(key: str, suffix: str, name: str, topology: TopologyRequest) -> None:
-    if not suffix and name in ("VCPU", "PCPU") and topology.cpu_policy != "shared":
-        raise UsageError(
-            f"{key}: hw:cpu_policy={topology.cpu_policy} already determines the number of CPUs of each "
-            "kind; remove one of the two specs.",
-            spec=key,
-        )
 
 
 def _cpu_resources(vcpus: int, topology: TopologyRequest) -> dict[str, int]:
     if topology.cpu_policy == "shared":
         return {"VCPU": vcpus}
-    if topology.cpu_policy == "dedicated":
-        return {"PCPU": vcpus}
-    pinned = len(topology.dedicated_cpus)
-    return {"VCPU": vcpus - pinned, "PCPU": pinned}
+    pinned = vcpus if topology.cpu_policy == "dedicated" else len(topology.dedicated_cpus)
+    return {"VCPU": vcpus - pinned, "PCPU": pinned + topology.isolate_emulator}
 
 
 def _spec_aliases(text: str | None) -> tuple[tuple[str, int], ...]:

@@ -1,7 +1,6 @@
-"""The `hw:` extra specs of a flavor: CPU policy, NUMA cells and page sizes of a guest. Pure.
+"""The `hw:` extra specs of a flavor that ask for CPUs, NUMA cells and page sizes. Pure.
 
-See agent.claims.flavor. Specs that concern only the guest's virtual hardware are accepted and ignored. Specs
-that need something of the host that this agent cannot place yet are refused.
+See agent.claims.flavor. agent.claims.host_traits has the specs that ask for an ability of the host.
 
 Source: https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 """
@@ -9,8 +8,8 @@ Source: https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 
+from agent.claims.extra_specs import read_flag
 from agent.claims.request import NUMA_POLICIES, TopologyRequest
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.errors import UsageError
@@ -23,40 +22,7 @@ KIB_PER = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
 _CELL = re.compile(r"(numa_cpus|numa_mem)\.([0-9]{1,4})", re.ASCII)
 _PAGE_SIZE = re.compile(r"([0-9]{1,9})(?:([kmgt])(?:i?b)?)?", re.ASCII | re.IGNORECASE)
 _WHOLE = re.compile(r"[0-9]{1,10}", re.ASCII)
-
-_FITTED = (
-    *("cpu_policy", "cpu_dedicated_mask", "cpu_thread_policy", "numa_nodes", "mem_page_size"),
-    "pci_numa_affinity_policy",
-)
-_CELLED = ("numa_cpus.0", "numa_mem.0")
-_GUEST_ONLY = (
-    *("boot_menu", "hide_hypervisor_id", "locked_memory", "pmu", "serial_port_count", "watchdog_action"),
-    *("cpu_cores", "cpu_sockets", "cpu_threads", "cpu_max_cores", "cpu_max_sockets", "cpu_max_threads"),
-    *("max_cpu_cores", "max_cpu_sockets", "max_cpu_threads", "cpu_realtime", "cpu_realtime_mask"),
-    *("maxphysaddr_bits", "maxphysaddr_mode", "tpm_model", "tpm_version", "tpm_secret_security"),
-    *("ephemeral_encryption", "ephemeral_encryption_format", "viommu_model", "virtio_packed_ring"),
-    *("pointer_model", "redirected_usb_ports", "sound_model", "usb_model", "vif_multiqueue_enabled"),
-)
-_NOT_YET: Mapping[str, frozenset[str]] = {  # spec: the values under which it asks for nothing
-    "emulator_threads_policy": frozenset({"share"}),
-    "mem_encryption": frozenset({"false", "no", "0"}),
-    "mem_encryption_model": frozenset(),
-    "pmem": frozenset(),
-}
-
-
-def check_hw(key: str, spec: str, value: str) -> None:
-    """Check the spec `key` = hw:`spec`. Raises UsageError where it is unknown or cannot be placed."""
-    if spec in _FITTED or spec in _GUEST_ONLY or _CELL.fullmatch(spec):
-        return
-    if spec in _NOT_YET:
-        if value.strip().lower() in _NOT_YET[spec]:
-            return
-        raise UsageError(
-            f"{key}={value}: this agent cannot place it yet; remove it from the flavor.", spec=key
-        )
-    near = get_close_matches(spec, (*_FITTED, *_CELLED, *sorted(_GUEST_ONLY), *_NOT_YET), n=1, cutoff=0.0)
-    raise UsageError(f"{key}: unknown extra spec; did you mean hw:{near[0]}?", spec=key)
+_LABEL = re.compile(r"[A-Za-z0-9_]{1,200}", re.ASCII)
 
 
 def topology_of(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> TopologyRequest:
@@ -64,42 +30,145 @@ def topology_of(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> Topolog
 
     Raises UsageError, naming the spec at fault.
     """
-    policy = _spec_choice(specs, "hw:cpu_policy", ("shared", "dedicated", "mixed")) or "shared"
-    thread_policy = _spec_choice(specs, "hw:cpu_thread_policy", ("prefer", "isolate", "require"))
-    if thread_policy and policy == "shared":
-        raise UsageError(
-            "hw:cpu_thread_policy: it needs hw:cpu_policy=dedicated or mixed; shared CPUs have no siblings.",
-            spec="hw:cpu_thread_policy",
-        )
+    policy = _cpu_policy(vcpus, specs)
+    realtime = _realtime(specs, policy, vcpus)
     cells = _cells(vcpus, memory_mb, specs)
     return replace(
         cells,
         cpu_policy=policy,
-        cpu_thread_policy=thread_policy,
-        dedicated_cpus=_dedicated(specs, policy, vcpus),
+        cpu_thread_policy=_thread_policy(specs, policy),
+        cells=cells.cells or (1 if pmem_labels(specs) else 0),
+        dedicated_cpus=_dedicated(specs, policy, vcpus, realtime),
         mem_page_size=_spec_page_size(specs.get("hw:mem_page_size")),
         pci_numa_policy=_spec_choice(specs, "hw:pci_numa_affinity_policy", NUMA_POLICIES),
+        isolate_emulator=_isolates_emulator(specs, policy),
     )
 
 
-def _dedicated(specs: Mapping[str, str], policy: str, vcpus: int) -> frozenset[int]:
-    spec = "hw:cpu_dedicated_mask"
-    mask = specs.get(spec)
-    if (mask is not None) != (policy == "mixed"):
+def pmem_labels(specs: Mapping[str, str]) -> tuple[str, ...]:
+    """The labels of persistent memory in `hw:pmem`. Raises UsageError where one is no label."""
+    labels = tuple(label.strip() for label in specs.get("hw:pmem", "").split(",") if label.strip())
+    for label in labels:
+        if not _LABEL.fullmatch(label):
+            raise fault("hw:pmem", "labels of A-Z a-z 0-9 _, separated by commas", label)
+    return labels
+
+
+def _cpu_policy(vcpus: int, specs: Mapping[str, str]) -> str:
+    """The policy; an explicit amount of PCPU is as good as `dedicated`."""
+    given = _spec_choice(specs, "hw:cpu_policy", ("shared", "dedicated", "mixed"))
+    amounts = {name: _explicit(specs, name) for name in ("VCPU", "PCPU")}
+    explicit = [name for name, amount in amounts.items() if amount]
+    if given and explicit:
         raise UsageError(
-            f"{spec}: hw:cpu_policy=mixed needs it, and no other policy has it (the policy is {policy}).",
+            f"resources:{explicit[0]}: hw:cpu_policy={given} already determines the number of CPUs of each "
+            "kind; remove one of the two specs.",
+            spec=f"resources:{explicit[0]}",
+        )
+    if len(explicit) > 1:
+        raise UsageError(
+            "resources:PCPU: resources:VCPU is given, too; use hw:cpu_policy=mixed for a guest with both.",
+            spec="resources:PCPU",
+        )
+    if not amounts["PCPU"]:
+        return given or "shared"
+    wanted = vcpus + _isolates_emulator(specs, "dedicated")
+    if amounts["PCPU"] != wanted:
+        raise UsageError(
+            f"resources:PCPU: {amounts['PCPU']} are asked for, and the flavor's {vcpus} CPUs need {wanted}; "
+            "hw:cpu_policy=dedicated asks for the right number.",
+            spec="resources:PCPU",
+        )
+    return "dedicated"
+
+
+def _explicit(specs: Mapping[str, str], name: str) -> int:
+    """The amount of the class in the unsuffixed group."""
+    spec = f"resources:{name}"
+    return read_whole_spec(spec, specs[spec], 0, MAX_UNIT) if spec in specs else 0
+
+
+def _thread_policy(specs: Mapping[str, str], policy: str) -> str | None:
+    """The thread policy; HW_CPU_HYPERTHREADING as a trait of pinned CPUs stands for one, as in nova."""
+    thread_policy = _spec_choice(specs, "hw:cpu_thread_policy", ("prefer", "isolate", "require"))
+    threads = specs.get("trait:HW_CPU_HYPERTHREADING")
+    if thread_policy and threads:
+        raise UsageError(
+            "hw:cpu_thread_policy: trait:HW_CPU_HYPERTHREADING says the same in another way; remove one of "
+            "the two specs.",
+            spec="hw:cpu_thread_policy",
+        )
+    if policy != "shared":
+        return thread_policy or {"required": "require", "forbidden": "isolate"}.get(threads or "")
+    if thread_policy:
+        raise UsageError(
+            "hw:cpu_thread_policy: it needs hw:cpu_policy=dedicated or mixed; shared CPUs have no siblings.",
+            spec="hw:cpu_thread_policy",
+        )
+    return None
+
+
+def _isolates_emulator(specs: Mapping[str, str], policy: str) -> bool:
+    spec = "hw:emulator_threads_policy"
+    isolate = _spec_choice(specs, spec, ("share", "isolate")) == "isolate"
+    if isolate and policy == "shared":
+        raise UsageError(
+            f"{spec}=isolate: it needs hw:cpu_policy=dedicated or mixed; the threads of a guest on shared "
+            "CPUs are not kept apart.",
             spec=spec,
         )
-    if mask is None:
+    return isolate
+
+
+def _realtime(specs: Mapping[str, str], policy: str, vcpus: int) -> frozenset[int]:
+    """The CPUs with realtime priority; empty without hw:cpu_realtime."""
+    if not read_flag("hw:cpu_realtime", specs.get("hw:cpu_realtime", "false")):
         return frozenset()
-    everything = f"0-{vcpus - 1},"
-    cpus = _cpu_set(spec, everything + mask if mask.strip().startswith("^") else mask)
+    spec = "hw:cpu_realtime_mask"
+    everything = frozenset(range(vcpus))
+    cpus = _mask(spec, specs[spec], vcpus) if specs.get(spec) else everything
+    if policy == "shared":
+        raise UsageError(
+            "hw:cpu_realtime: it needs hw:cpu_policy=dedicated or mixed.", spec="hw:cpu_realtime"
+        )
+    if not cpus or not cpus <= everything:
+        raise UsageError(
+            f"{spec}: {specs[spec]!r} must name some of the guest's CPUs 0-{vcpus - 1}.", spec=spec
+        )
+    if cpus == everything and "hw:emulator_threads_policy" not in specs:
+        raise UsageError(
+            f"{spec}: it must leave a CPU for the guest's other threads, or the flavor needs "
+            "hw:emulator_threads_policy.",
+            spec=spec,
+        )
+    return cpus
+
+
+def _dedicated(specs: Mapping[str, str], policy: str, vcpus: int, realtime: frozenset[int]) -> frozenset[int]:
+    spec = "hw:cpu_dedicated_mask"
+    mask = specs.get(spec)
+    if policy != "mixed":
+        if mask is not None:
+            raise UsageError(f"{spec}: only hw:cpu_policy=mixed has it (the policy is {policy}).", spec=spec)
+        return frozenset()
+    if (mask is None) == (not realtime):
+        raise UsageError(
+            f"{spec}: hw:cpu_policy=mixed needs it, or hw:cpu_realtime with a mask, and not both.", spec=spec
+        )
+    if mask is None:
+        spec, mask = "hw:cpu_realtime_mask", specs.get("hw:cpu_realtime_mask", "")
+    cpus = realtime or _mask(spec, mask, vcpus)
     if not cpus or not cpus < frozenset(range(vcpus)):
         raise UsageError(
             f"{spec}: {mask!r} must name some of the guest's CPUs 0-{vcpus - 1} and leave at least one.",
             spec=spec,
         )
     return cpus
+
+
+def _mask(spec: str, mask: str, vcpus: int) -> frozenset[int]:
+    """The CPUs of a mask; one that begins with ^ takes away from all of the guest's CPUs."""
+    return _cpu_set(spec, f"0-{vcpus - 1},{mask}" if mask.strip().startswith("^") else mask)
 
 
 def _cells(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> TopologyRequest:

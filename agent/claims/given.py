@@ -49,6 +49,7 @@ def _given_cells(claim: Claim, cells: HostCells) -> Iterator[GivenCell]:
             placed.floating,
             shared.get(placed.host_cell, frozenset()),
             None if placed.page_kib == cells.small_page_kib else placed.page_kib,
+            placed.emulator,
         )
 
 

@@ -7,9 +7,13 @@ A request has either groups, in Placement's terms:
                                    "member_of": [uuid, "in:uuid,uuid"]}],
      "group_policy": "none" | "isolate", "same_subtree": [["_A", "_B"]]}
 
-or a flavor (agent.claims.flavor): {"consumer": uuid, "flavor": {"vcpus": 2, ...}}. Both forms may have name,
-project_id, user_id and consumer_type. The first form may also have `topology` and `pci`, which express a
-flavor's `hw:` and `pci_passthrough:` specs, and each group a `numa_policy`.
+or a flavor (agent.claims.flavor) and, if it is known, an image (agent.claims.image):
+
+    {"consumer": uuid, "flavor": {"vcpus": 2, ...}, "image": {property: value}}
+
+Both forms may have name, project_id, user_id and consumer_type. The first form may also have `topology` and
+`pci`, which express a flavor's `hw:` and `pci_passthrough:` specs, `root_required` with traits of the host's
+root, and each group a `numa_policy`.
 """
 
 import re
@@ -18,6 +22,7 @@ from dataclasses import fields
 from typing import Any
 
 from agent.claims.flavor import claim_for_flavor, parse_flavor
+from agent.claims.image import parse_image
 from agent.claims.request import (
     GROUP_POLICIES,
     NUMA_POLICIES,
@@ -35,6 +40,7 @@ from agent.json_checks import (
     read_list,
     read_object,
     read_text,
+    read_truth,
     read_uuid,
     read_whole,
 )
@@ -48,8 +54,11 @@ THREAD_POLICIES = ("prefer", "isolate", "require")
 PAGE_WORDS = ("small", "large", "any")
 
 _IDENTITY = ("name", "project_id", "user_id", "consumer_type")
-_GROUPS_FORM = ("consumer", "groups", "group_policy", "same_subtree", "topology", "pci", *_IDENTITY)
-_FLAVOR_FORM = ("consumer", "flavor", *_IDENTITY)
+_GROUPS_FORM = (
+    *("consumer", "groups", "group_policy", "same_subtree", "root_required", "topology", "pci"),
+    *_IDENTITY,
+)
+_FLAVOR_FORM = ("consumer", "flavor", "image", *_IDENTITY)
 _GROUP_KEYS = tuple(field.name for field in fields(RequestGroup) if field.name != "forbidden")
 _TOPOLOGY_KEYS = tuple(field.name for field in fields(TopologyRequest))
 _NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
@@ -58,6 +67,7 @@ _CONSUMER_TYPE = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
 _SOMETHING = re.compile(r".+", re.DOTALL)
 _ALIAS = re.compile(r"[^\s:,]{1,255}")
 _CLASS_WANTED = "a resource class such as MEMORY_MB or CUSTOM_FPGA"
+_ROOT_TRAIT_WANTED = "a trait such as COMPUTE_NODE, or !TRAIT"
 _TRAIT_WANTED = "a trait such as HW_CPU_X86_AVX2, in:TRAIT,TRAIT or !TRAIT"
 
 
@@ -75,8 +85,10 @@ def parse_claim(body: object) -> ClaimRequest:
     consumer = read_uuid(given["consumer"], "consumer")
     identity = _read_identity(given)
     if by_flavor:
-        return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), **identity)
+        image = parse_image(given["image"]) if "image" in given else None
+        return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), image, **identity)
     policy = given.get("group_policy")
+    root_required, root_forbidden = _read_root_traits(given.get("root_required", []), "root_required")
     return check_request(
         ClaimRequest(
             consumer,
@@ -88,6 +100,8 @@ def parse_claim(body: object) -> ClaimRequest:
             same_subtree=_read_subtrees(given.get("same_subtree", [])),
             topology=_read_topology(given.get("topology", {}), "topology"),
             pci=_read_aliases(given.get("pci", [])),
+            root_required=root_required,
+            root_forbidden=root_forbidden,
             **identity,
         )
     )
@@ -131,6 +145,18 @@ def _read_group(value: object, path: str) -> RequestGroup:
         ),
         _read_numa_policy(given.get("numa_policy"), f"{path}.numa_policy"),
     )
+
+
+def _read_root_traits(value: object, path: str) -> tuple[frozenset[str], frozenset[str]]:
+    """(required, forbidden) of a list of TRAIT and !TRAIT."""
+    required: set[str] = set()
+    forbidden: set[str] = set()
+    for number, item in enumerate(read_list(value, path)):
+        item_path = f"{path}[{number}]"
+        text = read_text(item, item_path, _SOMETHING, _ROOT_TRAIT_WANTED)
+        name = read_text(text.removeprefix("!"), item_path, _NAME, _ROOT_TRAIT_WANTED)
+        (forbidden if text.startswith("!") else required).add(name)
+    return frozenset(required), frozenset(forbidden)
 
 
 def _read_numa_policy(value: object, path: str) -> str | None:
@@ -191,6 +217,7 @@ def _read_topology(value: object, path: str) -> TopologyRequest:
         _read_cpus(given.get("dedicated_cpus", ""), f"{path}.dedicated_cpus"),
         _read_page_size(given.get("mem_page_size"), f"{path}.mem_page_size"),
         _read_numa_policy(given.get("pci_numa_policy"), f"{path}.pci_numa_policy"),
+        read_truth(given.get("isolate_emulator", False), f"{path}.isolate_emulator"),
     )
 
 
@@ -228,6 +255,10 @@ def request_to_json(request: ClaimRequest) -> dict[str, Any]:
         "groups": [_group_json(group) for group in request.groups],
         "group_policy": request.group_policy,
         "same_subtree": [sorted(suffixes) for suffixes in request.same_subtree],
+        "root_required": [
+            *sorted(request.root_required),
+            *(f"!{name}" for name in sorted(request.root_forbidden)),
+        ],
         "topology": _topology_json(request.topology),
         "pci": [{"alias": alias, "count": count} for alias, count in request.pci],
     }
@@ -268,5 +299,6 @@ def _topology_json(topology: TopologyRequest) -> dict[str, Any]:
         "dedicated_cpus": format_cpu_set(topology.dedicated_cpus),
         "mem_page_size": topology.mem_page_size,
         "pci_numa_policy": topology.pci_numa_policy,
+        "isolate_emulator": topology.isolate_emulator,
     }
     return {key: value for key, value in body.items() if value}

@@ -42,7 +42,7 @@ class TopologyRequest:
     `cell_cpus` and `cell_memory_mb` (MiB) have one entry for each guest cell, or none for an even split.
     `dedicated_cpus` are the guest CPUs that are pinned under the policy "mixed". `mem_page_size` is a size in
     KiB, or "small", "large", "any"; None: any page size is acceptable. `pci_numa_policy` overrides that of an
-    alias.
+    alias. `isolate_emulator`: one PCPU of the request is for the emulator's threads alone.
     """
 
     cpu_policy: str = "shared"
@@ -53,12 +53,14 @@ class TopologyRequest:
     dedicated_cpus: frozenset[int] = frozenset()
     mem_page_size: int | str | None = None
     pci_numa_policy: str | None = None
+    isolate_emulator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """Everything that one consumer asks for. `name` is for people.
 
+    `root_required` and `root_forbidden` are traits that the host's root provider must have, or must not.
     `pci` ((alias, count), ...) are the devices requested by alias; agent.claims.pci_alias adds a group for
     each.
     """
@@ -73,6 +75,8 @@ class ClaimRequest:
     project_id: str = "plimsoll"
     user_id: str = "plimsoll"
     consumer_type: str = "INSTANCE"
+    root_required: frozenset[str] = frozenset()
+    root_forbidden: frozenset[str] = frozenset()
 
     @property
     def resources(self) -> dict[str, int]:
@@ -102,6 +106,9 @@ def check_request(request: ClaimRequest) -> ClaimRequest:
             raise UsageError(f"groups: the suffix {suffix!r} is given twice; merge the groups or rename one.")
     for group in request.groups:
         _check_group(group, request.same_subtree)
+    both = request.root_required & request.root_forbidden
+    if both:
+        raise UsageError(f"root_required: trait {', '.join(sorted(both))} is both required and forbidden.")
     _check_policies(request, [suffix for suffix in suffixes if suffix and suffix not in devices])
     return request
 

@@ -33,6 +33,15 @@ def shortfalls(
     return tuple(_of_crowding(stock, slots))
 
 
+def root_shortfalls(request: ClaimRequest, host: ProviderIndex) -> Iterator[Shortfall]:
+    """A shortfall for each trait that the host's root lacks, or must not have."""
+    traits = host.root.traits if host.root else frozenset()
+    for trait in sorted(request.root_required - traits):
+        yield Shortfall.at(host.root, "", 0, 0, f"lacks trait {trait}")
+    for trait in sorted(request.root_forbidden & traits):
+        yield Shortfall.at(host.root, "", 0, 0, f"has the forbidden trait {trait}")
+
+
 def _of_slot(slot: FitSlot, stock: HostStock) -> Iterator[Shortfall]:
     """The shortfalls of a slot that no provider can serve alone."""
     candidates = [

@@ -67,6 +67,12 @@ def add_claim_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--spec", metavar="KEY=VALUE", action="append", help="an extra spec of the flavor; may be repeated"
     )
+    command.add_argument(
+        "--image",
+        metavar="KEY=VALUE",
+        action="append",
+        help="a property of the guest's image, as glance has it; may be repeated",
+    )
     command.add_argument("--file", metavar="FILE", help="the whole request as JSON; - is standard input")
     command.add_argument("--name", help="the instance's name, for people")
 

@@ -30,6 +30,9 @@ def claim_body(args: Namespace) -> Json:
         body = _from_file(args.file)
     elif args.flavor is not None:
         body = {"flavor": _flavor(args)}
+        image = _pairs("--image", args.image)
+        if image:
+            body["image"] = image
     else:
         body = _groups(args)
     if args.consumer or "consumer" not in body:
@@ -43,6 +46,7 @@ def _check_companions(args: Namespace) -> None:
     by_groups = args.resources or args.group
     for option, value, companion, given in (
         ("--spec", args.spec, "--flavor", args.flavor),
+        ("--image", args.image, "--flavor", args.flavor),
         ("--required", args.required, "--resources or --group", by_groups),
         ("--group-policy", args.group_policy, "--group", args.group),
     ):
@@ -83,17 +87,23 @@ def _from_file(name: str) -> Json:
 
 def _flavor(args: Namespace) -> Json:
     flavor: Json = dict(parse_amounts("--flavor", args.flavor))
-    specs: dict[str, str] = {}
-    for text in args.spec or ():
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise UsageError(f"claim: --spec {text!r} is not KEY=VALUE")
-        if key in specs:
-            raise UsageError(f"claim: --spec {key} is given twice")
-        specs[key] = value
+    specs = _pairs("--spec", args.spec)
     if specs:
         flavor["extra_specs"] = specs
     return flavor
+
+
+def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    """{key: value} of the option's texts. Raises UsageError where one is no pair, or given twice."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UsageError(f"claim: {option} {text!r} is not KEY=VALUE")
+        if key in pairs:
+            raise UsageError(f"claim: {option} {key} is given twice")
+        pairs[key] = value
+    return pairs
 
 
 def _groups(args: Namespace) -> Json:

@@ -204,6 +204,8 @@ def _cell_lines(cells: Iterable[PlacedCell]) -> Iterator[str]:
         if cell.floating:
             parts.append(f"{len(cell.floating)} CPUs on its shared ones")
         parts.append(f"{cell.memory_mb} MiB in pages of {cell.page_kib} KiB")
+        if cell.emulator:
+            parts.append(f"CPU {format_cpu_set(cell.emulator)} for the emulator's threads")
         if cell.withheld:
             parts.append(f"CPU {format_cpu_set(cell.withheld)} not given to any guest")
         yield f"  guest cell {cell.guest_cell} on host cell {cell.host_cell}: {'; '.join(parts)}"

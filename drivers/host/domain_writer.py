@@ -278,12 +278,14 @@ def _write_processors(root: Element, given: GivenResources) -> None:
         if pin is None:
             pin = add_child(tune, "vcpupin", {"vcpu": str(cpu)}, after=("vcpupin", "shares", "period"))
         pin.set("cpuset", format_cpu_set(cpus))
+    own = frozenset[int]().union(*(cell.emulator for cell in given.cells))
+    allowed = own or frozenset().union(*pins.values())
     emulator = tune.find("emulatorpin")
     if emulator is None:
         emulator = add_child(tune, "emulatorpin", {}, after=("vcpupin",))
-        emulator.set("cpuset", format_cpu_set(frozenset().union(*pins.values())))
-    elif not _cpus_of(emulator) <= frozenset().union(*pins.values()):
-        emulator.set("cpuset", format_cpu_set(frozenset().union(*pins.values())))
+        emulator.set("cpuset", format_cpu_set(allowed))
+    elif not _cpus_of(emulator) <= allowed:
+        emulator.set("cpuset", format_cpu_set(allowed))
 
 
 def _pins(given: GivenResources) -> dict[int, frozenset[int]]:

@@ -31,6 +31,7 @@ class GuestCellShape(TypedDict):
     pinned_cpus: Annotated[dict[str, Count], "{guest CPU: host CPU}"]
     shared_cpus: Annotated[list[Count], "guest CPUs that float on the host cell's shared CPUs"]
     withheld_cpus: Annotated[list[Count], "host CPUs that no other guest gets: siblings of isolated CPUs"]
+    emulator_cpus: Annotated[list[Count], "host CPUs for the emulator's threads alone"]
     memory_mb: Count
     page_kib: Annotated[Positive, "size of the pages that back the memory"]
 

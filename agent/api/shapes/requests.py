@@ -45,6 +45,7 @@ class TopologyShape(TypedDict, total=False):
     dedicated_cpus: str
     mem_page_size: Annotated[int | str | None, "KiB, or small, large, any"]
     pci_numa_policy: Annotated[NumaPolicy | None, "takes precedence over the policy of a PCI alias"]
+    isolate_emulator: Annotated[bool, "one PCPU of the request is for the emulator's threads alone"]
 
 
 class PciRequestShape(TypedDict):
@@ -72,6 +73,9 @@ class ClaimByGroupsShape(TypedDict):
     groups: Annotated[list[GroupShape], Schema(minItems=1, maxItems=64)]
     group_policy: NotRequired[Literal["none", "isolate"] | None]
     same_subtree: NotRequired[list[list[str]]]
+    root_required: NotRequired[
+        Annotated[list[str], "traits that the host's root provider must have, or with ! must not"]
+    ]
     topology: NotRequired[TopologyShape]
     pci: NotRequired[list[PciRequestShape]]
     name: NotRequired[Name]
@@ -85,6 +89,12 @@ class ClaimByFlavorShape(TypedDict):
 
     consumer: Uuid
     flavor: FlavorShape
+    image: NotRequired[
+        Annotated[
+            dict[str, str | int | bool],
+            "properties of the guest's image, as glance has them: hw_firmware_type, trait:..., and others",
+        ]
+    ]
     name: NotRequired[Name]
     project_id: NotRequired[Identifier]
     user_id: NotRequired[Identifier]

@@ -56,12 +56,16 @@ class FreeCell:
 
 @dataclass(frozen=True, slots=True)
 class GuestCell:
-    """A guest cell: the ids of its floating and of its pinned virtual CPUs, and its memory in MiB."""
+    """A guest cell: the ids of its floating and of its pinned virtual CPUs, and its memory in MiB.
+
+    `emulator` is the number of dedicated CPUs for the emulator's threads alone.
+    """
 
     id: int
     floating: frozenset[int] = frozenset()
     pinned: frozenset[int] = frozenset()
     memory_mb: int = 0
+    emulator: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class PlacedCell:
 
     `pinning` is {guest CPU: host CPU}. `withheld` are host CPUs that no other guest may have: the unused
     siblings of isolated CPUs. `page_kib` is the page size that backs `memory_mb`. `floating` are guest CPUs
-    that run on the cell's shared CPUs.
+    that run on the cell's shared CPUs. `emulator` are host CPUs for the emulator's threads alone.
     """
 
     guest_cell: int
@@ -80,11 +84,12 @@ class PlacedCell:
     page_kib: int
     memory_mb: int
     floating: frozenset[int] = frozenset()
+    emulator: frozenset[int] = frozenset()
 
     @property
     def cpus(self) -> frozenset[int]:
         """The host CPUs that only this guest may have."""
-        return self.withheld.union(self.pinning.values())
+        return self.withheld.union(self.pinning.values(), self.emulator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +169,12 @@ class CellPairs:
         ranked = sorted(host, key=lambda cell: (cell.id not in near, -cell.memory_mb, cell.id))
         options: list[list[PlacedCell]] = []
         misfits: list[Misfit] = []
-        alike: dict[tuple[int, int, int, int], PlacedCell | Misfit] = {}  # most guest cells are alike
+        alike: dict[tuple[int, ...], PlacedCell | Misfit] = {}  # most guest cells are alike
         for wanted in guest:
             placed = []
             for cell in ranked:
-                key = (cell.id, len(wanted.floating), len(wanted.pinned), wanted.memory_mb)
+                cpus = (len(wanted.floating), len(wanted.pinned), wanted.emulator)
+                key = (cell.id, *cpus, wanted.memory_mb)
                 if key not in alike:
                     alike[key] = _fit_one(wanted, cell, thread_policy, page_sizes_kib)
                 fitted = alike[key]
@@ -262,15 +268,36 @@ def _fit_one(
         reason, free_mb = _memory_clause(wanted.memory_mb, cell, page_sizes_kib)
         return Misfit(wanted.id, cell.id, reason, "MEMORY_MB", wanted.memory_mb, free_mb)
     pins = _pins(len(wanted.pinned), cell, policy)
-    if pins is None:
-        asked, free = len(wanted.pinned), len(cell.free_cpus)
-        reason = f"has {free} free dedicated CPUs, {asked} asked with thread policy {policy}"
+    emulator = None if pins is None else _emulator_cpus(wanted.emulator, pins, cell, policy)
+    if pins is None or emulator is None:
+        asked, free = len(wanted.pinned) + wanted.emulator, len(cell.free_cpus)
+        own = ", one of them for the emulator's threads," if wanted.emulator else ""
+        reason = f"has {free} free dedicated CPUs, {asked} asked{own} with thread policy {policy}"
         return Misfit(wanted.id, cell.id, reason, "PCPU", asked, free)
     withheld = frozenset[int]()
     if policy is ThreadPolicy.ISOLATE:
-        withheld = frozenset().union(*(core for core in cell.cores if core & set(pins))) - set(pins)
+        taken = emulator.union(pins)
+        withheld = frozenset().union(*(core for core in cell.cores if core & taken)) - taken
     pinning = dict(zip(sorted(wanted.pinned), pins, strict=True))
-    return PlacedCell(wanted.id, cell.id, pinning, withheld, page_kib, wanted.memory_mb, wanted.floating)
+    return PlacedCell(
+        wanted.id, cell.id, pinning, withheld, page_kib, wanted.memory_mb, wanted.floating, emulator
+    )
+
+
+def _emulator_cpus(
+    count: int, pins: Sequence[int], cell: FreeCell, policy: ThreadPolicy
+) -> frozenset[int] | None:
+    """`count` further free CPUs for the emulator's threads; None if there are not enough.
+
+    They are beside the guest's own CPUs where these leave a sibling free. They need no siblings themselves,
+    but with isolated CPUs a core of their own.
+    """
+    left = replace(cell, free_cpus=cell.free_cpus.difference(pins), favoured=cell.favoured.difference(pins))
+    if policy is not ThreadPolicy.REQUIRE:
+        chosen = _pins(count, left, policy)
+    else:
+        chosen = _pins(count, left, ThreadPolicy.PREFER)
+    return None if chosen is None else frozenset(chosen)
 
 
 def _floating_misfit(wanted: GuestCell, cell: FreeCell) -> Misfit | None:

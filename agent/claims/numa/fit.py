@@ -109,7 +109,7 @@ def pinned_first(units: Units, placed: Sequence[PlacedCell], host: HostCells) ->
     providers = {cell.id: cell.provider for cell in host.cells}
     chosen: dict[str, list[str]] = {}
     for cell in placed:
-        cpus = (*cell.pinning.values(), *sorted(cell.withheld))
+        cpus = (*cell.pinning.values(), *sorted(cell.emulator), *sorted(cell.withheld))
         chosen.setdefault(providers[cell.host_cell], []).extend(map(str, cpus))
     ordered = dict(units)
     for uuid, pinned in chosen.items():

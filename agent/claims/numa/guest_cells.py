@@ -16,7 +16,8 @@ from agent.errors import UsageError
 
 def wants_cells(topology: TopologyRequest) -> bool:
     """Whether a guest with this topology has NUMA cells."""
-    return bool(topology.cells or topology.cpu_policy != "shared" or topology.mem_page_size is not None)
+    asks_for_cpus = topology.cpu_policy != "shared" or topology.isolate_emulator
+    return bool(topology.cells or asks_for_cpus or topology.mem_page_size is not None)
 
 
 def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
@@ -26,6 +27,10 @@ def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
     """
     topology = request.topology
     asked = _unsuffixed(request)
+    emulator = int(topology.isolate_emulator)
+    if emulator and asked["PCPU"] < 2:
+        raise UsageError("topology: isolate_emulator needs a PCPU for it and one for the guest.")
+    asked["PCPU"] -= emulator
     vcpus, memory_mb = asked["VCPU"] + asked["PCPU"], asked["MEMORY_MB"]
     count = topology.cells or 1
     if vcpus < count:
@@ -47,7 +52,11 @@ def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
         )
     return tuple(
         GuestCell(
-            number, floating=cpus[number] - pinned, pinned=cpus[number] & pinned, memory_mb=cell_memory_mb
+            number,
+            floating=cpus[number] - pinned,
+            pinned=cpus[number] & pinned,
+            memory_mb=cell_memory_mb,
+            emulator=0 if number else emulator,
         )
         for number, cell_memory_mb in enumerate(memory)
     )

@@ -93,6 +93,25 @@ def test_mixed_cpus_are_pinned_and_shared_side_by_side(host: NumaHost) -> None:
     assert host.placed(claim.consumer) == {on(host, 0): {"VCPU": 1, "PCPU": 2, "MEMORY_MB": 1024}}
 
 
+def test_isolated_emulator_threads_have_a_cpu_of_their_own(host: NumaHost) -> None:
+    asked = {"hw_cpu_policy": "dedicated", "hw_emulator_threads_policy": "isolate"}
+    claim = host.claim(4, 1024, **asked)
+    (placed,) = claim.cells
+    assert len(placed.emulator) == 1 and not placed.emulator & set(placed.pinning.values())
+    assert host.placed(claim.consumer) == {on(host, 0): {"PCPU": 5, "MEMORY_MB": 1024}}
+    (units,) = (units["PCPU"] for units in claim.units.values())
+    assert set(units) == set(map(str, placed.cpus))
+    other = host.claim(4, 1024, **asked)
+    assert not set(other.cells[0].cpus) & placed.cpus
+    with pytest.raises(DoesNotFit, match="5 asked, one of them for the emulator's threads"):
+        host.claim(4, 1024, **asked)
+
+
+def test_what_the_host_cannot_do_is_a_refusal_that_names_the_trait(host: NumaHost) -> None:
+    with pytest.raises(DoesNotFit, match="lacks trait COMPUTE_SECURITY_UEFI_SECURE_BOOT"):
+        host.claim(1, 512, os__secure_boot="required")
+
+
 def test_shared_cpus_are_never_overcommitted_against_themselves(host: NumaHost) -> None:
     """Two shared CPUs a cell, overcommitted twice."""
     with pytest.raises(
@@ -300,6 +319,7 @@ def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None
             "pinned_cpus": {"0": 2, "1": 3},
             "shared_cpus": [],
             "withheld_cpus": [6, 7],
+            "emulator_cpus": [],
             "memory_mb": 1024,
             "page_kib": 4,
         }

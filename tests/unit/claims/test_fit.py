@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,22 @@ def test_the_unsuffixed_group_spreads_but_is_not_torn_apart_where_one_cell_can_g
     full = {"numa1": {"VCPU": 8}}
     found = fitted(ask(group(VCPU=2, MEMORY_MB=2048)), *NUMA, used=full)
     assert found.allocations == {"numa0": {"VCPU": 2}, "numa1": {"MEMORY_MB": 2048}}
+
+
+def test_a_trait_of_the_root_is_asked_of_the_root_alone() -> None:
+    root = provider("host", traits={"COMPUTE_NODE"})
+    cell = provider("cell", "host", traits={"HW_NUMA_ROOT"}, VCPU=4)
+    request = ask(group(VCPU=1))
+    assert fitted(replace(request, root_required=frozenset({"COMPUTE_NODE"})), root, cell).fits
+    for wanted in (
+        replace(request, root_required=frozenset({"HW_NUMA_ROOT"})),
+        replace(request, root_forbidden=frozenset({"COMPUTE_NODE"})),
+    ):
+        (reason,) = reasons(fitted(wanted, root, cell))
+        assert reason[3:] in (
+            ("host", "lacks trait HW_NUMA_ROOT"),
+            ("host", "has the forbidden trait COMPUTE_NODE"),
+        )
 
 
 def test_a_suffixed_group_comes_from_one_provider() -> None:

@@ -102,6 +102,31 @@ def test_cpus_cells_and_pages(specs: dict[str, str], cpus: dict[str, int], topol
     assert request.topology == topology
 
 
+def test_a_resource_of_any_group_replaces_the_flavors_own() -> None:
+    first, second = with_specs({"resources1:MEMORY_MB": "512", "resources:DISK_GB": "1"}).groups
+    assert first.resources == {"VCPU": 4, "DISK_GB": 1} and second.resources == {"MEMORY_MB": 512}
+
+
+def test_an_explicit_amount_of_pcpu_pins_the_guest() -> None:
+    request = with_specs({"resources:PCPU": "4"})
+    assert request.groups[0].resources == {"PCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 10}
+    assert request.topology == TopologyRequest("dedicated")
+
+
+@pytest.mark.parametrize(
+    ("specs", "cpus"),
+    [
+        ({"hw:cpu_policy": "dedicated"}, {"PCPU": 5}),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-1"}, {"VCPU": 2, "PCPU": 3}),
+        ({"resources:PCPU": "5"}, {"PCPU": 5}),
+    ],
+)
+def test_isolated_emulator_threads_ask_for_one_more_pcpu(specs: dict[str, str], cpus: dict[str, int]) -> None:
+    request = with_specs({**specs, "hw:emulator_threads_policy": "isolate"})
+    assert request.resources == {**cpus, "MEMORY_MB": 4096, "DISK_GB": 10}
+    assert request.topology.isolate_emulator
+
+
 def test_devices_by_alias() -> None:
     assert with_specs({"pci_passthrough:alias": "a1:2, fpga:1,a1:1"}).pci == (("a1", 3), ("fpga", 1))
 
@@ -110,7 +135,7 @@ def test_other_namespaces_and_what_only_shapes_the_guest_say_nothing() -> None:
     request = with_specs(
         {
             "quota:cpu_shares": "512",
-            "os:secure_boot": "required",
+            "os:secure_boot": "disabled",
             "capabilities:hypervisor_type": "s== QEMU",
             "aggregate_instance_extra_specs:ssd": "true",
             "ssd": "true",
@@ -166,7 +191,17 @@ def test_other_namespaces_and_what_only_shapes_the_guest_say_nothing() -> None:
         ({"hw:numa_nodes": "1", "hw:numa_mem.0": "1024"}, "hw:numa_mem.N", "1024 MiB together"),
         ({"hw:mem_page_size": "huge"}, "hw:mem_page_size", "small, large, any"),
         ({"hw:mem_page_size": "0"}, "hw:mem_page_size", "small, large, any"),
-        ({"hw:mem_encryption": "true"}, "hw:mem_encryption=true", "cannot place it yet"),
+        ({"hw:mem_encryption": "perhaps"}, "hw:mem_encryption", "not a truth value"),
+        ({"hw:mem_encryption_model": "amd"}, "hw:mem_encryption_model", "one of amd-sev,"),
+        ({"hw:pmem": "6 GB"}, "hw:pmem", "labels of"),
+        ({"hw:sound_model": "loud"}, "hw:sound_model", "one of virtio,"),
+        ({"os:secure_bot": "required"}, "os:secure_bot", "did you mean os:secure_boot?"),
+        ({"accel:device_profile": "fpga1"}, "accel:device_profile=fpga1", "resources1:FPGA=1"),
+        ({"accel:profile": "fpga1"}, "accel:profile", "did you mean accel:device_profile?"),
+        ({"quota:cpu_share": "1"}, "quota:cpu_share", "did you mean quota:cpu_shares?"),
+        ({"hw_rng:allow": "1"}, "hw_rng:allow", "did you mean hw_rng:allowed?"),
+        ({"resources:PCPU": "3"}, "resources:PCPU", "the flavor's 4 CPUs need 4"),
+        ({"resources:PCPU": "4", "resources:VCPU": "1"}, "resources:PCPU", "hw:cpu_policy=mixed"),
         (
             {"pci_passthrough:aliases": "a:1"},
             "pci_passthrough:aliases",

@@ -6,38 +6,71 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.flavor_hw import CELLS_MAX, check_hw, read_whole_spec, topology_of
+from agent.claims.flavor_hw import CELLS_MAX, read_whole_spec, topology_of
 from agent.claims.request import TopologyRequest
 from agent.errors import UsageError
 
 
-@pytest.mark.parametrize("spec", ["cpu_policy", "numa_mem.7", "watchdog_action", "mem_page_size"])
-def test_a_known_spec_is_accepted(spec: str) -> None:
-    check_hw(f"hw:{spec}", spec, "anything")
+@pytest.mark.parametrize(
+    ("specs", "cpus"),
+    [
+        ({"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "^0"}, {1, 2, 3}),
+        ({"hw:cpu_realtime": "true", "hw:cpu_realtime_mask": "2-3"}, {2, 3}),
+        ({"hw:cpu_dedicated_mask": "0", "hw:cpu_realtime": "no", "hw:cpu_realtime_mask": "2-3"}, {0}),
+    ],
+)
+def test_a_realtime_mask_alone_says_which_cpus_of_a_mixed_guest_are_pinned(
+    specs: dict[str, str], cpus: set[int]
+) -> None:
+    topology = topology_of(4, 4096, {"hw:cpu_policy": "mixed", **specs})
+    assert topology.dedicated_cpus == cpus
 
 
 @pytest.mark.parametrize(
-    ("spec", "value", "refused"),
+    ("policy", "specs", "why"),
     [
-        ("mem_encryption", "False", False),
-        ("mem_encryption", "true", True),
-        ("emulator_threads_policy", "share", False),
-        ("emulator_threads_policy", "isolate", True),
-        ("pmem", "6GB", True),
+        ("mixed", {"hw:cpu_realtime_mask": "^0"}, "hw:cpu_dedicated_mask: .* needs it"),
+        (
+            "mixed",
+            {"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "0", "hw:cpu_dedicated_mask": "0"},
+            "not both",
+        ),
+        ("mixed", {"hw:cpu_realtime": "yes"}, "hw:cpu_realtime_mask: it must leave a CPU"),
+        (
+            "mixed",
+            {"hw:cpu_realtime": "yes", "hw:emulator_threads_policy": "isolate"},
+            "hw:cpu_realtime_mask: .* leave at least one",
+        ),
+        ("shared", {"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "0"}, "hw:cpu_realtime: it needs"),
+        ("dedicated", {"hw:cpu_realtime": "maybe"}, "hw:cpu_realtime: 'maybe' is not a truth value"),
+        ("dedicated", {"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "9"}, "CPUs 0-3"),
+        ("shared", {"hw:emulator_threads_policy": "isolate"}, "emulator_threads_policy=isolate: it needs"),
+        ("dedicated", {"hw:emulator_threads_policy": "none"}, "one of share, isolate"),
     ],
 )
-def test_a_spec_that_cannot_be_placed_is_refused_unless_it_asks_for_nothing(
-    spec: str, value: str, refused: bool
+def test_a_realtime_mask_or_an_emulator_policy_that_nova_refuses_is_refused(
+    policy: str, specs: dict[str, str], why: str
 ) -> None:
-    if not refused:
-        return check_hw(f"hw:{spec}", spec, value)
-    with pytest.raises(UsageError, match="cannot place it yet"):
-        check_hw(f"hw:{spec}", spec, value)
+    with pytest.raises(UsageError, match=why):
+        topology_of(4, 4096, {"hw:cpu_policy": policy, **specs})
 
 
-def test_an_unknown_spec_is_refused_with_the_nearest_known_one() -> None:
-    with pytest.raises(UsageError, match="did you mean hw:numa_nodes"):
-        check_hw("hw:numa_node", "numa_node", "2")
+def test_a_guest_with_persistent_memory_has_a_cell_of_its_own() -> None:
+    assert topology_of(4, 4096, {"hw:pmem": "6GB, 6GB"}).cells == 1
+    assert topology_of(4, 4096, {"hw:pmem": "6GB", "hw:numa_nodes": "2"}).cells == 2
+
+
+@pytest.mark.parametrize(
+    ("trait", "policy"), [("required", "require"), ("forbidden", "isolate"), (None, None)]
+)
+def test_the_trait_of_threads_is_a_thread_policy_of_pinned_cpus(
+    trait: str | None, policy: str | None
+) -> None:
+    specs = {"hw:cpu_policy": "dedicated"} | ({"trait:HW_CPU_HYPERTHREADING": trait} if trait else {})
+    assert topology_of(4, 4096, specs).cpu_thread_policy == policy
+    if trait:
+        with pytest.raises(UsageError, match="remove one of the two"):
+            topology_of(4, 4096, {**specs, "hw:cpu_thread_policy": "prefer"})
 
 
 @given(st.integers(1, CELLS_MAX), st.integers(1, 8), st.integers(1, 4096))

@@ -56,13 +56,13 @@ def test_devices_have_the_labels_of_their_groups_and_the_cell_of_their_card() ->
 def test_cells_have_their_pins_their_shared_cpus_and_their_page_size() -> None:
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"PCPU": 2, "VCPU": 1, "MEMORY_MB": 3072}),))
     placed = (
-        PlacedCell(0, 0, {0: 4, 1: 5}, frozenset(), 2048, 2048),
+        PlacedCell(0, 0, {0: 4, 1: 5}, frozenset(), 2048, 2048, emulator=frozenset({6})),
         PlacedCell(1, 1, {}, frozenset(), 4, 1024, frozenset({2})),
     )
     claim = Claim(CONSUMER, ClaimState.CLAIMED, request, {}, {"root": {"PCPU": ("4", "5")}}, cells=placed)
     given = given_resources(claim, TREE, CELLS)
     assert given.cells == (
-        GivenCell(0, 0, 2048, {0: 4, 1: 5}, frozenset(), frozenset({0}), 2048),
+        GivenCell(0, 0, 2048, {0: 4, 1: 5}, frozenset(), frozenset({0}), 2048, frozenset({6})),
         GivenCell(1, 1, 1024, {}, frozenset({2}), frozenset({8, 9}), None),
     )
     assert (given.vcpus, given.devices, given.pinned) == (3, (), {})

@@ -51,14 +51,27 @@ def test_resources_groups_and_traits() -> None:
     assert {group.suffix for group in parse_claim(made).groups} == {"", "1", "_NET"}
 
 
+def test_a_flavor_with_image_properties() -> None:
+    image = ("--image", "hw_disk_bus=virtio", "--image", "trait:HW_CPU_X86_AVX2=required")
+    made = body(CONSUMER, "--flavor", "vcpus=2,memory_mb=2048", *image)
+    assert made["image"] == {"hw_disk_bus": "virtio", "trait:HW_CPU_X86_AVX2": "required"}
+
+
 def test_a_flavor_with_extra_specs() -> None:
-    specs = ("--spec", "hw:cpu_policy=dedicated", "--spec", "resources:VGPU=1", "--spec", "quota:x=a=b")
+    specs = (
+        "--spec",
+        "hw:cpu_policy=dedicated",
+        "--spec",
+        "resources:VGPU=1",
+        "--spec",
+        "capabilities:x=a=b",
+    )
     made = body(CONSUMER, "--flavor", "vcpus=2,memory_mb=2048,disk_gb=10", *specs)
     assert made["flavor"] == {
         "vcpus": 2,
         "memory_mb": 2048,
         "disk_gb": 10,
-        "extra_specs": {"hw:cpu_policy": "dedicated", "resources:VGPU": "1", "quota:x": "a=b"},
+        "extra_specs": {"hw:cpu_policy": "dedicated", "resources:VGPU": "1", "capabilities:x": "a=b"},
     }
     assert parse_claim(made).resources == {"PCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 10, "VGPU": 1}
 
@@ -101,6 +114,9 @@ def test_a_file_or_standard_input_is_taken_as_it_is(tmp_path: Path, monkeypatch:
         (("--flavor", "vcpus=1", "--spec", "hw:cpu_policy"), "is not KEY=VALUE"),
         (("--flavor", "vcpus=1", "--spec", "a=1", "--spec", "a=2"), "--spec a is given twice"),
         (("--resources", "VCPU=1", "--spec", "a=1"), "--spec needs --flavor"),
+        (("--resources", "VCPU=1", "--image", "a=1"), "--image needs --flavor"),
+        (("--flavor", "vcpus=1", "--image", "hw_disk_bus"), "is not KEY=VALUE"),
+        (("--flavor", "vcpus=1", "--image", "a=1", "--image", "a=2"), "--image a is given twice"),
         (("--flavor", "vcpus=1", "--required", "HW_A"), "--required needs --resources"),
         (("--resources", "VCPU=1", "--group-policy", "none"), "--group-policy needs --group"),
         (("--resources", "VCPU=1", "--group-policy", "maybe"), "invalid choice"),

@@ -64,6 +64,27 @@ def test_require_takes_only_siblings() -> None:
     assert not fit_cells([pinned(0, 2)], [cell(0, threads=1)], thread_policy=ThreadPolicy.REQUIRE).fits
 
 
+@pytest.mark.parametrize(
+    ("policy", "free", "pins", "emulator", "withheld"),
+    [
+        (ThreadPolicy.PREFER, {0, 1, 2, 5, 6}, {1, 5}, {0}, set()),
+        (ThreadPolicy.REQUIRE, {0, 1, 5}, {1, 5}, {0}, set()),
+        (ThreadPolicy.ISOLATE, {0, 4, 1, 5, 2, 6}, {0, 1}, {2}, {4, 5, 6}),
+    ],
+)
+def test_the_emulators_threads_get_a_cpu_that_no_guest_cpu_has(
+    policy: ThreadPolicy, free: set[int], pins: set[int], emulator: set[int], withheld: set[int]
+) -> None:
+    guest = replace(pinned(0, 2), emulator=1)
+    host = cell(0, free_cpus=frozenset(free))
+    (placed,) = fit_cells([guest], [host], thread_policy=policy).cells
+    assert (set(placed.pinning.values()), placed.emulator, placed.withheld) == (pins, emulator, withheld)
+    assert placed.cpus == pins | emulator | withheld
+    fit = fit_cells([guest], [replace(host, free_cpus=frozenset(free - emulator))], thread_policy=policy)
+    if policy is not ThreadPolicy.PREFER:
+        assert "3 asked, one of them for the emulator's threads, with" in fit.misfits[0].reason
+
+
 def test_a_guest_is_not_overcommitted_against_itself() -> None:
     guest = GuestCell(0, floating=frozenset(range(9)), memory_mb=1)
     assert "8 shared CPUs, 9 asked" in fit_cells([guest], [cell(0)]).misfits[0].reason

@@ -55,6 +55,35 @@ def test_the_pinned_cpus_follow_the_policy(
 
 
 @pytest.mark.parametrize(
+    ("topology", "resources"),
+    [
+        (TopologyRequest("dedicated", cells=2, isolate_emulator=True), {"PCPU": 5}),
+        (
+            TopologyRequest("mixed", cells=2, dedicated_cpus=frozenset({1, 2}), isolate_emulator=True),
+            {"VCPU": 2, "PCPU": 3},
+        ),
+    ],
+)
+def test_the_emulators_cpu_is_no_cpu_of_the_guest_and_goes_to_its_first_cell(
+    topology: TopologyRequest, resources: dict[str, int]
+) -> None:
+    cells = guest_cells(ask(topology, MEMORY_MB=1024, **resources))
+    assert [len(cell.floating | cell.pinned) for cell in cells] == [2, 2]
+    assert [cell.emulator for cell in cells] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("topology", "sentence"),
+    [
+        (TopologyRequest(isolate_emulator=True), "isolate_emulator needs a PCPU"),
+    ],
+)
+def test_an_emulator_without_a_cpu_for_it_is_refused(topology: TopologyRequest, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        guest_cells(ask(topology, VCPU=2, PCPU=1, MEMORY_MB=1024))
+
+
+@pytest.mark.parametrize(
     ("topology", "sentence"),
     [
         (TopologyRequest(cells=2, cell_cpus=(frozenset({0, 1, 2, 3}),)), "with CPUs for 1"),

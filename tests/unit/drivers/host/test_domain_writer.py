@@ -90,6 +90,13 @@ def test_pins_without_cells() -> None:
     assert not domain.memory_nodes
 
 
+@pytest.mark.parametrize("own", ["", "<cputune><emulatorpin cpuset='2-3'/></cputune>"])
+def test_the_emulators_threads_run_on_the_cpu_that_they_were_given(own: str) -> None:
+    cells = (replace(CELLS[0], emulator=frozenset({11})), CELLS[1])
+    text = write_domain(DOMAIN.replace("</domain>", f"{own}</domain>"), replace(GUEST, cells=cells))
+    assert parse_domain(text).emulator_pin == {11}
+
+
 def test_devices_that_the_domain_does_not_mention_are_added() -> None:
     devices = (GivenDevice("gpu", "PGPU", "0000:83:00.0", 1), GivenDevice("", "VGPU", MDEV))
     domain = parse_domain(write_domain("<domain/>", replace(GUEST, devices=devices)))

@@ -1,0 +1,297 @@
+"""Every extra spec of a flavor that nova knows: what nova asks for, and what a claim asks for. Pure.
+
+`agent.claims.flavor` and `agent.claims.flavor_hw` read those of CLAIM_SPECS; NO_CLAIM lists the others with
+the reason why they change no claim. The page docs/nova-parity.md is generated from here. Nothing else of a
+namespace in NAMESPACES is accepted.
+
+Source: nova 34: nova/api/validation/extra_specs, nova/scheduler/utils.py, nova/scheduler/request_filter.py.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from agent.errors import UsageError
+
+_TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
+_FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraSpec:
+    """An extra spec that changes a claim; `image` is the image property that asks for the same.
+
+    `nova` says what nova's query asks for, `claim` what the claim asks for, `difference` what differs and
+    why, or nothing. In `key`, N stands for the number of a cell, [S] for the suffix of a group.
+    """
+
+    key: str
+    nova: str
+    claim: str
+    difference: str = ""
+    image: str = ""
+
+
+CLAIM_SPECS = (
+    ExtraSpec(
+        "resources[S]:CLASS",
+        "the amount in the unsuffixed group, or in group S; it replaces the flavor's VCPU or PCPU, MEMORY_MB "
+        "or DISK_GB, whichever group it is in; 0 removes it",
+        "the same; `resources:PCPU` pins the guest's CPUs as `hw:cpu_policy=dedicated` does",
+        "a class that Placement does not know is refused by Placement, not by the flavor's reader",
+    ),
+    ExtraSpec(
+        "trait[S]:TRAIT",
+        "required or forbidden in the unsuffixed group, or in group S",
+        "the same",
+        "nova ignores any other value with a warning; the claim is refused",
+    ),
+    ExtraSpec(
+        "group_policy",
+        "none or isolate",
+        "the same",
+        "nova ignores any other value with a warning; the claim is refused",
+    ),
+    ExtraSpec(
+        "same_subtree",
+        "nothing: nova takes it from ports only",
+        "one of the groups' providers is above the others",
+        "not a spec of nova",
+    ),
+    ExtraSpec(
+        "pci_passthrough:alias",
+        "a group for each device, if `[filter_scheduler] pci_in_placement` is set",
+        "a group for each device, always",
+        "nova also requires OWNER_NOVA of the provider",
+    ),
+    ExtraSpec(
+        "accel:device_profile",
+        "the groups of Cyborg's device profile, and COMPUTE_ACCELERATORS of the root",
+        "refused: there is no Cyborg to read the profile from; the error says to name its resources and "
+        "traits in the flavor",
+        "refused",
+    ),
+    ExtraSpec(
+        "hw:cpu_policy",
+        "VCPU; PCPU; or with `mixed` PCPU for the dedicated or realtime mask, and VCPU for the rest",
+        "the same, with the exact CPUs",
+        image="hw_cpu_policy",
+    ),
+    ExtraSpec(
+        "hw:cpu_dedicated_mask",
+        "which CPUs of a `mixed` guest are PCPU",
+        "the same",
+    ),
+    ExtraSpec(
+        "hw:cpu_realtime",
+        "with `mixed` and without a dedicated mask: PCPU for the CPUs of the realtime mask",
+        "the same",
+        "a `mixed` guest whose CPUs are all in the mask is refused: it is `dedicated`",
+    ),
+    ExtraSpec(
+        "hw:cpu_realtime_mask",
+        "with hw:cpu_realtime: see there",
+        "the same",
+        image="hw_cpu_realtime_mask",
+    ),
+    ExtraSpec(
+        "hw:cpu_thread_policy",
+        "isolate: HW_CPU_HYPERTHREADING forbidden; require: required",
+        "exact on the host's cores: isolate withholds the siblings, require gives whole cores",
+        "the trait is not asked for: a host with threads serves isolated guests, too",
+        image="hw_cpu_thread_policy",
+    ),
+    ExtraSpec(
+        "hw:emulator_threads_policy",
+        "isolate: one more PCPU; share: nothing",
+        "isolate: one more PCPU, an exact CPU on the host cell of the guest's cell 0; share: nothing",
+    ),
+    ExtraSpec("hw:numa_nodes", "nothing; a filter", "exact cells", image="hw_numa_nodes"),
+    ExtraSpec("hw:numa_cpus.N", "nothing; a filter", "exact cells", image="hw_numa_cpus.N"),
+    ExtraSpec("hw:numa_mem.N", "nothing; a filter", "exact cells", image="hw_numa_mem.N"),
+    ExtraSpec(
+        "hw:mem_page_size",
+        "nothing; a filter",
+        "exact pages of the host's cells, as inventory",
+        image="hw_mem_page_size",
+    ),
+    ExtraSpec(
+        "hw:pci_numa_affinity_policy",
+        "socket: COMPUTE_SOCKET_PCI_NUMA_AFFINITY required; the rest is a filter",
+        "exact for each policy",
+        "the trait is not asked for: the claim is refused where the sockets are unknown",
+        image="hw_pci_numa_affinity_policy",
+    ),
+    ExtraSpec(
+        "hw:mem_encryption",
+        "MEM_ENCRYPTION_CONTEXT=1 and the trait of the model, in the unsuffixed group; the image must have "
+        "hw_firmware_type=uefi, no machine type but q35, and for SEV-SNP and TDX stateless firmware",
+        "the same",
+        "what the image must have is checked only if the claim has image properties",
+        image="hw_mem_encryption",
+    ),
+    ExtraSpec(
+        "hw:mem_encryption_model",
+        "with hw:mem_encryption: HW_CPU_X86_AMD_SEV (the default), _AMD_SEV_ES, _AMD_SEV_SNP or _INTEL_TDX",
+        "the same",
+        image="hw_mem_encryption_model",
+    ),
+    ExtraSpec(
+        "hw:pmem",
+        "CUSTOM_PMEM_NAMESPACE_<LABEL>=1 for each label; the guest has a cell of its own",
+        "the same",
+    ),
+    ExtraSpec(
+        "hw:tpm_version",
+        "COMPUTE_SECURITY_TPM_1_2 or _2_0, the trait of the model, and that of the secret's security",
+        "the first two, of the root",
+        "COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER, nova's default, is asked for only if the flavor names "
+        "hw:tpm_secret_security: it is a promise of a control plane with a key manager",
+        image="hw_tpm_version",
+    ),
+    ExtraSpec(
+        "hw:tpm_model",
+        "with hw:tpm_version: COMPUTE_SECURITY_TPM_TIS (the default) or _CRB, which needs 2.0",
+        "the same, of the root",
+        image="hw_tpm_model",
+    ),
+    ExtraSpec(
+        "hw:tpm_secret_security",
+        "with hw:tpm_version: COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER, _HOST or _DEPLOYMENT of the root",
+        "the same",
+    ),
+    ExtraSpec(
+        "os:secure_boot",
+        "required: COMPUTE_SECURITY_UEFI_SECURE_BOOT",
+        "the same, of the root",
+        image="os_secure_boot",
+    ),
+    ExtraSpec(
+        "hw:maxphysaddr_mode",
+        "COMPUTE_ADDRESS_SPACE_PASSTHROUGH or _EMULATED",
+        "the same, of the root",
+        image="hw_maxphysaddr_mode",
+    ),
+    ExtraSpec(
+        "hw:ephemeral_encryption",
+        "COMPUTE_EPHEMERAL_ENCRYPTION of the root",
+        "the same",
+        image="hw_ephemeral_encryption",
+    ),
+    ExtraSpec(
+        "hw:ephemeral_encryption_format",
+        "with hw:ephemeral_encryption: COMPUTE_EPHEMERAL_ENCRYPTION_<FORMAT> of the root",
+        "the same",
+        image="hw_ephemeral_encryption_format",
+    ),
+    ExtraSpec(
+        "hw:virtio_packed_ring",
+        "COMPUTE_NET_VIRTIO_PACKED of the root",
+        "the same",
+        image="hw_virtio_packed_ring",
+    ),
+    ExtraSpec(
+        "hw:sound_model",
+        "virtio: COMPUTE_SOUND_MODEL_VIRTIO of the root; other models nothing",
+        "the same",
+        image="hw_sound_model",
+    ),
+    ExtraSpec(
+        "hw:viommu_model",
+        "nothing; the image property asks for COMPUTE_VIOMMU_<MODEL>, a trait that does not exist, and then "
+        "none of the image's traits is asked for",
+        "COMPUTE_VIOMMU_MODEL_<MODEL> of the root, for the spec and for the property",
+        "nova's scheduler does not find out that a host lacks the model",
+        image="hw_viommu_model",
+    ),
+)
+"""The extra specs that change a claim, in the order of the page."""
+
+_GUEST = "it only shapes the guest's virtual hardware"
+_LIMIT = "the hypervisor enforces it on the guest; nothing of the host is set aside for it"
+_FILTER = "nova's scheduler chooses among hosts by it; a claim concerns one host"
+
+NO_CLAIM: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            *("hw:boot_menu", "hw:hide_hypervisor_id", "hw:pmu", "hw:serial_port_count"),
+            *("hw:watchdog_action", "hw:pointer_model", "hw:redirected_usb_ports", "hw:usb_model"),
+            *("hw:vif_multiqueue_enabled", "hw:cpu_cores", "hw:cpu_sockets", "hw:cpu_threads"),
+            *("hw:cpu_max_cores", "hw:cpu_max_sockets", "hw:cpu_max_threads", "hw:max_cpu_cores"),
+            *("hw:max_cpu_sockets", "hw:max_cpu_threads", "hw_rng:allowed", "hw_rng:rate_bytes"),
+            *("hw_rng:rate_period", "hw_video:ram_max_mb", "hide_hypervisor_id"),
+        ),
+        _GUEST,
+    ),
+    "hw:locked_memory": "the guest's memory is claimed in full, locked or not; nova refuses it without a "
+    "page size, the claim does not",
+    "hw:maxphysaddr_bits": "hw:maxphysaddr_mode asks for the host's ability; the number is the guest's",
+    **dict.fromkeys(
+        (
+            *("quota:cpu_limit", "quota:cpu_period", "quota:cpu_quota", "quota:cpu_reservation"),
+            *("quota:cpu_shares", "quota:cpu_shares_level", "quota:cpu_shares_share"),
+            *("quota:disk_io_limit", "quota:disk_io_reservation", "quota:disk_io_shares_level"),
+            *("quota:disk_io_shares_share", "quota:disk_read_bytes_sec", "quota:disk_read_iops_sec"),
+            *("quota:disk_total_bytes_sec", "quota:disk_total_iops_sec", "quota:disk_write_bytes_sec"),
+            *("quota:disk_write_iops_sec", "quota:memory_limit", "quota:memory_reservation"),
+            *("quota:memory_shares_level", "quota:memory_shares_share", "quota:vif_inbound_average"),
+            *("quota:vif_inbound_burst", "quota:vif_inbound_peak", "quota:vif_limit"),
+            *("quota:vif_outbound_average", "quota:vif_outbound_burst", "quota:vif_outbound_peak"),
+            *("quota:vif_reservation", "quota:vif_shares_level", "quota:vif_shares_share"),
+        ),
+        _LIMIT,
+    ),
+    "capabilities:*": _FILTER,
+    "aggregate_instance_extra_specs:*": _FILTER,
+    **dict.fromkeys(("vmware:hw_version", "vmware:storage_policy"), "it is for another hypervisor"),
+}
+"""{extra spec of nova that changes no claim: why}; `*` stands for any name. Other keys without a colon, and
+other namespaces, are not nova's: they name properties of aggregates, and change no claim."""
+
+_CLAIM_KEYS = tuple(spec.key for spec in CLAIM_SPECS if "[S]" not in spec.key)
+_KNOWN = frozenset(key for key in (*_CLAIM_KEYS, *NO_CLAIM) if "*" not in key)
+_FREE = tuple(key.removesuffix("*") for key in NO_CLAIM if key.endswith("*"))
+_UNSCOPED = tuple(key for key in sorted(_KNOWN) if ":" not in key)
+NAMESPACES = (
+    "resources",
+    "trait",
+    *sorted({key.partition(":")[0] for key in (*_KNOWN, *_FREE) if ":" in key}),
+)
+"""The namespaces of nova's extra specs."""
+
+_CELL = re.compile(r"(hw:numa_(?:cpus|mem)\.)[0-9]{1,4}", re.ASCII)
+
+
+def check_known(key: str) -> None:
+    """Check that the extra spec is known; those of groups are not checked here.
+
+    Raises UsageError, with the nearest known name, for an unknown one in a namespace of nova, or near one.
+    """
+    name = _CELL.sub(r"\1N", key)
+    if name in _KNOWN or name.startswith(_FREE):
+        return
+    namespace, colon, _ = key.partition(":")
+    if not colon:
+        near = get_close_matches(key, _UNSCOPED, n=1, cutoff=0.85)
+        if near:
+            _refuse(key, near[0])
+    elif namespace in NAMESPACES:
+        own = [known for known in sorted(_KNOWN) if known.startswith(f"{namespace}:")]
+        _refuse(key, (get_close_matches(key, own, n=1, cutoff=0.0) or [f"{namespace}:CLASS"])[0])
+    else:
+        near = get_close_matches(namespace, NAMESPACES, n=1, cutoff=0.85)
+        if near:
+            _refuse(key, f"{near[0]}{key[len(namespace) :]}")
+
+
+def _refuse(key: str, near: str) -> None:
+    raise UsageError(f"{key}: unknown extra spec; did you mean {near.replace('.N', '.0')}?", spec=key)
+
+
+def read_flag(spec: str, text: str) -> bool:
+    """The truth value of a spec or an image property, in nova's words. Raises UsageError for any other."""
+    word = text.strip().lower()
+    if word not in _TRUE | _FALSE:
+        raise UsageError(f"{spec}: {text!r} is not a truth value such as true or false.", spec=spec)
+    return word in _TRUE
