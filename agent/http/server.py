@@ -10,7 +10,7 @@ import queue
 import socket
 import ssl
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,6 +134,14 @@ class _Connection(cheroot_server.HTTPConnection):
                 return False
         return bool(super().communicate())  # type: ignore[no-untyped-call]
 
+    def close(self) -> None:
+        """Close the connection, and drop what its client did not take.
+
+        cheroot leaves the writer open, which then sends the rest to the closed socket when Python collects it.
+        """
+        self.wfile.raw.close()
+        super().close()  # type: ignore[no-untyped-call]
+
 
 class BoundedServer(wsgi.Server):
     """Serves a WSGI application at a Unix socket (a `Path`) or at (IP address, port).
@@ -199,9 +207,8 @@ class BoundedServer(wsgi.Server):
             self.requests.put(conn)
         except queue.Full:
             LOG.warning("Too many connections wait for an answer; one was turned away.")
-            with suppress(OSError):
+            with suppress(OSError), closing(conn):
                 _Request(self, conn).simple_response("503 Service Unavailable", Busy.SENTENCE)
-                conn.close()
 
     def bind_unix_socket(self, bind_addr: str) -> socket.socket:
         """Listen at a socket file; see `agent.http.unix_socket.listen`. Raises ListenError."""

@@ -1,9 +1,12 @@
 """One bounded server at a Unix socket or a TCP address: limits, refused requests, listening and stopping."""
 
+import gc
 import http.client
 import json
 import os
 import socket
+import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -124,6 +127,31 @@ def test_a_request_has_a_deadline_of_its_own() -> None:
         began = time.monotonic()
         assert answer_to(listener, b"GET / HT").startswith(b"HTTP/1.1 408 ")
         assert time.monotonic() - began < 2
+
+
+def test_a_client_that_leaves_before_its_answer_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, left = threading.Event(), threading.Event()
+
+    def slow(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        asked.set()
+        assert left.wait(10)
+        return application(environ, start_response)
+
+    lost: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    listener = Listener(BoundedServer(tmp_path / "s", slow, LIMITS), "the test")
+    listener.start()
+    try:
+        with unix_socket.connect(tmp_path / "s") as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert asked.wait(10)
+        left.set()
+    finally:
+        listener.stop()
+    gc.collect()
+    assert lost == []
 
 
 def test_several_listeners_stop_at_the_same_time_and_soon(tmp_path: Path) -> None:
