@@ -49,6 +49,10 @@ class Disk:
         self.connection.close()
         self.connection = _empty()
 
+    def close(self) -> None:
+        """The world has ended."""
+        self.connection.close()
+
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What is committed; for the oracle."""
         return self.connection.execute(query).fetchall()

@@ -115,6 +115,7 @@ class Story:
 
     def __enter__(self) -> Story:
         with self._stack as stack:
+            stack.callback(self._close_disks)
             stack.enter_context(patches.simulated(self.scheduler))
             directory = Path(tempfile.mkdtemp(prefix="plimsoll-story-", dir=_fast()))
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -134,6 +135,10 @@ class Story:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _close_disks(self) -> None:
+        for host in self.hosts.values():
+            host.disk.close()
 
     # How it is told
 

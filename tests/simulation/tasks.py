@@ -46,7 +46,7 @@ class Task:
         self.timed_out = False
         self.done = False
         self.value: Any = None
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
 
 
 class Scheduler:
@@ -63,7 +63,7 @@ class Scheduler:
         self.stopped = False
         """Set by an observer: the director takes over."""
         self.current: Task | None = None
-        self.broken: list[tuple[Task, BaseException]] = []
+        self.broken: list[tuple[Task, Exception]] = []
         self._hub = getcurrent()
         self._numbers = count()
         self._timers: list[tuple[float, int, Task]] = []
@@ -82,10 +82,11 @@ class Scheduler:
                 task.value = function()
             except Killed:
                 pass
-            except BaseException as error:  # noqa: BLE001 - the director looks at it
+            except Exception as error:  # noqa: BLE001 - the director looks at it
                 task.error = error
-            task.done = True
-            self._tasks.pop(task, None)
+            finally:  # An interrupt from outside, such as the end of a test's time, goes on to the director.
+                task.done = True
+                self._tasks.pop(task, None)
 
         task.greenlet = greenlet(run, parent=self._hub)
         self._tasks[task] = None
@@ -171,8 +172,10 @@ class Scheduler:
         if self.steps > 2_000_000:
             raise Stuck("the history takes too many steps")
         self.current = task
-        task.greenlet.switch()
-        self.current = None
+        try:
+            task.greenlet.switch()
+        finally:
+            self.current = None
         if task.process.dead:
             self.kill(task.process)
         if task.error is not None:

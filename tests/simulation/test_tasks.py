@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
+
 from simulation import tasks
+from simulation.story import Story
 from simulation.tasks import Killed, Process, Scheduler
 
 
@@ -116,3 +120,23 @@ def test_a_process_dies_at_the_place_that_was_told() -> None:
     task = scheduler.spawn("a", process, work)
     scheduler.run(seconds=1.0)
     assert reached == [0, 1, 2] and process.dead and task.done and not isinstance(task.error, Killed)
+
+
+def test_an_interrupt_ends_the_history_and_is_not_taken_for_a_broken_task() -> None:
+    scheduler, process = world()
+
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    task = scheduler.spawn("a", process, work)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run(seconds=1.0)
+    assert task.done and scheduler.current is None and not scheduler.broken
+
+
+def test_the_databases_of_a_world_are_closed_with_it() -> None:
+    with Story("ab") as story:
+        disks = [host.disk for host in story.hosts.values()]
+    for disk in disks:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            disk.rows("SELECT 1")
