@@ -140,7 +140,7 @@ class _Connection(cheroot_server.HTTPConnection):
         cheroot leaves the writer open, which then sends the rest to the closed socket when Python collects it.
         """
         self.wfile.raw.close()
-        super().close()  # type: ignore[no-untyped-call]
+        super().close()
 
 
 class BoundedServer(wsgi.Server):

@@ -157,14 +157,14 @@ def _recovery() -> Patches:
 
 LAWS_OFF = {
     "units": LawOff("a unit has one owner", _units, 7),
-    "used": LawOff("what guests use is counted", _used, 8),
+    "used": LawOff("what guests use is counted", _used, 48),
     "claimed": LawOff("what is claimed is counted", _claimed, 5),
     "takeover": LawOff("a take-over passes the same check as a fit", _takeover, 156),
     "same-unit": LawOff("a unit stays the same unit through a reshape", _same_unit, 131),
     "sums": LawOff("a reshape conserves sums", _sums, 25),
     "unknown": LawOff("an unknown write is not a refused one", _unknown, 10),
     "fences": LawOff("a doubt ends by a fence", _fences, 42),
-    "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 194),
+    "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 277),
     "delivery": LawOff("doubts are followed up without a request", _recovery, 168),
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 115),
     "turns": LawOff("one operation at a time for each consumer", _turns, 9),
