@@ -137,7 +137,7 @@ class _Connection(cheroot_server.HTTPConnection):
     def close(self) -> None:
         """Close the connection, and drop what its client did not take.
 
-        cheroot leaves the writer open, which then sends the rest to the closed socket when Python collects it.
+        cheroot leaves the writer open, which sends the rest to the closed socket when Python collects it.
         """
         self.wfile.raw.close()
         super().close()
