@@ -3,7 +3,8 @@
 While a doubt is open, Placement may hold what the write gives, so the book counts it, and no other write is
 sent for its consumers. A fence ends that: a write after which Placement rejects the doubtful one. The doubt
 is kept as fenced, because a generation is no identity: a consumer that is deleted and made anew starts again
-at a low generation, at which Placement would accept the late write.
+at a low generation, at which Placement would accept the late write. For the same reason a write that was
+answered and left nothing of its consumers is kept for a while: a proxy may have it executed once more.
 """
 
 from collections.abc import Iterable
@@ -18,6 +19,9 @@ from agent.shapes import Allocations
 from agent.tree import MAX_UNIT
 
 Json = dict[str, Any]
+
+BARRED = 0
+"""The generation of a consumer that Placement keeps a record of and that holds nothing."""
 
 
 class DoubtKind(StrEnum):
@@ -34,6 +38,19 @@ class DoubtKind(StrEnum):
     DELETE = "delete"
     FENCE = "fence"
     """It rewrites what a consumer holds, to raise the consumer's generation."""
+
+
+class DoubtState(StrEnum):
+    """What keeps the write from changing what its consumers hold."""
+
+    OPEN = "open"
+    """Nothing: the outcome is unknown."""
+    FENCED = "fenced"
+    """The generation of a consumer, as long as Placement has that consumer."""
+    BARRED = "barred"
+    """It is a first write, and Placement keeps a record of its consumer, which holds nothing."""
+    ANSWERED = "answered"
+    """It was executed and left nothing of its consumers, so its repetition finds none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,17 @@ class Doubt:
     kind: DoubtKind
     writes: tuple[DoubtfulWrite, ...]
     since: float
-    fenced: bool = False
+    state: DoubtState = DoubtState.OPEN
+
+    @property
+    def fenced(self) -> bool:
+        """Whether Placement rejects the write at this moment."""
+        return self.state is not DoubtState.OPEN
+
+    @property
+    def rises(self) -> bool:
+        """Whether a generation that only rises guards the write; else it is the first one of its consumer."""
+        return self.guard.generation not in (None, BARRED)
 
     @property
     def consumers(self) -> frozenset[str]:
@@ -92,6 +119,7 @@ def doubt_to_json(doubt: Doubt) -> Json:
         "kind": doubt.kind.value,
         "since": doubt.since,
         "fenced": doubt.fenced,
+        "state": doubt.state.value,
         "writes": [
             {
                 "consumer": write.consumer,
@@ -112,12 +140,14 @@ def read_doubt(value: object) -> Doubt:
     writes = tuple(_read_write(write) for write in read_list(record.get("writes"), "writes"))
     if not writes:
         raise UsageError("writes: expected at least one write.")
+    # An agent of an earlier version wrote only whether the doubt is fenced.
+    state = record.get("state", DoubtState.FENCED if record.get("fenced") is True else DoubtState.OPEN)
     return Doubt(
         read_uuid(record.get("id"), "id"),
         DoubtKind(read_choice(record.get("kind"), "kind", list(DoubtKind))),
         writes,
         read_since(record.get("since")),
-        record.get("fenced") is True,
+        DoubtState(read_choice(state, "state", list(DoubtState))),
     )
 
 

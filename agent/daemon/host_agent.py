@@ -134,9 +134,13 @@ class HostAgent:
         return True
 
     def _follow_moves(self) -> None:
-        """Read what the agents of other hosts did: moves that ended, claims that a migration holds now."""
+        """Read what the agents of other hosts did: moves that ended, claims that a migration holds now.
+
+        Then look for writes of this agent that Placement executed late.
+        """
         try:
             self._tracker.follow_moves()
+            self._tracker.watch_doubts()
         except (PlacementUnavailable, StateError) as error:
             self.report_fault(error)
         except (PlacementError, Refused) as error:

@@ -33,6 +33,8 @@ from agent.tracker.holdings import allocations_for, is_allocation_of, split_by_h
 
 ATTEMPTS_MAX = 8
 EMPTIED_GENERATION = 0
+FIRST_GENERATION = EMPTIED_GENERATION + 1
+"""Of a consumer that has been given its first allocations."""
 
 
 def expected_generation(conflict: PlacementConflict, generation: int | None) -> int | None:
@@ -89,8 +91,7 @@ class ClaimAttempt:
             suspects: Collection[str] = ()
             try:
                 if intent is None or attempt > 0:
-                    self._context.writer.secure(self._consumer)
-                    self._nothing_sent = True
+                    self._end_doubts()
                     intent = self._reserve()
                 return self._write_intent(intent)
             except PlacementConflict as conflict:
@@ -125,6 +126,13 @@ class ClaimAttempt:
         raise failure or PlacementConflict(
             f"The claim of {label(self._request)} met other writers {ATTEMPTS_MAX} times: try again."
         )
+
+    def _end_doubts(self) -> None:
+        """After it, Placement holds nothing of an earlier attempt, and will not. Raises PlacementError."""
+        writer = self._context.writer
+        if writer.in_doubt(self._consumer):
+            writer.secure(self._consumer)
+        self._nothing_sent = True
 
     def _lacks(self, missing: Collection[str], error: DoesNotFit) -> DoesNotFit:
         return DoesNotFit(
@@ -172,9 +180,10 @@ class ClaimAttempt:
         if self._unclaimed:
             self._context.take_back_reserved(self._unclaimed)
         writer, client = self._context.writer, self._context.client
+        write = replace(allocations_for(intent), generation=self._generation)
         outcome = writer.send_and_read(
             DoubtKind.CLAIM,
-            replace(allocations_for(intent), generation=self._generation),
+            write,
             is_done=lambda: is_allocation_of(client.allocations_of(self._consumer), intent),
         )
         self._nothing_sent = self._nothing_sent and isinstance(outcome, WriteRefused)
@@ -185,7 +194,7 @@ class ClaimAttempt:
             f"claim of {label(self._request)}",
             "the resources stay reserved until it answers, then the claim is undone",
         )
-        held = writer.secure(self._consumer)
+        held = writer.secure(self._consumer, written=replace(write, generation=FIRST_GENERATION))
         if held is not None and not is_allocation_of(held, intent):
             self._generation = held.generation if held.allocations else None
             raise PlacementConflict(

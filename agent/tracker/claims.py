@@ -7,6 +7,7 @@ from typing import NamedTuple
 from agent import log
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, fit_of_claim
+from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import other_claim_conflict
@@ -16,6 +17,7 @@ from agent.tracker.claim_attempt import ClaimAttempt
 from agent.tracker.context import TrackerContext
 from agent.tracker.follow_guest import extend_claim
 from agent.tracker.follow_moves import MigrationLinker
+from agent.tracker.guarded_write import checked
 from agent.tracker.guest_demand import GuestDemand, reserved_for
 from agent.tracker.replace_claim import replace_claim
 from agent.tracker.withdraw import withdraw
@@ -138,6 +140,29 @@ class ClaimOperations:
         with self._context.turns.take(consumer):
             self._context.writer.secure(consumer)
             return True
+
+    def watch(self, consumer: str) -> bool:
+        """Look again whether an earlier first write of the consumer came late; whether it did.
+
+        Then the consumer holds exactly what that write gives, and this host has neither a claim nor a guest
+        of it: the agent takes it back. Raises as `deliver`.
+        """
+        with self._context.turns.take(consumer):
+            if self._is_here(consumer):
+                return False  # its release bars the write
+            held = self._context.writer.look_again(consumer)
+            if held is None:
+                return False
+            outcome = self._context.writer.send(DoubtKind.RELEASE, replace(held, allocations={}))
+            checked(outcome, f"release of {consumer}", "the agent looks again")
+            self._context.writer.bar_again(consumer)
+            LOG.warning("Placement executed an abandoned claim of %s late; it is released.", consumer)
+            return True
+
+    def _is_here(self, consumer: str) -> bool:
+        """Whether this host has a claim, a move or a guest of the consumer."""
+        claim, move = self._register.claim_and_move_of(consumer)
+        return claim is not None or move is not None or consumer in self._context.guests
 
     def _claim(self, request: ClaimRequest) -> Claim:
         """The caller has the consumer's turn."""

@@ -72,6 +72,20 @@ class Delivery:
             self._backoff.succeeded()
         return delivered
 
+    def watch(self) -> int:
+        """See `ResourceTracker.watch_doubts`."""
+        came = 0
+        for consumer in self._context.writer.watched():
+            try:
+                came += self._claims.watch(consumer)
+            except PlacementUnavailable as error:
+                if not _may_be_alone(error):
+                    raise
+                LOG.warning("%s is looked at again later: %s", consumer, error.message)
+            except (PlacementError, Refused) as error:
+                LOG.error("A late write of %s: %s", consumer, error.message, fields={"consumer": consumer})
+        return came
+
     def _due(self, limit: int | None) -> list[Work]:
         """At most `limit` moves, claims, doubts; at the end the unanswered, if their back-off is over."""
         pending = self._context.register.pending(self._context.turns.is_taken)

@@ -5,11 +5,14 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from uuid import uuid4
 
-from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind
+from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, DoubtState
 from agent.state.journal import Journal
 
 KEPT_S = 86_400.0
 """How long a fenced doubt is kept: no server executes a request that is older."""
+ANSWERED_KEPT_S = 600.0
+"""How long an answered write is kept: no proxy holds a request longer whose client has its answer."""
+FORGET_EVERY_S = 60.0
 
 DoubtObserver = Callable[[Collection[str], Collection[Doubt]], None]
 """Takes consumers, and all open doubts of them."""
@@ -30,18 +33,22 @@ class Doubts:
         self._clock = clock
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._doubts = journal.doubts()
+        self._doubts: dict[str, Doubt] = {}
+        self._ids: dict[str, dict[str, None]] = {}
+        """Consumer -> the ids of its doubts, in the order of their entry."""
         self._in_flight: set[str] = set()
-        for doubt in self._doubts.values():
+        self._forgotten_at = 0.0
+        for doubt in journal.doubts().values():
+            self._enter(doubt)
+        for doubt in tuple(self._doubts.values()):
             self._report(doubt.consumers)
 
     # Questions
 
     def of(self, consumers: Iterable[str]) -> tuple[Doubt, ...]:
-        """The doubts whose writes change one of the consumers, the oldest first; the fenced ones, too."""
-        wanted = frozenset(consumers)
+        """The doubts whose writes change one of the consumers, in any state."""
         with self._lock:
-            return tuple(doubt for doubt in self._doubts.values() if not wanted.isdisjoint(doubt.consumers))
+            return self._of(consumers)
 
     def open(self) -> tuple[Doubt, ...]:
         """The doubts to be ended: not fenced, and not under way at this moment."""
@@ -52,10 +59,17 @@ class Doubts:
                 if not doubt.fenced and doubt.id not in self._in_flight
             )
 
-    def fenced(self) -> tuple[Doubt, ...]:
-        """The doubts whose writes may still come and are rejected then."""
+    def watched(self) -> tuple[Doubt, ...]:
+        """The first writes that Placement rejects only as long as it has their consumers.
+
+        Another client may delete the consumer at any time, and the agent does not learn of it.
+        """
         with self._lock:
-            return tuple(doubt for doubt in self._doubts.values() if doubt.fenced)
+            return tuple(
+                doubt
+                for doubt in self._doubts.values()
+                if doubt.state is DoubtState.FENCED and not doubt.rises
+            )
 
     def age_s(self, doubt: Doubt) -> float:
         """How long ago the write was sent last, in seconds."""
@@ -70,15 +84,15 @@ class Doubts:
 
         `durable`: it is on disk when this returns. Raises StateError: then the write must not be sent.
         """
+        self.forget_old()
+        consumers = [write.consumer for write in writes]
         with self._lock:
-            before = next((one for one in self._doubts.values() if one.is_same_write(kind, writes)), None)
-            doubt = self._new(kind, writes)
-            if before is not None:
-                doubt = replace(doubt, id=before.id)
+            before = next((one for one in self._of(consumers) if one.is_same_write(kind, writes)), None)
+        doubt = Doubt(before.id if before is not None else str(uuid4()), kind, writes, self._clock())
         if durable:
             self._journal.put_doubt(doubt).wait()
         with self._lock:
-            self._doubts[doubt.id] = doubt
+            self._enter(doubt)
             self._in_flight.add(doubt.id)
         self._report(doubt.consumers)
         return doubt, before
@@ -90,23 +104,24 @@ class Doubts:
         """
         with self._lock:
             self._in_flight.discard(doubt.id)
-            self._doubts.pop(doubt.id, None)
+            self._remove(doubt.id)
         self._journal.remove_doubts([doubt.id])
         self._report(doubt.consumers)
 
-    def fence(self, doubt: Doubt) -> None:
-        """Keep the doubt as fenced: Placement rejects the write now."""
+    def settle(self, doubt: Doubt, state: DoubtState) -> None:
+        """Keep the doubt in a state in which Placement rejects the write now."""
+        settled = replace(doubt, state=state)
         with self._lock:
             self._in_flight.discard(doubt.id)
-            self._doubts[doubt.id] = fenced = replace(doubt, fenced=True)
-        self._journal.put_doubt(fenced)
+            self._enter(settled)
+        self._journal.put_doubt(settled)
         self._report(doubt.consumers)
 
     def restore(self, before: Doubt) -> None:
         """Enter what was known of a write before it was sent again, and that was rejected."""
         with self._lock:
             self._in_flight.discard(before.id)
-            self._doubts[before.id] = before
+            self._enter(before)
         self._journal.put_doubt(before)
         self._report(before.consumers)
 
@@ -116,16 +131,44 @@ class Doubts:
             self._in_flight.discard(doubt.id)
         self._journal.put_doubt(doubt).wait()
 
-    def _new(self, kind: DoubtKind, writes: tuple[DoubtfulWrite, ...]) -> Doubt:
-        """The caller holds the lock."""
+    def forget_old(self) -> None:
+        """Forget the doubts whose writes are too old to come, at most once in `FORGET_EVERY_S`."""
         now = self._clock()
-        old = [one.id for one in self._doubts.values() if one.fenced and one.since < now - KEPT_S]
-        for doubt_id in old:
-            del self._doubts[doubt_id]
+        with self._lock:
+            if 0 <= now - self._forgotten_at < FORGET_EVERY_S:
+                return
+            self._forgotten_at = now
+            old = [one.id for one in self._doubts.values() if one.fenced and one.since < now - _kept_s(one)]
+            for doubt_id in old:
+                self._remove(doubt_id)
         if old:
             self._journal.remove_doubts(old)
-        return Doubt(str(uuid4()), kind, writes, now)
+
+    # The caller holds the lock.
+
+    def _of(self, consumers: Iterable[str]) -> tuple[Doubt, ...]:
+        ids: dict[str, None] = {}
+        for consumer in consumers:
+            ids.update(self._ids.get(consumer, {}))
+        return tuple(self._doubts[doubt_id] for doubt_id in ids)
+
+    def _enter(self, doubt: Doubt) -> None:
+        self._doubts[doubt.id] = doubt
+        for consumer in doubt.consumers:
+            self._ids.setdefault(consumer, {})[doubt.id] = None
+
+    def _remove(self, doubt_id: str) -> None:
+        doubt = self._doubts.pop(doubt_id, None)
+        for consumer in doubt.consumers if doubt is not None else ():
+            ids = self._ids[consumer]
+            del ids[doubt_id]
+            if not ids:
+                del self._ids[consumer]
 
     def _report(self, consumers: frozenset[str]) -> None:
         related = consumers.union(*(doubt.consumers for doubt in self.of(consumers)))
         self._on_change(related, [doubt for doubt in self.of(related) if not doubt.fenced])
+
+
+def _kept_s(doubt: Doubt) -> float:
+    return ANSWERED_KEPT_S if doubt.state is DoubtState.ANSWERED else KEPT_S

@@ -2,15 +2,19 @@
 
 A write that Placement did not answer leaves a doubt. No other write is sent for its consumers before `secure`
 has ended the doubt with a fence: a write after which Placement rejects the late one. `secure` also protects a
-consumer that was made anew, which has a low generation again, from the late writes of its former life.
+consumer that was made anew, which has a low generation again, from the writes of its former life: those that
+come late, and answered ones that a proxy has executed once more.
+
+A first write is rejected while its consumer exists. What the consumer holds then, be it another client's,
+proves nothing of the write, so `look_again` is called regularly until the write is barred.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from agent import log
 from agent.backoff import pause
-from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind
+from agent.claims.doubt import BARRED, Doubt, DoubtfulWrite, DoubtKind, DoubtState
 from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.outcome import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
@@ -23,8 +27,11 @@ RAISES_MAX = 64
 """Bound of the writes that raise one consumer's generation: more than an instance's life has seen so far."""
 HALF_DONE_S = 60.0
 """How long Placement may be in the midst of a consumer's first write."""
-BARRED = 0
-"""The generation of a consumer that Placement keeps a record of and that holds nothing."""
+REPEATED_GENERATION_MAX = 8
+"""The highest generation of an answered release that a later claim is written past.
+
+To reach a higher one, the consumer would have to be written more often than that within some minutes.
+"""
 
 
 class GuardedWriter:
@@ -54,15 +61,22 @@ class GuardedWriter:
         finally:
             if outcome is None or isinstance(outcome, WriteUnknown):
                 self._doubts.keep(doubt or self._doubts.begin(kind, parts, durable=False)[0])
-            elif doubt is None:
-                pass  # Placement has answered, and nothing was entered
-            elif before is None:
-                self._doubts.end(doubt)
-            elif isinstance(outcome, WriteDone):
-                self._doubts.fence(doubt)  # of the two, one is done; the other meets a conflict
-            else:
-                self._doubts.restore(before)  # the rejection says nothing of the earlier one
+            elif doubt is not None:
+                self._answered(doubt, before, done=isinstance(outcome, WriteDone))
         return outcome
+
+    def _answered(self, doubt: Doubt, before: Doubt | None, *, done: bool) -> None:
+        """Placement has answered the write of `doubt`; `before` is the same write sent earlier."""
+        is_first = before is None or before.state is DoubtState.ANSWERED
+        if done and is_first and _can_be_repeated(doubt):
+            self._doubts.settle(doubt, DoubtState.ANSWERED)
+        elif before is None:
+            self._doubts.end(doubt)
+        elif done:
+            # Of the two, one is done; the other meets a conflict.
+            self._doubts.settle(doubt, DoubtState.FENCED)
+        else:
+            self._doubts.restore(before)  # the rejection says nothing of the earlier one
 
     def send_and_read(
         self, kind: DoubtKind, *writes: ConsumerAllocations, is_done: Callable[[], bool]
@@ -85,7 +99,7 @@ class GuardedWriter:
             return outcome
         if done:
             for doubt in doubts:
-                self._doubts.fence(doubt)
+                self._doubts.settle(doubt, DoubtState.FENCED)
             return WriteDone()
         if not outcome.late:
             for doubt in doubts:
@@ -99,14 +113,17 @@ class GuardedWriter:
 
     # Fences
 
-    def secure(self, *consumers: str) -> ConsumerAllocations | None:
+    def secure(
+        self, *consumers: str, written: ConsumerAllocations | None = None
+    ) -> ConsumerAllocations | None:
         """End the doubts of the consumers: no late write changes what they hold now.
 
-        Without doubts that costs nothing, and None is returned; else what the first consumer holds after it.
-        Raises PlacementUnavailable where the outcome stays unknown; PlacementConflict, PlacementError,
-        StateError.
+        `written` is what Placement accepted for one of them just now, with the generation that this gave the
+        consumer: then it is not read. Without doubts that costs nothing, and None is returned; else what the
+        first consumer holds after it. Raises PlacementUnavailable where the outcome stays unknown;
+        PlacementConflict, PlacementError, StateError.
         """
-        doubts = [doubt for doubt in self._doubts.of(consumers) if not doubt.fenced or _rises(doubt)]
+        doubts = [doubt for doubt in self._doubts.of(consumers) if not doubt.fenced or doubt.rises]
         if not doubts:
             return None
         held: dict[str, ConsumerAllocations] = {}
@@ -114,36 +131,40 @@ class GuardedWriter:
             for doubt in doubts:
                 self._doubts.end(doubt)  # the write has ended, and needs no fence
         else:
+            known = {written.consumer: written} if written is not None else {}
             guards = dict.fromkeys(doubt.guard.consumer for doubt in doubts)
-            held = {guard: self._secure(guard) for guard in guards}
+            held = {guard: self._secure(guard, known.get(guard)) for guard in guards}
         first = consumers[0]
         return held[first] if first in held else self._client.allocations_of(first)
 
-    def _secure(self, consumer: str) -> ConsumerAllocations:
-        """End the doubts that this consumer guards."""
+    def _secure(self, consumer: str, known: ConsumerAllocations | None) -> ConsumerAllocations:
+        """End the doubts that this consumer guards; `known`: what Placement holds for it."""
         for attempt in range(CONFLICTS_MAX):
-            doubts = [doubt for doubt in self._doubts.of([consumer]) if doubt.guard.consumer == consumer]
-            held = self._client.allocations_of(consumer)
+            doubts = self._guarded_by(consumer)
+            held = known or self._client.allocations_of(consumer)
+            known = None
             try:
                 held = self._raise_past(doubts, held)
                 self._bar_first_writes(doubts, held)
             except PlacementConflict:
                 pause(attempt)  # another client wrote in between, or the late write was done just now
                 continue
-            for doubt in doubts:
-                if not doubt.fenced:
-                    self._doubts.fence(doubt)
             return held
         raise PlacementConflict(
             f"Other clients wrote the allocations of {consumer} {CONFLICTS_MAX} times while the agent made "
             "sure that no earlier write is executed late. The agent tries again later."
         )
 
+    def _guarded_by(self, consumer: str) -> list[Doubt]:
+        return [doubt for doubt in self._doubts.of([consumer]) if doubt.guard.consumer == consumer]
+
     def _raise_past(self, doubts: Iterable[Doubt], held: ConsumerAllocations) -> ConsumerAllocations:
         """Write what the consumer holds until its generation is past those that guard the doubts."""
-        highest = max((doubt.guard.generation or 0 for doubt in doubts if _rises(doubt)), default=BARRED)
+        rising = [doubt for doubt in doubts if doubt.rises]
+        highest = max((doubt.guard.generation or 0 for doubt in rising), default=BARRED)
         for _ in range(RAISES_MAX):
             if held.generation is None or held.generation > highest:
+                self._settle_open(rising, DoubtState.FENCED)
                 return held
             self.send(DoubtKind.FENCE, held).check()
             held = replace(held, generation=held.generation + 1)
@@ -153,36 +174,79 @@ class GuardedWriter:
         )
 
     def _bar_first_writes(self, doubts: Iterable[Doubt], held: ConsumerAllocations) -> None:
-        """Bar the first writes among the doubts, if the consumer does not exist."""
-        firsts = [doubt for doubt in doubts if not _rises(doubt)]
-        if held.generation is not None or not firsts:
-            return
-        try:
-            self._client.bar_first_write(held.consumer).check()
-        except PlacementConflict as conflict:
-            if not is_barred(conflict):
-                raise
-            # It is barred already, or Placement is in the midst of the first write.
-            known = any(doubt.fenced for doubt in firsts)
-            age_s = max(self._doubts.age_s(doubt) for doubt in firsts)
-            if not known and 0 <= age_s < HALF_DONE_S:
-                raise PlacementUnavailable(
-                    f"Placement did not answer the first write for {held.consumer}, and may be in the midst "
-                    f"of it. The agent looks again; after {HALF_DONE_S:g} s it takes the write for not done.",
-                    busy=True,
-                ) from conflict
+        """Bar the first writes among the doubts; while the consumer exists, Placement rejects them anyway."""
+        firsts = [doubt for doubt in doubts if not doubt.rises]
+        if held.generation is None and firsts:
+            try:
+                self._client.bar_first_write(held.consumer).check()
+            except PlacementConflict as conflict:
+                if not is_barred(conflict):
+                    raise
+                self._wait_for_half_done(firsts, conflict)
+            else:
+                self._settle_barred(firsts)
+                firsts = [doubt for doubt in firsts if doubt.guard.generation is not None]
+        self._settle_open(firsts, DoubtState.FENCED)
+
+    def _wait_for_half_done(self, firsts: Sequence[Doubt], conflict: PlacementConflict) -> None:
+        """The consumer is barred already, or Placement is in the midst of its first write.
+
+        Raises PlacementUnavailable while it may be the latter.
+        """
+        known = any(doubt.fenced for doubt in firsts)
+        age_s = max(self._doubts.age_s(doubt) for doubt in firsts)
+        if not known and 0 <= age_s < HALF_DONE_S:
+            raise PlacementUnavailable(
+                f"Placement did not answer the first write for {firsts[0].guard.consumer}, and may be in "
+                f"the midst of it. The agent looks again; after {HALF_DONE_S:g} s it takes the write for not "
+                "done.",
+                busy=True,
+            ) from conflict
+
+    def _settle_open(self, doubts: Iterable[Doubt], state: DoubtState) -> None:
+        for doubt in doubts:
+            if not doubt.fenced:
+                self._doubts.settle(doubt, state)
+
+    def _settle_barred(self, firsts: Iterable[Doubt]) -> None:
+        """Placement has accepted the bar: it rejects the writes that take the consumer for a new one."""
+        for doubt in firsts:
+            if doubt.guard.generation is None and doubt.state is not DoubtState.BARRED:
+                self._doubts.settle(doubt, DoubtState.BARRED)
+
+    def watched(self) -> tuple[str, ...]:
+        """The consumers whose first writes are not barred, while those may still come."""
+        self._doubts.forget_old()
+        return tuple(dict.fromkeys(doubt.guard.consumer for doubt in self._doubts.watched()))
+
+    def look_again(self, consumer: str) -> ConsumerAllocations | None:
+        """Bar the first writes of a consumer that another client may have deleted. One read, if it exists.
+
+        Returns what the consumer holds if that is exactly what one of the writes gives, which was executed
+        late then; None otherwise. Raises PlacementError.
+        """
+        firsts = [doubt for doubt in self._guarded_by(consumer) if not doubt.rises]
+        if self._client.certain:
+            for doubt in firsts:
+                self._doubts.end(doubt)
+            return None
+        held = self._client.allocations_of(consumer)
+        self._bar_first_writes(firsts, held)
+        return held if any(_is_result(held, doubt.guard) for doubt in firsts) else None
 
     def bar_again(self, consumer: str) -> bool:
         """Bar a late first write for a consumer that has just been deleted. False: it exists again.
 
         Without a doubt that costs nothing. Raises PlacementError.
         """
-        if all(map(_rises, self._doubts.of([consumer]))):
+        firsts = [doubt for doubt in self._guarded_by(consumer) if not doubt.rises]
+        if not firsts:
             return True
         try:
             self._client.bar_first_write(consumer).check()
         except PlacementConflict as conflict:
             return is_barred(conflict)
+        self._settle_barred(firsts)
         return True
 
 
@@ -209,9 +273,25 @@ def checked(outcome: WriteOutcome, subject: str, while_unknown: str) -> None:
     ) from (error.__cause__ or error)
 
 
-def _rises(doubt: Doubt) -> bool:
-    """Whether a generation guards the write; else it is the first one of its consumer."""
-    return doubt.guard.generation not in (None, BARRED)
+def _can_be_repeated(doubt: Doubt) -> bool:
+    """Whether the write, executed once more, may take what a later claim of its consumers was given.
+
+    While one of its consumers exists, its generation has risen, and rejects the repetition.
+    """
+    return (
+        doubt.rises
+        and not any(write.allocations for write in doubt.writes)
+        and (doubt.guard.generation or 0) <= REPEATED_GENERATION_MAX
+    )
+
+
+def _is_result(held: ConsumerAllocations, write: DoubtfulWrite) -> bool:
+    """Whether the consumer holds what its first write gives it, and was not written since."""
+    return held.generation == BARRED + 1 and (held.allocations, held.project_id, held.user_id) == (
+        write.allocations,
+        write.project_id,
+        write.user_id,
+    )
 
 
 def _part(write: ConsumerAllocations) -> DoubtfulWrite:

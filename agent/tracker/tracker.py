@@ -17,7 +17,7 @@ from dataclasses import replace
 from agent.backoff import Backoff
 from agent.claims.book import Reading
 from agent.claims.claim import Claim, Fit
-from agent.claims.doubt import DoubtKind
+from agent.claims.doubt import BARRED, DoubtKind
 from agent.claims.fit import ProviderIndex
 from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
@@ -41,7 +41,7 @@ from agent.tracker.delivery import DELIVERED_MAX, Delivery
 from agent.tracker.doubts import Doubts
 from agent.tracker.follow_guest import follow_guests, record_use
 from agent.tracker.follow_moves import MigrationLinker
-from agent.tracker.guarded_write import BARRED, GuardedWriter, checked, is_barred
+from agent.tracker.guarded_write import GuardedWriter, checked, is_barred
 from agent.tracker.guest_demand import GuestDemand
 from agent.tracker.handles import ClaimHandle, MoveHandle
 from agent.tracker.held_column import HeldColumn
@@ -457,6 +457,14 @@ class ResourceTracker:
         Placement refuses is logged, and stays pending. Raises StateError.
         """
         return self._delivery.deliver(limit)
+
+    def watch_doubts(self) -> int:
+        """Look again at the abandoned first writes that may still be executed; returns how many were.
+
+        They are rejected while their consumers exist, which other clients may delete; what came late is
+        released. One read for each. Raises PlacementUnavailable, StateError.
+        """
+        return self._delivery.watch()
 
     # Turns and reshapes
 

@@ -41,9 +41,15 @@ class LateWrites:
         self._answer = ANSWERS[answer]
         self._held: list[tuple[str, str, Any, str]] = []
         self._request = kit.tap.request
+        self._first_writes_pass = False
+
+    def lets_first_writes_conflict(self) -> None:
+        """Writes that take a consumer for a new one reach Placement."""
+        self._first_writes_pass = True
 
     def hold(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if method in ("PUT", "POST") and path.startswith("/allocations"):
+        passes = self._first_writes_pass and body and body.get("consumer_generation", 0) is None
+        if method in ("PUT", "POST") and path.startswith("/allocations") and not passes:
             self._held.append((method, path, body, microversion))
             return self._answer()
         return self._request(method, path, body, microversion=microversion)

@@ -102,12 +102,13 @@ def _unknown() -> Patches:
 
 
 def _fences() -> Patches:
-    def nothing_fenced(self: Any, *consumers: str) -> None:
+    def nothing_fenced(self: Any, *consumers: str, **_: Any) -> None:
         return None
 
     return [
         patch.object(GuardedWriter, "secure", nothing_fenced),
         patch.object(GuardedWriter, "bar_again", lambda self, consumer: True),
+        patch.object(GuardedWriter, "watched", lambda self: ()),
     ]
 
 

@@ -1,11 +1,10 @@
-"""Histories told by hand. Those that the agent still tells wrongly say so, in words."""
+"""Histories told by hand."""
 
 from __future__ import annotations
 
 import pytest
 
 from simulation.network import BECOMES, Fate
-from simulation.oracle import Violation
 from simulation.story import Story
 
 WEB = {"VCPU": 1, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1}
@@ -20,11 +19,6 @@ OUTCOMES = (
     Fate.PROXY_LATE,
     Fate.MADE_UP,
 )
-
-
-def wrong(reason: str) -> pytest.MarkDecorator:
-    """The agent tells this history wrongly today."""
-    return pytest.mark.xfail(reason=reason, strict=True, raises=(AssertionError, Violation))
 
 
 DOUBTS = [
@@ -238,7 +232,6 @@ def test_a_release_in_a_paused_process_does_not_take_a_later_claim() -> None:
         story.comes_to_rest()
 
 
-@wrong("a release that was answered is not remembered, so its repetition meets the same generation again")
 def test_an_answered_release_that_a_proxy_repeats_does_not_take_a_later_claim() -> None:
     with Story("a") as story:
         a = story.host("a")
@@ -249,7 +242,6 @@ def test_an_answered_release_that_a_proxy_repeats_does_not_take_a_later_claim() 
         story.comes_to_rest()
 
 
-@wrong("the doubt of a first write is taken for ended while the consumer is another host's")
 def test_a_late_first_claim_does_not_come_true_after_another_host_released_the_consumer() -> None:
     with Story() as story:
         a, b = story.host("a"), story.host("b")

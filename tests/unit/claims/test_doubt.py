@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, doubt_to_json, read_doubt
+from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, DoubtState, doubt_to_json, read_doubt
 from agent.errors import UsageError
 
 INSTANCE = "c0ffee00-0000-4000-8000-0000000000c1"
@@ -46,9 +46,17 @@ def test_the_guard_is_a_consumer_that_stays_and_whose_generation_rises(
 
 def test_a_doubt_is_read_as_it_was_written() -> None:
     for generation in (None, 0, 7):
-        for fenced in (False, True):
-            written = Doubt(ID, DoubtKind.RELEASE, (part(INSTANCE, generation),), 12.5, fenced)
+        for state in DoubtState:
+            written = Doubt(ID, DoubtKind.RELEASE, (part(INSTANCE, generation),), 12.5, state)
             assert read_doubt(doubt_to_json(written)) == written
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_an_agent_of_another_version_reads_whether_a_doubt_is_fenced(*, fenced: bool) -> None:
+    written = doubt_to_json(doubt(part(INSTANCE, 1)))
+    assert written["fenced"] is False
+    before = {name: value for name, value in written.items() if name != "state"} | {"fenced": fenced}
+    assert read_doubt(before).state is (DoubtState.FENCED if fenced else DoubtState.OPEN)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind
+from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, DoubtState
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest, request_to_json
 from agent.durable.ballast import Ballast
@@ -226,8 +226,11 @@ def test_doubts_come_back_as_they_were_put_the_oldest_first(journal: Journal, tm
     gone = Doubt(PROVIDER, DoubtKind.RELEASE, (write,), 5.0)
     for doubt in (late, early, gone):
         journal.put_doubt(doubt).wait()
-    journal.put_doubt(replace(early, fenced=True)).wait()
+    journal.put_doubt(replace(early, state=DoubtState.FENCED)).wait()
     journal.remove_doubts([gone.id, "not there"]).wait()
     again = reopened(journal, tmp_path)
-    assert list(again.doubts().items()) == [(early.id, replace(early, fenced=True)), (late.id, late)]
+    assert list(again.doubts().items()) == [
+        (early.id, replace(early, state=DoubtState.FENCED)),
+        (late.id, late),
+    ]
     again.close()

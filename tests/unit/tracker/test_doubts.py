@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.claims.doubt import DoubtfulWrite, DoubtKind
+from agent.claims.doubt import DoubtfulWrite, DoubtKind, DoubtState
 from agent.state.journal import Journal
-from agent.tracker.doubts import KEPT_S, Doubts
+from agent.tracker.doubts import ANSWERED_KEPT_S, FORGET_EVERY_S, KEPT_S, Doubts
 
 INSTANCE = "c0ffee00-0000-4000-8000-0000000000c1"
 MIGRATION = "c0ffee00-0000-4000-8000-0000000000c2"
@@ -52,24 +53,61 @@ def test_a_repeated_write_is_the_same_doubt_and_survives_a_restart(journal: Jour
 def test_a_fenced_write_that_is_rejected_when_it_is_sent_again_is_still_fenced(journal: Journal) -> None:
     doubts = Doubts(journal, lambda: 100.0)
     doubt, _ = doubts.begin(DoubtKind.CLAIM, (FIRST,), durable=True)
-    doubts.fence(doubt)
+    doubts.settle(doubt, DoubtState.FENCED)
     _, before = doubts.begin(DoubtKind.CLAIM, (FIRST,), durable=True)
     assert before is not None and before.fenced
     doubts.restore(before)
-    assert doubts.open() == () and doubts.fenced() == (before,)
+    assert doubts.open() == () and doubts.of([INSTANCE]) == (before,)
     journal.record_event("", "a write after it").wait()
     assert journal.doubts() == {before.id: before}
 
 
-def test_a_fenced_doubt_is_kept_for_a_day(journal: Journal) -> None:
+@pytest.mark.parametrize(
+    ("state", "kept_s"),
+    [
+        (DoubtState.FENCED, KEPT_S),
+        (DoubtState.BARRED, KEPT_S),
+        (DoubtState.ANSWERED, ANSWERED_KEPT_S),
+    ],
+)
+def test_a_doubt_is_kept_until_its_write_is_too_old_to_come(
+    journal: Journal, state: DoubtState, kept_s: float
+) -> None:
     now = [100.0]
     doubts = Doubts(journal, lambda: now[0])
     doubt, _ = doubts.begin(DoubtKind.CLAIM, (FIRST,), durable=True)
-    doubts.fence(doubt)
+    doubts.settle(doubt, state)
+    now[0] += kept_s
+    doubts.forget_old()
     assert doubts.open() == () and [each.id for each in doubts.of([INSTANCE])] == [doubt.id]
-    now[0] += KEPT_S + 1
+    now[0] += FORGET_EVERY_S
+    doubts.forget_old()
+    journal.record_event("", "a write after it").wait()
+    assert doubts.of([INSTANCE]) == () and journal.doubts() == {}
+
+
+def test_an_open_doubt_is_kept_for_ever(journal: Journal) -> None:
+    now = [100.0]
+    doubts = Doubts(journal, lambda: now[0])
+    doubt, _ = doubts.begin(DoubtKind.CLAIM, (FIRST,), durable=True)
+    doubts.keep(doubt)
+    now[0] += 100 * KEPT_S
     doubts.begin(DoubtKind.CLAIM, (HANDED,), durable=True)
-    assert doubts.of([INSTANCE]) == ()
+    assert doubts.of([INSTANCE]) == (doubt,)
+
+
+def test_a_first_write_is_watched_while_only_the_existence_of_its_consumer_rejects_it(
+    journal: Journal,
+) -> None:
+    doubts = Doubts(journal, lambda: 100.0)
+    doubt, _ = doubts.begin(DoubtKind.CLAIM, (FIRST,), durable=True)
+    assert doubts.watched() == ()
+    for state, is_watched in ((DoubtState.FENCED, True), (DoubtState.BARRED, False)):
+        doubts.settle(doubt, state)
+        assert bool(doubts.watched()) is is_watched
+    release, _ = doubts.begin(DoubtKind.RELEASE, (replace(FIRST, generation=3),), durable=True)
+    doubts.settle(release, DoubtState.FENCED)
+    assert doubts.watched() == ()
 
 
 def test_the_book_is_told_the_open_doubts_of_all_consumers_of_a_write(journal: Journal) -> None:
@@ -77,7 +115,7 @@ def test_the_book_is_told_the_open_doubts_of_all_consumers_of_a_write(journal: J
     doubts = Doubts(journal, lambda: 1.0, lambda who, what: told.append((set(who), [d.kind for d in what])))
     claim, _ = doubts.begin(DoubtKind.CLAIM, (FIRST,), durable=False)
     begin, _ = doubts.begin(DoubtKind.BEGIN, (HANDED, FIRST), durable=False)
-    doubts.fence(claim)
+    doubts.settle(claim, DoubtState.FENCED)
     doubts.end(begin)
     both = {INSTANCE, MIGRATION}
     assert told == [
