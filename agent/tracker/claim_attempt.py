@@ -30,6 +30,7 @@ from agent.shapes import Allocations, Usages
 from agent.tracker.context import TrackerContext
 from agent.tracker.guarded_write import checked
 from agent.tracker.holdings import allocations_for, is_allocation_of, split_by_host
+from agent.tracker.withdraw import withdraw
 
 ATTEMPTS_MAX = 8
 EMPTIED_GENERATION = 0
@@ -98,7 +99,7 @@ class ClaimAttempt:
                 failure = conflict
                 pause(attempt)
             except PlacementFull as full:
-                # Placement took the consumer for new, so the consumer holds nothing.
+                # The consumer holds nothing: Placement took it for new, or the claim was withdrawn.
                 allocations = intent.allocations if intent else {}
                 failure = self._context.refused_by_placement(self._request, allocations, full)
                 full_ones = [uuid for uuid in allocations if uuid in full.message]
@@ -194,7 +195,12 @@ class ClaimAttempt:
             f"claim of {label(self._request)}",
             "the resources stay reserved until it answers, then the claim is undone",
         )
-        held = writer.secure(self._consumer, written=replace(write, generation=FIRST_GENERATION))
+        try:
+            held = writer.secure(self._consumer, written=replace(write, generation=FIRST_GENERATION))
+        except PlacementFull:
+            # The inventory shrank after the claim, which cannot be written again to protect it.
+            withdraw(self._context, intent)
+            raise
         if held is not None and not is_allocation_of(held, intent):
             self._generation = held.generation if held.allocations else None
             raise PlacementConflict(

@@ -63,7 +63,17 @@ class GuardedWriter:
                 self._doubts.keep(doubt or self._doubts.begin(kind, parts, durable=False)[0])
             elif doubt is not None:
                 self._answered(doubt, before, done=isinstance(outcome, WriteDone))
+        if isinstance(outcome, WriteDone):
+            self._fence_older(writes)
         return outcome
+
+    def _fence_older(self, writes: Iterable[ConsumerAllocations]) -> None:
+        """Placement has accepted these generations: it rejects the doubtful writes that name older ones."""
+        for write in writes:
+            accepted = write.generation or BARRED
+            for doubt in self._guarded_by(write.consumer):
+                if not doubt.fenced and doubt.rises and (doubt.guard.generation or BARRED) <= accepted:
+                    self._doubts.settle(doubt, DoubtState.FENCED)
 
     def _answered(self, doubt: Doubt, before: Doubt | None, *, done: bool) -> None:
         """Placement has answered the write of `doubt`; `before` is the same write sent earlier."""

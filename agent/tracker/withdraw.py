@@ -5,7 +5,7 @@ from dataclasses import replace
 from agent.backoff import pause
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import DoubtKind
-from agent.errors import PlacementConflict, PlacementUnavailable
+from agent.errors import PlacementConflict, PlacementFull, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations
 from agent.placement.outcome import WriteDone, WriteRefused
 from agent.shapes import Allocations
@@ -26,7 +26,7 @@ def withdraw(context: TrackerContext, claim: Claim) -> bool:
     not known.
     """
     consumer = claim.consumer
-    secured = context.writer.secure(consumer)
+    secured = _end_doubts(context, consumer)
     held = secured or context.client.allocations_of(consumer)
     for attempt in range(ATTEMPTS_MAX):
         if held is secured and not held.allocations:
@@ -49,6 +49,19 @@ def withdraw(context: TrackerContext, claim: Claim) -> bool:
         f"Other clients wrote the allocations of {consumer} {ATTEMPTS_MAX} times while the agent "
         "released it. The agent tries again later."
     )
+
+
+def _end_doubts(context: TrackerContext, consumer: str) -> ConsumerAllocations | None:
+    """What the consumer holds after a fence; None where no doubt is open, or the release is the only fence.
+
+    What is released needs no protection from the writes of a former life.
+    """
+    if not context.writer.in_doubt(consumer):
+        return None
+    try:
+        return context.writer.secure(consumer)
+    except PlacementFull:
+        return None  # the inventory shrank, so what the consumer holds cannot be written again
 
 
 def _remainder(context: TrackerContext, claim: Claim, held: ConsumerAllocations) -> Allocations:

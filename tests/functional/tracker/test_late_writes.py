@@ -16,12 +16,13 @@ from kits.tracker import Kit, checked_kit, guest, request, uuid_of
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import DoubtState
 from agent.claims.parse_request import ClaimRequest
-from agent.errors import ClaimConflict, PlacementUnavailable, PlimsollError
+from agent.errors import ClaimConflict, DoesNotFit, PlacementUnavailable, PlimsollError
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply
 from agent.tracker.doubts import ANSWERED_KEPT_S, FORGET_EVERY_S
 from agent.tracker.guarded_write import HALF_DONE_S, REPEATED_GENERATION_MAX
 from agent.tracker.holdings import is_allocation_of
+from agent.tree import Inventory
 
 DONE, CONFLICT = 204, 409
 
@@ -289,6 +290,26 @@ def test_an_answered_release_that_is_repeated_does_not_take_the_next_claim(kit: 
         assert requests(kit) == ["PUT allocations"] * 2
         assert repeat() == CONFLICT
         kit.check()
+
+
+def test_a_claim_that_cannot_be_written_past_a_release_because_the_host_shrank_leaves_nothing(
+    kit: Kit,
+) -> None:
+    asked = request(PCPU=4)
+    kit.tracker.claim(asked)
+    assert kit.tracker.release(asked.consumer)
+
+    def shrinks(call: str) -> None:
+        if call.startswith("PUT"):
+            kit.tap.after = lambda _: None
+            generation, inventories = kit.raw.provider_inventories(uuid_of("host"))
+            inventories = {**inventories, "PCPU": Inventory(2, max_unit=2)}
+            kit.raw.put_inventories(uuid_of("host"), generation, inventories)
+
+    kit.tap.after = shrinks
+    with pytest.raises(DoesNotFit):
+        kit.tracker.claim(asked)
+    assert is_empty(kit)
 
 
 def test_the_writes_of_a_claim_after_many_releases_are_bounded(kit: Kit) -> None:
