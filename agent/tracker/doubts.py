@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from itertools import count
 from uuid import uuid4
 
 from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, DoubtState
@@ -34,8 +35,9 @@ class Doubts:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._doubts: dict[str, Doubt] = {}
-        self._ids: dict[str, dict[str, None]] = {}
-        """Consumer -> the ids of its doubts, in the order of their entry."""
+        self._ids: dict[str, dict[str, int]] = {}
+        """Consumer -> the ids of its doubts, with the order of their entry."""
+        self._order = count()
         self._in_flight: set[str] = set()
         self._forgotten_at = 0.0
         for doubt in journal.doubts().values():
@@ -46,7 +48,7 @@ class Doubts:
     # Questions
 
     def of(self, consumers: Iterable[str]) -> tuple[Doubt, ...]:
-        """The doubts whose writes change one of the consumers, in any state."""
+        """The doubts whose writes change one of the consumers, in any state, in the order of their entry."""
         with self._lock:
             return self._of(consumers)
 
@@ -147,15 +149,16 @@ class Doubts:
     # The caller holds the lock.
 
     def _of(self, consumers: Iterable[str]) -> tuple[Doubt, ...]:
-        ids: dict[str, None] = {}
+        ids: dict[str, int] = {}
         for consumer in consumers:
             ids.update(self._ids.get(consumer, {}))
-        return tuple(self._doubts[doubt_id] for doubt_id in ids)
+        return tuple(self._doubts[doubt_id] for doubt_id in sorted(ids, key=ids.__getitem__))
 
     def _enter(self, doubt: Doubt) -> None:
         self._doubts[doubt.id] = doubt
+        order = next(self._order)
         for consumer in doubt.consumers:
-            self._ids.setdefault(consumer, {})[doubt.id] = None
+            self._ids.setdefault(consumer, {}).setdefault(doubt.id, order)
 
     def _remove(self, doubt_id: str) -> None:
         doubt = self._doubts.pop(doubt_id, None)
