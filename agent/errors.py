@@ -194,6 +194,13 @@ class ClaimsClosed(Refused):
     http_status = 503
 
 
+class HostPaused(ClaimsClosed):
+    """An operator has paused the host. The gate refuses guests then, also with `unanswered = allow`."""
+
+    code = "plimsoll.claim.paused"
+    http_status = 409
+
+
 class ClaimConflict(Refused):
     """The consumer already has, or is getting, another claim."""
 

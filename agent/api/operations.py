@@ -31,7 +31,8 @@ class Operations(Protocol):
         """The agent's state. Never raises.
 
         JSON-ready: {host, uuid, version, state: starting|ready|degraded|stopping, reasons: [sentence], since,
-        driver: {name, ok, error}, placement: {kind, ok, error}, claims: {open, reason, count}, last_pass:
+        driver: {name, ok, error}, placement: {kind, ok, error}, claims: {open, reason, count}, gate:
+        {hook, in_effect, unanswered}, last_pass:
         {at, sentence, duration_ms}, next_try, findings, audited, pid}.
         """
 

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 from agent.cli.client import Client, client_of
 from agent.cli.grammar import add_verbs
 from agent.cli.output import Output
-from agent.cli.terminal import plain
+from agent.cli.terminal import Style, plain
 from agent.cli.waiting import waiting
-from agent.errors import ClaimsClosed, DriverUnavailable, ExitCode
+from agent.errors import ClaimsClosed, DriverUnavailable, ExitCode, Forbidden, PlimsollError, StateError
 from agent.gate import install
+from agent.gate.effect import RUN, GatePaths, read_effect
 from agent.gate.hook import HookConfig
 
 if TYPE_CHECKING:
     from agent.api.shapes.gate import ClaimedRunningShape
+    from agent.api.shapes.status import StatusShape
     from agent.cli.grammar import CommandAdder
 
 PAUSE_S = 1.0
@@ -52,8 +54,9 @@ def add_gate_command(add: CommandAdder) -> None:
     add_verb(
         "status",
         status,
-        "show whether the hook is installed, and its settings",
-        "Ends with 3 if the hook or its settings are faulty.",
+        "show whether the gate is in effect, and its settings",
+        "The gate is in effect if the hook is installed, libvirtd has started since, and the agent answers.\n"
+        "If not, the command says what to do, and ends with 3.",
         "  plimsoll gate status",
     )
     add_verb(
@@ -71,14 +74,14 @@ def enable(args: Namespace) -> ExitCode:
     before = install.hook_state()
     install.enable()
     answer = {"hook": str(install.HOOK), "state": install.hook_state().value, "before": before.value}
-    Output(args.output).show(answer, lambda _: _enabled(before))
+    Output(args.output).show(answer, lambda _: _enabled())
     return ExitCode.DONE
 
 
-def _enabled(before: install.HookState) -> Iterator[str]:
+def _enabled() -> Iterator[str]:
     yield f"the gate is enabled: {install.HOOK}"
-    if before is install.HookState.DISABLED:
-        yield "libvirtd looks for hooks when it starts: systemctl restart libvirtd (guests go on running)"
+    for reason in read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), None).lacking:
+        yield f"NOT IN EFFECT yet: {reason}"
 
 
 def disable(args: Namespace) -> ExitCode:
@@ -89,26 +92,49 @@ def disable(args: Namespace) -> ExitCode:
 
 
 def status(args: Namespace) -> ExitCode:
-    """Show whether the hook is installed, and its settings."""
-    state, config = install.hook_state(), HookConfig(str(install.CONFIG))
+    """Show whether the gate is in effect, and its settings."""
+    config = HookConfig(str(install.CONFIG))
+    effect = read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), _undecided(config))
     answer = {
         "hook": str(install.HOOK),
-        "state": state.value,
+        "state": "unknown" if effect.state is None else effect.state.value,
+        "in_effect": effect.in_effect,
+        "reasons": list(effect.reasons),
         "socket": config.socket,
         "deadline": config.deadline_s,
         "unanswered": config.unanswered,
         "problems": config.problems,
     }
-    Output(args.output).show(answer, lambda _: _status_lines(answer, config.problems))
-    good = state in (install.HookState.ENABLED, install.HookState.DISABLED) and not config.problems
-    return ExitCode.DONE if good else ExitCode.DRIFT_FOUND
+    Output(args.output).show(answer, lambda style: _status_lines(answer, style))
+    if effect.state is None:
+        raise StateError(f"{install.HOOK} cannot be read; run this as root.")
+    return ExitCode.DRIFT_FOUND if effect.reasons else ExitCode.DONE
 
 
-def _status_lines(answer: dict[str, Any], problems: list[str]) -> Iterator[str]:
-    for key, value in answer.items():
-        if key != "problems":
-            yield f"{key:<10}  {value}"
-    yield from map(plain, problems)
+def _undecided(config: HookConfig) -> str | None:
+    """Why the agent would not decide about a guest that starts now, as a clause; None: it would."""
+    try:
+        agent: StatusShape = Client(config.socket, config.deadline_s, quiet=True).get("/v1/status")
+    except Forbidden:  # it answers; this user may not ask
+        return None
+    except PlimsollError as error:
+        return error.message.rstrip(".")
+    paused = agent["pause"] is not None and agent["state"] == "ready"  # then the gate refuses guests
+    return None if agent["claims"]["open"] or paused else f"claims are closed: {agent['claims']['reason']}"
+
+
+def _status_lines(answer: dict[str, Any], style: Style) -> Iterator[str]:
+    if answer["in_effect"] is None:
+        effect = "disabled: guests start without a claim; `plimsoll gate enable`"
+    elif answer["in_effect"]:
+        effect = style.paint("green", "in effect")
+    else:
+        effect = style.paint("red", "NOT IN EFFECT")
+    yield f"{'gate':<10}  {effect}"
+    for reason in answer["reasons"]:
+        yield f"{'':10}  {plain(reason)}"
+    for key in ("hook", "state", "socket", "deadline", "unanswered"):
+        yield f"{key:<10}  {plain(str(answer[key]))}"
 
 
 def claim_running(args: Namespace) -> ExitCode:

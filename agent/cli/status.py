@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agent.api.shapes.status import (
         ClaimsStatusShape,
         DriverStatusShape,
+        GateStatusShape,
         LastPassShape,
         PauseShape,
         PlacementStatusShape,
@@ -61,6 +62,7 @@ def status_lines(status: StatusShape, style: Style) -> Iterator[str]:
             ("placement", f"{plain(placement['kind'])}, {_health(placement, style)}"),
             ("claims", _claims(status["claims"], style)),
             *_pause(status.get("pause"), style),
+            ("gate", _gate(status.get("gate"), style)),
             ("findings", _findings(status, style)),
             ("last pass", _last_pass(status["last_pass"])),
             *_next_try(status.get("next_try")),
@@ -96,6 +98,12 @@ def _pause(pause: PauseShape | None, style: Style) -> list[tuple[str, str]]:
     what = style.paint("yellow", "drained" if pause["drains"] else "paused")
     reason = f": {plain(pause['reason'])}" if pause["reason"] else ""
     return [("", f"{what} since {local_time(pause['since'])} by uid {pause['uid']}{told}{reason}")]
+
+
+def _gate(gate: GateStatusShape | None, style: Style) -> str:
+    if gate is None or gate["in_effect"] is None:
+        return "unknown: `plimsoll gate status` tells" if gate and gate["hook"] == "unknown" else "disabled"
+    return style.paint("green", "in effect") if gate["in_effect"] else style.paint("red", "NOT IN EFFECT")
 
 
 def _findings(status: StatusShape, style: Style) -> str:

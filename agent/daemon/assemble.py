@@ -9,6 +9,7 @@ from agent.backoff import Backoff
 from agent.config.settings import Settings
 from agent.daemon.host_agent import HostAgent
 from agent.driver import Driver
+from agent.gate.effect import GateEffect, GatePaths, read_effect
 from agent.gate.gate import Gate
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
@@ -44,12 +45,14 @@ def assemble(
     on_change: Callable[[HostState, str], None],
     wake: Callable[[float], None],
     wake_audit: Callable[[], None] = lambda: None,
+    gate_paths: GatePaths | None = None,
     backoff: Backoff | None = None,
 ) -> Assembled:
     """Build the parts; make no request to the driver or to Placement yet, and write nothing.
 
     `on_change(state, sentence)` is called after each change of the agent's state; `wake(delay_s)` schedules a
-    pass in so many seconds, `wake_audit` the first audit.
+    pass in so many seconds, `wake_audit` the first audit. `gate_paths`: where to
+    look for the gate's hook.
     """
     client = PlacementClient(MeteredTransport(transport, recorder.metrics))
     tracker = ResourceTracker(journal, client, on_step=recorder.metrics.count_step)
@@ -70,7 +73,17 @@ def assemble(
     gate = Gate(tracker, client, reconciler.guest_of, journal.devices)
     condition = Condition(on_change)
     host_status = AgentStatus(
-        settings, identity, tracker, journal, reconciler, condition, auditor, recorder.metrics
+        settings,
+        identity,
+        tracker,
+        journal,
+        reconciler,
+        condition,
+        auditor,
+        recorder.metrics,
+        gate_effect=lambda undecided: (
+            GateEffect() if gate_paths is None else read_effect(gate_paths, undecided, settings.api.socket)
+        ),
     )
     agent = HostAgent(
         settings,

@@ -24,6 +24,7 @@ from agent.daemon.assemble import assemble
 from agent.daemon.jobs import Jobs
 from agent.driver import Driver
 from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
+from agent.gate.effect import GatePaths
 from agent.http.fair_threads import share_the_interpreter
 from agent.placement.connect import open_transport
 from agent.state.identity import NAME_FILE, Identity, establish_identity
@@ -158,6 +159,7 @@ class Service:
             on_change=self._report_state,
             wake=self._retry,
             wake_audit=self._audit_soon,
+            gate_paths=GatePaths(),
         )
         self._stack.callback(reconciler.close)
         self._watch(driver)

@@ -71,16 +71,23 @@ def hook_state(hook: Path = HOOK) -> HookState:
 def enable(hook: Path = HOOK) -> None:
     """Write the script, over an older one.
 
+    A script that is there keeps its time of change, by which `agent.gate.effect` tells whether libvirtd has
+    found it: libvirtd runs what is in the file.
+
     Raises UsageError where another program's file is there, or where other users than root may change the
     agent's code; StateError where the script cannot be written.
     """
-    if hook_state(hook) is HookState.FOREIGN:
+    before = hook_state(hook)
+    if before is HookState.FOREIGN:
         raise UsageError(f"{hook} exists and is not Plimsoll's: move it away, then enable the gate again.")
     check_only_root_may_write()
     try:
         hook.parent.mkdir(mode=MODE, parents=True, exist_ok=True)
+        since = hook.stat() if before is not HookState.DISABLED else None
         files.write_atomically(hook, hook_script())
         hook.chmod(MODE)
+        if since is not None and since.st_mode & stat.S_IXUSR:
+            os.utime(hook, ns=(since.st_atime_ns, since.st_mtime_ns))
     except OSError as error:
         raise StateError(f"{hook} cannot be written: {error.strerror}; run this as root.") from error
 

@@ -52,6 +52,11 @@ def _agent(overview: Overview) -> Iterator[GaugeMetricFamily]:
     yield _gauge("driver_up", "1 while the hypervisor answers.", status["driver"]["ok"])
     yield _gauge("placement_up", "1 while Placement answers.", status["placement"]["ok"])
     yield _gauge("claims_open", "1 while the agent takes claims.", status["claims"]["open"])
+    yield _gauge(
+        "gate_in_effect",
+        "1 while guests start only by the gate's word; no sample while the gate is disabled.",
+        status["gate"]["in_effect"],
+    )
     yield _gauge("paused", "1 while an operator has paused or drained the host.", status["pause"] is not None)
     checks = GaugeMetricFamily(
         "plimsoll_health_check", "1 for each health check that passes.", labels=("probe", "check")

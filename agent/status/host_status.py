@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from agent import __version__
 from agent.audit.auditor import Auditor
 from agent.config.settings import Settings
+from agent.gate.effect import GateEffect
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
@@ -59,7 +60,10 @@ class HostStatus(Protocol):
 
 
 class AgentStatus:
-    """Implements `HostStatus`. `clock` gives seconds since 1970, `timer` seconds of a steady clock."""
+    """Implements `HostStatus`. `gate_effect(why the agent decides about no guest)` looks at the gate's hook.
+
+    `clock` gives seconds since 1970, `timer` seconds of a steady clock.
+    """
 
     def __init__(
         self,
@@ -72,9 +76,11 @@ class AgentStatus:
         auditor: Auditor,
         metrics: Metrics,
         *,
+        gate_effect: Callable[[str | None], GateEffect] = lambda undecided: GateEffect(),
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._gate_effect = gate_effect
         self._driver_name = settings.compute_driver
         self._placement_kind = settings.placement.kind
         self._state_path = str(settings.state_path)
@@ -127,6 +133,9 @@ class AgentStatus:
         """The answer to GET /v1/status; see `agent.api.operations.Operations.status`. Never raises."""
         fault, last = self._condition.fault, self._last_pass
         closed = self._tracker.closed_reason
+        pause = self._tracker.pause
+        paused = pause is not None and closed == pause.clause  # the gate refuses then, which is a decision
+        effect = self._gate_effect(None if paused else closed)
         return {
             "host": self._identity.name,
             "uuid": self._identity.uuid,
@@ -136,12 +145,18 @@ class AgentStatus:
                 *([fault.sentence] if fault else []),
                 *self._problems,
                 *self._moved_away_sentences(),
+                *effect.reasons,
             ],
             "since": _timestamp(self._condition.since),
             "driver": {"name": self._driver_name, **_concern_view("driver", fault)},
             "placement": {"kind": self._placement_kind, **_concern_view("placement", fault)},
             "claims": {"open": closed is None, "reason": closed, "count": len(self._tracker.claims())},
-            "pause": pause_view(self._tracker.pause),
+            "gate": {
+                "hook": "unknown" if effect.state is None else effect.state.value,
+                "in_effect": effect.in_effect,
+                "unanswered": effect.unanswered,
+            },
+            "pause": pause_view(pause),
             "last_pass": last
             and {"at": _timestamp(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
             "next_try": _optional_timestamp(self._next_try_at),

@@ -8,7 +8,14 @@ from agent.backoff import pause
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import refused_by_placement
 from agent.driver import Guest
-from agent.errors import ClaimsClosed, DoesNotFit, PlacementConflict, PlacementFull, PlacementUnavailable
+from agent.errors import (
+    ClaimsClosed,
+    DoesNotFit,
+    HostPaused,
+    PlacementConflict,
+    PlacementFull,
+    PlacementUnavailable,
+)
 from agent.placement.client import PlacementClient
 from agent.providers.unclaimed import released
 from agent.shapes import Allocations, Usages
@@ -95,7 +102,8 @@ class Admission:
         """Raises ClaimsClosed while claims are closed."""
         reason = self.closed_reason
         if reason is not None:
-            raise ClaimsClosed(f"Claims are closed: {reason}.", reason=reason)
+            paused = self.pause is not None and reason == self.pause.clause
+            raise (HostPaused if paused else ClaimsClosed)(f"Claims are closed: {reason}.", reason=reason)
 
 
 class PlacementState:

@@ -13,6 +13,7 @@ from agent.config.settings import Settings, load
 from agent.daemon.assemble import assemble
 from agent.daemon.host_agent import HostAgent
 from agent.errors import PlacementUnavailable
+from agent.gate.effect import GatePaths
 from agent.placement.connect import open_transport
 from agent.placement.transport import Reply, Transport
 from agent.state.identity import establish_identity
@@ -76,16 +77,20 @@ def request(**resources: int) -> ClaimRequest:
     return ClaimRequest(str(uuid4()), (RequestGroup(resources=resources),))
 
 
-def told(directory: Path, placement: Placement) -> Settings:
-    """Settings for a fake host on that placement."""
+def told(directory: Path, placement: Placement, more: str = "") -> Settings:
+    """Settings for a fake host on that placement; `more` is further text of the file."""
     lines = ["[DEFAULT]", "compute_driver = fake", "host = node1", f"state_path = {directory}"]
     file = directory / "plimsoll.conf"
     file.touch(mode=0o600)
-    file.write_text(section_of(placement) + "\n".join(lines) + "\n")
+    file.write_text(section_of(placement) + "\n".join(lines) + "\n" + more)
     return load([file])
 
 
-def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = None) -> World:
+def opened(
+    settings: Settings,
+    wired: Callable[[Transport], Transport] | None = None,
+    gate_paths: GatePaths | None = None,
+) -> World:
     """The daemon's parts, put together as the service does it; `wired` may put something into the wire."""
     journal = Journal.open(settings.state_path)
     identity = establish_identity(settings.state_path, settings.host, journal.host_uuid())
@@ -109,6 +114,7 @@ def opened(settings: Settings, wired: Callable[[Transport], Transport] | None = 
         recorder,
         on_change=recorder.record_state,
         wake=retries.append,
+        gate_paths=gate_paths,
         wake_audit=lambda: audits_requested.append(now[0]),
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
     )

@@ -127,6 +127,7 @@ class SmallHost:
             "since": SINCE_TEXT,
             "driver": {"name": "small", "ok": self.open, "error": None if self.open else "it is asleep"},
             "placement": {"kind": "none", "ok": True, "error": None},
+            "gate": {"hook": "disabled", "in_effect": None, "unanswered": "allow"},
             "pause": pause_view(self.paused),
             "claims": {
                 "open": self.open,

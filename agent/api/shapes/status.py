@@ -70,6 +70,15 @@ class PauseShape(TypedDict):
 
 
 @extensible
+class GateStatusShape(TypedDict):
+    """Whether guests start only by the gate's word."""
+
+    hook: Annotated[str, "enabled, outdated, foreign or disabled; unknown: the agent may not read the folder"]
+    in_effect: Annotated[bool | None, "null: the gate is disabled, or that cannot be told"]
+    unanswered: Annotated[str, "while the agent does not decide, guests start (allow) or do not (refuse)"]
+
+
+@extensible
 class LastPassShape(TypedDict):
     """The last pass: the agent compared the host with Placement and wrote the differences."""
 
@@ -91,6 +100,7 @@ class StatusShape(TypedDict):
     driver: DriverStatusShape
     placement: PlacementStatusShape
     claims: ClaimsStatusShape
+    gate: GateStatusShape
     pause: Annotated[PauseShape | None, "null: the host is not paused"]
     last_pass: LastPassShape | None
     next_try: Annotated[Moment | None, "when the agent tries again after a fault; null: there is no fault"]

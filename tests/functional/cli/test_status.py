@@ -19,6 +19,7 @@ def test_status(host: SmallHost, path: Path) -> None:
         "driver     small, ok\n"
         "placement  none, ok\n"
         "claims     0, open\n"
+        "gate       disabled\n"
         "findings   none, audited 2026-09-21 14:13:20+00:00\n"
         "last pass  2026-09-21 14:13:20+00:00  Nothing new. (1.2 ms)\n"
     )
@@ -31,6 +32,7 @@ def test_status(host: SmallHost, path: Path) -> None:
         "driver     small, not ok: it is asleep\n"
         "placement  none, ok\n"
         "claims     0, closed: the driver has not delivered an inventory yet\n"
+        "gate       disabled\n"
         "findings   none, audited 2026-09-21 14:13:20+00:00\n"
         "last pass  none yet\n"
     ) in plimsoll(path, "status").stdout

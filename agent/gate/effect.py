@@ -1,0 +1,126 @@
+"""Whether the gate is in effect: the hook is there, libvirtd runs it, and the agent answers it.
+
+libvirtd looks for hooks when it starts. Its pid file is as old as its process; a process that ends takes the
+file away, and one that was killed leaves it without a process.
+"""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from agent.errors import StateError
+from agent.gate import install
+from agent.gate.hook import ALLOW, HookConfig
+from agent.gate.install import HookState
+
+RUN = Path("/run")
+DAEMONS = ("libvirtd", "virtqemud")
+"""The daemons of libvirt that run the hook; each has a pid file."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatePaths:
+    """Where the hook, its settings and the daemons' pid files are."""
+
+    hook: Path = install.HOOK
+    config: Path = install.CONFIG
+    run: Path = RUN
+
+
+@dataclass(frozen=True, slots=True)
+class GateEffect:
+    """Whether guests start only by the gate's word. `state` None: the hook's folder cannot be read.
+
+    `lacking` are sentences: why guests start without the gate, and what to do. `blocked` is a sentence if no
+    guest can start. `problems` are those of the hook's settings. `unanswered` is what the hook does while the
+    agent does not decide: allow or refuse.
+    """
+
+    state: HookState | None = HookState.DISABLED
+    unanswered: str = ALLOW
+    lacking: tuple[str, ...] = ()
+    blocked: str | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def in_effect(self) -> bool | None:
+        """None: the gate is disabled, or that cannot be told."""
+        if self.state is None or self.state is HookState.DISABLED:
+            return None
+        return not self.lacking
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """All sentences on what is to be mended."""
+        return (*self.lacking, *((self.blocked,) if self.blocked else ()), *self.problems)
+
+
+def read_effect(paths: GatePaths, undecided: str | None, socket: Path | None = None) -> GateEffect:
+    """Look at the hook and at libvirt's daemons.
+
+    `undecided` is a clause: why the agent would not decide about a guest; None: it would. `socket` is where
+    the agent listens, if the caller is the agent.
+    """
+    try:
+        state = install.hook_state(paths.hook)
+    except StateError:
+        return GateEffect(state=None)
+    if state is HookState.DISABLED:
+        return GateEffect()
+    config = HookConfig(str(paths.config))
+    lacking = [*_hook_problem(paths.hook, state), *_daemon_problems(paths)]
+    blocked = None
+    if socket is not None and Path(config.socket) != socket:
+        undecided = f"{paths.config} has socket = {config.socket}, and the agent listens at {socket}"
+    if undecided is not None and config.unanswered == ALLOW:
+        lacking.append(
+            f"The agent does not decide ({undecided}), and {paths.config} says unanswered = allow: guests "
+            "start without a claim. Mend that, then run `plimsoll gate claim-running`."
+        )
+    elif undecided is not None:
+        blocked = (
+            f"The agent does not decide ({undecided}), and {paths.config} says unanswered = refuse: no guest "
+            "without a claim starts. Mend that."
+        )
+    return GateEffect(state, config.unanswered, tuple(lacking), blocked, tuple(config.problems))
+
+
+def _hook_problem(hook: Path, state: HookState) -> list[str]:
+    if state is HookState.OUTDATED:
+        return [f"{hook} is of another version or installation: run `plimsoll gate enable`."]
+    if state is HookState.FOREIGN:
+        return [f"{hook} is not Plimsoll's: move it away, then run `plimsoll gate enable`."]
+    return []
+
+
+def _daemon_problems(paths: GatePaths) -> list[str]:
+    """A sentence for each daemon that has not looked for hooks since the hook is there."""
+    problems = []
+    with suppress(OSError):  # the hook was removed just now
+        installed = paths.hook.stat().st_mtime
+        for daemon in DAEMONS:
+            started = _started(paths.run / f"{daemon}.pid")
+            if started is not None and started < installed:
+                problems.append(
+                    f"{daemon} has run since {_local(started)}, the hook has been there since "
+                    f"{_local(installed)}, and {daemon} looks for hooks when it starts: systemctl restart "
+                    f"{daemon} (guests keep running)."
+                )
+    return problems
+
+
+def _started(pid_file: Path) -> float | None:
+    """When the daemon started, in seconds since 1970; None if it does not run."""
+    try:
+        pid, started = int(pid_file.read_text(encoding="ascii")), pid_file.stat().st_mtime
+        with suppress(PermissionError):  # another user's process: it is there
+            os.kill(pid, 0)
+    except (OSError, ValueError, OverflowError):
+        return None
+    return started
+
+
+def _local(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")

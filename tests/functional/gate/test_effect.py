@@ -1,0 +1,191 @@
+"""`plimsoll gate status` and the running agent: is the gate in effect, and what to do if not."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kits.agent import World, opened, told
+from kits.api_client import serving
+from kits.cli_process import plimsoll, python
+from kits.placements import usual_placement
+from kits.status import fetch, listening
+
+from agent.errors import ExitCode
+from agent.gate import install
+from agent.gate.effect import GatePaths
+
+HOOK_TIME, BEFORE, AFTER = 1_790_000_000, 1_789_999_000, 1_790_001_000
+
+
+@dataclass
+class Node:
+    """A host with an agent, libvirt's folder of hooks, and a libvirtd."""
+
+    directory: Path
+    world: World
+    served: bool = True
+
+    @property
+    def paths(self) -> GatePaths:
+        return GatePaths(self.directory / "hook", self.directory / "gate.conf", self.directory)
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "s"
+
+    def install_hook(self) -> None:
+        self.paths.hook.write_text(install.hook_script())
+        self.paths.hook.chmod(0o755)
+        os.utime(self.paths.hook, (HOOK_TIME, HOOK_TIME))
+
+    def start_libvirtd(self, at: float, pid: int | None = None) -> None:
+        file = self.directory / "libvirtd.pid"
+        file.write_text(f"{pid or os.getpid()}\n")
+        os.utime(file, (at, at))
+
+    def configure(self, unanswered: str) -> None:
+        self.paths.config.write_text(f"socket = {self.socket}\nunanswered = {unanswered}\ndeadline = 2\n")
+
+    def gate_status(self, *words: str) -> subprocess.CompletedProcess[str]:
+        script = (
+            "import sys\nfrom pathlib import Path\nfrom agent.cli import gate, main\n"
+            f"gate.install.HOOK, gate.install.CONFIG = Path({str(self.paths.hook)!r}), "
+            f"Path({str(self.paths.config)!r})\ngate.RUN = Path({str(self.directory)!r})\n"
+            f"sys.exit(main.main(['gate', 'status', *{list(words)!r}]))"
+        )
+        return python(script, self.socket)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    settings = told(tmp_path, usual_placement(tmp_path), f"[api]\nsocket = {tmp_path / 's'}\n")
+    world = opened(settings, gate_paths=GatePaths(tmp_path / "hook", tmp_path / "gate.conf", tmp_path))
+    made = Node(tmp_path, world)
+    made.configure("allow")
+    try:
+        world.agent.reconcile("the start")
+        yield made
+    finally:
+        world.close()
+
+
+def test_it_is_in_effect_once_libvirtd_has_started_with_the_hook(node: Node) -> None:
+    node.install_hook()
+    node.start_libvirtd(AFTER)
+    with serving(node.world.operations, node.socket):
+        done = node.gate_status()
+        assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
+        assert done.stdout.startswith("gate        in effect\n")
+        assert "\ngate       in effect\n" in plimsoll(node.socket, "status").stdout
+    assert b"plimsoll_gate_in_effect 1.0" in node.world.operations.host_status.metrics()
+
+
+def test_right_after_gate_enable_it_is_not_in_effect(node: Node) -> None:
+    node.install_hook()
+    node.start_libvirtd(BEFORE)
+    with serving(node.world.operations, node.socket):
+        done = node.gate_status()
+        assert done.returncode == ExitCode.DRIFT_FOUND
+        assert done.stdout.startswith("gate        NOT IN EFFECT\n")
+        assert "systemctl restart libvirtd (guests keep running)" in done.stdout
+        status = plimsoll(node.socket, "status").stdout
+        assert "\ngate       NOT IN EFFECT\n" in status
+        assert "systemctl restart libvirtd" in status
+    assert b"plimsoll_gate_in_effect 0.0" in node.world.operations.host_status.metrics()
+    with listening(node.world.operations.host_status) as url:
+        page = fetch(url + "/")[2]
+    assert b"NOT IN EFFECT" in page and b"systemctl restart libvirtd" in page
+
+
+def test_with_the_agent_dead_and_fail_open_it_is_not_in_effect(node: Node) -> None:
+    node.install_hook()
+    node.start_libvirtd(AFTER)
+    done = node.gate_status("-o", "json")
+    assert done.returncode == ExitCode.DRIFT_FOUND
+    answer = json.loads(done.stdout)
+    assert answer["in_effect"] is False
+    (reason,) = answer["reasons"]
+    assert "unanswered = allow" in reason and "claim-running" in reason
+
+
+def test_with_the_agent_dead_and_fail_closed_no_guest_starts(node: Node) -> None:
+    node.install_hook()
+    node.start_libvirtd(AFTER)
+    node.configure("refuse")
+    done = node.gate_status()
+    assert done.returncode == ExitCode.DRIFT_FOUND
+    assert done.stdout.startswith("gate        in effect\n")
+    assert "unanswered = refuse: no guest without a claim starts" in done.stdout
+
+
+def test_while_claims_are_closed_it_is_not_in_effect(node: Node) -> None:
+    node.install_hook()
+    node.start_libvirtd(AFTER)
+    node.world.driver.fail(1)
+    node.world.agent.reconcile("an event")
+    with serving(node.world.operations, node.socket):
+        done = node.gate_status()
+    assert done.returncode == ExitCode.DRIFT_FOUND
+    assert "does not answer" in done.stdout
+    assert node.world.operations.status()["gate"]["in_effect"] is False
+
+
+def test_a_paused_host_refuses_guests_and_the_gate_is_in_effect(node: Node) -> None:
+    node.install_hook()
+    node.start_libvirtd(AFTER)
+    with serving(node.world.operations, node.socket):
+        assert plimsoll(node.socket, "pause", "--reason", "new memory").returncode == ExitCode.DONE
+        assert node.gate_status().returncode == ExitCode.DONE
+        domain = (
+            "<domain type='qemu'><name>web1</name><uuid>5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69</uuid>"
+            "<memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type>hvm</type></os></domain>"
+        )
+        config = str(node.paths.config)
+        call = f"import sys; from agent.gate.hook import main; sys.exit(main(sys.argv, {config!r}))"
+        hook = subprocess.run(
+            [sys.executable, "-c", call, "web1", "prepare", "begin", "-"],
+            input=domain.encode(),
+            capture_output=True,
+            check=False,
+            timeout=30,
+        )
+    assert hook.returncode == 1
+    assert b"new memory" in hook.stderr
+
+
+def test_a_libvirtd_that_does_not_run_will_find_the_hook(node: Node) -> None:
+    node.install_hook()
+    node.start_libvirtd(BEFORE, pid=2**22 + 1)
+    with serving(node.world.operations, node.socket):
+        assert node.gate_status().returncode == ExitCode.DONE
+
+
+def test_a_gate_that_is_disabled_is_no_fault(node: Node) -> None:
+    with serving(node.world.operations, node.socket):
+        done = node.gate_status()
+        assert (done.returncode, done.stdout.splitlines()[0][:20]) == (ExitCode.DONE, "gate        disabled")
+        assert "\ngate       disabled\n" in plimsoll(node.socket, "status").stdout
+    assert b"\nplimsoll_gate_in_effect " not in node.world.operations.host_status.metrics()
+
+
+def test_settings_of_the_hook_that_name_another_socket_are_told(node: Node) -> None:
+    node.install_hook()
+    node.start_libvirtd(AFTER)
+    node.paths.config.write_text("socket = /run/elsewhere\n")
+    (reason,) = node.world.operations.status()["reasons"]
+    assert "/run/elsewhere" in reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may enable the gate")
+def test_enabling_it_once_more_keeps_it_in_effect(node: Node) -> None:
+    node.paths.hook.write_text("#!/bin/sh\n# plimsoll gate enable, long ago\n")
+    node.paths.hook.chmod(0o755)
+    os.utime(node.paths.hook, (HOOK_TIME, HOOK_TIME))
+    for _ in range(2):
+        install.enable(node.paths.hook)
+        assert node.paths.hook.stat().st_mtime == HOOK_TIME
