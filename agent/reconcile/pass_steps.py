@@ -48,7 +48,7 @@ class HostView:
 
     The driver reports `description`, `guests` and `topology`; the tracker knows what is `used`, and what
     guests use `unclaimed`. `doubted` are providers whose allocations may have changed although their
-    generations have not.
+    generations have not. The instances of the guests `left_behind` have moved to other hosts; status says so.
     """
 
     description: Description
@@ -57,6 +57,7 @@ class HostView:
     topology: Topology | None = None
     doubted: frozenset[str] = frozenset()
     unclaimed: Mapping[str, Usages] = field(default_factory=dict)
+    left_behind: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,10 @@ class Pass:
         """A sentence for each thing that the operator has to know or to mend."""
         return (
             *self.resolved.problems,
-            *self.unclaimed.notices(self.resolved.tree, self.seen.guests),
+            *self.unclaimed.notices(
+                self.resolved.tree,
+                [guest for guest in self.seen.guests if guest.uuid not in self.seen.left_behind],
+            ),
             *self.desired.undone_notices,
             *self.desired.parked_notices,
             *self.retained,
@@ -225,7 +229,10 @@ class PassSteps:
         Raises PlacementError, ApplyError, StateError.
         """
         if this.pending is None:
-            return self._write(this, this.desired.tree)
+            written = self._write(this, this.desired.tree)
+            if not this.desired.due:
+                self._reshape_runner.forget_sources()
+            return written
         return self._write(this, self._reshape_runner.reserve_sources(this.current, this.desired))
 
     def inform_tracker(self, this: Pass) -> tuple[Pass, Held]:
@@ -235,7 +242,8 @@ class PassSteps:
         """
         withheld = _moving(this.desired) if this.pending is not None else ()
         held = self._refresh_tracker(this, this.current, withheld)
-        return replace(this, overused=find_overuse(this.current, held)), held
+        offered = without_reservations(this.current, this.resolved.tree, withheld)
+        return replace(this, overused=find_overuse(offered, held)), held
 
     def next_plan(self, this: Pass) -> Plan:
         """The operations of the pass without its reshape, which `preview_reshape` shows.

@@ -100,11 +100,12 @@ class Reconciler:
 
     @property
     def needs_pass(self) -> bool:
-        """Whether the use of devices has changed since, or what guests use unclaimed: reserve it anew."""
+        """Whether the use of devices has changed since, or what guests use unclaimed, or why they do."""
         return (
             self._taken_back != self._tracker.taken_back()
             or self._tracker.unclaimed() not in self._unclaimed
             or (bool(self._use.classes) and self._use.differs(self._tracker.in_use()))
+            or (self._seen is not None and self._seen.left_behind != self._tracker.left_behind())
         )
 
     def running_s(self) -> float:
@@ -273,8 +274,8 @@ class Reconciler:
             self._tracker.see_guests(guests)
             self._guests = guests
         doubted = frozenset(self._last.overused if self._last else ())
-        unclaimed = self._tracker.unclaimed()
-        return HostView(description, self._tracker.in_use(), guests, topology, doubted, unclaimed)
+        unclaimed, left = self._tracker.unclaimed(), self._tracker.left_behind()
+        return HostView(description, self._tracker.in_use(), guests, topology, doubted, unclaimed, left)
 
     def _is_known(self, seen: HostView) -> bool:
         """Whether the last pass already saw the host like this."""
@@ -283,6 +284,7 @@ class Reconciler:
             and (seen.description, seen.topology) == (self._seen.description, self._seen.topology)
             and not self._use.differs(seen.used)
             and seen.unclaimed in self._unclaimed
+            and seen.left_behind == self._seen.left_behind
         )
 
     def _read_current(self, reread: bool) -> ProviderTree:

@@ -145,6 +145,14 @@ class ReshapeRunner:
             self._journal.remember_reserved_slots(slots_to_json(slots))
         return staged_tree(current, desired.tree, desired.due, reserve=True)
 
+    def forget_sources(self) -> None:
+        """No reshape is due, and the desired tree is written: nothing is reserved for one. Raises StateError.
+
+        A later reshape of the same inventory restores what it is then, not what it was before this one.
+        """
+        if self._journal.reserved_slots():
+            self._journal.remember_reserved_slots([])
+
     def _read_holders(self, tree: ProviderTree, desired: Desired) -> Allocated:
         """Who holds what on the touched providers; an empty provider has no holders, and needs no read."""
         generations, holders = {}, {}

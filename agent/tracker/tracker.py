@@ -213,6 +213,10 @@ class ResourceTracker:
         """{instance: {provider: {class: amount}}} that guests use, and that is neither held nor claimed."""
         return self._register.under_lock(lambda book: book.unclaimed())
 
+    def left_behind(self) -> frozenset[str]:
+        """The guests among those with `unclaimed` use whose instances are on other hosts now."""
+        return self.circumstances().moved_away & self.unclaimed().keys()
+
     def see_guests(self, guests: Collection[Guest]) -> None:
         """Enter the guests on this host: the exact units that they use go to no other consumer."""
         self._context.guests.replace(guests)

@@ -22,8 +22,10 @@ class ShrunkInventory(FindingKind):
         """A finding for each class of each of this host's own providers; a fully reserved one is skipped.
 
         Total and reserved amounts are equal while a reshape is under way, or while an operator drains it.
+        What the agent reserves for the unclaimed use of guests makes no inventory smaller: the findings about
+        these guests name them.
         """
-        for provider in observation.host.providers:
+        for provider in (observation.unreserved or observation.host).providers:
             if not observation.host.is_own(provider.uuid):
                 continue
             on_it = observation.holders.get(provider.uuid, {})

@@ -90,8 +90,10 @@ def test_a_pending_reshape_that_is_called_off_gives_the_inventory_back(world: Wo
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 5})
     assert world.see(*NESTED, moves=to_gpus()).pending is not None
+    assert world.journal.reserved_slots() != []
     assert world.see(*FLAT).pending is None
     assert world.tree()[ROOT].inventories["VGPU"].reserved == 0
+    assert world.journal.reserved_slots() == []
 
 
 def test_claims_follow_with_their_units(world: World) -> None:

@@ -85,6 +85,31 @@ def test_beside_a_guest_that_an_empty_state_directory_does_not_know_nothing_of_i
     world.tracker.claim(ask(MEMORY_MB=2256))
 
 
+def test_a_host_that_is_full_with_an_unclaimed_guest_is_not_said_to_be_over_capacity(world: World) -> None:
+    """Its inventory did not shrink: the problem is the guest, and names it."""
+    world.see(*TREE)
+    world.tracker.claim(ask(MEMORY_MB=20000))
+    runs = str(uuid4())
+    world.driver.domains = (guest(runs, 2, 20000),)
+    (problem,) = world.reconciler.reconcile("a stranger starts").problems
+    assert f"web1 ({runs})" in problem and "20000 MEMORY_MB" in problem
+    (problem,) = world.reconciler.verify("once more").problems
+    assert f"web1 ({runs})" in problem
+
+
+def test_a_guest_that_was_left_behind_by_a_move_is_not_to_be_claimed(world: World) -> None:
+    """Status says in a sentence of its own that the guest is to be removed here."""
+    runs = str(uuid4())
+    world.driver.domains = (guest(runs, 2, 20000),)
+    (problem,) = world.see(*TREE).problems
+    assert "claim-running" in problem and not world.reconciler.needs_pass
+    world.tracker._context.guests.report_moved_away([runs])
+    assert world.reconciler.needs_pass
+    assert world.reconciler.reconcile("it had moved").problems == ()
+    assert offered(world, MEMORY) == 32256 - 20000
+    assert not world.reconciler.needs_pass
+
+
 def test_what_is_reserved_for_a_guest_goes_with_it_and_is_back_when_it_is_back(world: World) -> None:
     runs = guest(str(uuid4()), 8, 30000)
     world.see(*TREE)

@@ -37,3 +37,10 @@ def test_the_consumers_of_what_is_too_small_are_named() -> None:
 def test_what_is_large_enough_or_fully_reserved_is_not_reported() -> None:
     for inventory in (Inventory(2), Inventory(1, reserved=1)):
         assert [*ShrunkInventory().judge_host(with_inventory(inventory))] == []
+
+
+def test_what_is_reserved_for_the_unclaimed_use_of_guests_makes_no_inventory_smaller() -> None:
+    reserved = with_inventory(Inventory(3, reserved=2))
+    assert [*ShrunkInventory().judge_host(reserved)] != []
+    unreserved = with_inventory(Inventory(3)).host
+    assert [*ShrunkInventory().judge_host(replace(reserved, unreserved=unreserved))] == []
