@@ -15,6 +15,8 @@ from drivers.host.xml_parser import number, size_bytes, size_bytes_of_page
 BYTES_PER_MIB = 2**20
 CELLS_MAX = 1024
 DEFAULT_HUGE_PAGE_KIB = 2048
+_MEMORY_OF_THE_HOST = ("dimm", "virtio-mem")
+"""Other memory devices are files. A virtio-mem counts in full: its guest may take all of it."""
 
 
 def memory_nodes(root: Element, what: str) -> frozenset[int]:
@@ -27,34 +29,58 @@ def used_memory(root: Element, what: str, huge_page_kib: int = DEFAULT_HUGE_PAGE
 
     `huge_page_kib` is the size of huge pages where the XML gives none. Memory that may be on several nodes is
     divided evenly among them, because libvirt does not report where it is. Unbound memory is left out unless
-    it is in huge pages, which the host takes from one of its nodes.
+    it is in huge pages, which the host takes from one of its nodes. Memory devices, which may be plugged
+    while the guest runs, belong to guest cells and may have nodes and pages of their own.
     """
     domain_nodes = memory_nodes(root, what)
     cell_nodes = {
         number(element.get("cellid"), f"{what}: <memnode>", CELLS_MAX): _nodes(element, what)
         for element in root.findall("numatune/memnode")
     }
-    for cell, memory_mb in _guest_cells(root, what):
-        nodes = sorted(cell_nodes.get(cell, domain_nodes))
+    for cell, memory_mb, device in (*_guest_cells(root, what), *_memory_devices(root, what)):
+        nodes = sorted(_own_nodes(device, what) or cell_nodes.get(cell, domain_nodes))
         guest_cell = cell if len(nodes) == 1 else None
-        page_kib = _page_kib(root, cell, what, huge_page_kib)
+        page_kib = _own_page_kib(device, what) or _page_kib(root, cell, what, huge_page_kib)
         if not nodes and page_kib is not None:
             yield UsedMemory(None, memory_mb, page_kib)
         for node, share_mb in zip(nodes, shares(memory_mb, max(1, len(nodes))), strict=False):
             yield UsedMemory(node, share_mb, page_kib, guest_cell)
 
 
-def _guest_cells(root: Element, what: str) -> Iterator[tuple[int, int]]:
-    """(guest cell, its memory in MiB)"""
+def _guest_cells(root: Element, what: str) -> Iterator[tuple[int, int, None]]:
+    """(guest cell, its memory in MiB, None), without memory devices"""
     cells = root.findall("cpu/numa/cell")
     for index, cell in enumerate(cells):
         guest_cell = number(cell.get("id", str(index)), f"{what}: <cell>", CELLS_MAX)
         size = Element("memory", {"unit": cell.get("unit", "KiB")})
         size.text = cell.get("memory")
-        yield guest_cell, -(-size_bytes(size, f"{what}: <cell>") // BYTES_PER_MIB)
+        yield guest_cell, -(-size_bytes(size, f"{what}: <cell>") // BYTES_PER_MIB), None
     memory = root.find("memory")
     if not cells and memory is not None:
-        yield 0, -(-size_bytes(memory, f"{what}: <memory>") // BYTES_PER_MIB)
+        yield 0, -(-size_bytes(memory, f"{what}: <memory>") // BYTES_PER_MIB), None
+
+
+def _memory_devices(root: Element, what: str) -> Iterator[tuple[int, int, Element]]:
+    """(guest cell, MiB, device) of each memory device that takes memory of the host."""
+    for device in root.findall("devices/memory"):
+        size = device.find("target/size")
+        if device.get("model") in _MEMORY_OF_THE_HOST and size is not None:
+            cell = number(device.findtext("target/node", "0"), f"{what}: memory device", CELLS_MAX)
+            yield cell, -(-size_bytes(size, f"{what}: memory device") // BYTES_PER_MIB), device
+
+
+def _own_nodes(device: Element | None, what: str) -> frozenset[int]:
+    """The nodes that the memory device has for itself."""
+    text = device.findtext("source/nodemask") if device is not None else None
+    try:
+        return parse_cpu_set(text) if text else frozenset()
+    except ValueError as error:
+        raise DriverDataError(f"{what}: <nodemask>: {error}") from error
+
+
+def _own_page_kib(device: Element | None, what: str) -> int | None:
+    size = device.find("source/pagesize") if device is not None else None
+    return size_bytes(size, f"{what}: <pagesize>") // 2**10 if size is not None else None
 
 
 def _page_kib(root: Element, cell: int, what: str, huge_page_kib: int) -> int | None:

@@ -41,7 +41,8 @@ class Domain:
     the same for the emulator's threads. `memory_nodes` are the NUMA nodes of the host to which all memory is
     bound, if it is. `mdevs` are uuids of mediated devices, `pci_devices` PCI addresses of <hostdev> and of
     NVMe devices that are disks, `interfaces` PCI addresses of <interface>. `memory` is the part of the memory
-    that is bound to nodes or in huge pages.
+    that is bound to nodes or in huge pages. `vcpus_may_change`: vCPUs may be added to it, or taken from it,
+    while it runs.
     """
 
     uuid: str
@@ -56,6 +57,7 @@ class Domain:
     interfaces: tuple[str, ...] = ()
     memory_nodes: frozenset[int] = frozenset()
     memory: tuple[UsedMemory, ...] = ()
+    vcpus_may_change: bool = False
 
 
 def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT_HUGE_PAGE_KIB) -> Domain:
@@ -88,6 +90,8 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         interfaces=_unique(_addresses(root, "devices/interface[@type='hostdev']", what)),
         memory_nodes=memory_nodes(root, what),
         memory=tuple(used_memory(root, what, huge_page_kib)),
+        vcpus_may_change=len(vcpus) < _most_vcpus(root, what)
+        or any(vcpu.get("hotpluggable") == "yes" for vcpu in root.findall("vcpus/vcpu")),
     )
 
 
@@ -105,6 +109,11 @@ def _vcpus(root: Element, what: str) -> frozenset[int]:
             number(vcpu.get("id"), what, VCPUS_MAX) for vcpu in listed if vcpu.get("enabled") != "no"
         )
     return frozenset(range(current))
+
+
+def _most_vcpus(root: Element, what: str) -> int:
+    element = root.find("vcpu")
+    return 1 if element is None else number(element.text, f"{what}: <vcpu>", VCPUS_MAX)
 
 
 def _pins(root: Element, vcpus: frozenset[int], what: str) -> dict[int, frozenset[int]]:

@@ -28,6 +28,7 @@ from drivers.libvirt.io.device_state import DeviceState, boot_id
 from drivers.libvirt.io.options import OPTIONS, LibvirtOptions
 from drivers.libvirt.io.pending_reads import PendingReads
 from drivers.libvirt.io.sysfs import Sysfs, default_huge_page_kib
+from drivers.libvirt.io.vcpu_watch import VcpuWatch
 
 if TYPE_CHECKING:
     from drivers.libvirt.io.connection import Connection
@@ -60,6 +61,7 @@ class LibvirtDriver(Driver):
         self._lock = threading.RLock()
         self._readers: _Readers | None = None
         self._notifiers: list[ChangeNotifier] = []
+        self._vcpu_watch: VcpuWatch | None = None
         self._model_settings = ModelSettings(
             settings.host, settings.host_settings, device_settings(settings.options), options.report_numa
         )
@@ -124,6 +126,10 @@ class LibvirtDriver(Driver):
             self._notifiers.append(notifier)
         notifier.start()
         notifier.start_connecting()
+        with self._lock:
+            if self._vcpu_watch is None and not self._closed:
+                self._vcpu_watch = VcpuWatch(self._look_for_vcpus)
+                self._vcpu_watch.start()
 
     def close(self) -> None:
         """See `Driver`."""
@@ -131,6 +137,9 @@ class LibvirtDriver(Driver):
             self._closed = True
             notifiers, self._notifiers = self._notifiers, []
             readers, self._readers = self._readers, None
+            watch, self._vcpu_watch = self._vcpu_watch, None
+        if watch is not None:
+            watch.close()
         for notifier in notifiers:
             notifier.close()
         if readers is not None:
@@ -222,6 +231,12 @@ class LibvirtDriver(Driver):
             DomainReader(connection, self._pending_reads, dedicated, interval_s),
             MdevRestorer(options.connection_uri),
         )
+
+    def _look_for_vcpus(self) -> None:
+        """Report the guests whose vCPUs changed. Raises DriverUnavailable."""
+        readers = self._readers
+        for name in readers.domains.find_changed_vcpus() if readers is not None else ():
+            self._report_change(f"domain {name} has another number of vCPUs")
 
     def _connect(self) -> None:
         """Open the connection, for the notifiers. Raises DriverUnavailable."""

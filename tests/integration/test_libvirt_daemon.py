@@ -103,6 +103,44 @@ def test_a_guests_life_is_followed_by_events(
     wait_until("it is gone", lambda: driver.guests() == ())
 
 
+PLUGGABLE = """<domain type='qemu'><name>pluggable</name><uuid>{uuid}</uuid>
+<maxMemory slots='2' unit='MiB'>512</maxMemory><memory unit='MiB'>64</memory><vcpu current='1'>4</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features>
+<cpu><numa><cell id='0' cpus='0-3' memory='64' unit='MiB'/></numa></cpu>
+<devices><memballoon model='virtio'/></devices></domain>"""
+DIMM = "<memory model='dimm'><target><size unit='MiB'>128</size><node>0</node></target></memory>"
+SEEN_S = 1.0
+
+
+def test_what_is_plugged_into_a_guest_is_seen_within_a_second(make_driver: MakeDriver, writer: Any) -> None:
+    driver = make_driver()
+    told: queue.Queue[str] = queue.Queue()
+    driver.watch(told.put)
+    assert driver.guests() == ()
+    domain = writer.createXML(PLUGGABLE.format(uuid=UUID))
+    told_of(told, "domain pluggable")
+    wait_until("it runs", lambda: only(driver).state == GuestState.RUNNING)
+    time.sleep(SEEN_S)
+    while not told.empty():
+        told.get()
+
+    def seen(plug: Callable[[], object], why: str) -> Guest:
+        began = time.monotonic()
+        plug()
+        told_of(told, why)
+        guest = only(driver)
+        assert time.monotonic() - began < SEEN_S
+        return guest
+
+    more = seen(lambda: domain.setVcpusFlags(3, libvirt.VIR_DOMAIN_AFFECT_LIVE), "another number of vCPUs")
+    assert more.resources == {"VCPU": 3, "MEMORY_MB": 64}
+    more = seen(lambda: domain.attachDeviceFlags(DIMM, libvirt.VIR_DOMAIN_AFFECT_LIVE), "changed")
+    assert more.resources == {"VCPU": 3, "MEMORY_MB": 192}
+    domain.setMemoryFlags(48 * 1024, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    time.sleep(SEEN_S)
+    assert only(driver) == more, "a balloon may be let go at any time"
+
+
 VOLUME = "<volume><name>v.raw</name><capacity unit='GiB'>2</capacity><allocation>0</allocation></volume>"
 
 

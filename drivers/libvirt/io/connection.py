@@ -122,6 +122,11 @@ class Connection:
         self._broken = threading.Event()
         self._closed = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a session is open and not known to be broken."""
+        return self._session is not None and not self._broken.is_set()
+
     def run(self, what: str, work: Callable[[Session], T], keep: Callable[[T], R]) -> R:
         """Run `work` and return `keep(result of work)`.
 

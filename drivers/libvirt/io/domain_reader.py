@@ -6,17 +6,22 @@ when all domains are due. So the state never depends on events alone.
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import libvirt
 
+from agent.driver import GuestState
 from agent.errors import DriverUnavailable
 from drivers.host.domain_xml import Domain
 from drivers.libvirt.io.connection import Connection, Session
 from drivers.libvirt.io.deadline import CallTimeout
 from drivers.libvirt.io.guests import KnownGuest, read_guest, skipped_guest
 from drivers.libvirt.io.pending_reads import PendingReads
+
+_OFF = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
+_VCPUS_OF_INFO = 3
+"""Source: https://libvirt.org/html/libvirt-libvirt-domain.html#virDomainInfo"""
 
 
 @dataclass(slots=True)
@@ -74,6 +79,52 @@ class DomainReader:
         if known is None or known.domain is None or known.domain.disks != domain.disks:
             return None
         return known.guest.resources.get("DISK_GB")
+
+    def find_changed_vcpus(self) -> tuple[str, ...]:
+        """The names of the running domains that have another number of vCPUs than when they were last read.
+
+        They are read again by the next reading. Counts nothing while there is no connection. Raises
+        DriverUnavailable.
+        """
+        counts = {
+            uuid: known.domain.vcpus
+            for uuid, known in self._known.items()
+            if known.domain is not None and known.domain.vcpus_may_change and known.guest.state not in _OFF
+        }
+        if not counts or not self._connection.is_open:
+            return ()
+        reading = _DomainReading()
+        try:
+            return self._connection.run(
+                "count the vCPUs of the domains",
+                lambda session: tuple(self._count_vcpus(session, counts, reading)),
+                lambda names: names,
+            )
+        except CallTimeout as error:
+            if reading.current is not None:
+                self._blocked[reading.current] = error.returned
+            raise
+
+    def _count_vcpus(
+        self, session: Session, counts: Mapping[str, int], reading: _DomainReading
+    ) -> Iterator[str]:
+        session.deadline.extend()
+        for domain in session.libvirt.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            uuid = domain.UUIDString()
+            if uuid not in counts or (uuid in self._blocked and not self._blocked[uuid].is_set()):
+                continue
+            reading.current = uuid
+            session.deadline.extend()
+            try:
+                count = domain.info()[_VCPUS_OF_INFO]
+            except libvirt.libvirtError as error:
+                if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+                    continue
+                raise
+            reading.current = None
+            if count != counts[uuid]:
+                self._pending_reads.add_domain(uuid)
+                yield domain.name()
 
     def _read_all(self, session: Session, reading: _DomainReading) -> _DomainReading:
         named = self._pending_reads.take_domains()

@@ -19,6 +19,15 @@ LOG = logging.getLogger(__name__)
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_COUNT = 3
 
+_CHANGES = (
+    "VIR_DOMAIN_EVENT_ID_DEVICE_ADDED",
+    "VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED",
+    "VIR_DOMAIN_EVENT_ID_MEMORY_DEVICE_SIZE_CHANGE",
+    "VIR_DOMAIN_EVENT_ID_TUNABLE",
+    "VIR_DOMAIN_EVENT_ID_VCPU_REMOVED",  # since libvirt 12.4
+)
+"""The events of what a guest uses. A balloon's are not among them: a guest counts with all its memory."""
+
 _loop_lock = threading.Lock()
 
 
@@ -81,12 +90,10 @@ class Subscriptions:
             ),
             connection.domainEventDeregisterAny,
         )
-        for event in (
-            libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
-            libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
-            libvirt.VIR_DOMAIN_EVENT_ID_MEMORY_DEVICE_SIZE_CHANGE,
-            libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE,
-        ):
+        for name in _CHANGES:
+            event = getattr(libvirt, name, None)
+            if event is None:
+                continue
             self._register(
                 partial(connection.domainEventRegisterAny, None, event, self._on_domain_change, None),
                 connection.domainEventDeregisterAny,

@@ -76,3 +76,23 @@ def test_the_memory_of_each_guest_cell() -> None:
 def test_memory_that_makes_no_sense_is_told(element: str) -> None:
     with pytest.raises(DriverDataError):
         with_memory(element)
+
+
+def test_a_plugged_memory_device_is_on_the_nodes_of_its_cell_or_on_its_own() -> None:
+    dimm = "<memory model='dimm'>{}<target><size unit='MiB'>256</size><node>1</node></target></memory>"
+    tune = "<numatune><memory mode='strict' nodeset='3'/></numatune>"
+    cells = (UsedMemory(3, 1024, guest_cell=0), UsedMemory(3, 2048, guest_cell=1))
+    devices = f"<devices>{dimm.format('')}</devices>"
+    assert with_memory(TWO_CELLS, tune, devices) == (*cells, UsedMemory(3, 256, guest_cell=1))
+    own = "<source><pagesize unit='KiB'>2048</pagesize><nodemask>2</nodemask></source>"
+    assert with_memory(TWO_CELLS, tune, f"<devices>{dimm.format(own)}</devices>") == (
+        *cells,
+        UsedMemory(2, 256, 2048, 1),
+    )
+    assert with_memory(TWO_CELLS, f"<devices>{dimm.format('')}</devices>") == ()
+
+
+def test_memory_devices_that_are_files_take_no_memory() -> None:
+    nvdimm = "<memory model='nvdimm'><target><size unit='MiB'>256</size><node>0</node></target></memory>"
+    with_cells = (TWO_CELLS, "<numatune><memory mode='strict' nodeset='3'/></numatune>")
+    assert with_memory(*with_cells, f"<devices>{nvdimm}</devices>") == with_memory(*with_cells)

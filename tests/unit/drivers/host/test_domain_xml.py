@@ -1,3 +1,4 @@
+import re
 from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -102,6 +103,22 @@ DISKS = """
 <disk type='block' device='disk'><source dev='/dev/sdb'/><target dev='vde'/></disk>
 <disk type='file' device='disk'><target dev='vdf'/></disk>
 """
+
+
+@pytest.mark.parametrize(
+    ("inside", "may_change"),
+    [
+        ("<vcpu>4</vcpu>", False),
+        ("<vcpu current='4'>4</vcpu>", False),
+        ("<vcpu current='2'>4</vcpu>", True),
+        ("<vcpu>2</vcpu><vcpus><vcpu id='0' enabled='yes' hotpluggable='no'/>"
+         "<vcpu id='1' enabled='yes' hotpluggable='yes'/></vcpus>", True),
+        ("", False),
+    ],
+)  # fmt: skip
+def test_the_vcpus_of_most_domains_cannot_change(inside: str, may_change: bool) -> None:
+    text = re.sub(r"<vcpu[ >].*</vcpu>", inside, domain(1))
+    assert (inside in text) and parse_domain(text).vcpus_may_change is may_change
 
 
 def test_only_files_and_volumes_that_are_written_count_as_disk() -> None:
