@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.audit.observation import Observation
-from agent.audit.use_difference import UseDifference, use_difference
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.rows import Row
+from agent.claims.use_difference import UseDifference, use_difference
 from agent.claims.used import Place
 from agent.driver import Guest
 from agent.moves.ownership import SplitAllocations, same_amounts, split_allocations

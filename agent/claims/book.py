@@ -108,6 +108,11 @@ class Book:
     # The host
 
     @property
+    def place(self) -> Place:
+        """The host as of the last `refresh`; the same object until the next one."""
+        return self._place
+
+    @property
     def host(self) -> ProviderIndex:
         """The providers that may be claimed from."""
         return self._place.host

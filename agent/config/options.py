@@ -221,6 +221,19 @@ _HTTP = (
     ),
 )
 
+_CLAIMS = (
+    cfg.StrOpt(
+        "follow",
+        default="report",
+        choices=[
+            ("report", "a finding says what came or went, and what came is reserved in Placement"),
+            ("grow", "the claim gets what came if it fits, and gives back what went; otherwise as `report`"),
+        ],
+        help="What happens to the claim of a guest to which vCPUs, memory, disks or devices are added while "
+        "it runs, or from which they are taken.",
+    ),
+)
+
 _AUDIT = (
     cfg.IntOpt(
         "interval",
@@ -268,6 +281,7 @@ AGENT_OPTIONS: Options = {
     "placement": _PLACEMENT,
     "api": _API,
     "http": _HTTP,
+    "claims": _CLAIMS,
     "audit": _AUDIT,
     "log": _LOG,
 }

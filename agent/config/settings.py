@@ -105,6 +105,7 @@ class Settings:
     association_refresh_s: int
     audit_interval_s: int
     audit_heal_own: bool
+    claims_grow: bool
     driver: DriverSettings
     placement: PlacementSettings
     api: ApiSettings
@@ -163,6 +164,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         association_refresh_s=compute["resource_provider_association_refresh"],
         audit_interval_s=table["audit"]["interval"].value,
         audit_heal_own=table["audit"]["heal"].value == "own",
+        claims_grow=table["claims"]["follow"].value == "grow",
         driver=DriverSettings(
             host=default["host"],
             host_settings=host_settings,

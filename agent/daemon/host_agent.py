@@ -106,6 +106,7 @@ class HostAgent:
         self.end_pass(
             self._reconciler.verify(why) if self.condition.fault else self._reconciler.reconcile(why)
         )
+        self._follow_use()
 
     def verify(self) -> None:
         """Run a pass that compares Placement with what the agent wrote; then follow the host's moves."""
@@ -146,12 +147,33 @@ class HostAgent:
         except (PlacementError, Refused) as error:
             LOG.error("Moves were not followed: %s", error.message)
 
+    def _follow_use(self) -> None:
+        """Let claims follow what guests use, if the settings say so; audit the host where that differs anew.
+
+        So what is plugged into a guest is a finding at once, and not only at the next audit.
+        """
+        if self.condition.state is not HostState.READY or self.is_placement_paused():
+            return
+        try:
+            changed = self._tracker.follow_use(grow=self._settings.claims_grow)
+        except (PlacementUnavailable, StateError) as error:
+            self.report_fault(error)
+            return
+        if self._reconciler.needs_pass:
+            self.request_pass()
+        if changed and self._settings.audit_interval_s:
+            self._run_audit(lambda: self._auditor.audit(in_full=False))
+
     def run_audit(self) -> None:
         """Run the scheduled audit. It repairs the agent's own records if the settings allow that."""
         if self.condition.state is not HostState.READY or self.is_placement_paused():
             return
+        heal_own = self._settings.audit_heal_own
+        self._run_audit(lambda: self._auditor.audit_on_schedule(heal_own=heal_own))
+
+    def _run_audit(self, audit: Callable[[], AuditReport]) -> None:
         try:
-            report = self._auditor.audit_on_schedule(heal_own=self._settings.audit_heal_own)
+            report = audit()
         except (DriverError, PlacementError, StateError) as error:
             LOG.warning("The audit did not finish: %s", error.message)
             self._recorder.record_failed_audit()

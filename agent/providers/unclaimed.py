@@ -119,7 +119,8 @@ def _notice(guest: Guest, amounts_of: Usages, tree: ProviderTree) -> str:
         for uuid, amounts in sorted(amounts_of.items())
     ]
     return (
-        f"The guest {guest.name} ({guest.uuid}) uses {'; '.join(parts)} without a claim and without an "
-        "allocation in Placement: the agent reserves it, so that no other guest gets it. Claim it "
-        "(`plimsoll gate claim-running`), or take it away from the guest."
+        f"The guest {guest.name} ({guest.uuid}) uses {'; '.join(parts)} beyond what is claimed for it or "
+        "held for it in Placement: the agent reserves it, so that no other guest gets it. Claim it "
+        "(`plimsoll gate claim-running`; with a claim, `plimsoll audit --heal` or `[claims] follow = grow`), "
+        "or take it away from the guest."
     )

@@ -1,11 +1,11 @@
 """Replacing a claim by another one for the same consumer, in one write to Placement."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from agent.backoff import pause
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState, ClaimStep
+from agent.claims.claim import Claim, ClaimState, ClaimStep, Shortfall
 from agent.claims.doubt import DoubtKind
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit, label
@@ -27,9 +27,46 @@ def replace_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
     consumer has a claim and is in no move. Raises DoesNotFit, ClaimConflict, PlacementError, StateError: the
     old claim stays.
     """
+
+    def choose(book: Book, held: ConsumerAllocations) -> Claim:
+        after = _choose(book, request, context.clock())
+        if held.allocations:
+            _check_unchanged(held, book.claims[request.consumer], after)
+        return after
+
+    return _replace(context, request, choose)
+
+
+def follow_use(context: TrackerContext, before: Claim, after: Claim) -> Claim:
+    """Replace the claim by what its guest uses now, as `replace_claim` does. The caller has the turn.
+
+    Raises DoesNotFit where it would be more than the host has for it, ClaimConflict where the claim has
+    changed, the consumer moves, Placement holds something else for it, or another consumer has one of the
+    units; PlacementError, StateError: the old claim stays.
+    """
+    consumer = before.consumer
+
+    def choose(book: Book, held: ConsumerAllocations) -> Claim:
+        moving = {*book.moves_under_way, *book.moves_under_way.values()}
+        if book.claims.get(consumer) != before or consumer in moving:
+            raise ClaimConflict(f"The claim of {label(after.request)} has changed.", consumer=consumer)
+        _check_unchanged(held, before, after)
+        shortfalls = (*_beyond_capacity(book, before, after), *_of_others(book, after))
+        if shortfalls:
+            raise does_not_fit(after.request, shortfalls)
+        return after
+
+    return _replace(context, after.request, choose)
+
+
+_Choose = Callable[[Book, ConsumerAllocations], Claim]
+"""Takes the book and what Placement holds; returns the new claim."""
+
+
+def _replace(context: TrackerContext, request: ClaimRequest, choose: _Choose) -> Claim:
     for attempt in range(ATTEMPTS_MAX):
         try:
-            return _replace_once(context, request)
+            return _replace_once(context, request, choose)
         except PlacementConflict:
             pause(attempt)  # another client wrote in between
     raise PlacementConflict(
@@ -38,15 +75,14 @@ def replace_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
     )
 
 
-def _replace_once(context: TrackerContext, request: ClaimRequest) -> Claim:
+def _replace_once(context: TrackerContext, request: ClaimRequest, choose_new: _Choose) -> Claim:
     consumer = request.consumer
     held = context.writer.secure(consumer) or context.client.allocations_of(consumer)
     chosen: list[Claim] = []
 
     def choose(book: Book) -> Claim:
+        after = choose_new(book, held)
         before = book.claims[consumer]
-        after = _choose(book, request, context.clock())
-        _check_unchanged(request, held, before, after)
         chosen.append(after)
         return replace(
             before,
@@ -87,13 +123,28 @@ def _choose(book: Book, request: ClaimRequest, now: float) -> Claim:
     )
 
 
-def _check_unchanged(request: ClaimRequest, held: ConsumerAllocations, before: Claim, after: Claim) -> None:
-    if held.allocations not in ({}, before.allocations, after.allocations):
+def _check_unchanged(held: ConsumerAllocations, before: Claim, after: Claim) -> None:
+    if held.allocations not in (before.allocations, after.allocations):
         raise ClaimConflict(
-            f"Placement holds something else for {label(request)} than its claim: repair that first; "
+            f"Placement holds something else for {label(after.request)} than its claim: repair that first; "
             "`plimsoll audit` shows the difference.",
-            consumer=request.consumer,
+            consumer=after.consumer,
         )
+
+
+def _beyond_capacity(book: Book, before: Claim, after: Claim) -> Iterator[Shortfall]:
+    for uuid, amounts in after.allocations.items():
+        for name, amount in amounts.items():
+            free = book.free(uuid, name, after.consumer)
+            if amount > max(free, before.allocations.get(uuid, {}).get(name, 0)):
+                yield Shortfall.at(book.host.tree.get(uuid), name, amount, free, "the guest uses it already")
+
+
+def _of_others(book: Book, after: Claim) -> Iterator[Shortfall]:
+    for uuid, name, unit in after.exact:
+        owner = book.owner(name, unit)
+        if owner not in (None, after.consumer):
+            yield Shortfall.at(book.host.tree.get(uuid), name, 1, 0, f"{unit} belongs to {owner}")
 
 
 def _larger(first: Allocations, second: Allocations) -> Allocations:

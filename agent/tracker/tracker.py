@@ -41,6 +41,7 @@ from agent.tracker.delivery import DELIVERED_MAX, Delivery
 from agent.tracker.doubts import Doubts
 from agent.tracker.follow_guest import follow_guests, record_use
 from agent.tracker.follow_moves import MigrationLinker
+from agent.tracker.follow_use import UseFollower
 from agent.tracker.guarded_write import GuardedWriter, checked, is_barred
 from agent.tracker.guest_demand import GuestDemand
 from agent.tracker.handles import ClaimHandle, MoveHandle
@@ -93,6 +94,7 @@ class ResourceTracker:
         linker = MigrationLinker(self._context)
         self._claims = ClaimOperations(self._context, linker)
         self._moves = MoveOperations(self._context, linker)
+        self._follower = UseFollower(self._context)
         self._delivery = Delivery(
             self._context, self._claims, self._moves, self._doubts, Backoff(clock=monotonic)
         )
@@ -374,6 +376,15 @@ class ResourceTracker:
         The caller has the consumer's turn, and writes Placement next. Raises ClaimConflict, StateError.
         """
         record_use(self._context, before, after)
+
+    def follow_use(self, *, grow: bool) -> bool:
+        """Compare what guests use with what they have; whether a difference came or went since the last call.
+
+        `grow`: claim what came to a guest that runs, and give back what went, each in one write. A consumer
+        in a move, or with an operation under way, is left alone; what does not fit is logged, and stays a
+        difference. Raises PlacementUnavailable, StateError.
+        """
+        return self._follower.follow(grow=grow)
 
     # What the gate asks
 

@@ -2,7 +2,7 @@
 
 from agent.audit.cases import ConsumerCase, MoveCase
 from agent.audit.finding import Finding, FindingKind, TableRow
-from agent.audit.use_difference import NOT_HERE
+from agent.claims.use_difference import NOT_HERE
 from agent.moves.states import MoveState
 
 

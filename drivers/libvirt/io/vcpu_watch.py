@@ -1,8 +1,8 @@
 """A thread that looks for guests whose vCPUs changed: libvirt has no event for vCPUs that come.
 
-Since version 12.4 it has one for those that went. So the agent counts the vCPUs of those guests that may get or
-lose some; most have all from the start, and cost nothing. Counting those of one guest takes one call, which does
-not ask QEMU: 0.12 ms where this was measured.
+Since version 12.4 it has one for those that went. So the agent counts the vCPUs of those guests that may get
+or lose some; most have all from the start, and cost nothing. Counting those of one guest takes one call,
+which does not ask QEMU: 0.12 ms where this was measured.
 """
 
 import logging

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from kits.audit import CONSUMER, claimed, observe, running
 from kits.tracker import UNITS, uuid_of
 
-from agent.audit.use_difference import UseDifference, use_difference
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.use_difference import UseDifference, use_difference
 from agent.driver import Guest, UsedUnit
 
 ROOT = uuid_of("host")

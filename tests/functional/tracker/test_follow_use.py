@@ -1,0 +1,238 @@
+"""What is plugged into guests that run: a finding at once, and reserved; or claimed, and given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.agent import World, opened, request, told
+from kits.placements import Placement
+
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.driver import Guest, GuestState, UsedUnit
+from agent.moves.states import MoveKind
+from agent.placement.client import ConsumerAllocations
+
+VF, PGPU = "SRIOV_NET_VF", "0000:83:00.0"
+VFS = tuple(f"0000:41:02.{number}" for number in range(8))
+
+
+@pytest.fixture
+def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with closing(opened(told(tmp_path, placement))) as world:
+        world.agent.reconcile("the start")
+        yield world
+
+
+def grow(world: World) -> None:
+    world.agent.apply_settings(replace(world.agent.settings, claims_grow=True), None)
+
+
+def runs(world: World, uuid: str, *vfs: str, state: GuestState = GuestState.RUNNING, **amounts: int) -> None:
+    """A guest with these virtual functions, as the driver reports it now."""
+    units = tuple(UsedUnit(VF, vf, "pci:0000:41:00.0") for vf in vfs)
+    if vfs:
+        amounts[VF] = len(vfs)
+    world.driver.add_guest(Guest(uuid, "web", state, amounts, units))
+    world.agent.reconcile("an event")
+
+
+def findings(world: World) -> list[tuple[str, str]]:
+    """What the agent knows by itself: nobody asked for an audit."""
+    report = world.agent._auditor.last
+    return [(finding.kind, finding.subject) for finding in report.findings]
+
+
+def held(world: World, uuid: str) -> dict[str, dict[str, int]]:
+    tree = world.operations.tree()[0]
+    found = world.operations._client.allocations_of(uuid).allocations
+    return {tree[provider].name: dict(amounts) for provider, amounts in found.items()}
+
+
+def units(world: World, uuid: str) -> list[str]:
+    claim = world.agent._tracker.claim_of(uuid)
+    assert claim is not None
+    return sorted(unit for _, _, unit in claim.exact)
+
+
+def free(world: World, name: str, provider: str) -> int:
+    """What Placement offers schedulers."""
+    found = world.operations.tree()[0].by_name(provider)
+    assert found is not None
+    _, inventories = world.operations._client.provider_inventories(found.uuid)
+    return inventories[name].capacity - world.operations._client.provider_usages(found.uuid)[name]
+
+
+def claimed(world: World, **amounts: int) -> str:
+    return world.operations.claim(request(**amounts)).consumer
+
+
+# report
+
+
+def test_what_is_plugged_is_a_finding_at_once_and_reserved(world: World) -> None:
+    uuid = claimed(world, VCPU=2, MEMORY_MB=1024)
+    runs(world, uuid, VCPU=2, MEMORY_MB=1024)
+    assert findings(world) == []
+    before = free(world, "VCPU", "node1"), free(world, VF, "node1_net_enp65s0f0")
+    runs(world, uuid, VFS[3], VCPU=6, MEMORY_MB=1024)
+    assert findings(world) == [("uses more", uuid)]
+    assert held(world, uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+    after = free(world, "VCPU", "node1"), free(world, VF, "node1_net_enp65s0f0")
+    assert after == (before[0] - 4, before[1] - 1)
+    runs(world, uuid, VCPU=1, MEMORY_MB=1024)
+    assert findings(world) == [("uses less", uuid)]
+    runs(world, uuid, VCPU=2, MEMORY_MB=1024)
+    assert findings(world) == []
+    assert (free(world, "VCPU", "node1"), free(world, VF, "node1_net_enp65s0f0")) == before
+
+
+def test_while_nothing_changes_nothing_is_asked(world: World) -> None:
+    uuid = claimed(world, VCPU=2)
+    runs(world, uuid, VCPU=4)
+    world.agent.reconcile("the reservation")
+    before = world.wire.requests
+    for _ in range(3):
+        world.agent.reconcile("its interval")
+    assert world.wire.requests == before
+
+
+def test_without_audits_there_are_no_findings(world: World) -> None:
+    world.agent.apply_settings(replace(world.agent.settings, audit_interval_s=0), None)
+    uuid = claimed(world, VCPU=2)
+    runs(world, uuid, VCPU=4)
+    assert findings(world) == []
+    assert any(uuid in problem for problem in world.agent._problems)
+
+
+# grow
+
+
+def test_what_comes_is_claimed_and_what_goes_is_given_back(world: World) -> None:
+    grow(world)
+    uuid = claimed(world, VCPU=2, MEMORY_MB=1024)
+    runs(world, uuid, VCPU=2, MEMORY_MB=1024)
+    before = free(world, "VCPU", "node1"), free(world, VF, "node1_net_enp65s0f0")
+    runs(world, uuid, VFS[3], VCPU=6, MEMORY_MB=2048)
+    assert held(world, uuid) == {"node1": {"VCPU": 6, "MEMORY_MB": 2048}, "node1_net_enp65s0f0": {VF: 1}}
+    assert (units(world, uuid), findings(world)) == ([VFS[3]], [])
+    world.agent.reconcile("the next")
+    assert (free(world, "VCPU", "node1"), free(world, VF, "node1_net_enp65s0f0")) == (
+        before[0] - 4,
+        before[1] - 1,
+    ), "nothing of it is reserved as well"
+    runs(world, uuid, VCPU=3, MEMORY_MB=1024)
+    assert held(world, uuid) == {"node1": {"VCPU": 3, "MEMORY_MB": 1024}}
+    assert (units(world, uuid), findings(world)) == ([], [])
+    claim = world.agent._tracker.claim_of(uuid)
+    assert claim == world.journal.claims()[uuid]
+
+
+def test_what_the_guest_never_had_stays_claimed(world: World) -> None:
+    grow(world)
+    uuid = claimed(world, VCPU=4, SRIOV_NET_VF=1)
+    runs(world, uuid, VCPU=2)
+    runs(world, uuid, VCPU=2, MEMORY_MB=512)
+    assert held(world, uuid)["node1"]["VCPU"] == 4 and len(units(world, uuid)) == 1
+
+
+def test_a_guest_that_starts_anew_with_less_gives_nothing_back(world: World) -> None:
+    """The claim is an operator's, and covers the domain; only what goes while it runs is given back."""
+    grow(world)
+    uuid = claimed(world, VCPU=4)
+    runs(world, uuid, VCPU=4)
+    runs(world, uuid, VCPU=4, state=GuestState.SHUTOFF)
+    runs(world, uuid, VCPU=2, state=GuestState.SHUTOFF)
+    runs(world, uuid, VCPU=2)
+    assert held(world, uuid) == {"node1": {"VCPU": 4}}
+
+
+def test_what_does_not_fit_is_a_finding_and_the_rest_of_the_host_keeps_it(world: World) -> None:
+    grow(world)
+    uuid, other = claimed(world, VCPU=2), claimed(world, SRIOV_NET_VF=1)
+    (taken,) = units(world, other)
+    runs(world, uuid, taken, VCPU=2)
+    assert ("uses more", uuid) in findings(world)
+    assert held(world, uuid) == {"node1": {"VCPU": 2}} and units(world, other) == [taken]
+    too_much = sum(cell.memory_mb for cell in world.driver.host.cells) + 1
+    runs(world, uuid, VCPU=2, MEMORY_MB=too_much)
+    assert findings(world) == [("uses more", uuid)]
+    assert held(world, uuid) == {"node1": {"VCPU": 2}}
+
+
+def test_an_allocation_that_another_client_wrote_is_not_overwritten(world: World) -> None:
+    grow(world)
+    uuid = claimed(world, VCPU=2)
+    runs(world, uuid, VCPU=2)
+    client = world.operations._client
+    there = client.allocations_of(uuid)
+    (root,) = there.allocations
+    client.write_allocations(replace(there, allocations={root: {"VCPU": 3}}))
+    runs(world, uuid, VCPU=5)
+    assert held(world, uuid) == {"node1": {"VCPU": 3}}
+
+
+def test_a_guest_in_a_move_is_left_alone(world: World) -> None:
+    """A resize on the same host: the migration has the old claim, the instance the new one."""
+    grow(world)
+    uuid = claimed(world, VCPU=2)
+    runs(world, uuid, VCPU=2)
+    migration = str(uuid4())
+    wish = ClaimRequest(uuid, (RequestGroup("", {"VCPU": 3}),))
+    world.agent._tracker.begin_move(wish, MoveKind.RESIZE, migration)
+    runs(world, uuid, VFS[0], VCPU=8)
+    assert held(world, uuid) == {"node1": {"VCPU": 3}}
+    assert held(world, migration) == {"node1": {"VCPU": 2}}
+    world.agent._tracker.revert_move(migration)
+    runs(world, uuid, VFS[1], VCPU=8)
+    assert held(world, uuid) == {"node1": {"VCPU": 8}, "node1_net_enp65s0f0": {VF: 1}}
+
+
+def test_a_guest_that_moved_away_unknown_to_this_host_is_left_alone(world: World) -> None:
+    grow(world)
+    uuid = claimed(world, VCPU=2)
+    runs(world, uuid, VCPU=2)
+    there = world.operations._client.allocations_of(uuid)
+    migration = str(uuid4())
+    world.operations._client.write_allocations(
+        ConsumerAllocations(migration, there.allocations, None, "p", "u", "MIGRATION")
+    )
+    world.operations._client.write_allocations(replace(there, allocations={}))
+    runs(world, uuid, VCPU=5)
+    assert held(world, uuid) == {} and held(world, migration) == {"node1": {"VCPU": 2}}
+
+
+def test_while_placement_is_away_it_waits(world: World) -> None:
+    grow(world)
+    uuid = claimed(world, VCPU=2, MEMORY_MB=512)
+    runs(world, uuid, VFS[0], VCPU=2, MEMORY_MB=512)
+    world.wire.cut = True
+    runs(world, uuid, VFS[1], VCPU=1, MEMORY_MB=512)
+    world.wire.cut = False
+    world.retry()
+    world.agent.reconcile("the next")
+    assert held(world, uuid) == {
+        "node1": {"VCPU": 1, "MEMORY_MB": 512},
+        "node1_net_enp65s0f0": {VF: 1},
+    }
+    assert (units(world, uuid), findings(world)) == ([VFS[1]], [])
+
+
+def test_an_answer_that_is_lost_is_asked_for_again(world: World) -> None:
+    grow(world)
+    uuid = claimed(world, VCPU=2)
+    runs(world, uuid, VCPU=2)
+    world.driver.add_guest(Guest(uuid, "web", GuestState.RUNNING, {"VCPU": 6}))
+    world.wire.lost = True
+    world.agent.reconcile("an event")
+    world.wire.lost = False
+    world.retry()
+    world.agent.reconcile("the next")
+    claim = world.agent._tracker.claim_of(uuid)
+    assert claim is not None and claim.request.resources == {"VCPU": 6}
+    assert held(world, uuid) == {"node1": {"VCPU": 6}}
+    assert findings(world) == []
