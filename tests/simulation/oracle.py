@@ -387,11 +387,30 @@ class Oracle:
                 for provider, amounts in row.allocations.items()
                 if there.get(provider) != amounts
             }
-            if lacking:
+            if lacking and not self._is_one_of_several_alike(row, rows):
                 raise Violation(
                     "nothing is lost",
                     f"{who} claims {lacking} on host {host.name}, and Placement holds {dict(there)}",
                 )
+
+    def _is_one_of_several_alike(self, row: Row, rows: Mapping[str, Row]) -> bool:
+        """Whether a migration holds just this place, and more than one instance that left may be its own.
+
+        The source cannot know which, so it keeps the places of all until an operator names it.
+        """
+        held = self.network.holdings()
+        migrations = [
+            consumer
+            for consumer, instance in self.party_of.items()
+            if consumer != instance and consumer not in rows and held.get(consumer) == row.allocations
+        ]
+        left = [
+            other
+            for consumer, other in rows.items()
+            if other.allocations == row.allocations
+            and not held.get(consumer, {}).keys() & row.allocations.keys()
+        ]
+        return bool(migrations) and row in left and len(left) > 1
 
     def _nothing_leaked(self, host: Host, rows: Mapping[str, Row]) -> None:
         moving = self._moving()

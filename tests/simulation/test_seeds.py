@@ -17,7 +17,6 @@ SEEDS = 300
 CHUNK = 25
 
 
-@pytest.mark.xfail(strict=False, reason="the agent's defects that the simulator knows are being mended")
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_no_law_is_broken(first: int) -> None:
     for seed in range(first, first + CHUNK):

@@ -370,3 +370,24 @@ def test_two_moves_that_look_alike_end_at_the_source_after_a_reshape_there(end: 
             assert story.held(web) == WEB
             if end == "reverts":
                 assert units(story, "a", web) == before
+
+
+@pytest.mark.parametrize("confirmed", [0, 1, 2])
+def test_two_moves_that_look_alike_keep_both_places_until_both_have_ended(confirmed: int) -> None:
+    """The source did not look between the two begins, so it cannot know which migration is whose."""
+    place = {"PCPU": 2, "MEMORY_MB": 1024}
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        told = {}
+        for web in ("web1", "web2"):
+            assert a.claims(web, **place).granted
+            told[web] = units(story, "a", web)
+        for number in (1, 2):
+            assert b.begins_move(f"web{number}", f"move{number}", "cold_migrate", **place).granted
+        story.waits(400)
+        for number in range(confirmed):
+            assert b.confirms(f"move{number + 1}").granted
+        story.comes_to_rest()
+        for web, before in told.items():
+            claim = story.claim_of("a", web)
+            assert claim is None if confirmed == 2 else sorted(unit for _, unit in claim.units) == before
