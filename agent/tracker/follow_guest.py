@@ -8,7 +8,7 @@ from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.claims.doubt import DoubtKind
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.claims.refusal import does_not_fit, label
-from agent.errors import ClaimConflict
+from agent.errors import ClaimConflict, PlacementFull
 from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
 from agent.tracker.guarded_write import checked
@@ -43,7 +43,10 @@ def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
     with context.register.reserved(choose) as after:
         context.take_back_reserved(unclaimed)
         outcome = context.writer.send(DoubtKind.EXTEND, replace(held, allocations=after.allocations))
-        checked(outcome, f"extension of {label(request)}", "the agent extends the claim again")
+        try:
+            checked(outcome, f"extension of {label(request)}", "the agent extends the claim again")
+        except PlacementFull as full:
+            raise context.refused_by_placement(request, after.allocations, full) from full
         context.register.step_claim(ClaimStep.FOUND, consumer, after)
     return after
 

@@ -166,6 +166,21 @@ def test_an_empty_state_directory_beside_a_large_guest_does_not_offer_its_memory
         story.comes_to_rest()
 
 
+def test_a_disk_for_which_placement_has_no_room_is_not_asked_for_in_every_pass() -> None:
+    """The guest uses its disk all the same, so the book gives it; Placement refuses the overcommitment."""
+    with Story("a") as story:
+        a = story.host("a")
+        a.stranger_starts("stranger1", VCPU=1, MEMORY_MB=1024, DISK_GB=40)
+        a.schedules("web2", DISK_GB=40)
+        story.waits(130)
+        a.gate_lets_in("web1", VCPU=1, MEMORY_MB=1024, DISK_GB=40)
+        story.waits(10)
+        before = story.network.requests
+        story.waits(120)
+        assert story.network.requests - before < 60
+        story.comes_to_rest()
+
+
 # Unknown writes
 
 
