@@ -12,6 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 MASK = "***"
+_ORDINARY = re.compile(r"[A-Za-z]{1,15}|[0-9]{1,8}|.{1,3}", re.DOTALL)
+_BEFORE_VALUE = (
+    r"""((?i:password|passwd|secret|token|credential|api_?key)[\w.-]*["']?\s*[:=]\s*["']?|://[^/\s:@]*:)"""
+)
 PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 """{level: syslog priority}; a line for the journal begins with it as <N> (sd-daemon(3))."""
 _BARE = re.compile(r'[^\s"=\x00-\x1f\x7f]+')
@@ -38,7 +42,7 @@ class Formatter(logging.Formatter):
     def __init__(self, style: str, secrets: Iterable[str] = ()) -> None:
         super().__init__()
         self._render = {"journal": _journal, "logfmt": _logfmt, "json": _json}[style]
-        self._secrets = sorted((secret for secret in secrets if secret), key=len, reverse=True)
+        self._secrets = frozenset(secret for secret in secrets if secret)
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
@@ -54,10 +58,25 @@ class Formatter(logging.Formatter):
     def _mask(self, value: Any) -> Any:
         if isinstance(value, bool | int | float) or value is None:
             return value
-        text = str(value)
-        for secret in self._secrets:
+        return MASK if value in self._secrets else mask_secrets(str(value), self._secrets)
+
+
+def is_ordinary(secret: str) -> bool:
+    """Whether a secret may as well be a word or a number of an ordinary sentence, such as `admin`."""
+    return _ORDINARY.fullmatch(secret) is not None
+
+
+def mask_secrets(text: str, secrets: Iterable[str]) -> str:
+    """The text without these secrets. One that is an ordinary word is masked only where a value stands.
+
+    Else a token `admin` would make riddles of the sentences about the role admin.
+    """
+    for secret in sorted(secrets, key=len, reverse=True):
+        if not is_ordinary(secret):
             text = text.replace(secret, MASK)
-        return text
+        elif secret in text:
+            text = re.sub(rf"{_BEFORE_VALUE}{re.escape(secret)}(?![A-Za-z0-9])", rf"\1{MASK}", text)
+    return text
 
 
 def _journal(record: logging.LogRecord, message: str, fields: Mapping[str, Any]) -> str:

@@ -8,10 +8,12 @@ Source: nova 34: nova/api/validation/extra_specs, nova/scheduler/utils.py, nova/
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import NoReturn
 
+from agent.claims.near_names import meant_spec
 from agent.errors import UsageError
 
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
@@ -260,6 +262,7 @@ NAMESPACES = (
 )
 """The namespaces of nova's extra specs."""
 
+_GROUP_KEY = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:", re.ASCII)
 _CELL = re.compile(r"(hw:numa_(?:cpus|mem)\.)[0-9]{1,4}", re.ASCII)
 
 
@@ -271,6 +274,9 @@ def check_known(key: str) -> None:
     name = _CELL.sub(r"\1N", key)
     if name in _KNOWN or name.startswith(_FREE):
         return
+    meant = meant_spec(key, _KNOWN)
+    if meant is not None:
+        _refuse(key, meant)
     namespace, colon, _ = key.partition(":")
     if not colon:
         near = get_close_matches(key, _UNSCOPED, n=1, cutoff=0.85)
@@ -285,8 +291,21 @@ def check_known(key: str) -> None:
             _refuse(key, f"{near[0]}{key[len(namespace) :]}")
 
 
-def _refuse(key: str, near: str) -> None:
+def _refuse(key: str, near: str) -> NoReturn:
     raise UsageError(f"{key}: unknown extra spec; did you mean {near.replace('.N', '.0')}?", spec=key)
+
+
+def without_effect(specs: Iterable[str]) -> tuple[str, ...]:
+    """A sentence for each spec that a claim does not depend on."""
+    sentences = []
+    for key in specs:
+        namespace, colon, _ = key.partition(":")
+        reason = NO_CLAIM.get(key) or NO_CLAIM.get(f"{namespace}:*")
+        if reason is not None:
+            sentences.append(f"{key} has no effect on the claim: {reason}")
+        elif not (colon and _GROUP_KEY.match(key)) and _CELL.sub(r"\1N", key) not in _KNOWN:
+            sentences.append(f"{key} has no effect: it is no extra spec of nova")
+    return tuple(sentences)
 
 
 def read_flag(spec: str, text: str) -> bool:

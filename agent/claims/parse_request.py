@@ -17,12 +17,13 @@ root, and each group a `numa_policy`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from agent.claims.flavor import claim_for_flavor, parse_flavor
 from agent.claims.image import parse_image
+from agent.claims.near_names import near_class, near_trait
 from agent.claims.request import (
     GROUP_POLICIES,
     NUMA_POLICIES,
@@ -129,11 +130,9 @@ def _read_group(value: object, path: str) -> RequestGroup:
         item_path = f"{path}.required[{number}]"
         text = read_text(item, item_path, _SOMETHING, _TRAIT_WANTED, 16384)
         if text.startswith("!"):
-            forbidden.add(read_text(text[1:], item_path, _NAME, _TRAIT_WANTED))
+            forbidden.add(_read_trait(text[1:], item_path))
         else:
-            required.append(
-                frozenset(read_text(name, item_path, _NAME, _TRAIT_WANTED) for name in _alternatives(text))
-            )
+            required.append(frozenset(_read_trait(name, item_path) for name in _alternatives(text)))
     return RequestGroup(
         read_text(given.get("suffix", ""), f"{path}.suffix", _SUFFIX, "at most 64 of A-Z a-z 0-9 _ -"),
         _read_resources(given.get("resources", {}), f"{path}.resources"),
@@ -163,13 +162,24 @@ def _read_numa_policy(value: object, path: str) -> str | None:
     return None if value is None else read_choice(value, path, NUMA_POLICIES)
 
 
+def _read_trait(name: str, path: str) -> str:
+    return read_text(name, path, _NAME, _wanted(_TRAIT_WANTED, name, near_trait))
+
+
+def _wanted(wanted: str, name: object, near: Callable[[str, tuple[str, ...]], str | None]) -> str:
+    """What is wanted, with the name that was probably meant where `name` is spelt wrongly."""
+    wrong = isinstance(name, str) and not _NAME.fullmatch(name)
+    meant = near(str(name)[:255], ()) if wrong else None
+    return f"{wanted} (did you mean {meant}?)" if meant else wanted
+
+
 def _alternatives(text: str) -> list[str]:
     return text.removeprefix("in:").split(",") if text.startswith("in:") else [text]
 
 
 def _read_resources(value: object, path: str) -> dict[str, int]:
     return {
-        read_text(name, below(path, str(name)), _NAME, _CLASS_WANTED): read_whole(
+        read_text(name, below(path, str(name)), _NAME, _wanted(_CLASS_WANTED, name, near_class)): read_whole(
             amount, below(path, name), 1, MAX_UNIT
         )
         for name, amount in read_object(value, path).items()

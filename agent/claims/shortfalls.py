@@ -1,9 +1,10 @@
 """Explain why a request does not fit: one shortfall for each resource and provider. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from agent.claims.claim import Shortfall
 from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, HostStock, ProviderIndex, any_of_clause
+from agent.claims.near_names import near_class, near_trait
 from agent.claims.request import ClaimRequest
 
 
@@ -66,10 +67,22 @@ def _nothing(slot: FitSlot, host: ProviderIndex) -> str:
     if host.root is None:
         return "the host has no inventory yet"
     if slot.resources:
-        return "no provider of this host has it"
+        return "no provider of this host has it" + _meant(
+            near_class(name, host.by_class) for name in slot.resources if name not in host.by_class
+        )
     wanted = [any_of_clause("trait", any_of) for any_of in slot.group.required]
     wanted += [any_of_clause("aggregate", any_of) for any_of in slot.group.member_of]
-    return f"no provider of this host has {' and '.join(wanted)}"
+    return f"no provider of this host has {' and '.join(wanted)}" + _meant_traits(slot, host)
+
+
+def _meant_traits(slot: FitSlot, host: ProviderIndex) -> str:
+    present = frozenset().union(*(provider.traits for provider in host.providers))
+    return _meant(near_trait(name, present) for any_of in slot.group.required for name in sorted(any_of))
+
+
+def _meant(near: Iterable[str | None]) -> str:
+    names = [name for name in near if name is not None]
+    return f"; did you mean {' and '.join(names)}?" if names else ""
 
 
 def _in_group(slot: FitSlot, reason: str) -> str:
@@ -87,6 +100,7 @@ def _of_traits(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     reason = "the providers that have the required traits cannot give all of the group together"
     if missing:
         reason = f"no provider that can give any of the group has {' or '.join(missing)}"
+        reason += _meant_traits(unsuffixed[0], stock.host)
     for slot in unsuffixed:
         yield from _everywhere(slot, stock, reason)
 

@@ -7,6 +7,8 @@ from fractions import Fraction
 from agent.errors import UsageError
 
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([A-Za-z]*)", re.ASCII)
+_NEGATIVE = re.compile(r"-[0-9].*", re.ASCII)
+_HUGE = re.compile(r"[0-9]{19,}.*", re.ASCII)
 _BINARY_PREFIXES = "KMGT"
 _BYTES = {
     unit: 1024 ** (power + 1)
@@ -48,6 +50,12 @@ def parse_amounts(option: str, text: str) -> dict[str, int]:
 
 def _whole_amount(where: str, part: str, name: str, number: str) -> int:
     match = _AMOUNT.fullmatch(number)
+    if name and _NEGATIVE.fullmatch(number):
+        raise UsageError(f"{where}: {name} cannot be negative: give 1 or more")
+    if name and _HUGE.fullmatch(number):
+        from agent.tree import MAX_UNIT
+
+        raise UsageError(f"{where}: {name} has more digits than any amount: at most {MAX_UNIT} is possible")
     if not name or not match:
         raise UsageError(f"{where} is not NAME=N,...: {part!r} has no whole number")
     value, unit = Fraction(match[1]), match[2]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from agent.cli.client import client_of
+from agent.cli.client import client_of, read_names
 from agent.cli.consumers import find_event_subject
 from agent.cli.grammar import complete_instances
 from agent.cli.output import Output
@@ -48,7 +48,7 @@ def audit(args: Namespace) -> ExitCode:
     if consumer is not None:
         report["findings"] = [finding for finding in report["findings"] if _is_about(finding, consumer)]
     findings = report["findings"]
-    Output(args.output).show(report, lambda _: finding_lines(findings))
+    Output(args.output).show(report, lambda _: finding_lines(findings, read_names(client)))
     if not findings:
         return ExitCode.DONE
     healed = all(finding["healed"] for finding in findings)
@@ -60,17 +60,51 @@ def _is_about(finding: FindingShape, consumer: str) -> bool:
     return consumer in (finding["subject"], finding["evidence"].get("instance"))
 
 
-def finding_lines(findings: Sequence[FindingShape]) -> Iterator[str]:
-    """The findings, each with its evidence and its repair."""
+def finding_lines(findings: Sequence[FindingShape], names: Mapping[str, str]) -> Iterator[str]:
+    """The findings, each with its evidence and its repair. `names` is {provider uuid: name}."""
     if not findings:
         yield "nothing differs"
     for finding in findings:
-        yield f"{finding['kind']}: {plain(finding['reason'])}"
+        yield f"{finding['kind']}: {plain(_named(finding['reason'], names))}"
         for source, evidence in finding["evidence"].items():
-            yield f"  {source}: {plain(str(evidence))}"
+            if source != "generation":
+                yield f"  {source}: {plain(_words(evidence, names))}"
         for step in finding["repair"]:
-            yield f"  {'healed' if finding['healed'] else 'repair'}: {plain(step)}"
+            yield f"  {'healed' if finding['healed'] else 'repair'}: {plain(_named(step, names))}"
         if finding["failed"]:
             yield f"  not healed: {plain(finding['failed'])}"
         if not finding["repair"]:
             yield "  no repair: the agent only reports this"
+
+
+def _named(sentence: str, names: Mapping[str, str]) -> str:
+    """The sentence with the names of providers for their uuids."""
+    for uuid, name in names.items():
+        sentence = sentence.replace(uuid, name)
+    return sentence
+
+
+def _words(evidence: Any, names: Mapping[str, str]) -> str:
+    """What one source says, in words: amounts, where they are, and whose they are."""
+    match evidence:
+        case None:
+            return "none"
+        case {} if not evidence:
+            return "nothing"
+        case dict() if all(isinstance(value, int) for value in evidence.values()):
+            return ", ".join(f"{amount} {name}" for name, amount in sorted(evidence.items()))
+        case dict() if any(isinstance(value, dict) for value in evidence.values()):
+            return "; ".join(_held(key, value, names) for key, value in evidence.items())
+        case dict():
+            return ", ".join(f"{key} {_words(value, names)}" for key, value in evidence.items())
+        case list() | tuple():
+            return ", ".join(_words(value, names) for value in evidence) or "nothing"
+        case _:
+            return _named(str(evidence), names)
+
+
+def _held(key: str, held: Any, names: Mapping[str, str]) -> str:
+    """The amounts on a provider, or all that a consumer holds."""
+    if isinstance(held, dict) and held and all(isinstance(value, int) for value in held.values()):
+        return f"{_words(held, names)} on {names.get(key, key)}"
+    return f"{names.get(key, key)}: {_words(held, names)}"

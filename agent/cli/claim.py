@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -91,7 +92,18 @@ def claim(args: Namespace) -> ExitCode:
             error.message += f"; the uuid made for it is {body['consumer']}"
         raise
     Output(args.output).show(answer, lambda style: _claimed(answer, read_names(client), style))
+    show_specs_without_effect(body)
     return ExitCode.DONE
+
+
+def show_specs_without_effect(body: dict[str, Any]) -> None:
+    """Print a note on standard error for each extra spec of the flavor that the claim does not depend on."""
+    specs = body.get("flavor", {}).get("extra_specs", {})
+    if specs:
+        from agent.claims.extra_specs import without_effect
+
+        for sentence in without_effect(specs):
+            print(f"plimsoll: note: {plain(sentence)}", file=sys.stderr)
 
 
 def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
@@ -102,6 +114,7 @@ def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Itera
 
 def _explain(args: Namespace, client: Client, body: dict[str, Any]) -> ExitCode:
     answer: ExplanationShape = client.request("POST", "/v1/claims?dry_run=true", body)
+    show_specs_without_effect(body)
     Output(args.output).show(answer, lambda style: _explained(answer, read_providers(client), style))
     return ExitCode.DONE if answer["fits"] else ExitCode.REFUSED
 

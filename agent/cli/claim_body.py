@@ -33,9 +33,10 @@ def claim_body(args: Namespace) -> Json:
         image = _pairs("--image", args.image)
         if image:
             body["image"] = image
+        _check_complete(args.flavor, body["flavor"])
     else:
         body = _groups(args)
-    if args.consumer or "consumer" not in body:
+    if args.consumer is not None or "consumer" not in body:
         body["consumer"] = _consumer(args.consumer)
     if args.name is not None:
         body["name"] = args.name
@@ -55,6 +56,8 @@ def _check_companions(args: Namespace) -> None:
 
 
 def _consumer(given: str | None) -> str:
+    if given is not None and not given.strip():
+        raise UsageError("claim: CONSUMER is an empty text: give a uuid, or `new` for a new one")
     if given and given != NEW:
         return given
     from uuid import uuid4
@@ -91,6 +94,15 @@ def _flavor(args: Namespace) -> Json:
     if specs:
         flavor["extra_specs"] = specs
     return flavor
+
+
+def _check_complete(text: str, flavor: Json) -> None:
+    missing = [name for name in ("vcpus", "memory_mb") if name not in flavor]
+    if missing:
+        raise UsageError(
+            f"claim: --flavor {text!r} lacks {' and '.join(missing)}; write vcpus=N,memory_mb=N, and "
+            "disk_gb=N for a disk on this host"
+        )
 
 
 def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:

@@ -6,6 +6,7 @@ import http.client
 import json
 from argparse import Namespace
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -88,6 +89,11 @@ class Client:
         )
         if isinstance(error, FileNotFoundError):
             sentence = f"no agent listens at {self._path}: the socket does not exist; {service}"
+        elif isinstance(error, ConnectionRefusedError) and not Path(self._path).is_socket():
+            sentence = (
+                f"{self._path} is no socket; --socket or PLIMSOLL_SOCKET must name the agent's, "
+                f"which is {SOCKET_DEFAULT} unless [api] socket names another"
+            )
         elif isinstance(error, ConnectionRefusedError):
             sentence = (
                 f"no agent listens at {self._path}: the socket is left over from an agent that ended; "

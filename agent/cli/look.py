@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from agent.cli.audit import finding_lines
-from agent.cli.client import client_of
+from agent.cli.client import client_of, read_names
 from agent.cli.output import Output
 from agent.cli.status import status_lines
 from agent.cli.terminal import Style
@@ -37,13 +37,13 @@ def look(args: Namespace) -> ExitCode:
     client = client_of(args)
     with waiting("looking at the host and at Placement, and auditing"):
         answer: LookShape = client.request("POST", "/v1/look", {})
-    Output(args.output).show(answer, lambda style: _lines(answer, style))
+    Output(args.output).show(answer, lambda style: _lines(answer, read_names(client), style))
     good = not answer["audit"]["findings"] and not answer["status"]["reasons"]
     return ExitCode.DONE if good else ExitCode.DRIFT_FOUND
 
 
-def _lines(answer: LookShape, style: Style) -> Iterator[str]:
+def _lines(answer: LookShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
     yield from status_lines(answer["status"], style)
     if answer["audit"]["findings"]:
         yield ""
-        yield from finding_lines(answer["audit"]["findings"])
+        yield from finding_lines(answer["audit"]["findings"], names)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from agent.cli.claim import add_claim_options
+from agent.cli.claim import add_claim_options, show_specs_without_effect
 from agent.cli.claim_body import claim_body
 from agent.cli.client import client_of
 from agent.cli.consumers import INSTANCE_HELP, MIGRATION_HELP, find_instance, find_migration
@@ -139,7 +139,7 @@ def begin(args: Namespace) -> ExitCode:
             "`plimsoll instances` shows there"
         )
         raise
-    body = {
+    body: dict[str, Any] = {
         "migration": args.migration or str(uuid4()),
         "kind": args.kind.replace("-", "_"),
         "request": claim_body(args),
@@ -152,6 +152,7 @@ def begin(args: Namespace) -> ExitCode:
             error.message += f"; the uuid made for the migration is {body['migration']}"
         raise
     Output(args.output).show(move, lambda style: _lines(move, style))
+    show_specs_without_effect(body["request"])
     return ExitCode.DONE
 
 

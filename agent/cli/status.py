@@ -50,21 +50,21 @@ def status_lines(status: StatusShape, style: Style) -> Iterator[str]:
     """The state of the agent, a line a field."""
     from agent.api.shapes.columns import local_time
 
-    driver, placement = status["driver"], status["placement"]
+    driver, placement, reasons = status["driver"], status["placement"], status["reasons"]
     yield from _fields(
         [
             ("host", f"{plain(status['host'])}  {plain(status['uuid'] or '(no provider yet)')}"),
             ("state", style.paint(STATE_COLOURS.get(status["state"], "red"), plain(status["state"]))),
-            *(("", plain(reason)) for reason in status["reasons"]),
+            *(("", plain(reason)) for reason in reasons),
             ("since", local_time(status["since"])),
             ("agent", f"{plain(status['version'])}, pid {status['pid']}"),
-            ("driver", f"{plain(driver['name'])}, {_health(driver, style)}"),
-            ("placement", f"{plain(placement['kind'])}, {_health(placement, style)}"),
-            ("claims", _claims(status["claims"], style)),
+            ("driver", f"{plain(driver['name'])}, {_health(driver, reasons, style)}"),
+            ("placement", f"{plain(placement['kind'])}, {_health(placement, reasons, style)}"),
+            ("claims", _claims(status["claims"], reasons, style)),
             *_pause(status.get("pause"), style),
             ("gate", _gate(status.get("gate"), style)),
             ("findings", _findings(status, style)),
-            ("last pass", _last_pass(status["last_pass"])),
+            ("last pass", _last_pass(status["last_pass"], reasons)),
             *_next_try(status.get("next_try")),
         ]
     )
@@ -76,17 +76,22 @@ def _fields(fields: Sequence[tuple[str, str]]) -> Iterator[str]:
         yield f"{name:<{width}}  {value}".rstrip()
 
 
-def _health(part: DriverStatusShape | PlacementStatusShape, style: Style) -> str:
+def _health(part: DriverStatusShape | PlacementStatusShape, reasons: Sequence[str], style: Style) -> str:
     if part["ok"]:
         return style.paint("green", "ok")
-    return f"{style.paint('red', 'not ok')}: {plain(part['error'] or 'no reason given')}"
+    return f"{style.paint('red', 'not ok')}{_because(part['error'] or 'no reason given', reasons)}"
 
 
-def _claims(claims: ClaimsStatusShape, style: Style) -> str:
+def _claims(claims: ClaimsStatusShape, reasons: Sequence[str], style: Style) -> str:
     if claims["open"]:
         return f"{claims['count']}, {style.paint('green', 'open')}"
-    reason = f": {plain(claims['reason'])}" if claims["reason"] else ""
-    return f"{claims['count']}, {style.paint('red', 'closed')}{reason}"
+    return f"{claims['count']}, {style.paint('red', 'closed')}{_because(claims['reason'] or '', reasons)}"
+
+
+def _because(sentence: str, reasons: Sequence[str]) -> str:
+    """The reason after a state; nothing where the lines above have said it."""
+    said = {reason.rstrip(".") for reason in reasons}
+    return f": {plain(sentence)}" if sentence and sentence.rstrip(".") not in said else ""
 
 
 def _pause(pause: PauseShape | None, style: Style) -> list[tuple[str, str]]:
@@ -123,11 +128,11 @@ def _next_try(at: str | None) -> list[tuple[str, str]]:
     return [] if at is None else [("next try", f"{local_time(at)}, or now by `plimsoll look`")]
 
 
-def _last_pass(last_pass: LastPassShape | None) -> str:
+def _last_pass(last_pass: LastPassShape | None, reasons: Sequence[str]) -> str:
     from agent.api.shapes.columns import local_time
 
     if not last_pass or not last_pass["sentence"]:
         return "none yet"
-    return (
-        f"{local_time(last_pass['at'])}  {plain(last_pass['sentence'])} ({last_pass['duration_ms']:.1f} ms)"
-    )
+    failed = any(reason.rstrip(".") in last_pass["sentence"] for reason in reasons)
+    sentence = "failed" if failed else plain(last_pass["sentence"])
+    return f"{local_time(last_pass['at'])}  {sentence} ({last_pass['duration_ms']:.1f} ms)"

@@ -4,8 +4,9 @@ import json
 import re
 from collections.abc import Iterable
 
+from agent.log import is_ordinary
+
 MASK = "***"
-SECRET_CHARS_MIN = 4
 _NAMED = re.compile(
     r"""(?ix) ( \b [\w.-]* (?: password | passwd | secret | token | api_?key ) [\w.-]* ["']? \s* [:=] \s* )
         (?: "[^"]*" | '[^']*' | [^\s,;"'{}\[\]]+ )"""
@@ -17,13 +18,12 @@ _USERINFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@", re.IGNORE
 def mask(text: str, secrets: Iterable[str]) -> str:
     """The text without these secrets, and without the values of keys such as `password` or `token`.
 
-    A secret of fewer than SECRET_CHARS_MIN characters is masked only as the value of such a key, since it may
-    be a part of any word.
+    A secret that is an ordinary word, or a part of one, is masked only as the value of such a key.
     """
     spellings = {
         spelling
         for secret in secrets
-        if len(secret) >= SECRET_CHARS_MIN
+        if not is_ordinary(secret)
         for spelling in (secret, json.dumps(secret)[1:-1])
     }
     for spelling in sorted(spellings, key=len, reverse=True):

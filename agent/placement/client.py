@@ -107,6 +107,12 @@ class PlacementClient:
         """The lowest and the highest microversion of the service."""
         action = "list its versions"
         reply = self._transport.request("GET", "/", microversion="1.0")
+        if reply.status == 404 or (reply.status == 200 and not isinstance(reply.body, dict)):
+            raise PlacementError(
+                f"There is no Placement at that address: GET / is answered with status {reply.status}, "
+                "without a list of versions. Check the URL, its path, too.",
+                status=reply.status,
+            )
         if reply.status != 200:
             raise error_of_reply(reply, action, full=False)
         for version in body_member(reply, action, "versions", kind=list):

@@ -84,7 +84,12 @@ def ping(
     times_ms = []
     for _ in range(ROUND_TRIPS):
         started = timer()
-        lowest, highest = client.versions()
+        try:
+            lowest, highest = client.versions()
+        except PlacementError as error:
+            if address not in error.message:
+                error.message = f"{address}: {error.message}"
+            raise
         times_ms.append((timer() - started) * 1000)
     client.find_provider(name="")  # any authenticated request negotiates the microversion
     return PingReport(

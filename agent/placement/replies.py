@@ -15,6 +15,7 @@ from agent.tree import Inventory
 
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
+UNAUTHORIZED = 401
 TOO_MANY_REQUESTS = 429
 UNAVAILABLE = 503
 _EXPECTED = re.compile(
@@ -48,6 +49,8 @@ def error_of_reply(reply: Reply, action: str, full: bool) -> PlacementError:
             details["expected_generation"] = None if expected[1] == "null" else int(expected[1])
     elif reply.status == 409 and full and code in {"", "placement.undefined_code"}:
         kind = PlacementFull
+    if reply.status == UNAUTHORIZED:
+        sentence = f"it does not accept the token ({sentence}): check it, or the credentials in [placement]"
     message = f"Placement did not {action}: {sentence} (status {reply.status}{', ' if code else ''}{code})."
     return kind(message, status=reply.status, placement_code=code, **details)
 

@@ -8,6 +8,7 @@ import logging
 import ssl
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 import urllib3
@@ -88,7 +89,7 @@ class HttpTransport:
                     raise
                 answer = self._send(method, path, body, microversion)
         except (exceptions.ClientException, OSError) as error:
-            raise _placement_error(error, f"{method} {path}") from error
+            raise _placement_error(error, f"{method} {path.partition('?')[0]}") from error
         return Reply(
             answer.status_code, _parse_body(answer), {n.lower(): v for n, v in answer.headers.items()}
         )
@@ -196,9 +197,45 @@ def _reason(error: BaseException) -> BaseException | None:
     return inner if isinstance(inner, BaseException) else None
 
 
+def _plain_reason(error: BaseException) -> str:
+    """Why no answer arrived, in a clause; the address where it is known.
+
+    keystoneauth, requests and urllib3 each wrap the cause into a longer sentence that repeats the others.
+    """
+    request = None
+    link: BaseException | None = error
+    for _ in range(_WRAPPED_MAX):
+        if link is None:
+            break
+        request = request or getattr(link, "request", None)
+        clause = _clause(link)
+        if clause:
+            parts = urlsplit(getattr(request, "url", None) or "")
+            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: {clause}" if parts.netloc else clause
+        link = link.__cause__ or link.__context__ or _reason(link)
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def _clause(error: BaseException) -> str:
+    """What this error alone says, where it is the cause and no wrapper of it."""
+    match error:
+        case urllib3.exceptions.NameResolutionError():
+            return "the name of the host is not known"
+        case urllib3.exceptions.NewConnectionError():
+            return ""  # its cause says why
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not trusted: {error.verify_message}"
+        case urllib3.exceptions.ConnectTimeoutError() | urllib3.exceptions.ReadTimeoutError():
+            return "no answer in time"
+        case OSError() if error.strerror and not isinstance(error, requests.RequestException):
+            return error.strerror[0].lower() + error.strerror[1:]
+        case _:
+            return ""
+
+
 def _placement_error(error: exceptions.ClientException | OSError, action: str) -> PlacementError:
     """The agent's error for one of keystoneauth's or requests', by which no answer of Placement arrived."""
-    reason = " ".join(str(error).split())
+    reason = _plain_reason(error)
     match error:
         case OSError():  # a certificate or key file is missing; keystoneauth converts all other OSErrors
             return PlacementError(

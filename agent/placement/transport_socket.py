@@ -44,7 +44,7 @@ class SocketTransport:
                 answer = connection.getresponse()
                 text = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            reason = str(error) or type(error).__name__
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise PlacementUnavailable(
                 f"Placement did not answer {method} {path} at {self._path} ({reason}). "
                 "Check that it is served there and that this user may open the socket.",

@@ -9,7 +9,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.request import ClaimRequest
 from agent.cpuset import format_cpu_set
-from agent.errors import UnknownConsumer
+from agent.errors import UnknownConsumer, UsageError
 from agent.moves.states import Move
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import name_of
@@ -50,9 +50,14 @@ def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
     """Each thing that `word` names: a consumer, a provider, a class, a device, a unit, a receipt.
 
     A consumer may be named by its name, its uuid, or the beginning of that, of PREFIX_MIN characters or more.
-    Raises UnknownConsumer, with similar names in `near`.
+    Raises UnknownConsumer, with similar names in `near`; UsageError for an empty text.
     """
     wanted = word.strip()[:WORD_CHARS_MAX]
+    if not wanted:
+        raise UsageError(
+            "what: it is an empty text; name a consumer, a provider, a class, a device, a unit or a receipt.",
+            parameter="what",
+        )
     lower = wanted.lower()
     items = (
         *(_explain_consumer(known, uuid) for uuid in _matching_consumers(known.overview, wanted)),

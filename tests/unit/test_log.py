@@ -68,13 +68,24 @@ def test_other_people_s_records_look_the_same() -> None:
 
 @pytest.mark.parametrize("style", ["journal", "logfmt", "json"])
 def test_secrets_do_not_get_through(style: str) -> None:
-    stream = written(style, ("canary",))
+    stream = written(style, ("canary-7",))
     try:
-        raise ValueError("canary in the traceback")
+        raise ValueError("canary-7 in the traceback")
     except ValueError:
-        log.get("agent").exception("It says canary.", fields={"url": "http://user:canary@host"})
-    assert "canary" not in stream.getvalue()
+        log.get("agent").exception("It says canary-7.", fields={"url": "http://user:canary-7@host"})
+    assert "canary-7" not in stream.getvalue()
     assert stream.getvalue().count("***") >= 3
+
+
+def test_a_secret_that_is_an_ordinary_word_is_masked_only_as_a_value() -> None:
+    stream = written("logfmt", ("admin", "17"))
+    log.get("agent").info(
+        "The role admin is missing for 17 hosts; token=admin, http://x:admin@host",
+        fields={"token": "admin", "count": "17 hosts"},
+    )
+    said = stream.getvalue()
+    assert "The role admin is missing for 17 hosts; token=***, http://x:***@host" in said
+    assert "token=***" in said.partition("host")[2] and '"17 hosts"' in said
 
 
 def test_auto_asks_systemd(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_each_finding_is_shown_and_the_exit_code_tells(host: SmallHost, path: Pa
         done = plimsoll(path, "audit", *options)
         assert done.returncode == ExitCode.DRIFT_FOUND
         assert done.stdout == (
-            f"leaked claim: It is gone.\n  placement: {{}}\n  repair: release the claim of {CONSUMER}\n"
+            f"leaked claim: It is gone.\n  placement: nothing\n  repair: release the claim of {CONSUMER}\n"
         )
     done = plimsoll(path, "audit", "--heal", "-o", "json")
     assert done.returncode == ExitCode.DRIFT_HEALED

@@ -31,7 +31,7 @@ def test_status(host: SmallHost, path: Path) -> None:
         "agent      0.1.0, pid 4711\n"
         "driver     small, not ok: it is asleep\n"
         "placement  none, ok\n"
-        "claims     0, closed: the driver has not delivered an inventory yet\n"
+        "claims     0, closed\n"
         "gate       disabled\n"
         "findings   none, audited 2026-09-21 14:13:20+00:00\n"
         "last pass  none yet\n"

@@ -34,7 +34,7 @@ def test_what_people_write(text: str, amounts: dict[str, int]) -> None:
         ("disk_gb=512M", "counted in whole GiB"),
         ("VCPU=1.5", "not a whole number"),
         ("VCPU=2G", "VCPU is a count"),
-        ("VCPU=-1", "'VCPU=-1' has no whole number"),
+        ("VCPU=-1", "VCPU cannot be negative"),
         ("VCPU", "'VCPU' has no whole number"),
         ("", "'' has no whole number"),
         ("VCPU=1,VCPU=2", "names VCPU twice"),

@@ -1,0 +1,137 @@
+"""What an operator mistypes, or what is away: each says what is wrong and what to do, in one line, once."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.agent import opened
+from kits.api_client import serving
+from kits.cli_process import one_line, output_of, plimsoll
+from kits.status import FORGOTTEN, HOST, Sight, uuid_of
+
+from agent.config.settings import load
+from agent.errors import ExitCode
+
+FLAVOR = ("claim", "--dry-run", "--flavor", "vcpus=1,memory_mb=512", "--spec")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("release", ""), "the instance is an empty text: give its uuid"),
+        (("claim", " ", "--resources", "VCPU=1"), "CONSUMER is an empty text"),
+        (("explain", ""), "it is an empty text; name a consumer"),
+        (("claim", "--flavor", "vcpus=1"), "lacks memory_mb; write vcpus=N,memory_mb=N"),
+        (("claim", "--resources", "VCPU=-1"), "VCPU cannot be negative: give 1 or more"),
+        (("claim", "--resources", "VCPU=99999999999999999999"), "at most 2147483647 is possible"),
+        (("claim", "--resources", "VCPU=99999999999"), "between 1 and 2147483647"),
+        (("claim", "--resources", "vcpu=1"), "did you mean VCPU?"),
+        (("claim", "--resources", "VGPUS=1"), "did you mean VGPU?"),
+        (
+            ("claim", "--resources", "VCPU=1", "--required", "HW_CPU_X86_AVX22"),
+            "did you mean HW_CPU_X86_AVX2?",
+        ),
+        ((*FLAVOR, "hw:secure_boot=required"), "did you mean os:secure_boot?"),
+        ((*FLAVOR, "hw:cpu_polcy=dedicated"), "did you mean hw:cpu_policy?"),
+        (("relase", "web1"), "did you mean `plimsoll release`?"),
+        (("instances", "-c", "nam"), "there is no column 'nam'"),
+    ],
+)
+def test_what_is_mistyped(full: tuple[Sight, Path], words: tuple[str, ...], said: str) -> None:
+    done = plimsoll(full[1], *words)
+    assert done.returncode not in (ExitCode.DONE, ExitCode.UNREACHABLE)
+    assert said in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("hw:boot_menu=true", "hw:boot_menu has no effect on the claim: it only shapes"),
+        ("foo:bar=1", "foo:bar has no effect: it is no extra spec of nova"),
+    ],
+)
+def test_a_spec_without_effect_is_told(full: tuple[Sight, Path], spec: str, said: str) -> None:
+    done = plimsoll(full[1], *FLAVOR, spec)
+    assert done.returncode == ExitCode.DONE and "it fits" in done.stdout
+    assert said in done.stderr
+
+
+def test_a_socket_that_is_no_socket(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    for path in (tmp_path / "file", tmp_path):
+        done = plimsoll(path, "status")
+        assert done.returncode == ExitCode.UNREACHABLE
+        assert f"{path} is no socket; --socket or PLIMSOLL_SOCKET" in one_line(done)
+
+
+def test_the_audit_speaks_in_words(full: tuple[Sight, Path]) -> None:
+    done = plimsoll(full[1], "audit", FORGOTTEN)
+    assert "  guest: 20 DISK_GB, 2048 MEMORY_MB, 2 VCPU\n  claim: none\n  placement: nothing\n" in done.stdout
+    assert f"{uuid_of(FORGOTTEN)} (if it has none): {HOST}: DISK_GB=20" in done.stdout
+    assert "{" not in done.stdout and "None" not in done.stdout
+
+
+def test_a_placement_that_is_away_is_one_line_once(tmp_path: Path) -> None:
+    file = tmp_path / "plimsoll.conf"
+    file.touch(mode=0o600)
+    lines = ["[DEFAULT]", "compute_driver = fake", "host = node1", f"state_path = {tmp_path}", "[placement]"]
+    lines += ["kind = remote", "auth_type = admin_token", "token = admin"]
+    file.write_text("\n".join([*lines, "endpoint_override = http://127.0.0.1:1"]) + "\n")
+    world = opened(load([file]))
+    try:
+        world.agent.reconcile("the start")
+        with serving(world.operations, tmp_path / "s"):
+            reason = (
+                "Placement did not answer to GET /resource_providers: http://127.0.0.1:1: connection refused."
+            )
+            said = output_of(tmp_path / "s", "status")
+            assert said.count("connection refused") == 1 and reason in said
+            refused = one_line(plimsoll(tmp_path / "s", "claim", "--resources", "VCPU=1"))
+            assert refused == f"plimsoll: Claims are closed: {reason}"
+    finally:
+        world.close()
+
+
+class _Elsewhere(http.server.BaseHTTPRequestHandler):
+    """A web server that is no Placement, and one that rejects every token."""
+
+    def do_GET(self) -> None:
+        self.send_response(401 if self.path.startswith("/locked") and self.path != "/locked/" else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:1", "http://127.0.0.1:1: connection refused."),
+        ("http://name.invalid", "http://name.invalid: the name of the host is not known."),
+        ("unix:/nowhere/s", "at /nowhere/s (No such file or directory)"),
+        ("nonsense", "--url takes http://..., https://... or unix:PATH"),
+    ],
+)
+def test_a_wrong_url(tmp_path: Path, url: str, said: str) -> None:
+    done = plimsoll(tmp_path, "placement", "ping", "--url", url)
+    assert done.returncode in (ExitCode.FAILED, ExitCode.USAGE)
+    assert said in one_line(done)
+
+
+def test_a_url_of_something_else(tmp_path: Path, elsewhere: str) -> None:
+    done = plimsoll(tmp_path, "placement", "ping", "--url", elsewhere)
+    assert "no Placement" in one_line(done) and elsewhere in done.stderr
