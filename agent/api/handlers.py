@@ -68,7 +68,9 @@ def status(call: Call) -> ApiResponse:
 
 def tree(call: Call) -> ApiResponse:
     """The provider tree, with usages."""
-    return ApiResponse(200, tree_view(*call.operations.tree()))
+    return ApiResponse(
+        200, tree_view(*call.operations.tree(), call.operations.host_status.overview().unclaimed)
+    )
 
 
 def instances(call: Call) -> ApiResponse:

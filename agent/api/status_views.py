@@ -10,7 +10,9 @@ from agent.api.shapes.history import EventShape, ExplainedShape, FoundShape, His
 from agent.api.shapes.overview import OverviewShape
 from agent.api.shapes.status import HealthShape, StatusShape
 from agent.api.views import instances_view, moment, tree_view
+from agent.claims.rows import beyond
 from agent.errors import UsageError
+from agent.providers.unclaimed import with_reserved
 from agent.state.journal import Event
 from agent.status.host_status import Explanation
 from agent.status.overview import Overview
@@ -23,13 +25,14 @@ LIMIT_MAX = 10_000
 def overview_view(overview: Overview) -> OverviewShape:
     """The whole host, with the moves under way and the findings of the last audit that were not healed."""
     health = overview.health
-    usages = {uuid: dict(amounts) for uuid, amounts in overview.used.items()}
+    tree = with_reserved(overview.tree, overview.unclaimed)  # as Placement has it
+    usages = beyond(overview.used, overview.unclaimed)
     names = {provider.uuid: provider.name for provider in overview.tree}
     return {
         "at": moment(overview.at),
         "status": cast(StatusShape, dict(overview.status)),
         "health": cast(HealthShape, health_view(health, (*health.live, *health.ready))),
-        "resource_providers": tree_view(overview.tree, usages)["resource_providers"],
+        "resource_providers": tree_view(tree, usages, overview.unclaimed)["resource_providers"],
         "instances": instances_view(overview.instances, overview.seen, overview.under_way, overview.name_of)[
             "instances"
         ],

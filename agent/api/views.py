@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import cast
 
 from agent.api.shapes.claims import (
@@ -29,7 +30,7 @@ from agent.providers.plan import Plan
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Relocation, name_of
-from agent.shapes import Allocations, Amounts, Makings, Units, Usages
+from agent.shapes import Allocations, Makings, Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 
@@ -38,18 +39,22 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def tree_view(tree: ProviderTree, usages: Usages) -> TreeShape:
-    """The providers depth first: each parent before its children, siblings by name."""
+def tree_view(tree: ProviderTree, usages: Usages, unclaimed: Usages = MappingProxyType({})) -> TreeShape:
+    """The providers depth first: each parent before its children, siblings by name.
+
+    `unclaimed` is what guests use beyond what is held and claimed for them.
+    """
     roots: dict[str, str] = {}
     providers = []
     for provider in tree:
         root = provider.uuid if provider.parent is None else roots[provider.parent]
         roots[provider.uuid] = root
-        providers.append(_provider(provider, root, usages.get(provider.uuid, {})))
+        providers.append(_provider(provider, root, usages, unclaimed))
     return {"resource_providers": providers}
 
 
-def _provider(provider: Provider, root: str, used: Amounts) -> ResourceProviderShape:
+def _provider(provider: Provider, root: str, usages: Usages, unclaimed: Usages) -> ResourceProviderShape:
+    used, missing = usages.get(provider.uuid, {}), unclaimed.get(provider.uuid, {})
     return {
         "uuid": provider.uuid,
         "name": provider.name,
@@ -64,6 +69,7 @@ def _provider(provider: Provider, root: str, used: Amounts) -> ResourceProviderS
             resource_class: used.get(resource_class, 0)
             for resource_class in sorted({*provider.inventories, *used})
         },
+        "unclaimed": dict(sorted(missing.items())),
         "traits": sorted(provider.traits),
         "aggregates": sorted(provider.aggregates),
     }

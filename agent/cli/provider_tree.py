@@ -19,11 +19,12 @@ class _Marks(NamedTuple):
     last: str
     down: str
     full: str
+    unclaimed: str
     empty: str
 
 
-BOXES = _Marks("├─ ", "└─ ", "│  ", "█", "░")
-ASCII = _Marks("|- ", "`- ", "|  ", "#", ".")
+BOXES = _Marks("├─ ", "└─ ", "│  ", "█", "▒", "░")
+ASCII = _Marks("|- ", "`- ", "|  ", "#", "!", ".")
 GAP = "   "
 
 
@@ -77,40 +78,67 @@ def _rows(providers: Sequence[ResourceProviderShape], marks: _Marks) -> list[_Ro
 
 def _columns(rows: Sequence[_Row]) -> _Columns:
     widths = [
-        (len(row.inner) + len(plain(name)), len(str(used)), len(str(capacity)))
+        (len(row.inner) + len(plain(line.name)), len(str(line.used)), len(str(line.capacity)))
         for row in rows
-        for name, used, capacity, _ in _classes(row.provider)
+        for line in _classes(row.provider)
     ]
     return _Columns(*(max((width[column] for width in widths), default=0) for column in range(3)))
 
 
-def _classes(provider: ResourceProviderShape) -> Iterator[tuple[str, int, int, InventoryShape | None]]:
-    """(resource class, used, capacity, inventory); a class in use without an inventory has the capacity 0."""
+class _Class(NamedTuple):
+    """A resource class of a provider; one in use without an inventory has the capacity 0."""
+
+    name: str
+    used: int
+    unclaimed: int
+    capacity: int
+    inventory: InventoryShape | None
+
+
+def _classes(provider: ResourceProviderShape) -> Iterator[_Class]:
+    unclaimed = provider.get("unclaimed", {})
     for name, used in provider["usages"].items():
         inventory = provider["inventories"].get(name)
-        yield name, used, inventory["capacity"] if inventory else 0, inventory
+        capacity = inventory["capacity"] if inventory else 0
+        yield _Class(name, used, unclaimed.get(name, 0), capacity, inventory)
 
 
 def _inside(row: _Row, columns: _Columns, marks: _Marks, style: Style, traits: bool) -> Iterator[str]:
     width = columns.bar - len(row.inner)
-    for name, used, capacity, inventory in _classes(row.provider):
-        bar = style.paint(_colour(used, capacity), _bar(used, capacity, marks))
-        amounts = f"{used:>{columns.used}}/{capacity:<{columns.capacity}}"
-        note = _note(used, capacity, inventory)
-        yield f"{plain(name):<{width}}  {bar}  {amounts}{'  ' + note if note else ''}".rstrip()
+    for line in _classes(row.provider):
+        bar = _bar(line, marks, style)
+        amounts = f"{line.used:>{columns.used}}/{line.capacity:<{columns.capacity}}"
+        note = _note(line)
+        yield f"{plain(line.name):<{width}}  {bar}  {amounts}{'  ' + note if note else ''}".rstrip()
     if traits and row.provider["traits"]:
         yield from _wrapped("traits: ", row.provider["traits"], style.width - len(row.inner))
 
 
-def _bar(used: int, capacity: int, marks: _Marks) -> str:
-    """A bar that is full only if all is used, and empty only if nothing is."""
-    if used <= 0:
-        filled = 0
-    elif used >= capacity:
-        filled = BAR_CELLS
-    else:
-        filled = min(max(int(BAR_CELLS * used / capacity + 0.5), 1), BAR_CELLS - 1)
-    return marks.full * filled + marks.empty * (BAR_CELLS - filled)
+def _bar(line: _Class, marks: _Marks, style: Style) -> str:
+    """A bar that is full only if all is used, and empty only if nothing is.
+
+    What guests use unclaimed follows what is used, in a colour of its own. It is reserved, and so not in the
+    capacity: the bar stands for both.
+    """
+    whole = line.capacity + line.unclaimed
+    taken = _cells(line.used + line.unclaimed, whole)
+    unclaimed = min(max(_cells(line.unclaimed, whole), line.unclaimed > 0), taken - (line.used > 0))
+    filled = taken - unclaimed
+    rest = marks.empty * (BAR_CELLS - taken)
+    claimed = style.paint(
+        _colour(line.used, line.capacity), marks.full * filled + ("" if unclaimed else rest)
+    )
+    if not unclaimed:
+        return claimed
+    return claimed + style.paint("magenta", marks.unclaimed * unclaimed) + rest
+
+
+def _cells(amount: int, whole: int) -> int:
+    if amount <= 0:
+        return 0
+    if amount >= whole:
+        return BAR_CELLS
+    return min(max(int(BAR_CELLS * amount / whole + 0.5), 1), BAR_CELLS - 1)
 
 
 def _colour(used: int, capacity: int) -> str:
@@ -119,14 +147,17 @@ def _colour(used: int, capacity: int) -> str:
     return "yellow" if used > NEARLY_FULL * capacity else "green"
 
 
-def _note(used: int, capacity: int, inventory: InventoryShape | None) -> str:
-    """Why the capacity differs from the total, and faults of the usage."""
+def _note(line: _Class) -> str:
+    """What is used unclaimed, why the capacity differs from the total, and faults of the usage."""
     parts = []
+    inventory = line.inventory
     if not inventory:
         parts.append("no inventory")
-    elif used > capacity:
+    elif line.used > line.capacity:
         parts.append("over-used")
-    if inventory and capacity != inventory["total"]:
+    if line.unclaimed:
+        parts.append(f"{line.unclaimed} unclaimed")
+    if inventory and line.capacity != inventory["total"]:
         parts.append(f"total {inventory['total']}")
         if inventory["reserved"]:
             parts.append(f"reserved {inventory['reserved']}")

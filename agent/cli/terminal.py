@@ -23,7 +23,7 @@ class Style(NamedTuple):
         return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if self.colour else text
 
 
-COLOURS = {"red": "31", "green": "32", "yellow": "33", "bold": "1", "dim": "2"}
+COLOURS = {"red": "31", "green": "32", "yellow": "33", "magenta": "35", "bold": "1", "dim": "2"}
 
 
 def style_of(stream: TextIO) -> Style:

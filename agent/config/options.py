@@ -234,6 +234,15 @@ _CLAIMS = (
     ),
 )
 
+_GATE = (
+    cfg.BoolOpt(
+        "claim_missed",
+        default=True,
+        help="Where the gate is enabled: whether the agent claims by itself for guests that started while "
+        "the gate did not decide. One that does not fit goes on running, and the audit reports it.",
+    ),
+)
+
 _AUDIT = (
     cfg.IntOpt(
         "interval",
@@ -282,6 +291,7 @@ AGENT_OPTIONS: Options = {
     "api": _API,
     "http": _HTTP,
     "claims": _CLAIMS,
+    "gate": _GATE,
     "audit": _AUDIT,
     "log": _LOG,
 }

@@ -106,6 +106,7 @@ class Settings:
     audit_interval_s: int
     audit_heal_own: bool
     claims_grow: bool
+    claim_missed: bool
     driver: DriverSettings
     placement: PlacementSettings
     api: ApiSettings
@@ -165,6 +166,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         audit_interval_s=table["audit"]["interval"].value,
         audit_heal_own=table["audit"]["heal"].value == "own",
         claims_grow=table["claims"]["follow"].value == "grow",
+        claim_missed=table["gate"]["claim_missed"].value,
         driver=DriverSettings(
             host=default["host"],
             host_settings=host_settings,

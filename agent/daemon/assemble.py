@@ -9,7 +9,7 @@ from agent.backoff import Backoff
 from agent.config.settings import Settings
 from agent.daemon.host_agent import HostAgent
 from agent.driver import Driver
-from agent.gate.effect import GateEffect, GatePaths, read_effect
+from agent.gate.effect import GateEffect, GatePaths, is_enabled, read_effect
 from agent.gate.gate import Gate
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
@@ -97,6 +97,7 @@ def assemble(
         gate,
         wake=wake,
         wake_audit=wake_audit,
+        is_gate_enabled=lambda: gate_paths is not None and is_enabled(gate_paths),
         check_state=lambda: journal.remember_host(identity.uuid),
         ask_placement=lambda: client.generations(identity.uuid),
         backoff=backoff,

@@ -16,7 +16,9 @@ from agent.errors import (
     Refused,
     StateError,
 )
+from agent.gate.decision import GateVerdict
 from agent.gate.gate import Gate
+from agent.gate.missed import MissedGuests
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.state.identity import Identity
@@ -38,9 +40,9 @@ class HostAgent:
     """Runs one host's jobs. Any thread may call.
 
     Implements `agent.api.local_operations.Supervisor`. `wake(delay_s)` schedules a pass in so many seconds,
-    `wake_audit` the first audit; `check_state` raises StateError while the agent's own state cannot be
-    written; `ask_placement` sends a small request, and raises PlacementError where Placement does not answer
-    it.
+    `wake_audit` the first audit; `is_gate_enabled` tells whether libvirt's hook is there; `check_state`
+    raises StateError while the agent's own state cannot be written; `ask_placement` sends a small request,
+    and raises PlacementError where Placement does not answer it.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class HostAgent:
         *,
         wake: Callable[[float], None],
         wake_audit: Callable[[], None],
+        is_gate_enabled: Callable[[], bool],
         check_state: Callable[[], None],
         ask_placement: Callable[[], object],
         backoff: Backoff | None = None,
@@ -70,6 +73,8 @@ class HostAgent:
         self._gate = gate
         self._wake = wake
         self._wake_audit = wake_audit
+        self._is_gate_enabled = is_gate_enabled
+        self._missed_guests = MissedGuests(gate, tracker)
         self._check_state = check_state
         self._ask_placement = ask_placement
         self._backoff = backoff or Backoff()
@@ -226,7 +231,7 @@ class HostAgent:
         """Draw the consequences of a pass: recover, set the agent's state, open or close claims."""
         self.host_status.record_pass(report)
         self._recorder.record_pass(report)
-        silences = self._silences
+        silences, fault = self._silences, self.condition.fault
         error = report.error or self._recover(report)
         if error is not None:
             self.report_fault(error)
@@ -239,6 +244,9 @@ class HostAgent:
         if report.pending is not None:
             self.condition.degrade(Fault(RESHAPE, report.pending.message))
             self._try_again(self._backoff.failed())
+            return
+        self._claim_missed()
+        if self._silences != silences or self.condition.fault is not fault:
             return
         self._backoff.succeeded()
         self.host_status.record_next_try(None)
@@ -332,6 +340,29 @@ class HostAgent:
         except (PlacementUnavailable, StateError) as error:
             return error
         return None
+
+    def _claim_missed(self) -> None:
+        """Claim for guests that started while the gate did not decide, where it is enabled."""
+        is_wanted = self._settings.claim_missed and self._tracker.closed_reason is None
+        if not is_wanted or not self._is_gate_enabled():
+            return
+        try:
+            verdicts = self._missed_guests.claim(self._reconciler.guests or ())
+        except PlacementUnavailable as error:
+            self.report_silence(error)
+        except StateError as error:
+            self.report_fault(error)
+        except (PlacementError, Refused) as error:
+            LOG.warning("Guests that started while the gate did not decide have no claim: %s", error.message)
+        else:
+            for guest, verdict in verdicts:
+                self._recorder.record_missed_guest(verdict, guest.uuid)
+                if isinstance(verdict, GateVerdict):
+                    LOG.info(
+                        "Claimed for a guest that started while the gate did not decide: %s.",
+                        verdict.sentence,
+                        fields={"consumer": guest.uuid},
+                    )
 
     def _log_new_problems(self, problems: tuple[str, ...]) -> None:
         for problem in problems:

@@ -57,6 +57,14 @@ class GateEffect:
         return (*self.lacking, *((self.blocked,) if self.blocked else ()), *self.problems)
 
 
+def is_enabled(paths: GatePaths) -> bool:
+    """Whether Plimsoll's hook is there, of whichever version."""
+    try:
+        return install.hook_state(paths.hook) in (HookState.ENABLED, HookState.OUTDATED)
+    except StateError:
+        return False
+
+
 def read_effect(paths: GatePaths, undecided: str | None, socket: Path | None = None) -> GateEffect:
     """Look at the hook and at libvirt's daemons.
 

@@ -23,12 +23,14 @@ class UnclaimedUse:
 
     def reserve(self, tree: ProviderTree, owned: OwnedProviders) -> ProviderTree:
         """The tree with these amounts reserved, as far as the agent writes the inventories itself."""
-        for uuid, amounts in _total(self.by_instance.values()).items():
-            provider = tree.get(uuid)
-            mine = owned.get(uuid).classes & amounts.keys()
-            if provider is not None and mine:
-                tree = tree.with_provider(_reserve(provider, {name: amounts[name] for name in mine}))
-        return tree
+        total = _total(self.by_instance.values())
+        return with_reserved(
+            tree,
+            {
+                uuid: {name: amounts[name] for name in owned.get(uuid).classes & amounts.keys()}
+                for uuid, amounts in total.items()
+            },
+        )
 
     def part(self, slots: Collection[tuple[str, str]], *, on: bool) -> "UnclaimedUse":
         """The part that is on these (provider, class), or the part that is not."""
@@ -50,6 +52,15 @@ class UnclaimedUse:
             for instance, amounts_of in sorted(self.by_instance.items())
             if instance in known
         )
+
+
+def with_reserved(tree: ProviderTree, amounts: Usages) -> ProviderTree:
+    """The tree with these amounts reserved, of what consumers can have."""
+    for uuid, amounts_here in amounts.items():
+        provider = tree.get(uuid)
+        if provider is not None and amounts_here:
+            tree = tree.with_provider(_reserve(provider, amounts_here))
+    return tree
 
 
 def without_reservations(

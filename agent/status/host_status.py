@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from agent import __version__
 from agent.audit.auditor import Auditor
+from agent.claims.rows import total
 from agent.config.settings import Settings
 from agent.gate.effect import GateEffect
 from agent.reconcile.pass_report import PassReport
@@ -205,6 +206,7 @@ class AgentStatus:
             next_try_at=self._next_try_at,
             tree=snapshot.host.tree,
             used=snapshot.used,
+            unclaimed=total(self._tracker.unclaimed().values()),
             offered=snapshot.offered,
             guests=self._reconciler.guests or (),
             claims=snapshot.claims,

@@ -38,6 +38,7 @@ class Overview:
     """The host as the agent knows it. Times are seconds since 1970; `status` is that of `Operations.status`.
 
     `used` {provider uuid: {class: amount}} counts all consumers, as of the last pass and the claims since.
+    `unclaimed`, of the same form, is what guests use beyond what is held and claimed for them.
     `offered` has the exact units that the driver offers. `others` is {consumer without a claim: its
     allocations}. `moves` has those under way and those that ended recently, oldest first. `pending` counts
     the writes that wait for Placement or for a guest to leave. `reshape_pending` is the reason why a due
@@ -63,6 +64,7 @@ class Overview:
     findings: tuple[Finding, ...] = ()
     pending: int = 0
     reshape_pending: str | None = None
+    unclaimed: Usages = field(default_factory=dict)
     seen: Circumstances = field(default_factory=Circumstances)
 
     @property

@@ -43,12 +43,16 @@ CSP = (
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One resource class of a provider. `percent` of the bar are filled; `level` is a CSS class."""
+    """One resource class of a provider. `percent` of the bar are filled; `level` is a CSS class.
+
+    `unclaimed` percent follow, for what guests use beyond what is held and claimed for them.
+    """
 
     name: str
     used: int
     capacity: int
     percent: float
+    unclaimed: float
     level: str
     note: str
 
@@ -139,7 +143,9 @@ def _bars(overview: Overview, provider: Provider) -> Iterator[Bar]:
         inventory, used = provider.inventories.get(name), in_use.get(name, 0)
         capacity = inventory.capacity if inventory else 0
         share = used / capacity if capacity > 0 else float(used > 0)
-        notes = []
+        unclaimed = overview.unclaimed.get(provider.uuid, {}).get(name, 0)
+        whole = max(capacity, used, 1)
+        notes = [f"{unclaimed} unclaimed"] if unclaimed else []
         if inventory is None:
             notes.append("no inventory")
         elif capacity != inventory.total:
@@ -148,7 +154,15 @@ def _bars(overview: Overview, provider: Provider) -> Iterator[Bar]:
             notes.extend([f"ratio {inventory.allocation_ratio:g}"] if inventory.allocation_ratio != 1 else [])
         if used > capacity:
             notes.append("over-used")
-        yield Bar(name, used, capacity, round(100 * min(share, 1.0), 1), _level(share), ", ".join(notes))
+        yield Bar(
+            name,
+            used,
+            capacity,
+            round(100 * (used - unclaimed) / whole, 1),
+            round(100 * unclaimed / whole, 1),
+            _level(share),
+            ", ".join(notes),
+        )
 
 
 def _level(share: float) -> str:

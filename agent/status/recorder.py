@@ -12,6 +12,7 @@ from agent import log
 from agent.audit.auditor import AuditReport
 from agent.claims.parse_request import ClaimRequest
 from agent.errors import ClaimsClosed, PlimsollError, Refused, StateError
+from agent.gate.decision import GateVerdict
 from agent.moves.states import MoveKind
 from agent.reconcile.pass_report import PassReport
 from agent.status.condition import HostState
@@ -86,6 +87,14 @@ class Recorder:
         finally:
             self.metrics.gate_seconds.observe(self._timer() - began)
             self.metrics.gate_requests.labels(outcomes[-1]).inc()
+
+    def record_missed_guest(self, verdict: GateVerdict | Refused, consumer: str) -> None:
+        """Record the gate's decision about a guest that started while the gate did not decide."""
+        if isinstance(verdict, GateVerdict):
+            self.metrics.gate_requests.labels(verdict.outcome).inc()
+        else:
+            self.metrics.gate_requests.labels(verdict.code).inc()
+            self._record_refusal(consumer, "gate_refused", verdict)
 
     def record_pass(self, report: PassReport) -> None:
         """Record a pass that ended."""

@@ -29,6 +29,10 @@ class ResourceProviderShape(TypedDict):
     usages: Annotated[
         dict[str, Count], "{resource class: amount in use}, by any consumer; 0 where nothing is in use"
     ]
+    unclaimed: Annotated[
+        dict[str, Count],
+        "{resource class: amount} that guests use without a claim; the agent reserves it",
+    ]
     traits: list[str]
     aggregates: list[Uuid]
 
@@ -77,6 +81,7 @@ SAMPLE: TreeShape = {
                 },
             },
             "usages": {"DISK_GB": 0, "MEMORY_MB": 0, "VCPU": 32},
+            "unclaimed": {},
             "traits": ["COMPUTE_NODE"],
             "aggregates": [],
         },
@@ -88,6 +93,7 @@ SAMPLE: TreeShape = {
             "generation": 2,
             "inventories": {},
             "usages": {},
+            "unclaimed": {},
             "traits": ["HW_NUMA_ROOT"],
             "aggregates": [],
         },
@@ -109,6 +115,7 @@ SAMPLE: TreeShape = {
                 }
             },
             "usages": {"VGPU": 4},
+            "unclaimed": {},
             "traits": [],
             "aggregates": [],
         },
