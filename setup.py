@@ -1,8 +1,10 @@
 """Metadata and entry points; pyproject.toml holds the build system and the tools' settings."""
 
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 LIBVIRT = ["libvirt-python>=9.0"]
@@ -26,6 +28,27 @@ DEV = [
     "types-requests",
 ]
 
+
+class BuildWithServiceFiles(build_py):
+    """Puts what `plimsoll install-service` installs beside the module that reads it.
+
+    The man pages and the completion are there if `docs/build.py build/docs` has made them.
+    """
+
+    def run(self):
+        super().run()
+        target = Path(self.build_lib) / "agent" / "daemon" / "files"
+        shutil.rmtree(target, ignore_errors=True)
+        for source, name in (
+            (HERE / "systemd", "systemd"),
+            (HERE / "etc" / "plimsoll", "etc"),
+            (HERE / "build" / "docs" / "man", "docs/man"),
+            (HERE / "build" / "docs" / "completion", "docs/completion"),
+        ):
+            if source.is_dir() and not self.editable_mode:
+                shutil.copytree(source, target / name)
+
+
 setup(
     name="plimsoll",
     version="0.1.0",
@@ -34,6 +57,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
+    cmdclass={"build_py": BuildWithServiceFiles},
     packages=find_packages(include=["agent", "agent.*", "drivers", "drivers.*"]),
     package_data={
         "agent": ["py.typed", "api/*.json", "status/*.css", "status/*.html"],

@@ -16,6 +16,7 @@ from agent.cli.gate import add_gate_command
 from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_options
 from agent.cli.history import add_history_command
 from agent.cli.init import add_init_command
+from agent.cli.install_service import add_install_service_command
 from agent.cli.instances import add_instances_command
 from agent.cli.look import add_look_command
 from agent.cli.move import add_move_command
@@ -54,6 +55,7 @@ COMMANDS = (
     add_placement_command,
     add_gate_command,
     add_init_command,
+    add_install_service_command,
     add_doctor_command,
     add_support_bundle_command,
 )

@@ -6,6 +6,7 @@ files in its hook folder, but not the target of a link there.
 
 import os
 import stat
+import sys
 from enum import StrEnum
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from agent.errors import StateError, UsageError
 HOOK = Path("/etc/libvirt/hooks/qemu.d/50-plimsoll")
 CONFIG = Path("/etc/plimsoll/gate.conf")
 PYTHON = Path("/usr/bin/python3")
+"""What runs the hook, where it is the interpreter that runs this command."""
 CODE = Path(__file__).parents[2]
 """The folder that the script imports `agent` from."""
 
@@ -36,12 +38,22 @@ class HookState(StrEnum):
     """No file."""
 
 
-def hook_script(config: Path = CONFIG, code: Path = CODE, python: Path = PYTHON) -> str:
+def hook_python() -> Path:
+    """The system's interpreter that the agent runs in, under a name below /usr/bin where it has one.
+
+    A virtual environment's own name of it would be refused by the confinement of libvirtd, and the system's
+    python3 may be too old for the agent's code, as on the RHEL family.
+    """
+    running = Path(sys.executable).resolve()
+    return PYTHON if PYTHON.exists() and PYTHON.resolve() == running else running
+
+
+def hook_script(config: Path = CONFIG, code: Path = CODE, python: Path | None = None) -> str:
     """The script's text. It ends with 0 if the agent's code is missing or damaged.
 
     libvirt kills a guest whose hook fails at `reconnect`.
     """
-    return f"""#!{python} -IS
+    return f"""#!{python or hook_python()} -IS
 # Written by `{MARK}`; `plimsoll gate disable` takes it away.
 import sys
 

@@ -19,6 +19,8 @@ NOT_ON_BOTH = {
     "cli/test_claim.py": "what the command prints, over a host without a placement",
     "cli/test_domain.py": "what the command writes of a claim, which other tests make on both",
     "cli/test_pause.py": "a record of the agent; the trait is written as all traits are",
+    "cli/test_install_service.py": "files alone",
+    "cli/test_errors.py": "what is mistyped, and placements that do not answer",
     "cli/test_names.py": "two agents on one embedded core, and what is shown of the agent's memory",
     "cli/test_release.py": "what the command prints, over a host without a placement",
     "cli/test_plan.py": "what the command prints, over a host without a placement",

@@ -230,22 +230,16 @@ class Node:
 
     # The agent
 
-    def install_checkout(self, units: Path, wheel: Path, needed: Path) -> None:
-        """The wheel into a virtual environment, and the units, users and directories that are shipped."""
+    def install_wheel(self, wheel: Path, needed: Path) -> None:
+        """The wheel into a virtual environment, and its service, by the command that is in it."""
         self.push(needed, "/root/wheels")
         self.push(wheel.parent, "/root/wheel")
-        self.push(units, "/root/systemd")
         pip = "/opt/plimsoll/bin/pip install -q --no-index --find-links /root/wheels"
         self.run(
             "test -d /opt/plimsoll || python3 -m venv --system-site-packages /opt/plimsoll; cd /root/wheel; "
-            f"{pip} --force-reinstall --no-deps {wheel.name} && {pip} {wheel.name} && "
-            "ln -sf /opt/plimsoll/bin/plimsoll /usr/bin/plimsoll"
+            f"{pip} --force-reinstall --no-deps {wheel.name} && {pip} {wheel.name}"
         )
-        self.run(
-            "cd /root/systemd && cp sysusers.d/*.conf /usr/lib/sysusers.d/ && "
-            "cp tmpfiles.d/*.conf /usr/lib/tmpfiles.d/ && cp -r *.service* /etc/systemd/system/ && "
-            "systemd-sysusers && systemd-tmpfiles --create plimsoll.conf && systemctl daemon-reload"
-        )
+        self.run("/opt/plimsoll/bin/plimsoll install-service && systemctl stop plimsoll-agent")
         self._admit()
 
     def install_package(self, package: Path) -> None:

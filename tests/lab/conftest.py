@@ -90,6 +90,8 @@ def bare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Node:
         "systemctl disable --now plimsoll-agent 2>/dev/null; "
         "test ! -e /etc/libvirt/hooks/qemu.d/50-plimsoll || plimsoll gate disable; "
         "dpkg --purge plimsoll 2>&1; rm -rf /opt/plimsoll /usr/bin/plimsoll /etc/systemd/system/plimsoll* "
+        "/usr/local/bin/plimsoll "
+        "/etc/sysusers.d/plimsoll.conf /etc/tmpfiles.d/plimsoll.conf "
         "/var/lib/plimsoll /etc/plimsoll /root/older; systemctl daemon-reload; "
         "! id plimsoll 2>/dev/null || userdel plimsoll",
         note=False,
@@ -119,7 +121,7 @@ def _installer(folder: Path) -> Callable[[Node], None]:
         _build(source, folder / "wheel")
     (wheel,) = (folder / "wheel").glob("*.whl")
     needed = _needed(wheel, ROOT / ".lab" / "wheels")
-    return lambda node: node.install_checkout(source / "systemd", wheel, needed)
+    return lambda node: node.install_wheel(wheel, needed)
 
 
 def _copy_checkout(folder: Path) -> None:
