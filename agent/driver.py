@@ -218,6 +218,56 @@ class GivenResources:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A device in an IOMMU group. `driver` is empty where none is bound; `vfio`: it is one of VFIO's."""
+
+    address: str
+    driver: str = ""
+    vfio: bool = False
+    bridge: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostDevice:
+    """A PCI device of the host, as the kernel shows it now, for those who give it to a guest.
+
+    `driver` and `vfio` as of `GroupMember`. `uses` are clauses on what the host itself has it for: "shows the
+    host's console (fb0)". `group` is its IOMMU group, None without one, and `members` all devices in that,
+    itself included. `reset_methods` is None where the kernel does not tell them. `cell` is its NUMA cell,
+    None without affinity, and `near_cell` the nearest cell that has CPUs. `vfs` are its virtual functions,
+    and `vfs_in_guests` those that a driver of VFIO has. `migration_driver` is the kernel's driver of VFIO
+    that can migrate it, None where there is none or where that is unknown.
+    """
+
+    address: str
+    driver: str = ""
+    vfio: bool = False
+    bridge: bool = False
+    uses: tuple[str, ...] = ()
+    group: str | None = None
+    members: tuple[GroupMember, ...] = ()
+    reset_methods: tuple[str, ...] | None = None
+    cell: int | None = None
+    near_cell: int | None = None
+    vfs: tuple[str, ...] = ()
+    vfs_in_guests: tuple[str, ...] = ()
+    migration_driver: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassedDevice:
+    """A PCI device that a domain's XML gives to its guest.
+
+    `managed`: libvirt binds it to VFIO's driver when the guest starts. `device` is None where the host has no
+    such device.
+    """
+
+    address: str
+    managed: bool
+    device: HostDevice | None
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """A NUMA cell. `siblings` are the hardware threads of each core, `pages` {size in KiB: count}.
 
@@ -334,6 +384,22 @@ class Driver(ABC):
         in XML; DriverDataError where the XML is malformed.
         """
         raise UsageError(f"{type(self).__name__} does not write the XML of guests.")
+
+    def host_device(self, address: str) -> HostDevice | None:
+        """The PCI device of the host, as the kernel shows it now; None where there is none.
+
+        A driver must not call the hypervisor here. Raises UsageError for what is no PCI address, or where the
+        driver does not read devices.
+        """
+        raise UsageError(f"{type(self).__name__} does not read the PCI devices of the host.")
+
+    def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
+        """The PCI devices that a domain's XML gives to its guest, for the checks before it starts.
+
+        A driver must not call the hypervisor here. Empty where the driver does not read devices. Raises
+        DriverDataError where the XML is malformed.
+        """
+        return ()
 
     @abstractmethod
     def topology(self) -> Topology:

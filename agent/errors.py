@@ -207,6 +207,12 @@ class ClaimConflict(Refused):
     code = "plimsoll.claim.conflict"
 
 
+class DeviceUnfit(Refused):
+    """A guest would hang or fail at its start with a PCI device that its domain names."""
+
+    code = "plimsoll.claim.device"
+
+
 class GuestRuns(Refused):
     """The claim is that of a guest that runs on this host. `offered` and `reserved` are {class: amount}."""
 

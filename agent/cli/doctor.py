@@ -27,8 +27,13 @@ def add_doctor_command(add: CommandAdder) -> None:
         "find what prevents the agent from working on this host, and the remedy",
         "Checks versions, clock, settings, state directory, databases, identity, the running agent,\n"
         "Placement and the hypervisor; changes nothing, and works without an agent. Run it as root, or as\n"
-        "the agent's user. Ends with 1 if something is bad, with 0 if there are only warnings.",
-        "  plimsoll doctor\n  plimsoll doctor -o json | jq '.checks[] | select(.verdict != \"good\")'",
+        "the agent's user. Ends with 1 if something is bad, with 0 if there are only warnings.\n"
+        "With --device: whether a guest can be given that PCI device now.",
+        "  plimsoll doctor\n  plimsoll doctor --device 0000:41:00.0\n"
+        "  plimsoll doctor -o json | jq '.checks[] | select(.verdict != \"good\")'",
+    )
+    command.add_argument(
+        "--device", metavar="ADDRESS", help="check a PCI device: its driver, who holds it, its IOMMU group"
     )
     add_settings_options(command)
 
@@ -36,7 +41,7 @@ def add_doctor_command(add: CommandAdder) -> None:
 def doctor(args: Namespace) -> ExitCode:
     """Check the host and the agent."""
     from agent.doctor.check import CheckVerdict, worst
-    from agent.doctor.examine import examine
+    from agent.doctor.examine import examine, examine_device
 
     def ask(socket: str) -> object:
         return Client(socket, args.timeout, quiet=True).get("/v1/status")
@@ -44,7 +49,9 @@ def doctor(args: Namespace) -> ExitCode:
     socket = args.socket if args.socket != SOCKET_DEFAULT else None
     checks = []
     with waiting("looking at the host") as show_activity:
-        for check in examine(*settings_paths(args), ask, socket):
+        settings = settings_paths(args)
+        device = args.device
+        for check in examine_device(*settings, device) if device else examine(*settings, ask, socket):
             checks.append(check)
             show_activity(f"looking at the host; {len(checks)} checks done, the last one: {check.name}")
     answer = {"checks": [check.to_json() for check in checks]}

@@ -70,7 +70,7 @@ def assemble(
     auditor = Auditor(
         tracker, client, identity.uuid, reconciler.read_guests, journal.devices, lambda: reconciler.tree
     )
-    gate = Gate(tracker, client, reconciler.guest_of, journal.devices)
+    gate = Gate(tracker, client, reconciler.guest_of, journal.devices, reconciler.passed_devices)
     condition = Condition(on_change)
     host_status = AgentStatus(
         settings,

@@ -1,13 +1,17 @@
 """Runs all checks of the doctor. Later checks build on the results of earlier ones."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agent.config.options import driver_class
 from agent.config.settings import load
 from agent.doctor import checks_host, checks_service, checks_state
-from agent.doctor.check import DoctorCheck, bad, good
-from agent.errors import SettingsError
+from agent.doctor.check import DoctorCheck, bad, good, warning
+from agent.doctor.device_checks import check_device
+from agent.driver import GuestState, PassedDevice
+from agent.errors import DriverError, SettingsError
 
 
 def examine(
@@ -35,3 +39,37 @@ def examine(
     yield from checks_service.agent(Path(socket) if socket else settings.api.socket, ask)
     yield from checks_service.placement(settings)
     yield from checks_host.hypervisor(settings)
+
+
+_IDLE = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
+
+
+def examine_device(
+    config_files: Sequence[Path], config_dirs: Sequence[Path], address: str
+) -> Iterator[DoctorCheck]:
+    """Whether a guest could be given the PCI device now, with managed='yes'. Write nothing.
+
+    Raises UsageError for what is no PCI address, SettingsError.
+    """
+    settings = load(config_files, config_dirs)
+    driver = driver_class(settings.compute_driver).create(replace(settings.driver, state_path=None))
+    holders: dict[str, str] = {}
+    try:
+        device = driver.host_device(address)
+        try:
+            holders = {
+                unit.unit: f"{guest.name} ({guest.uuid})"
+                for guest in driver.guests()
+                if guest.state not in _IDLE
+                for unit in guest.units
+            }
+        except DriverError as error:
+            yield warning(
+                "guests",
+                f"Which guests use the device is not known: {error.message.rstrip('.?')}.",
+                "`plimsoll doctor` without --device checks the hypervisor.",
+            )
+    finally:
+        driver.close()
+    address = device.address if device is not None else address
+    yield from check_device(PassedDevice(address, managed=True, device=device), holders)

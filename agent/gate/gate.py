@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from uuid import uuid4
 
 from agent.claims.refusal import label
-from agent.driver import Guest
-from agent.errors import ClaimsClosed, DriverDataError, Refused, UsageError
+from agent.doctor.device_checks import start_problems
+from agent.driver import Guest, PassedDevice
+from agent.errors import ClaimsClosed, DeviceUnfit, DriverDataError, Refused, UsageError
 from agent.gate.admission import GuestAdmission, demand_of
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.domain_request import with_allocated_disk
@@ -24,7 +25,10 @@ from agent.tracker.tracker import ResourceTracker
 
 
 class Gate:
-    """Any thread may call. `guest_of` reads a domain's XML; `devices` returns {provider uuid: device}."""
+    """Any thread may call. `guest_of` reads a domain's XML, `passed_devices` the PCI devices that it names.
+
+    `devices` returns {provider uuid: device}.
+    """
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class Gate:
         client: PlacementClient,
         guest_of: Callable[[str], Guest],
         devices: Callable[[], Mapping[str, str]],
+        passed_devices: Callable[[str], Collection[PassedDevice]] = lambda xml: (),
         *,
         clock: Callable[[], float] = time.time,
         new_uuid: Callable[[], str] = lambda: str(uuid4()),
@@ -39,6 +44,7 @@ class Gate:
         self._tracker = tracker
         self._client = client
         self._guest_of = guest_of
+        self._passed_devices = passed_devices
         self._new_uuid = new_uuid
         self._admission = GuestAdmission(tracker, client, devices)
         self._expected = ExpectedGuests(tracker, clock)
@@ -52,9 +58,9 @@ class Gate:
         """
         match call.operation, call.sub_operation:
             case "prepare", "begin":
-                return self._start(self._read(call.xml))
+                return self._start(self._check_devices(call.xml, self._read(call.xml)))
             case "migrate", "begin":
-                return self._come_in(self._read(call.xml))
+                return self._come_in(self._check_devices(call.xml, self._read(call.xml)))
             case "release", "end":
                 return self._leave(self._read(call.xml))
         return GateVerdict(
@@ -88,6 +94,25 @@ class Gate:
             return self._guest_of(xml)
         except DriverDataError as error:
             raise UsageError(error.message) from error
+
+    def _check_devices(self, xml: str, guest: Guest) -> Guest:
+        """The guest. Raises DeviceUnfit where it would hang or fail with a PCI device of its domain."""
+        passed = self._passed_devices(xml)
+        if passed:
+            holders = {
+                unit.unit: f"{row.guest.name} ({row.instance})"
+                for row in self._tracker.rows().values()
+                if row.guest is not None and row.instance != guest.uuid and row.guest.state not in ABSENT
+                for unit in row.guest.units
+            }
+            problems = list(start_problems(passed, holders))
+            if problems:
+                raise DeviceUnfit(
+                    f"{guest.name} ({guest.uuid}) would not start with its devices: {' '.join(problems)}",
+                    consumer=guest.uuid,
+                    problems=problems,
+                )
+        return guest
 
     def _start(self, guest: Guest) -> GateVerdict:
         self._expected.let_in(guest.uuid)

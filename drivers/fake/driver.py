@@ -10,14 +10,24 @@ from typing import Any, ClassVar, Self
 
 from oslo_config import cfg
 
-from agent.driver import Description, Driver, DriverSettings, GivenResources, Guest, Topology
+from agent.driver import (
+    Description,
+    Driver,
+    DriverSettings,
+    GivenResources,
+    Guest,
+    HostDevice,
+    PassedDevice,
+    Topology,
+)
 from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
 from drivers.fake.host import FakeHost
 from drivers.fake.host_file import load_host
 from drivers.host.domain_writer import write_domain
-from drivers.host.domain_xml import parse_domain, starting_guest
+from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
 from drivers.host.inventory import check_cpu_sets
+from drivers.host.pci_sysfs import PciSysfs, parse_address
 from drivers.host.unit_locations import described_locations
 
 DEFAULT_HOST_FILE = Path(__file__).with_name("default.yaml")
@@ -109,6 +119,23 @@ class FakeDriver(Driver):
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
         """See `Driver`."""
         return write_domain(xml, given, replace=replace)
+
+    def host_device(self, address: str) -> HostDevice | None:
+        """See `Driver`. The devices are those below `root_path`; without it there are none."""
+        pci = self._pci()
+        if pci is None:
+            parse_address(address)
+            return None
+        return pci.read(address)
+
+    def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
+        """See `Driver`. Empty without `root_path`."""
+        pci, addresses = self._pci(), passed_addresses(xml)
+        return pci.passed(addresses) if pci is not None else ()
+
+    def _pci(self) -> PciSysfs | None:
+        root = self._answer().root_path
+        return PciSysfs(Path(root, "sys"), Path(root, "proc"), Path(root, "modules")) if root else None
 
     def topology(self) -> Topology:
         """See `Driver`."""

@@ -56,6 +56,14 @@ class FakeHost:
         default=False,
         metadata=file_key(FLAG, "`true`: count the inventory of all devices on the host's own provider"),
     )
+    root_path: str | None = field(
+        default=None,
+        metadata=file_key(
+            TEXT,
+            "a directory with `sys`, `proc` and `modules` as a host has them, where the driver reads how "
+            "PCI devices are bound; none: nothing is known of that",
+        ),
+    )
     unavailable: str | None = field(
         default=None, metadata=file_key(TEXT, "a sentence; while it is set, every call fails with it")
     )

@@ -95,6 +95,21 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
     )
 
 
+def passed_addresses(text: str, what: str = "a domain") -> Mapping[str, bool]:
+    """{PCI address: whether libvirt binds it to VFIO's driver} of the devices that a domain gives its guest.
+
+    Raises DriverDataError where the XML is malformed.
+    """
+    root = parse_xml(text, what, "domain")
+    return {
+        address: element.get("managed") == "yes"
+        for path in ("devices/hostdev[@type='pci']", "devices/interface[@type='hostdev']")
+        for element in root.findall(path)
+        for source in element.findall("source/address")
+        for address in (pci_address(source, what),)
+    }
+
+
 def _vcpus(root: Element, what: str) -> frozenset[int]:
     """The ids of the present vCPUs: those enabled in <vcpus>, else the first `current` ones of <vcpu>."""
     what = f"{what}: <vcpu>"

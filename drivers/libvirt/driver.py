@@ -4,17 +4,29 @@ The driver imports libvirt's binding when it connects, so that the class can be 
 """
 
 import importlib.util
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from agent.driver import Description, Driver, DriverSettings, GivenResources, Guest, Suggestion, Topology
+from agent.driver import (
+    Description,
+    Driver,
+    DriverSettings,
+    GivenResources,
+    Guest,
+    HostDevice,
+    PassedDevice,
+    Suggestion,
+    Topology,
+)
 from agent.errors import DriverUnavailable, SettingsError
 from drivers.host.domain_writer import write_domain
-from drivers.host.domain_xml import parse_domain, starting_guest
+from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
 from drivers.host.inventory import check_cpu_sets
+from drivers.host.pci_sysfs import PciSysfs
 from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings
 from drivers.libvirt.describe.host import HostFacts
@@ -36,6 +48,8 @@ if TYPE_CHECKING:
     from drivers.libvirt.io.domain_reader import DomainReader
     from drivers.libvirt.io.host_reader import HostReader
     from drivers.libvirt.io.restore_mdevs import MdevRestorer
+
+PROC, MODULES = Path("/proc"), Path("/lib/modules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,7 @@ class LibvirtDriver(Driver):
             settings.host, settings.host_settings, device_settings(settings.options), options.report_numa
         )
         self._device_state = DeviceState(settings.state_path)
+        self._pci = PciSysfs(Path(options.sysfs_path), PROC, MODULES / os.uname().release)
         self._boot_id = boot_id()
         self._restore_mdevs = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
         self._facts: HostFacts | None = None
@@ -118,6 +133,14 @@ class LibvirtDriver(Driver):
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
         """See `Driver`."""
         return write_domain(xml, given, replace=replace)
+
+    def host_device(self, address: str) -> HostDevice | None:
+        """See `Driver`."""
+        return self._pci.read(address)
+
+    def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
+        """See `Driver`."""
+        return self._pci.passed(passed_addresses(xml))
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """See `Driver`."""

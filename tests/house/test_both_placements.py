@@ -42,6 +42,7 @@ NOT_ON_BOTH = {
     "placement/embedded/http/test_serve_access.py": "the embedded core's own HTTP",
     "cli/test_init.py": "what is proposed for a host before there is an agent",
     "gate/test_effect.py": "the hook's file and libvirt's pid files",
+    "gate/test_device_checks.py": "files of the host; gate/test_gate.py has what is claimed",
     "gate/test_install.py": "the hook's file alone",
     "http/test_server.py": "the HTTP server alone",
     "http/test_tls.py": "the HTTP server alone",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kits.agent_process import Agent
 from kits.cli_process import plimsoll
+from kits.pci_tree import PciTree
 
 from agent.config.settings import load
 from agent.doctor.check import CheckVerdict, DoctorCheck
@@ -239,3 +240,26 @@ def test_what_the_agents_user_may_not_at_libvirt_is_told_to_root(
     (found,) = checks()
     assert found.verdict is CheckVerdict.WARNING and "usermod -aG libvirt nobody" in found.remedy
     assert checks("[libvirt]\nfull_connection = false\n") == [], "it is not asked for"
+
+
+def test_a_device_is_checked_without_an_agent(patient: Patient, tmp_path: Path) -> None:
+    tree = PciTree(tmp_path / "root")
+    tree.add("0000:83:00.0", "nouveau", 1, class_="0x030000", boot_vga="1", reset_method="bus", numa=0)
+    tree.cells(node0="0-3")
+    host = tmp_path / "host.yaml"
+    host.write_text(f"cells: [{{id: 0, cpus: 0-3, memory_mb: 4096}}]\nroot_path: {tree.root}\n")
+    patient.write(f"[fake]\nhost_file = {host}\n")
+    done = plimsoll(patient.state / "s", "doctor", "--device", "83:00.0", "--config-file", str(patient.file))
+    assert done.returncode == ExitCode.FAILED and done.stderr == ""
+    lines = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines() if "->" not in line}
+    assert lines == {
+        "driver": "good",
+        "holder": "bad",
+        "group": "good",
+        "reset": "good",
+        "cell": "good",
+        "migration": "warning",
+    }
+    assert "-> Set another card as the primary one" in done.stdout
+    nowhere = plimsoll(patient.state / "s", "doctor", "--device", "x", "--config-file", str(patient.file))
+    assert nowhere.returncode == ExitCode.USAGE and "no PCI address" in nowhere.stderr

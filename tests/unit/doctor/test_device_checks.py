@@ -1,0 +1,144 @@
+"""Which devices a guest can be given, and the remedy for those that it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.doctor.check import CheckVerdict
+from agent.doctor.device_checks import check_device, node_device, start_problems
+from agent.driver import GroupMember, HostDevice, PassedDevice
+
+GPU, SOUND, BRIDGE, VF = "0000:01:00.0", "0000:01:00.1", "0000:00:01.0", "0000:41:10.0"
+READY = HostDevice(
+    GPU,
+    "vfio-pci",
+    vfio=True,
+    group="1",
+    members=(
+        GroupMember(BRIDGE, "pcieport", bridge=True),
+        GroupMember(GPU, "vfio-pci", vfio=True),
+        GroupMember(SOUND, "vfio-pci", vfio=True),
+    ),
+    reset_methods=("flr", "bus"),
+    cell=0,
+    near_cell=0,
+    migration_driver="x_vfio_pci",
+)
+BOUND = replace(
+    READY,
+    driver="nouveau",
+    vfio=False,
+    members=(READY.members[0], GroupMember(GPU, "nouveau"), READY.members[2]),
+)
+SOUND_BOUND = GroupMember(SOUND, "snd_hda_intel")
+
+
+def verdicts(device: HostDevice | None, *, managed: bool = True, **holders: str) -> dict[str, str]:
+    """{name: verdict} of what is not good."""
+    return {
+        check.name: check.verdict.value
+        for check in check_device(PassedDevice(GPU, managed, device), holders)
+        if check.verdict is not CheckVerdict.GOOD
+    }
+
+
+def problems(*devices: PassedDevice, holders: dict[str, str] | None = None) -> list[str]:
+    return list(start_problems(devices, holders or {}))
+
+
+def test_a_device_that_is_ready() -> None:
+    assert verdicts(READY) == verdicts(READY, managed=False) == {}
+    assert problems(PassedDevice(GPU, False, READY)) == []
+
+
+def test_libvirt_binds_a_managed_device_and_refuses_another_one() -> None:
+    assert verdicts(BOUND) == {}
+    (problem,) = problems(PassedDevice(GPU, False, BOUND))
+    assert "nouveau" in problem and "managed='yes'" in problem
+    assert f"virsh nodedev-detach {node_device(GPU)}" in problem
+    assert problems(PassedDevice(GPU, False, replace(BOUND, driver=""))) != []
+
+
+@pytest.mark.parametrize(
+    ("use", "remedy"),
+    [
+        ("shows the host's console (fb0)", "console on another card"),
+        ("is the display that the host booted with", "primary one in the firmware"),
+        ("has the host's root file system (nvme0n1)", "another disk controller"),
+        ("has the host's default route (enp65s0)", "virtual function"),
+    ],
+)
+def test_what_the_host_itself_needs_is_not_given_away(use: str, remedy: str) -> None:
+    (problem,) = problems(PassedDevice(GPU, True, replace(BOUND, uses=(use,))))
+    assert use in problem and remedy in problem
+
+
+def test_a_group_with_a_bound_endpoint_is_not_viable() -> None:
+    device = replace(BOUND, members=(*BOUND.members[:2], SOUND_BOUND))
+    (problem,) = problems(PassedDevice(GPU, True, device))
+    assert "not viable" in problem and f"{SOUND} is bound to snd_hda_intel" in problem
+    assert f"virsh nodedev-detach {node_device(SOUND)}" in problem
+
+
+def test_a_group_that_the_guest_gets_as_a_whole_is_viable() -> None:
+    device = replace(BOUND, members=(*BOUND.members[:2], SOUND_BOUND))
+    sound = replace(device, address=SOUND, driver="snd_hda_intel")
+    assert problems(PassedDevice(GPU, True, device), PassedDevice(SOUND, True, sound)) == []
+    unmanaged = problems(PassedDevice(GPU, True, device), PassedDevice(SOUND, False, sound))
+    assert len(unmanaged) == 2, "libvirt does not bind the second one"
+
+
+@pytest.mark.parametrize("driver", ["", "pci-stub", "pcieport"])
+def test_a_member_that_uses_nothing_does_not_matter(driver: str) -> None:
+    device = replace(BOUND, members=(*BOUND.members[:2], GroupMember(SOUND, driver)))
+    assert verdicts(device) == {}
+
+
+def test_a_group_is_with_one_guest_only() -> None:
+    (problem,) = problems(PassedDevice(GPU, True, BOUND), holders={SOUND: "web (1234)"})
+    assert f"{SOUND} by web (1234)" in problem
+    (problem,) = problems(PassedDevice(GPU, True, READY), holders={GPU: "web (1234)"})
+    assert "used by the guest web (1234)" in problem
+
+
+def test_without_a_group_nothing_can_be_given() -> None:
+    (problem,) = problems(PassedDevice(GPU, True, replace(BOUND, group=None, members=())))
+    assert "intel_iommu=on" in problem
+
+
+def test_a_device_that_is_not_there_and_a_bridge() -> None:
+    assert verdicts(None) == {"device": "bad"}
+    assert verdicts(replace(READY, bridge=True, vfio=False, driver="pcieport")) == {"driver": "bad"}
+
+
+def test_a_card_with_virtual_functions_of_guests() -> None:
+    card = replace(BOUND, vfs=(VF,))
+    assert verdicts(card) == {"holder": "warning"}
+    assert problems(PassedDevice(GPU, True, card)) == []
+    (problem,) = problems(PassedDevice(GPU, True, replace(card, vfs_in_guests=(VF,))))
+    assert VF in problem
+    assert len(problems(PassedDevice(GPU, True, card), holders={VF: "web (1)"})) == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        (replace(READY, reset_methods=()), "reset"),
+        (replace(READY, reset_methods=None), "reset"),
+        (replace(READY, cell=2, near_cell=1), "cell"),
+        (replace(READY, cell=2, near_cell=None), "cell"),
+        (replace(READY, migration_driver=None), "migration"),
+    ],
+)
+def test_what_a_guest_starts_with_all_the_same_is_a_warning(device: HostDevice, name: str) -> None:
+    assert verdicts(device) == {name: "warning"}
+    assert problems(PassedDevice(GPU, True, device)) == []
+
+
+def test_every_remedy_is_there_where_something_is_not_good() -> None:
+    worst = replace(BOUND, group=None, members=(), reset_methods=(), cell=1, migration_driver=None)
+    for check in check_device(PassedDevice(GPU, False, worst), {GPU: "web (1)"}):
+        assert bool(check.remedy) is (check.verdict is not CheckVerdict.GOOD)
+        assert check.sentence.endswith(".") and GPU in check.sentence
