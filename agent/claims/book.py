@@ -268,7 +268,7 @@ class Book:
         """The row with the present held column of its consumers."""
         consumers = (instance, self._moving.get(instance, instance))
         held = {consumer: self._held[consumer] for consumer in consumers if consumer in self._held}
-        return replace(self._rows.get(instance) or Row(instance), held=held)
+        return (self._rows.get(instance) or Row(instance)).with_held(held)
 
     # Doubt: writes to Placement whose outcome is unknown
 
@@ -385,14 +385,14 @@ class Book:
         for _, name, unit in claim.exact:
             self._taken[name, unit] = claim.consumer
         row = self.row(claim.consumer)
-        self._enter(replace(row, claimed={**row.claimed, claim.consumer: claim}))
+        self._enter(row.with_claimed({**row.claimed, claim.consumer: claim}))
 
     def remove(self, consumer: str) -> None:
         """Remove the consumer's claim, if it has one."""
         if self._take_out(consumer) is not None:
             row = self.row(consumer)
             self._enter(
-                replace(row, claimed={who: claim for who, claim in row.claimed.items() if who != consumer})
+                row.with_claimed({who: claim for who, claim in row.claimed.items() if who != consumer})
             )
 
     def _take_out(self, consumer: str) -> Claim | None:

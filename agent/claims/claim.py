@@ -1,7 +1,7 @@
 """A claim, its states and steps, and the result of a fit, as values. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from agent.claims.mappings import GroupUnits
@@ -98,6 +98,10 @@ class Claim:
     cells: tuple[PlacedCell, ...] = ()
     makings: Makings = field(default_factory=dict)
     group_units: GroupUnits = field(default_factory=dict)
+
+    def in_state(self, state: ClaimState) -> "Claim":
+        """The same claim in that state."""
+        return self if self.state is state else replace(self, state=state)
 
     @property
     def exact(self) -> Iterator[tuple[str, str, str]]:

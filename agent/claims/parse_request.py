@@ -297,8 +297,11 @@ def _any_of(names: frozenset[str]) -> str:
     return next(iter(names)) if len(names) == 1 else "in:" + ",".join(sorted(names))
 
 
+_NO_TOPOLOGY = TopologyRequest()
+
+
 def _topology_json(topology: TopologyRequest) -> dict[str, Any]:
-    if topology == TopologyRequest():
+    if topology == _NO_TOPOLOGY:
         return {}
     body: dict[str, Any] = {
         "cpu_policy": topology.cpu_policy,

@@ -25,7 +25,7 @@ from agent.placement.replies import (
     inventory_from_json,
     outcome_of_reply,
 )
-from agent.placement.transport import CertainTransport, Reply, Transport
+from agent.placement.transport import Reply, Transport, is_certain
 from agent.placement.write_gate import WriteGate
 from agent.shapes import Allocations, Amounts, Holders
 from agent.tree import Inventory, Provider, ProviderTree
@@ -101,7 +101,7 @@ class PlacementClient:
     @property
     def certain(self) -> bool:
         """Whether no request is executed after its answer, or after the end of this process."""
-        return isinstance(self._transport, CertainTransport) and self._transport.certain
+        return is_certain(self._transport)
 
     def versions(self) -> tuple[str, str]:
         """The lowest and the highest microversion of the service."""

@@ -6,7 +6,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 REQUEST_ID = "x-openstack-request-id"
 """Placement puts it into each of its answers; what answers in its place does not know it."""
@@ -40,14 +40,9 @@ class Transport(Protocol):
         """Close connections and files; idempotent."""
 
 
-@runtime_checkable
-class CertainTransport(Protocol):
-    """A transport that may know that no request of it is executed later than its answer.
+def is_certain(transport: Transport) -> bool:
+    """Whether each request has ended when `request` returns, or when this process is killed.
 
-    Transports without the attribute do not know it.
+    A transport that may know it says so by a property `certain`; the others do not know it.
     """
-
-    @property
-    def certain(self) -> bool:
-        """Whether each request has ended when `request` returns, or when this process is killed."""
-        ...
+    return bool(getattr(transport, "certain", False))

@@ -26,15 +26,15 @@ class WriteGate:
     def passing(self, providers: Collection[str]) -> Iterator[None]:
         """Run a block that writes allocations on these providers, after the hold on them has ended."""
         with self._condition:
-            self._condition.wait_for(
-                lambda: not any(self._held[uuid] for uuid in providers), self._hold_max_s
-            )
+            if self._held:
+                self._condition.wait_for(lambda: self._held.keys().isdisjoint(providers), self._hold_max_s)
             self._passing.update(providers)
         try:
             yield
         finally:
             with self._condition:
-                self._passing.subtract(providers)
+                for uuid in providers:
+                    self._passing[uuid] -= 1
                 self._condition.notify_all()
 
     @contextmanager
@@ -51,5 +51,5 @@ class WriteGate:
             yield
         finally:
             with self._condition:
-                self._held.subtract(names)
+                self._held -= Counter(names)  # without zeros, so that nothing held is an empty counter
                 self._condition.notify_all()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent.errors import PlacementUnavailable
-from agent.placement.transport import CertainTransport, Reply, Transport
+from agent.placement.transport import Reply, Transport, is_certain
 from agent.status.metrics import NO_ANSWER, Metrics
 
 
@@ -21,8 +21,8 @@ class MeteredTransport:
 
     @property
     def certain(self) -> bool:
-        """See `agent.placement.transport.CertainTransport`."""
-        return isinstance(self._inner, CertainTransport) and self._inner.certain
+        """See `agent.placement.transport.is_certain`."""
+        return is_certain(self._inner)
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         """See `agent.placement.transport.Transport`, as for `close`."""

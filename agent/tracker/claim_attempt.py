@@ -5,7 +5,6 @@ while the register's lock is held.
 """
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from agent.backoff import pause
 from agent.claims.book import Book
@@ -181,7 +180,7 @@ class ClaimAttempt:
         if self._unclaimed:
             self._context.take_back_reserved(self._unclaimed)
         writer, client = self._context.writer, self._context.client
-        write = replace(allocations_for(intent), generation=self._generation)
+        write = allocations_for(intent, self._generation)
         outcome = writer.send_and_read(
             DoubtKind.CLAIM,
             write,
@@ -196,7 +195,7 @@ class ClaimAttempt:
             "the resources stay reserved until it answers, then the claim is undone",
         )
         try:
-            held = writer.secure(self._consumer, written=replace(write, generation=FIRST_GENERATION))
+            held = writer.secure(self._consumer, written=allocations_for(intent, FIRST_GENERATION))
         except PlacementFull:
             # The inventory shrank after the claim, which cannot be written again to protect it.
             withdraw(self._context, intent)
@@ -211,8 +210,7 @@ class ClaimAttempt:
     # Step 3: journal the result
 
     def _grant(self, intent: Claim) -> Claim:
-        self._context.register.step_claim(ClaimStep.GRANT, self._consumer)
-        return replace(intent, state=ClaimState.CLAIMED)
+        return self._context.register.step_claim(ClaimStep.GRANT, self._consumer) or intent
 
     def _adopt(self, held: ConsumerAllocations) -> Claim:
         """Take over what another client wrote for the consumer. Raises ClaimConflict, DoesNotFit (units)."""

@@ -7,11 +7,11 @@ from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
 
 
-def allocations_for(claim: Claim) -> ConsumerAllocations:
-    """What Placement shall hold for the claim, written as a consumer that Placement does not know yet."""
+def allocations_for(claim: Claim, generation: int | None = None) -> ConsumerAllocations:
+    """What Placement shall hold for the claim; without a generation, Placement does not know the consumer."""
     request = claim.request
     owner = (request.project_id, request.user_id, request.consumer_type)
-    return ConsumerAllocations(claim.consumer, claim.allocations, None, *owner)
+    return ConsumerAllocations(claim.consumer, claim.allocations, generation, *owner)
 
 
 def is_allocation_of(held: ConsumerAllocations, claim: Claim) -> bool:

@@ -259,8 +259,8 @@ class Register:
 
     def step_claim(
         self, step: ClaimStep, consumer: str, claim: Claim | None = None, detail: str = ""
-    ) -> None:
-        """Take the step and wait for the disk; `claim` replaces the present one if it is given.
+    ) -> Claim | None:
+        """The claim after the step, once it is on disk; `claim` replaces the present one if it is given.
 
         The caller has the consumer's turn. Raises StateError where the journal fails, or the table of
         transitions does not have the step: then the claim is unchanged, in memory and on disk. Raises
@@ -269,6 +269,7 @@ class Register:
         with self._lock:
             staged = self._stage_claim(step, consumer, claim, detail)
         self._wait_for_disk([staged])
+        return staged.after[consumer]
 
     def step_chosen_claim(self, step: ClaimStep, choose: Callable[[Book], Claim]) -> Claim:
         """As `step_claim`, with the claim that `choose` makes under the lock; the claim after the step.
@@ -321,7 +322,7 @@ class Register:
         state = CLAIM_TRANSITIONS[key]
         chosen = claim or before
         detail = detail or (_detail(chosen) if chosen else "")
-        after = replace(chosen, state=state) if chosen is not None and state is not None else None
+        after = chosen.in_state(state) if chosen is not None and state is not None else None
         if after is None:
             written = self._journal.remove_claim(consumer, step, detail)
         elif claim is None:

@@ -95,7 +95,7 @@ def _replace_once(context: TrackerContext, request: ClaimRequest, choose_new: _C
         (after,) = chosen
         if held.allocations != after.allocations:
             context.take_back_reserved(unclaimed)
-            write = replace(allocations_for(after), generation=held.generation)
+            write = allocations_for(after, held.generation)
             outcome = context.writer.send(DoubtKind.REPLACE, write)
             try:
                 checked(outcome, f"new claim of {label(request)}", "the old claim stays until it is known")

@@ -54,17 +54,19 @@ class CellUsage:
         claim = self._claims.pop(consumer, None)
         if claim is None:
             return
-        use = cell_use(claim.cells, self.host.small_page_kib)
-        self._use.subtract(use)
-        self._charged.subtract(charged_pages(claim.allocations, use, self.host))
+        if claim.cells:
+            use = cell_use(claim.cells, self.host.small_page_kib)
+            self._use.subtract(use)
+            self._charged.subtract(charged_pages(claim.allocations, use, self.host))
         for cpu in _cpus_of(claim):
             if self._owners.get(cpu) == consumer:
                 del self._owners[cpu]
 
     def _count(self, claim: Claim) -> None:
-        use = cell_use(claim.cells, self.host.small_page_kib)
-        self._use.update(use)
-        self._charged.update(charged_pages(claim.allocations, use, self.host))
+        if claim.cells:
+            use = cell_use(claim.cells, self.host.small_page_kib)
+            self._use.update(use)
+            self._charged.update(charged_pages(claim.allocations, use, self.host))
 
     def observe_guests(self, guests: Iterable[Guest]) -> None:
         """Replace the known guests by those that the driver reports now."""
