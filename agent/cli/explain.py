@@ -38,11 +38,12 @@ def add_explain_command(add: CommandAdder) -> None:
 def explain(args: Namespace) -> ExitCode:
     """Show everything with the given name, with its owner and its events."""
     answer: ExplainedShape = client_of(args).get(f"/v1/explain?what={quote(args.what, safe='')}")
-    Output(args.output).show(answer, lambda style: _lines(answer["found"], style))
+    Output(args.output).show(answer, lambda style: explain_lines(answer["found"], style))
     return ExitCode.DONE
 
 
-def _lines(subjects: Sequence[FoundShape], style: Style) -> Iterator[str]:
+def explain_lines(subjects: Sequence[FoundShape], style: Style) -> Iterator[str]:
+    """Each subject with its sentences and its latest events."""
     from agent.api.shapes.columns import local_time
     from agent.api.shapes.history import asker_text
 

@@ -14,7 +14,6 @@ from agent.cli.terminal import Style, plain
 from agent.cli.waiting import waiting
 from agent.errors import ClaimsClosed, DriverUnavailable, ExitCode, Forbidden, PlimsollError, StateError
 from agent.gate import install
-from agent.gate.effect import RUN, GatePaths, read_effect
 from agent.gate.hook import HookConfig
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ def enable(args: Namespace) -> ExitCode:
 
 def _enabled() -> Iterator[str]:
     yield f"the gate is enabled: {install.HOOK}"
+    from agent.gate.effect import RUN, GatePaths, read_effect
+
     for reason in read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), None).lacking:
         yield f"NOT IN EFFECT yet: {reason}"
 
@@ -94,6 +95,8 @@ def disable(args: Namespace) -> ExitCode:
 def status(args: Namespace) -> ExitCode:
     """Show whether the gate is in effect, and its settings."""
     config = HookConfig(str(install.CONFIG))
+    from agent.gate.effect import RUN, GatePaths, read_effect
+
     effect = read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), _undecided(config))
     answer = {
         "hook": str(install.HOOK),

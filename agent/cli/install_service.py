@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from agent.cli.output import Output
 from agent.errors import ExitCode, StateError, UsageError
 
 if TYPE_CHECKING:
+    import subprocess
+
     from agent.cli.grammar import CommandAdder
     from agent.daemon.service_install import ServiceFile
 
@@ -219,6 +220,8 @@ def _systemd_version() -> int:
 
 def _ask(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the system. Raises StateError where it cannot be run."""
+    import subprocess
+
     try:
         return subprocess.run(  # noqa: S603 - fixed commands, by PATH as each distribution has them
             words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False

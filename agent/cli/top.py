@@ -11,8 +11,8 @@ import termios
 import time
 import tty
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from agent.cli.client import Client, client_of
@@ -22,11 +22,13 @@ from agent.cli.provider_tree import tree_lines
 from agent.cli.status import STATE_COLOURS
 from agent.cli.tables import table_lines
 from agent.cli.terminal import WIDTH_DEFAULT, Style, plain, style_of
-from agent.errors import DaemonUnreachable, ExitCode
+from agent.cli.top_view import TopView, first_line, keys_of
+from agent.errors import DaemonUnreachable, ExitCode, PlimsollError
 
 if TYPE_CHECKING:
     from agent.api.shapes.audit import FindingShape
     from agent.api.shapes.history import EventShape
+    from agent.api.shapes.instances import InstanceShape
     from agent.api.shapes.moves import MoveShape
     from agent.api.shapes.overview import OverviewShape
     from agent.cli.grammar import CommandAdder
@@ -38,6 +40,10 @@ EVENTS_SHOWN = 5
 HEIGHT_DEFAULT = 24
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 HOME, TO_END_OF_LINE, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
+REVERSE, NORMAL = "\x1b[7m", "\x1b[0m"
+PROMPT_ROWS_MIN = 10
+"""A screen with fewer rows has no line for the keys."""
+EVERYTHING = TopView()
 _ESCAPE = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
@@ -48,6 +54,8 @@ def add_top_command(add: CommandAdder) -> None:
         top,
         "watch the host on one screen: what is in use, guests, moves, findings",
         "Draws the screen every two seconds until q or Ctrl-C; once with --once, or without a terminal.\n"
+        "Up and Down select an instance and Enter explains it; PgUp and PgDn scroll; s sorts by name,\n"
+        "claim, memory or CPUs; / filters, Esc ends that.\n"
         "The agent answers from its memory: it asks neither the hypervisor nor Placement.",
         "  plimsoll top\n  plimsoll top --interval 10\n  plimsoll top --once",
     )
@@ -69,14 +77,50 @@ def top(args: Namespace) -> ExitCode:
         overview, events = _read(client)
         Output(args.output).show(overview, lambda style: frame(overview, events, style))
         return ExitCode.DONE
-    with _screen():
-        try:
-            _draw(client)
-            while not _quits(args.interval):
-                _draw(client)
-        except KeyboardInterrupt:
-            pass
+    with _screen(), suppress(KeyboardInterrupt):
+        _watch(client, args.interval)
     return ExitCode.DONE
+
+
+def _watch(client: Client, interval_s: float) -> None:
+    """Draw the host, read again at each interval and drawn again after each key, until q is pressed."""
+    view = TopView()
+    answer: _Answer | DaemonUnreachable = _try_read(client)
+    due = time.monotonic() + interval_s
+    while True:
+        view = _draw(answer, view)
+        keys = _pressed(max(0.0, due - time.monotonic()))
+        if not keys:
+            answer, due = _try_read(client), time.monotonic() + interval_s
+        for key in keys:
+            if key in ("q", "Q", "") and not view.typing and view.explained is None:
+                return
+            if key == "enter" and not view.typing and view.explained is None and view.selected:
+                view = view._replace(explained=_explanation(client, view.selected), scroll=0)
+            else:
+                view = view.press(
+                    key, [] if isinstance(answer, DaemonUnreachable) else _shown(answer[0], view)
+                )
+
+
+def _explanation(client: Client, uuid: str) -> tuple[str, ...]:
+    from agent.cli.explain import explain_lines
+
+    try:
+        answer = client.get(f"/v1/explain?what={uuid}")
+    except PlimsollError as error:
+        return (plain(error.message),)
+    return tuple(explain_lines(answer["found"], style_of(sys.stdout)._replace(folds=False)))
+
+
+_Answer = tuple["OverviewShape", list["EventShape"]]
+
+
+def _try_read(client: Client) -> _Answer | DaemonUnreachable:
+    try:
+        return _read(client)
+    except DaemonUnreachable as error:  # the agent may be restarting
+        return error
 
 
 def _read(client: Client) -> tuple[OverviewShape, list[EventShape]]:
@@ -101,24 +145,36 @@ def _screen() -> Iterator[None]:
         sys.stdout.flush()
 
 
-def _quits(within_s: float) -> bool:
-    """Wait for the interval or a key: True if the key is q. Any other key draws the screen at once."""
+def _pressed(within_s: float) -> tuple[str, ...]:
+    """The keys that are pressed within the time, none where none is; "" at the end of the input."""
     if not sys.stdin.isatty():
         time.sleep(within_s)
-        return False
+        return ()
     keys = sys.stdin.fileno()
-    return bool(select.select([keys], [], [], within_s)[0]) and os.read(keys, 64)[:1] in (b"q", b"Q", b"")
+    if not select.select([keys], [], [], within_s)[0]:
+        return ()
+    return keys_of(os.read(keys, 256).decode(errors="replace")) or ("",)
 
 
-def _draw(client: Client) -> None:
+def _draw(answer: _Answer | DaemonUnreachable, view: TopView) -> TopView:
+    """Draw the screen; the view, scrolled no further than there are lines."""
     style = style_of(sys.stdout)._replace(folds=False)
-    try:
-        lines: Iterable[str] = frame(*_read(client), style)
-    except DaemonUnreachable as error:  # the agent may be restarting
-        lines = [style.paint("red", plain(error.message))]
-    fitted = fit(list(lines), *_size())
+    columns, rows = _size()
+    if isinstance(answer, DaemonUnreachable):
+        lines = [style.paint("red", plain(answer.message))]
+    elif view.explained is not None:
+        lines = list(view.explained)
+    else:
+        lines = list(frame(*answer, style, view))
+    body = rows - 1 if rows >= PROMPT_ROWS_MIN else rows
+    selected = next((number for number, line in enumerate(lines) if line.startswith(REVERSE)), None)
+    first = first_line(len(lines), body, view.scroll, selected)
+    fitted = fit(lines[first:], columns, body)
+    if body < rows:
+        fitted += [""] * (body - len(fitted)) + [_cut(style.paint("dim", plain(view.prompt)), columns)]
     sys.stdout.write(HOME + "\n".join(line + TO_END_OF_LINE for line in fitted) + TO_END)
     sys.stdout.flush()
+    return view._replace(scroll=first if view.scroll > first else view.scroll)
 
 
 def _size() -> tuple[int, int]:
@@ -130,17 +186,22 @@ def _size() -> tuple[int, int]:
     return columns or WIDTH_DEFAULT, lines or HEIGHT_DEFAULT
 
 
-def frame(overview: OverviewShape, events: Sequence[EventShape], style: Style) -> Iterator[str]:
+def frame(
+    overview: OverviewShape, events: Sequence[EventShape], style: Style, view: TopView = EVERYTHING
+) -> Iterator[str]:
     """All lines of the screen. `events` are the newest first."""
     yield from _head(overview, style)
     yield ""
     yield from tree_lines(overview["resource_providers"], style)
     yield ""
     yield from _moves(overview["moves"], style)
-    yield from _findings(overview["findings"], style)
-    yield from _instances(overview, style)
+    findings = [each for each in overview["findings"] if view.matches(f"{each['kind']} {each['reason']}")]
+    yield from _findings(findings, style)
+    yield from _instances(_shown(overview, view), view, style)
     yield ""
-    yield from _events(events[::-1], style)
+    yield from _events(
+        [event for event in events[::-1] if view.matches(" ".join(map(str, event.values())))], style
+    )
 
 
 def fit(lines: Sequence[str], columns: int, rows: int) -> list[str]:
@@ -189,14 +250,20 @@ def _findings(findings: Sequence[FindingShape], style: Style) -> Iterator[str]:
         yield ""
 
 
-def _instances(overview: OverviewShape, style: Style) -> Iterator[str]:
+def _shown(overview: OverviewShape, view: TopView) -> list[InstanceShape]:
+    """The instances that the view shows, in its order; migrations are shown among the moves."""
+    return view.choose([instance for instance in overview["instances"] if not instance["migration_of"]])
+
+
+def _instances(instances: Sequence[InstanceShape], view: TopView, style: Style) -> Iterator[str]:
     from agent.api.shapes.instances import TOP_INSTANCE_COLUMNS
 
-    migrations = {move["migration"] for move in overview["moves"]}
-    instances = [instance for instance in overview["instances"] if instance["uuid"] not in migrations]
-    instances.sort(key=lambda instance: (instance["name"], instance["uuid"]))
-    if instances:
-        yield from table_lines(TOP_INSTANCE_COLUMNS, instances, style)
+    if not instances:
+        return
+    titles, *rows = table_lines(TOP_INSTANCE_COLUMNS, instances, style)
+    yield titles
+    for instance, row in zip(instances, rows, strict=True):
+        yield f"{REVERSE}{row}{NORMAL}" if instance["uuid"] == view.selected else row
 
 
 def _events(events: Sequence[EventShape], style: Style) -> Iterator[str]:

@@ -70,6 +70,45 @@ def test_top_fits_a_narrow_terminal_and_ends_with_q(fresh: tuple[Sight, Path]) -
         terminal.close()
 
 
+def test_top_sorts_filters_scrolls_and_explains(full: tuple[Sight, Path]) -> None:
+    terminal = Terminal(full[1], "top", "--interval", "60", columns=150, lines=44)
+    try:
+        terminal.read_until("[by name]")
+        os.write(terminal.keys, b"s")
+        terminal.read_until("[by claim]")
+        os.write(terminal.keys, b"/render-b")
+        terminal.read_until("filter: render-b_")
+        os.write(terminal.keys, b"\n")
+        terminal.read_until("[by claim, filter 'render-b']")
+        last = terminal.text.split("\x1b[H")[-1]
+        assert "render-b" in last and "built-by-hand" not in last.partition("INSTANCE")[2]
+        os.write(terminal.keys, b"\x1b[B")
+        terminal.read_until("\x1b[7mrender-b")
+        os.write(terminal.keys, b"\n")
+        terminal.read_until("It requested 120 DISK_GB")
+        os.write(terminal.keys, b"q")
+        terminal.read_until("q: quit")
+        os.write(terminal.keys, b"\x1bs")
+        os.write(terminal.keys, b"q")
+        terminal.read_until("\x1b[?25h\x1b[?1049l")
+        assert terminal.process.wait(10) == ExitCode.DONE
+    finally:
+        terminal.close()
+
+
+def test_top_scrolls_where_the_host_is_higher_than_the_screen(full: tuple[Sight, Path]) -> None:
+    terminal = Terminal(full[1], "top", "--interval", "60", columns=150, lines=16)
+    try:
+        terminal.read_until("q: quit")
+        assert "WHEN" not in terminal.text and "lines more" in terminal.text
+        os.write(terminal.keys, b"\x1b[6~" * 5)
+        terminal.read_until("WHEN")
+        os.write(terminal.keys, b"q")
+        assert terminal.process.wait(10) == ExitCode.DONE
+    finally:
+        terminal.close()
+
+
 def test_top_waits_for_an_agent_that_restarts(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "none", "top", "--interval", "0.5")
     try:
