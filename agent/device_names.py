@@ -80,6 +80,38 @@ def mdev_type_trait(type_id: str) -> str:
     return custom(f"MDEV_TYPE_{type_id}", lambda _: False)
 
 
+def physical_network_trait(network: str | None) -> frozenset[str]:
+    """{"CUSTOM_PHYSNET_<NAME>"}: in upper case, with "_" for characters that a trait cannot hold.
+
+    Neutron names the trait of a physical network in the same way. Source:
+    https://docs.openstack.org/neutron/latest/admin/config-qos-min-bw.html
+    """
+    if network is None:
+        return frozenset()
+    return frozenset({"CUSTOM_PHYSNET_" + re.sub(r"[^A-Z0-9]", "_", network.upper())})
+
+
+def physical_networks(traits: Iterable[str]) -> frozenset[str]:
+    """Those of the traits that are ones of `physical_network_trait`."""
+    return frozenset(trait for trait in traits if trait.startswith("CUSTOM_PHYSNET_"))
+
+
+def device_aliases(labels: Iterable[str]) -> list[str]:
+    """The name that each device has in the alias of its element in a domain, after the prefix `ua-`.
+
+    `labels` are the names of the groups or PCI aliases that the devices come from, in the order of the
+    devices; from the second device of a label on the name ends in a number: red, red-2. Empty without a
+    label.
+    """
+    counts: dict[str, int] = {}
+    names = []
+    for label in labels:
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", label.lstrip("_"))
+        counts[name] = counts.get(name, 0) + 1
+        names.append(f"{name}-{counts[name]}" if name and counts[name] > 1 else name)
+    return names
+
+
 @cache
 def _standard_classes() -> Callable[[str], bool]:
     import os_resource_classes  # late: only code that names devices needs it

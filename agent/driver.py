@@ -9,7 +9,7 @@ Drivers of other projects register a class in the entry point group `plimsoll.dr
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -159,6 +159,69 @@ class Guest:
     units: tuple[UsedUnit, ...] = ()
     problem: str | None = None
     memory: tuple[UsedMemory, ...] = ()
+
+
+class DeviceKind(StrEnum):
+    """How a domain names a device of the host: by the tag or the type of its element."""
+
+    INTERFACE = "interface"
+    PCI = "pci"
+    MEDIATED = "mdev"
+
+
+@dataclass(frozen=True, slots=True)
+class NeededDevice:
+    """A device of the host that a domain asks for.
+
+    `alias` is its alias without the prefix `ua-`, empty where it has none. `unit` is the PCI address or the
+    uuid that the domain names, empty where any device will do. `text` is how a sentence names the element.
+    """
+
+    kind: DeviceKind
+    alias: str = ""
+    unit: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NeededCell:
+    """A NUMA cell that a domain asks for. `host_cell` and `page_kib` are None where any will do."""
+
+    cpus: frozenset[int]
+    memory_mb: int
+    host_cell: int | None = None
+    page_kib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainNeeds:
+    """What a domain asks for, as its XML says; what it leaves out is empty, None or 0.
+
+    `uuid` and `name` may be empty. `memory_mb` is in MiB, `disk_gb` in GiB. `dedicated` {guest CPU: host CPU}
+    are the CPUs that need a host CPU of their own, None where any will do. `cells` are the guest's, by id.
+    `page_kib` and `host_cell` are those of a domain without cells.
+    """
+
+    uuid: str = ""
+    name: str = ""
+    vcpus: int | None = None
+    memory_mb: int | None = None
+    disk_gb: int = 0
+    dedicated: Mapping[int, int | None] = field(default_factory=dict)
+    cells: tuple[NeededCell, ...] = ()
+    page_kib: int | None = None
+    host_cell: int | None = None
+    devices: tuple[NeededDevice, ...] = ()
+
+    def without_places(self) -> "DomainNeeds":
+        """The same needs on any host: without the devices, CPUs and cells that it names."""
+        return replace(
+            self,
+            dedicated=dict.fromkeys(self.dedicated),
+            cells=tuple(replace(cell, host_cell=None) for cell in self.cells),
+            host_cell=None,
+            devices=tuple(replace(device, unit="") for device in self.devices),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +436,14 @@ class Driver(ABC):
         A driver must not call the hypervisor here, because the hypervisor may be waiting for the result. So
         DISK_GB is left out if it was not read before. Raises DriverDataError where the XML is malformed,
         UsageError where the driver has no guests in XML, DriverUnavailable before the devices were read.
+        """
+        raise UsageError(f"{type(self).__name__} does not read the XML of guests.")
+
+    def needs_of(self, xml: str) -> DomainNeeds:
+        """What the domain's XML asks for; it may lack what libvirt requires.
+
+        As in `guest_of`, a driver must not call the hypervisor. Raises DriverDataError where the XML is
+        malformed, UsageError where the driver has no guests in XML.
         """
         raise UsageError(f"{type(self).__name__} does not read the XML of guests.")
 

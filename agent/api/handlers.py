@@ -12,12 +12,13 @@ from uuid import UUID
 from agent import log
 from agent.api import audit_views, gate_views, move_views, status_views
 from agent.api.operations import Operations
-from agent.api.shapes.claims import DomainShape, ReleasedShape
+from agent.api.shapes.claims import ReleasedShape
 from agent.api.shapes.look import LookShape
 from agent.api.shapes.moves import MoveShape
 from agent.api.shapes.status import StatusShape
 from agent.api.views import (
     claim_view,
+    domain_view,
     explanation_view,
     instances_view,
     plan_view,
@@ -26,18 +27,17 @@ from agent.api.views import (
     tree_view,
 )
 from agent.claims.claim import Claim
-from agent.claims.parse_request import parse_claim
+from agent.claims.parse_request import parse_addition, parse_claim, read_domain
 from agent.errors import UnknownConsumer, UsageError
 from agent.gate.decision import GateVerdict
 from agent.http.peer import PeerCredentials
-from agent.json_checks import read_object, read_text
+from agent.json_checks import read_object, read_text, read_uuid
 from agent.moves.states import Move
 from agent.state.pause import REASON_CHARS_MAX, Pause
 from agent.status.host_status import HostStatus, pause_view
 from agent.status.web import WebResponse
 
 LOG = log.get("agent.api")
-DOMAIN_CHARS_MAX = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +188,24 @@ def write_domain(call: Call) -> ApiResponse:
     """The domain of a claim."""
     consumer = _uuid(call.path["consumer"])
     body = read_object(call.body, "", ("xml", "replace"))
-    xml = read_text(body.get("xml"), "xml", wanted="the XML of a domain", longest=DOMAIN_CHARS_MAX)
+    xml = read_domain(body.get("xml"), "xml")
     replace = body.get("replace", False)
     if not isinstance(replace, bool):
         raise UsageError("replace: expected true or false.")
-    written: DomainShape = {
-        "consumer": consumer,
-        "xml": call.operations.write_domain(consumer, xml, replace=replace),
-    }
-    return ApiResponse(200, written)
+    return ApiResponse(200, domain_view(call.operations.write_domain(consumer, xml, replace=replace)))
+
+
+def claim_domain(call: Call) -> ApiResponse:
+    """Claim for a domain and complete it, or explain whether the claim would fit."""
+    body = read_object(call.body, "", ("xml", "consumer", "request"))
+    xml = read_domain(body.get("xml"), "xml")
+    consumer = None if body.get("consumer") is None else read_uuid(body["consumer"], "consumer")
+    asked = parse_addition(body.get("request", {}), consumer or "")
+    if _flag(call.query, "dry_run"):
+        return ApiResponse(200, explanation_view(*call.operations.explain_domain(xml, asked)))
+    written = call.operations.claim_domain(xml, asked)
+    _record("claim", written.claim.consumer, call.caller, "granted")
+    return ApiResponse(201, domain_view(written), {"Location": f"/v1/claims/{written.claim.consumer}"})
 
 
 def release(call: Call) -> ApiResponse:
@@ -241,7 +250,9 @@ def _move_view(call: Call, move: Move) -> MoveShape:
 
 def begin_move(call: Call) -> ApiResponse:
     """Begin a move to this host."""
-    kind, migration, request = move_views.parse_move(call.body)
+    kind, migration, request, xml = move_views.parse_move(call.body)
+    if xml is not None:
+        request = call.operations.move_request(xml, request)
     move = call.operations.begin_move(kind, migration, request)
     _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
     return ApiResponse(

@@ -4,16 +4,19 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
+from uuid import uuid4
 
 from agent import log
+from agent.api.operations import WrittenDomain
 from agent.audit.auditor import Auditor, AuditReport
-from agent.claims.claim import Claim, ClaimState, Fit
+from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
+from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
 from agent.claims.given import given_resources
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import guest_runs
 from agent.claims.used import IDLE
 from agent.config.settings import Settings, describe
-from agent.driver import Guest
+from agent.driver import DomainNeeds, Guest
 from agent.errors import (
     DriverError,
     PlacementError,
@@ -155,7 +158,41 @@ class LocalOperations:
             self._reconciler.invalidate()
             self._supervisor.request_pass()
 
-    def write_domain(self, consumer: str, xml: str, *, replace: bool) -> str:
+    def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
+        """Claim for a domain, and complete it."""
+        demand = self._domain_demand(self._reconciler.needs_of(xml), asked)
+        before = self._tracker.claim_of(demand.request.consumer)
+        request = before.request if before and demand.is_met_by(before.request) else demand.request
+        # First without a claim: what contradicts then, changes nothing.
+        fit = self._tracker.explain(request, demand.restriction)
+        if fit.fits:
+            self._complete_domain(xml, claim_of_fit(request, fit))
+        with self._writing(), self._recorder.record_claim(request):
+            handle = self._tracker.claim(request, demand.restriction)
+        if before is not None and before.state is ClaimState.CLAIMED:
+            return WrittenDomain(handle.claim, self._complete_domain(xml, handle.claim))
+        with handle:
+            return WrittenDomain(handle.claim, self._complete_domain(xml, handle.claim), made=True)
+
+    def explain_domain(self, xml: str, asked: ClaimRequest) -> tuple[ClaimRequest, Fit]:
+        """Try the claim for a domain without making it."""
+        demand = self._domain_demand(self._reconciler.needs_of(xml), asked)
+        return demand.request, self._tracker.explain(demand.request, demand.restriction)
+
+    def move_request(self, xml: str, asked: ClaimRequest) -> ClaimRequest:
+        """The request for a guest that moves here."""
+        return self._domain_demand(self._reconciler.needs_of(xml).without_places(), asked).request
+
+    def _domain_demand(self, needs: DomainNeeds, asked: ClaimRequest) -> DomainDemand:
+        if needs.uuid and asked.consumer and needs.uuid != asked.consumer:
+            raise UsageError(f"The domain's <uuid> is {needs.uuid}, and the claim is for {asked.consumer}.")
+        asked = replace(asked, consumer=needs.uuid or asked.consumer or str(uuid4()))
+        aliases = self._supervisor.settings.pci_aliases
+        host, offered = self._tracker.host_and_units()
+        demand = demand_of_domain(needs, asked, HostDevices(host, offered, aliases))
+        return replace(demand, request=self._complete(demand.request))
+
+    def write_domain(self, consumer: str, xml: str, *, replace: bool) -> WrittenDomain:
         """The domain's XML with what the claim gave."""
         claim = self._tracker.claim_of(consumer)
         if claim is None or claim.state is not ClaimState.CLAIMED:
@@ -163,6 +200,9 @@ class LocalOperations:
                 f"{consumer} has no claim on this host that its domain could be written from: claim first.",
                 consumer=consumer,
             )
+        return WrittenDomain(claim, self._complete_domain(xml, claim, replace=replace))
+
+    def _complete_domain(self, xml: str, claim: Claim, *, replace: bool = False) -> str:
         host, cells = self._tracker.host_and_cells()
         return self._reconciler.write_domain(xml, given_resources(claim, host.tree, cells), replace=replace)
 

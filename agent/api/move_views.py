@@ -6,7 +6,7 @@ from agent.api.shapes.claims import HoldingShape
 from agent.api.shapes.moves import MoveShape, MovesShape
 from agent.api.views import allocations_view, claim_view, moment
 from agent.claims.claim import Claim
-from agent.claims.parse_request import ClaimRequest, parse_claim
+from agent.claims.parse_request import ClaimRequest, parse_addition, parse_claim, read_domain
 from agent.errors import UnknownConsumer
 from agent.json_checks import read_choice, read_object, read_uuid
 from agent.moves.circumstances import Circumstances, next_actor
@@ -16,12 +16,18 @@ from agent.shapes import Allocations
 KINDS = sorted(set(MoveKind) - {MoveKind.UNKNOWN})
 
 
-def parse_move(body: object) -> tuple[MoveKind, str, ClaimRequest]:
-    """(kind, migration, request) from the body of POST /v1/moves. Raises UsageError where it is wrong."""
-    given = read_object(body, "move", {"migration", "kind", "request"})
+def parse_move(body: object) -> tuple[MoveKind, str, ClaimRequest, str | None]:
+    """(kind, migration, request, domain) from the body of POST /v1/moves.
+
+    The domain is its XML, to which the request then adds, or None. Raises UsageError where the body is wrong.
+    """
+    given = read_object(body, "move", {"migration", "kind", "request", "domain", "consumer"})
     kind = MoveKind(read_choice(given.get("kind"), "kind", KINDS))
     migration = read_uuid(given.get("migration"), "migration")
-    return kind, migration, parse_claim(given.get("request"))
+    if given.get("domain") is None:
+        return kind, migration, parse_claim(given.get("request")), None
+    asked = parse_addition(given.get("request", {}), read_uuid(given.get("consumer"), "consumer"))
+    return kind, migration, asked, read_domain(given["domain"], "domain")
 
 
 def find_move(moves: tuple[Move, ...], migration: str) -> Move:

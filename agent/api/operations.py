@@ -1,7 +1,7 @@
 """The operations of the local API. `agent.api.local_operations` implements them; tests may as well."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from agent.audit.auditor import AuditReport
 from agent.claims.claim import Claim, Fit
@@ -18,6 +18,14 @@ from agent.shapes import Usages
 from agent.state.pause import Pause
 from agent.status.host_status import HostStatus
 from agent.tree import ProviderTree
+
+
+class WrittenDomain(NamedTuple):
+    """A domain with everything that its claim gave; `made`: the claim was made for it just now."""
+
+    claim: Claim
+    xml: str
+    made: bool = False
 
 
 class Operations(Protocol):
@@ -51,7 +59,21 @@ class Operations(Protocol):
     def pause(self, pause: Pause | None) -> None:
         """Take no new claims until the pause ends; None ends it. Raises StateError."""
 
-    def write_domain(self, consumer: str, xml: str, *, replace: bool) -> str:
+    def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
+        """Claim what the domain's XML asks for, and what is `asked` for beside it; and complete the domain.
+
+        The consumer is the domain's uuid; without one that of `asked`; if that is empty, a new one. Raises
+        UsageError where the domain contradicts what is asked for, or its claim: then nothing is changed.
+        Raises DriverDataError where the XML is malformed, and what `claim` raises.
+        """
+
+    def explain_domain(self, xml: str, asked: ClaimRequest) -> tuple[ClaimRequest, Fit]:
+        """The request of `claim_domain`, and what it would do, without doing it."""
+
+    def move_request(self, xml: str, asked: ClaimRequest) -> ClaimRequest:
+        """The request for a guest that moves here: as `claim_domain`, on any devices, CPUs and cells."""
+
+    def write_domain(self, consumer: str, xml: str, *, replace: bool) -> WrittenDomain:
         """The domain's XML with everything that the consumer's claim on this host gave; writes nothing.
 
         `replace`: what the domain has from a former place is written over. Raises UnknownConsumer; UsageError

@@ -17,6 +17,7 @@ from agent.api.shapes.overview import OverviewShape
 from agent.api.shapes.plan import PlanShape
 from agent.api.shapes.requests import (
     ClaimBodyShape,
+    ClaimDomainBodyShape,
     DomainBodyShape,
     GateBodyShape,
     MoveBodyShape,
@@ -361,6 +362,20 @@ CLAIM_ROUTES = (
         {200: Result("the complete domain", DomainShape)},
         (CONSUMER,),
         body=DomainBodyShape,
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/domains",
+        ApiRole.CLAIMER,
+        handlers.claim_domain,
+        "claimDomain",
+        "Claim what a domain's XML asks for and complete it, or only ask whether that would fit",
+        {
+            200: Result("with `dry_run=true`: whether the claim would fit, and why not", ExplanationShape),
+            201: Result("claimed; the same domain again gets the same answer", DomainShape, location=True),
+        },
+        (Parameter("dry_run", DRY_RUN, "explain whether the claim would fit, and change nothing"),),
+        ClaimDomainBodyShape,
     ),
     ApiRoute(
         "POST",

@@ -5,8 +5,10 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import cast
 
+from agent.api.operations import WrittenDomain
 from agent.api.shapes.claims import (
     ClaimShape,
+    DomainShape,
     ExplanationShape,
     GuestCellShape,
     MakingShape,
@@ -158,6 +160,16 @@ def explanation_view(request: ClaimRequest, fit: Fit) -> ExplanationShape:
         "cells": _cells(fit.cells),
         "to_make": _makings(fit.makings),
         "shortfalls": [_shortfall(shortfall) for shortfall in fit.shortfalls],
+    }
+
+
+def domain_view(written: WrittenDomain) -> DomainShape:
+    """A complete domain, and its claim."""
+    return {
+        "consumer": written.claim.consumer,
+        "made": written.made,
+        "claim": claim_view(written.claim),
+        "xml": written.xml,
     }
 
 

@@ -17,6 +17,7 @@ from agent.claims.numa.host_cells import CellStock, HostCells
 from agent.claims.numa.memory_check import memory_shortfalls
 from agent.claims.numa.usage import CellUsage
 from agent.claims.parse_request import ClaimRequest
+from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.claims.rows import NOT_USED, Doubted, Row, beyond
 from agent.claims.used import IDLE, Place, use_of
 from agent.driver import Guest
@@ -57,8 +58,7 @@ class Book:
         self._taken: dict[tuple[str, str], str] = {}
         self._in_guests: dict[tuple[str, str], str] = {}
         self._in_use: dict[tuple[str, str], str] = {}
-        self._named: dict[str, Units] = {}
-        self._bound: dict[str, Mapping[str, str]] = {}
+        self._restrictions: dict[str, Restriction] = {}
         self._cells = CellUsage()
         for claim in claims:
             self.put(claim)
@@ -338,18 +338,15 @@ class Book:
 
     # Exact units
 
-    def restrict_units(
-        self, consumer: str, units: Units | None, bound: Mapping[str, str] | None = None
-    ) -> None:
-        """Give the consumer only these units of their classes in later fits; None lifts the restriction.
+    def restrict(self, consumer: str, restriction: Restriction | None) -> None:
+        """Give the consumer in later fits what the restriction says; None lifts it."""
+        self._restrictions.pop(consumer, None)
+        if restriction is not None:
+            self._restrictions[consumer] = restriction
 
-        `bound` {group suffix: provider uuid} restricts its groups to one provider each (`ProviderIndex`).
-        """
-        self._named.pop(consumer, None)
-        self._bound.pop(consumer, None)
-        if units is not None:
-            self._named[consumer] = units
-            self._bound[consumer] = bound or {}
+    def restriction(self, consumer: str) -> Restriction | None:
+        """The restriction that is in force for the consumer."""
+        return self._restrictions.get(consumer)
 
     def owner(self, resource_class: str, unit: str) -> str | None:
         """The consumer that claimed the exact unit, or whose guest uses it now."""
@@ -502,7 +499,9 @@ class Book:
         """What is left of the cells, for a request that needs some."""
         if not wants_cells(request.topology):
             return None
-        return self._cells.stock(request.consumer, self._moving, self._needs, keeps=keeps)
+        stock = self._cells.stock(request.consumer, self._moving, self._needs, keeps=keeps)
+        restriction = self._restrictions.get(request.consumer, UNRESTRICTED)
+        return replace(stock, bound=restriction.cells) if restriction.cells else stock
 
     def _crowded(self, consumer: str, allocations: Allocations) -> tuple[Shortfall, ...]:
         """The shortfalls of what the consumer may not have, because other rows need it.
@@ -538,14 +537,20 @@ class Book:
             for unit in units
             if unit in makings
         }
+        restriction = self._restrictions.get(request.consumer, UNRESTRICTED)
+        result = restriction.pin(result)
         groups = any(group.suffix for group in request.groups) and bool(result.units)
         if not makings and not groups:
             return result
-        mappings = map_groups(request, result.allocations, result.units, self.host.tree) if groups else ()
+        mappings = (
+            map_groups(request, result.allocations, result.units, self.host.tree, restriction.dealt)
+            if groups
+            else ()
+        )
         return replace(result, makings=makings, group_units=units_of_groups(mappings))
 
     def _host_for(self, consumer: str) -> ProviderIndex:
-        bound = self._bound.get(consumer)
+        bound = self._restrictions.get(consumer, UNRESTRICTED).bound
         return replace(self.host, bound=bound) if bound else self.host
 
     def _own(self, consumer: str) -> Usages:
@@ -636,10 +641,13 @@ class Book:
     def _restrict_to_named(
         self, free_units: dict[str, dict[str, tuple[str, ...]]], classes: Collection[str], consumer: str
     ) -> None:
-        named = self._named.get(consumer, {})
+        restriction = self._restrictions.get(consumer, UNRESTRICTED)
+        named = restriction.units
         for name in {name for exact in named.values() for name in exact}.intersection(classes):
             for provider in self.host.by_class.get(name, ()):
                 units = named.get(provider.uuid, {}).get(name, ())
+                if not units and name in restriction.others:
+                    continue
                 room = self._room(provider.uuid, consumer) if provider.uuid in self.host.ways else {}
                 sharing = {name, *room} if name in room else {name}
                 free = tuple(
@@ -647,4 +655,7 @@ class Book:
                     for unit in units
                     if all(self.owner(other, unit) in (None, consumer) for other in sharing)
                 )
+                if name in restriction.others and len(free) == len(units):
+                    rest = free_units.get(provider.uuid, {}).get(name, ())
+                    free += tuple(unit for unit in rest if unit not in units)
                 free_units.setdefault(provider.uuid, {})[name] = free[: room.get(name)]

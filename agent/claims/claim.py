@@ -149,6 +149,20 @@ class Fit:
     group_units: GroupUnits = field(default_factory=dict)
 
 
+def claim_of_fit(request: ClaimRequest, fit: Fit) -> Claim:
+    """The claim that the request would become by the fit; it is in no journal."""
+    return Claim(
+        request.consumer,
+        ClaimState.CLAIMING,
+        request,
+        fit.allocations,
+        fit.units,
+        cells=fit.cells,
+        makings=fit.makings,
+        group_units=fit.group_units,
+    )
+
+
 def fit_of_claim(claim: Claim) -> Fit:
     """The claim's resources as the result of its fit."""
     return Fit(True, claim.allocations, claim.units, (), claim.cells, claim.makings, claim.group_units)

@@ -44,9 +44,10 @@ def map_groups(
 ) -> tuple[GroupMapping, ...]:
     """The mapping of each group, in the order of the suffixes; the unsuffixed group has the rest.
 
-    `dealt` are the units that the groups got before, and keep. Empty where no assignment uses up the
-    allocation, as for a claim of less than its request, or where none was found within STEPS_MAX steps. A
-    provider that the tree does not have may serve any group.
+    The rest includes what the request does not name, such as huge pages and withheld CPUs. `dealt` are the
+    units that the groups got before, and keep. Empty where the allocation is less than the request, or where
+    no assignment was found within STEPS_MAX steps. A provider that the tree does not have may serve any
+    group.
     """
     suffixed = sorted((group for group in request.groups if group.suffix), key=lambda group: group.suffix)
     keeps = {suffix: _names(by) for suffix, by in (dealt or {}).items()}
@@ -55,7 +56,8 @@ def map_groups(
         return ()
     rest = {uuid: {name: n for name, n in left.items() if n} for uuid, left in search.left.items()}
     unsuffixed = next((group.resources for group in request.groups if not group.suffix), {})
-    if _total(rest) != {name: amount for name, amount in unsuffixed.items() if amount}:
+    left = _total(rest)
+    if any(left.get(name, 0) < amount for name, amount in unsuffixed.items()):
         return ()
     given = [(group.suffix, {uuid: dict(group.resources)}) for group, uuid in search.assigned()]
     if any(rest.values()):

@@ -18,7 +18,7 @@ root, and each group a `numa_policy`.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from agent.claims.flavor import claim_for_flavor, parse_flavor
@@ -50,6 +50,8 @@ from agent.tree import MAX_UNIT
 __all__ = ["ClaimRequest", "RequestGroup", "TopologyRequest", "parse_claim", "request_to_json"]
 
 NAME_MAX = 255
+DOMAIN_CHARS_MAX = 2**20
+_NO_CONSUMER = "00000000-0000-0000-0000-000000000000"
 CPU_POLICIES = ("shared", "dedicated", "mixed")
 THREAD_POLICIES = ("prefer", "isolate", "require")
 PAGE_WORDS = ("small", "large", "any")
@@ -83,28 +85,51 @@ def parse_claim(body: object) -> ClaimRequest:
         if key not in given:
             choice = " (or flavor)" if key == "groups" else ""
             raise UsageError(f"{key}{choice}: missing; a claim needs it.", path=key)
-    consumer = read_uuid(given["consumer"], "consumer")
-    identity = _read_identity(given)
-    if by_flavor:
-        image = parse_image(given["image"]) if "image" in given else None
-        return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), image, **identity)
+    return _read_flavor_form(given) if by_flavor else check_request(_read_groups_form(given))
+
+
+def parse_addition(body: object, consumer: str) -> ClaimRequest:
+    """The request in a body that adds to what a domain asks for: without a consumer, maybe without groups.
+
+    `consumer` is empty where it is not known yet. Raises UsageError as `parse_claim`.
+    """
+    by_flavor = isinstance(body, dict) and "flavor" in body
+    form = _FLAVOR_FORM if by_flavor else _GROUPS_FORM
+    read_object(body, "request", [key for key in form if key != "consumer"])
+    given = {**read_object(body, "request"), "consumer": consumer or _NO_CONSUMER}
+    request = _read_flavor_form(given) if by_flavor else _read_groups_form(given)
+    if request.groups and not by_flavor:
+        check_request(request)
+    return replace(request, consumer=consumer)
+
+
+def read_domain(value: object, path: str) -> str:
+    """The XML of a domain, which is not parsed. Raises UsageError."""
+    return read_text(value, path, wanted="the XML of a domain", longest=DOMAIN_CHARS_MAX)
+
+
+def _read_flavor_form(given: Mapping[str, Any]) -> ClaimRequest:
+    consumer, identity = read_uuid(given["consumer"], "consumer"), _read_identity(given)
+    image = parse_image(given["image"]) if "image" in given else None
+    return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), image, **identity)
+
+
+def _read_groups_form(given: Mapping[str, Any]) -> ClaimRequest:
     policy = given.get("group_policy")
     root_required, root_forbidden = _read_root_traits(given.get("root_required", []), "root_required")
-    return check_request(
-        ClaimRequest(
-            consumer,
-            tuple(
-                _read_group(group, f"groups[{number}]")
-                for number, group in enumerate(read_list(given["groups"], "groups"))
-            ),
-            group_policy=None if policy is None else read_choice(policy, "group_policy", GROUP_POLICIES),
-            same_subtree=_read_subtrees(given.get("same_subtree", [])),
-            topology=_read_topology(given.get("topology", {}), "topology"),
-            pci=_read_aliases(given.get("pci", [])),
-            root_required=root_required,
-            root_forbidden=root_forbidden,
-            **identity,
-        )
+    return ClaimRequest(
+        read_uuid(given["consumer"], "consumer"),
+        tuple(
+            _read_group(group, f"groups[{number}]")
+            for number, group in enumerate(read_list(given.get("groups", []), "groups"))
+        ),
+        group_policy=None if policy is None else read_choice(policy, "group_policy", GROUP_POLICIES),
+        same_subtree=_read_subtrees(given.get("same_subtree", [])),
+        topology=_read_topology(given.get("topology", {}), "topology"),
+        pci=_read_aliases(given.get("pci", [])),
+        root_required=root_required,
+        root_forbidden=root_forbidden,
+        **_read_identity(given),
     )
 
 

@@ -8,15 +8,17 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.cli.claim_body import claim_body
-from agent.cli.client import Client, client_of, read_names, read_providers
+from agent.cli.claim_body import NEW, addition_body, claim_body
+from agent.cli.client import Client, claim_path, client_of, read_names, read_providers
+from agent.cli.libvirt_domain import Libvirt, add_libvirt_options
 from agent.cli.output import Output
 from agent.cli.tables import cells_lines, claim_lines, makings_lines, table_lines
 from agent.cli.terminal import Style, plain
-from agent.errors import DaemonUnreachable, ExitCode
+from agent.cli.text_file import STANDARD_INPUT, read_text_file
+from agent.errors import DaemonUnreachable, ExitCode, PlimsollError, UsageError
 
 if TYPE_CHECKING:
-    from agent.api.shapes.claims import ClaimShape, ExplanationShape
+    from agent.api.shapes.claims import ClaimShape, DomainShape, ExplanationShape
     from agent.api.shapes.tree import ResourceProviderShape
     from agent.cli.grammar import CommandAdder
 
@@ -30,17 +32,30 @@ def add_claim_command(add: CommandAdder) -> None:
         "Without CONSUMER, or with `new`, the command makes a new uuid and prints it. The same claim\n"
         "again is no error and claims nothing more. A refusal (exit code 5) says for each resource what was\n"
         "asked, what is free and on which provider. Give resources and groups, or a flavor with extra\n"
-        "specs, or a file.",
+        "specs, or a file; or a domain's XML, which may have some of them beside it.\n"
+        "\n"
+        "With --domain the command prints the complete domain, or defines or starts it. Its devices need\n"
+        "no addresses: an <interface type='hostdev'> or a <hostdev> with the alias `ua-NAME` gets the\n"
+        "device of the group or PCI alias NAME, of the physical network NAME, or of the vGPU type NAME.\n"
+        "If libvirt refuses the domain, the claim is released again.",
         "  plimsoll claim --resources VCPU=2,MEMORY_MB=2048,DISK_GB=20 --name web1\n"
         "  plimsoll claim --resources VCPU=8 --required HW_CPU_X86_AVX2 --dry-run\n"
         "  plimsoll claim --resources VCPU=2 --group 1:VGPU=1\n"
         "  plimsoll claim --flavor vcpus=4,memory_mb=8192,disk_gb=40 --spec hw:cpu_policy=dedicated\n"
-        "  plimsoll claim 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69 --file body.json",
+        "  plimsoll claim 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69 --file body.json\n"
+        "  plimsoll claim --domain web.xml --group red:SRIOV_NET_VF=1 --start",
     )
     command.add_argument("consumer", nargs="?", metavar="CONSUMER", help="the instance's uuid, or `new`")
+    command.add_argument(
+        "--domain", metavar="FILE", help="claim what a domain's XML asks for; - is standard input"
+    )
     add_claim_options(command)
     command.add_argument(
         "--dry-run", action="store_true", help="explain, resource by resource; claim nothing"
+    )
+    add_libvirt_options(command)
+    command.add_argument(
+        "--keep", action="store_true", help="keep the claim if libvirt does not define or start the domain"
     )
 
 
@@ -80,10 +95,15 @@ def add_claim_options(command: argparse.ArgumentParser) -> None:
 
 def claim(args: Namespace) -> ExitCode:
     """Claim, or with --dry-run explain whether the claim would fit."""
+    if args.domain is not None:
+        return _claim_domain(args)
+    for option in ("define", "start", "keep"):
+        if getattr(args, option):
+            raise UsageError(f"claim: --{option} needs --domain")
     body = claim_body(args)
     client = client_of(args)
     if args.dry_run:
-        return _explain(args, client, body)
+        return _explain(args, client, "/v1/claims", body)
     try:
         answer: ClaimShape = client.request("POST", "/v1/claims", body)
     except DaemonUnreachable as error:
@@ -98,12 +118,60 @@ def claim(args: Namespace) -> ExitCode:
 
 def show_specs_without_effect(body: dict[str, Any]) -> None:
     """Print a note on standard error for each extra spec of the flavor that the claim does not depend on."""
-    specs = body.get("flavor", {}).get("extra_specs", {})
+    specs = body.get("request", body).get("flavor", {}).get("extra_specs", {})
     if specs:
         from agent.claims.extra_specs import without_effect
 
         for sentence in without_effect(specs):
             print(f"plimsoll: note: {plain(sentence)}", file=sys.stderr)
+
+
+def _claim_domain(args: Namespace) -> ExitCode:
+    """Claim for a domain; print, define or start it."""
+    if args.domain == args.file == STANDARD_INPUT:
+        raise UsageError("claim: --domain and --file cannot both be standard input")
+    body: dict[str, Any] = {
+        "xml": read_text_file("claim", args.domain),
+        "request": addition_body(args),
+    }
+    if args.consumer and args.consumer != NEW:
+        body["consumer"] = args.consumer
+    client = client_of(args)
+    if args.dry_run:
+        return _explain(args, client, "/v1/domains", body)
+    libvirt = Libvirt(args.connect) if args.define or args.start else None
+    written: DomainShape = client.request("POST", "/v1/domains", body)
+    if libvirt is None:
+        Output(args.output).show(written, lambda _: [written["xml"].rstrip("\n")])
+        return ExitCode.DONE
+    try:
+        name = libvirt.hand_over(written, start=args.start)
+    except PlimsollError as error:
+        error.message += f"; {_after_refusal(args, client, written)}"
+        raise
+    verb = "started" if args.start else "defined"
+    Output(args.output).show(
+        written,
+        lambda style: [
+            f"{verb} {plain(name)}",
+            *_claimed(written["claim"], read_names(client), style),
+        ],
+    )
+    return ExitCode.DONE
+
+
+def _after_refusal(args: Namespace, client: Client, written: DomainShape) -> str:
+    """What became of the claim of a domain that libvirt refused."""
+    consumer = written["consumer"]
+    if args.keep:
+        return f"the claim of {consumer} is kept"
+    if not written["made"]:
+        return f"the claim of {consumer} is kept: it was there before"
+    try:
+        client.request("DELETE", claim_path(consumer))
+    except PlimsollError as error:
+        return f"the claim of {consumer} could not be released again: {error.message}"
+    return f"the claim of {consumer} was released again"
 
 
 def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
@@ -112,8 +180,8 @@ def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Itera
     yield from claim_lines(claim, names, style)
 
 
-def _explain(args: Namespace, client: Client, body: dict[str, Any]) -> ExitCode:
-    answer: ExplanationShape = client.request("POST", "/v1/claims?dry_run=true", body)
+def _explain(args: Namespace, client: Client, path: str, body: dict[str, Any]) -> ExitCode:
+    answer: ExplanationShape = client.request("POST", f"{path}?dry_run=true", body)
     show_specs_without_effect(body)
     Output(args.output).show(answer, lambda style: _explained(answer, read_providers(client), style))
     return ExitCode.DONE if answer["fits"] else ExitCode.REFUSED

@@ -1,46 +1,58 @@
 """The body of POST /v1/claims from the arguments of `plimsoll claim`. The agent checks its meaning."""
 
 import json
-import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from agent.cli.amounts import parse_amounts
+from agent.cli.text_file import STANDARD_INPUT, read_text_file
 from agent.errors import UsageError
 
 Json = dict[str, Any]
 NEW = "new"
-_BODY_CHARS_MAX = 1024 * 1024
 
 
 def claim_body(args: Namespace) -> Json:
     """The body. Raises UsageError where the arguments contradict each other or cannot be read."""
+    body = _resources(args)
+    if args.consumer is not None or "consumer" not in body:
+        body["consumer"] = _consumer(args.consumer)
+    if args.name is not None:
+        body["name"] = args.name
+    return body
+
+
+def addition_body(args: Namespace) -> Json:
+    """What the arguments ask for beside a domain, without a consumer. Raises UsageError as `claim_body`."""
+    body = _resources(args, required=False)
+    body.pop("consumer", None)
+    if args.name is not None:
+        body["name"] = args.name
+    return body
+
+
+def _resources(args: Namespace, *, required: bool = True) -> Json:
+    """The part of the body that says what is asked for; empty where nothing is and nothing is `required`."""
     sources = {
         "--file": args.file is not None,
         "--flavor": args.flavor is not None,
         "--resources or --group": bool(args.resources or args.group),
     }
     given = [source for source, used in sources.items() if used]
-    if len(given) != 1:
+    if len(given) > 1 or (required and not given):
         fault = f"not {' and '.join(given)} together" if given else "and none is given"
         raise UsageError(f"claim: give the resources by {', by '.join(sources)}, {fault}")
     _check_companions(args)
     if args.file is not None:
-        body = _from_file(args.file)
-    elif args.flavor is not None:
-        body = {"flavor": _flavor(args)}
+        return _from_file(args.file)
+    if args.flavor is not None:
+        body: Json = {"flavor": _flavor(args)}
         image = _pairs("--image", args.image)
         if image:
             body["image"] = image
         _check_complete(args.flavor, body["flavor"])
-    else:
-        body = _groups(args)
-    if args.consumer is not None or "consumer" not in body:
-        body["consumer"] = _consumer(args.consumer)
-    if args.name is not None:
-        body["name"] = args.name
-    return body
+        return body
+    return _groups(args) if given else {}
 
 
 def _check_companions(args: Namespace) -> None:
@@ -66,19 +78,7 @@ def _consumer(given: str | None) -> str:
 
 
 def _from_file(name: str) -> Json:
-    where = "standard input" if name == "-" else name
-    try:
-        if name == "-":
-            text = sys.stdin.read(_BODY_CHARS_MAX + 1)
-        else:
-            with Path(name).open(encoding="utf-8") as file:
-                text = file.read(_BODY_CHARS_MAX + 1)
-    except OSError as error:
-        raise UsageError(f"claim: {where} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"claim: {where} is not UTF-8: {error.reason}") from error
-    if len(text) > _BODY_CHARS_MAX:
-        raise UsageError(f"claim: {where} is longer than the {_BODY_CHARS_MAX} bytes that the agent takes")
+    where, text = "standard input" if name == STANDARD_INPUT else name, read_text_file("claim", name)
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from agent.cli.claim import add_claim_options, show_specs_without_effect
-from agent.cli.claim_body import claim_body
-from agent.cli.client import client_of
+from agent.cli.claim_body import addition_body, claim_body
+from agent.cli.client import Client, client_of
 from agent.cli.consumers import INSTANCE_HELP, MIGRATION_HELP, find_instance, find_migration
+from agent.cli.domain import complete_domain
 from agent.cli.grammar import add_column_option, add_verbs, complete_instances, complete_migrations
 from agent.cli.output import Output
 from agent.cli.tables import claim_lines, holding_lines
 from agent.cli.terminal import Style, plain
+from agent.cli.text_file import read_text_file
 from agent.errors import DaemonUnreachable, ExitCode, UnknownConsumer
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ def _add_begin(add_verb: CommandAdder) -> None:
         "A resize of an instance that is already on this host, and a rebuild, stay on it. Give the\n"
         "resources as for `plimsoll claim`. A refusal (exit code 5) changes nothing.",
         f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind live-migrate --resources VCPU=2,MEMORY_MB=2048\n"
-        f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind resize --flavor vcpus=4,memory_mb=8192",
+        f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind resize --flavor vcpus=4,memory_mb=8192\n"
+        "  plimsoll move begin web1 --kind live-migrate --domain web1.xml > destination.xml",
     )
     complete_instances(parser.add_argument("consumer", metavar="INSTANCE", help=INSTANCE_HELP))
     parser.add_argument("--kind", choices=KINDS, required=True, help="what kind of move")
@@ -66,6 +69,11 @@ def _add_begin(add_verb: CommandAdder) -> None:
         help="the migration's uuid; without it the command makes a new one and prints it",
     )
     add_claim_options(parser)
+    parser.add_argument(
+        "--domain",
+        metavar="FILE",
+        help="take what the domain's XML asks for, and print the domain for this host; - is standard input",
+    )
 
 
 def _add_ends(add_verb: CommandAdder) -> None:
@@ -142,8 +150,10 @@ def begin(args: Namespace) -> ExitCode:
     body: dict[str, Any] = {
         "migration": args.migration or str(uuid4()),
         "kind": args.kind.replace("-", "_"),
-        "request": claim_body(args),
+        "request": claim_body(args) if args.domain is None else addition_body(args),
     }
+    if args.domain is not None:
+        body |= {"domain": read_text_file("move begin", args.domain), "consumer": args.consumer}
     try:
         move: MoveShape = client.request("POST", PATH, body)
     except DaemonUnreachable as error:
@@ -151,8 +161,17 @@ def begin(args: Namespace) -> ExitCode:
             # The agent may have begun the move, and only this message has the new uuid.
             error.message += f"; the uuid made for the migration is {body['migration']}"
         raise
+    if args.domain is not None:
+        return _show_domain(args, client, move, body["domain"])
     Output(args.output).show(move, lambda style: _lines(move, style))
     show_specs_without_effect(body["request"])
+    return ExitCode.DONE
+
+
+def _show_domain(args: Namespace, client: Client, move: MoveShape, xml: str) -> ExitCode:
+    """Show the domain as it is to be on this host, the destination."""
+    written = complete_domain(client, move["instance"], xml, replace=True)
+    Output(args.output).show({**move, "xml": written["xml"]}, lambda _: [written["xml"].rstrip("\n")])
     return ExitCode.DONE
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from agent import log
 from agent.claims.claim import Claim
 from agent.claims.refusal import amounts_text, label
+from agent.claims.restriction import Restriction
 from agent.driver import Guest
 from agent.errors import ClaimConflict, ClaimsClosed, DoesNotFit, PlacementUnavailable
 from agent.gate.coverage import covers, made_by_gate
@@ -120,7 +121,7 @@ class GuestAdmission:
 
 def demand_of(guest: Guest, wanted: DomainRequest) -> GuestDemand:
     """The demand of the guest whose domain was read as `wanted`."""
-    return GuestDemand(guest, wanted.request, wanted.named, wanted.bound)
+    return GuestDemand(guest, wanted.request, Restriction(wanted.named, bound=wanted.bound))
 
 
 def _verdict(outcome: GateOutcome, claim: Claim) -> GateVerdict:

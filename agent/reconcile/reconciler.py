@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from agent.driver import Driver, GivenResources, Guest, PassedDevice
+from agent.driver import DomainNeeds, Driver, GivenResources, Guest, PassedDevice
 from agent.errors import PlacementConflict, PlacementUnavailable, PlimsollError, StateError
 from agent.placement.client import PlacementClient
 from agent.providers.plan import Plan
@@ -147,6 +147,10 @@ class Reconciler:
     def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
         """The PCI devices that a domain's XML gives to its guest; see `Driver.passed_devices`."""
         return self._driver.passed_devices(xml)
+
+    def needs_of(self, xml: str) -> DomainNeeds:
+        """What a domain's XML asks for; see `Driver.needs_of`."""
+        return self._driver.needs_of(xml)
 
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool) -> str:
         """The domain's XML with what a claim gave; see `Driver.write_domain`."""

@@ -6,19 +6,20 @@ from typing import NamedTuple
 
 from agent import log
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, fit_of_claim
+from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, Shortfall, fit_of_claim
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import other_claim_conflict
-from agent.errors import ClaimConflict, PlacementUnavailable, Refused, UnknownConsumer
+from agent.claims.restriction import UNRESTRICTED, Restriction
+from agent.errors import ClaimConflict, DoesNotFit, PlacementUnavailable, Refused, UnknownConsumer
 from agent.moves.states import Move, moving_conflict
 from agent.tracker.claim_attempt import ClaimAttempt
 from agent.tracker.context import TrackerContext
 from agent.tracker.follow_guest import extend_claim
 from agent.tracker.follow_moves import MigrationLinker
 from agent.tracker.guarded_write import checked
-from agent.tracker.guest_demand import GuestDemand, reserved_for
+from agent.tracker.guest_demand import GuestDemand, reserved_for, restrict, restricted
 from agent.tracker.replace_claim import replace_claim
 from agent.tracker.withdraw import withdraw
 
@@ -44,13 +45,16 @@ class ClaimOperations:
         self._register = context.register
         self._linker = linker
 
-    def claim(self, request: ClaimRequest) -> Claim:
+    def claim(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Claim:
         """See `ResourceTracker.claim`."""
         check_placeable(request)
-        with self._context.turns.take(request.consumer, request):
+        with (
+            self._context.turns.take(request.consumer, request),
+            restricted(self._register, request, restriction),
+        ):
             return self._claim(request)
 
-    def explain(self, request: ClaimRequest) -> Fit:
+    def explain(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Fit:
         """See `ResourceTracker.explain`."""
         check_placeable(request)
 
@@ -59,7 +63,14 @@ class ClaimOperations:
             if present is not None and present.request == request:
                 return fit_of_claim(present)
             held = book.other_allocations(request.consumer)
-            return book.cover(request, held, exact=True) if held else book.fit(request)
+            in_force = book.restriction(request.consumer)
+            try:
+                restrict(book, request, restriction)
+                return book.cover(request, held, exact=True) if held else book.fit(request)
+            except DoesNotFit as error:
+                return Fit(False, {}, {}, tuple(Shortfall(**each) for each in error.details["shortfalls"]))
+            finally:
+                book.restrict(request.consumer, in_force)
 
         return self._register.under_lock(explain)
 

@@ -3,31 +3,27 @@
 The caller has the consumer's turn, so no second call for the same guest lifts what the first one reserved.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agent.claims.book import Book
 from agent.claims.claim import Shortfall
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit
+from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.driver import Guest
 from agent.errors import PlimsollError
-from agent.shapes import Units
 from agent.tracker.register import Register
 
 
 @dataclass(frozen=True, slots=True)
 class GuestDemand:
-    """The request for a guest, the exact units that its claim must have, and no others of their classes.
-
-    `bound` {group suffix: provider uuid} restricts groups of the request to one provider each.
-    """
+    """The request for a guest, and what its claim must have because the guest's domain names it."""
 
     guest: Guest
     request: ClaimRequest
-    units: Units = field(default_factory=dict)
-    bound: Mapping[str, str] = field(default_factory=dict)
+    restriction: Restriction = UNRESTRICTED
 
 
 @contextmanager
@@ -46,22 +42,46 @@ def reserved_for(register: Register, demand: GuestDemand) -> Iterator[None]:
         register.expect(consumer, None)
         raise
     finally:
-        register.under_lock(lambda book: book.restrict_units(consumer, None))
+        register.under_lock(lambda book: book.restrict(consumer, None))
+
+
+@contextmanager
+def restricted(register: Register, request: ClaimRequest, restriction: Restriction) -> Iterator[None]:
+    """In the block, the request gets what the restriction says.
+
+    Raises DoesNotFit where another consumer has a unit that it names.
+    """
+    register.under_lock(lambda book: restrict(book, request, restriction))
+    try:
+        yield
+    finally:
+        register.under_lock(lambda book: book.restrict(request.consumer, None))
+
+
+def restrict(book: Book, request: ClaimRequest, restriction: Restriction) -> None:
+    """Restrict later fits of the request. Raises DoesNotFit where another consumer has a named unit."""
+    shortfalls = tuple(_foreign_units(book, request, restriction))
+    if shortfalls:
+        raise does_not_fit(request, shortfalls)
+    book.restrict(request.consumer, restriction)
 
 
 def _reserve(book: Book, demand: GuestDemand) -> None:
-    shortfalls = (*book.memory_shortfalls(demand.guest), *_foreign_units(book, demand))
+    shortfalls = (
+        *book.memory_shortfalls(demand.guest),
+        *_foreign_units(book, demand.request, demand.restriction),
+    )
     if shortfalls:
         raise does_not_fit(demand.request, shortfalls)
     book.expect_guest(demand.request.consumer, demand.guest)
-    book.restrict_units(demand.request.consumer, demand.units, demand.bound)
+    book.restrict(demand.request.consumer, demand.restriction)
 
 
-def _foreign_units(book: Book, demand: GuestDemand) -> Iterator[Shortfall]:
-    for uuid, classes in demand.units.items():
+def _foreign_units(book: Book, request: ClaimRequest, restriction: Restriction) -> Iterator[Shortfall]:
+    for uuid, classes in restriction.units.items():
         provider = book.host.tree[uuid]
         for name, exact in classes.items():
             for unit in exact:
                 owner = book.owner(name, unit)
-                if owner not in (None, demand.request.consumer):
+                if owner not in (None, request.consumer):
                     yield Shortfall(name, 1, 0, provider.name, uuid, f"{unit} belongs to {owner}")

@@ -22,6 +22,7 @@ from agent.claims.fit import ProviderIndex
 from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
+from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.claims.rows import Row
 from agent.claims.used import Place
 from agent.driver import Guest
@@ -261,6 +262,10 @@ class ResourceTracker:
         """The providers and the host's NUMA cells, of the same inventory."""
         return self._register.under_lock(lambda book: (book.host, book.cells))
 
+    def host_and_units(self) -> tuple[ProviderIndex, Units]:
+        """The providers that serve this host, and all exact units that they offer, free or not."""
+        return self._register.under_lock(lambda book: (book.host, book.offered))
+
     def circumstances(self) -> Circumstances:
         """What is there beside the records of moves."""
         holders = self._register.under_lock(
@@ -289,12 +294,12 @@ class ResourceTracker:
         """Where the request fits, as if its consumer held nothing."""
         return self._register.under_lock(lambda book: book.fit(request))
 
-    def explain(self, request: ClaimRequest) -> Fit:
+    def explain(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Fit:
         """What `claim` would do, without a request to Placement. Also answers while claims are closed.
 
         Raises UsageError for what this agent cannot place.
         """
-        return self._claims.explain(request)
+        return self._claims.explain(request, restriction)
 
     def expand_aliases(self, request: ClaimRequest, aliases: Aliases) -> ClaimRequest:
         """The request with a group for each PCI device that it asks for by alias.
@@ -314,13 +319,14 @@ class ResourceTracker:
 
     # Claims
 
-    def claim(self, request: ClaimRequest) -> ClaimHandle:
+    def claim(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> ClaimHandle:
         """Claim for the request's consumer; the same request again gets the same claim.
 
-        Raises ClaimsClosed, DoesNotFit, ClaimConflict; UsageError for what this agent cannot place;
-        PlacementError and StateError where Placement or the journal fail.
+        `restriction` says what the claim must have. Raises ClaimsClosed, DoesNotFit, ClaimConflict;
+        UsageError for what this agent cannot place; PlacementError and StateError where Placement or the
+        journal fail.
         """
-        return ClaimHandle(self._claims.claim(request), self.release)
+        return ClaimHandle(self._claims.claim(request, restriction), self.release)
 
     def release(self, consumer: str, *, now: bool = True, unless: Callable[[], bool] = lambda: False) -> bool:
         """Release what the consumer claimed; `now` is False while Placement is known to be away.

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from agent.device_names import physical_network_trait
 from agent.driver import DescribedInventory, DescribedProvider
 from drivers.fake.schema import (
     ADDRESS,
@@ -21,7 +22,6 @@ from drivers.fake.schema import (
     TRAITS,
     file_key,
 )
-from drivers.host.inventory import physical_network_trait
 
 _NUMA = file_key(AMOUNT, "the id of the cell that it is on; none if it has no affinity")
 _TRAITS = file_key(TRAITS, "more traits of its provider")

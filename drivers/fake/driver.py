@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from agent.driver import (
     Description,
+    DomainNeeds,
     Driver,
     DriverSettings,
     GivenResources,
@@ -24,6 +25,7 @@ from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
 from drivers.fake.host import FakeHost
 from drivers.fake.host_file import load_host
+from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
 from drivers.host.inventory import check_cpu_sets
@@ -115,6 +117,12 @@ class FakeDriver(Driver):
             self._settings.host_settings.cpu_dedicated_set or frozenset(),
             described_locations(description.providers),
         )
+
+    def needs_of(self, xml: str) -> DomainNeeds:
+        """See `Driver`. DISK_GB is that of the host's guest of the same uuid."""
+        disk_sizes = {guest.uuid: guest.resources.get("DISK_GB", 0) for guest in self.guests()}
+        dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
+        return read_needs(xml, dedicated, disk_gb=lambda uuid, disks: disk_sizes.get(uuid) if disks else 0)
 
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
         """See `Driver`."""

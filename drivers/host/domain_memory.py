@@ -21,7 +21,7 @@ _MEMORY_OF_THE_HOST = ("dimm", "virtio-mem")
 
 def memory_nodes(root: Element, what: str) -> frozenset[int]:
     """The nodes in <numatune><memory>, for the whole domain. Any mode but strict binds nothing."""
-    return _nodes(root.find("numatune/memory"), what)
+    return bound_nodes(root.find("numatune/memory"), what)
 
 
 def used_memory(root: Element, what: str, huge_page_kib: int = DEFAULT_HUGE_PAGE_KIB) -> Iterator[UsedMemory]:
@@ -34,20 +34,20 @@ def used_memory(root: Element, what: str, huge_page_kib: int = DEFAULT_HUGE_PAGE
     """
     domain_nodes = memory_nodes(root, what)
     cell_nodes = {
-        number(element.get("cellid"), f"{what}: <memnode>", CELLS_MAX): _nodes(element, what)
+        number(element.get("cellid"), f"{what}: <memnode>", CELLS_MAX): bound_nodes(element, what)
         for element in root.findall("numatune/memnode")
     }
-    for cell, memory_mb, device in (*_guest_cells(root, what), *_memory_devices(root, what)):
+    for cell, memory_mb, device in (*guest_cells(root, what), *_memory_devices(root, what)):
         nodes = sorted(_own_nodes(device, what) or cell_nodes.get(cell, domain_nodes))
         guest_cell = cell if len(nodes) == 1 else None
-        page_kib = _own_page_kib(device, what) or _page_kib(root, cell, what, huge_page_kib)
+        page_kib = _own_page_kib(device, what) or page_kib_of(root, cell, what, huge_page_kib)
         if not nodes and page_kib is not None:
             yield UsedMemory(None, memory_mb, page_kib)
         for node, share_mb in zip(nodes, shares(memory_mb, max(1, len(nodes))), strict=False):
             yield UsedMemory(node, share_mb, page_kib, guest_cell)
 
 
-def _guest_cells(root: Element, what: str) -> Iterator[tuple[int, int, None]]:
+def guest_cells(root: Element, what: str) -> Iterator[tuple[int, int, None]]:
     """(guest cell, its memory in MiB, None), without memory devices"""
     cells = root.findall("cpu/numa/cell")
     for index, cell in enumerate(cells):
@@ -83,7 +83,7 @@ def _own_page_kib(device: Element | None, what: str) -> int | None:
     return size_bytes(size, f"{what}: <pagesize>") // 2**10 if size is not None else None
 
 
-def _page_kib(root: Element, cell: int, what: str, huge_page_kib: int) -> int | None:
+def page_kib_of(root: Element, cell: int, what: str, huge_page_kib: int) -> int | None:
     """The page size in KiB that the domain asks for this guest cell; None if it asks for none."""
     huge_pages = root.find("memoryBacking/hugepages")
     pages = root.findall("memoryBacking/hugepages/page")
@@ -97,7 +97,8 @@ def _page_kib(root: Element, cell: int, what: str, huge_page_kib: int) -> int | 
     return huge_page_kib if huge_pages is not None and not pages else None
 
 
-def _nodes(element: Element | None, what: str) -> frozenset[int]:
+def bound_nodes(element: Element | None, what: str) -> frozenset[int]:
+    """The nodes of the host to which a <memory> or a <memnode> binds memory; none in any mode but strict."""
     if element is None or element.get("mode", "strict") != "strict":
         return frozenset()
     return cpu_set(element, what, "nodeset")

@@ -10,15 +10,17 @@ Source: https://libvirt.org/formatdomain.html
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
+
+from lxml import etree
 
 from agent.cpuset import format_cpu_set, parse_cpu_set
-from agent.driver import GivenCell, GivenDevice, GivenResources
+from agent.device_names import device_aliases
+from agent.driver import DeviceKind, GivenCell, GivenDevice, GivenResources
 from agent.errors import DriverDataError, UsageError
 from drivers.host.domain_document import DomainDocument, Element, add_child, child, set_text
-from drivers.host.xml_parser import pci_address, size_bytes
+from drivers.host.domain_needs import ALIAS_PREFIX, device_kind
+from drivers.host.xml_parser import pci_address, size_bytes, size_bytes_of_page
 
-ALIAS_PREFIX = "ua-"
 VF_CLASS = "SRIOV_NET_VF"
 KIB_PER_MIB = 1024
 LAST_BUS = 254
@@ -27,19 +29,13 @@ BUSES_PER_CELL = 24
 
 _PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
 
+_PAGE = "memoryBacking/hugepages/page"
+_BEFORE_PINS = ("shares", "global_period", "global_quota", "period", "quota", "emulator_period")
 _BEFORE_CPU = (
     *("metadata", "title", "description", "name", "uuid", "genid", "iothreadids", "iothreads"),
     *("maxMemory", "memory", "currentMemory", "memoryBacking", "vcpu", "vcpus", "cputune", "numatune"),
     *("resource", "sysinfo", "os", "features"),
 )
-
-
-class ElementKind(StrEnum):
-    """How a domain names a device of the host."""
-
-    INTERFACE = "interface"
-    PCI = "pci"
-    MEDIATED = "mdev"
 
 
 def write_domain(text: str, given: GivenResources, *, replace: bool = False) -> str:
@@ -59,7 +55,7 @@ def write_domain(text: str, given: GivenResources, *, replace: bool = False) -> 
             contradictions=contradictions,
         )
     _write_identity(document.root, given)
-    _write_processors(document.root, given)
+    _write_processors(document.root, given, replace=replace)
     _write_cells(document.root, given.cells)
     aliases = dict(zip(given.devices, _aliases(given.devices), strict=True))
     written = {
@@ -81,20 +77,69 @@ def _contradictions(root: Element, given: GivenResources, replace: bool) -> Iter
     if vcpus and vcpus != str(given.vcpus):
         yield f"<vcpu> is {vcpus}, and the claim has {given.vcpus} CPUs"
     memory = root.find("memory")
-    if memory is not None and _kib(memory) != given.memory_mb * KIB_PER_MIB:
+    if memory is not None and -(-_kib(memory) // KIB_PER_MIB) != given.memory_mb:
         yield f"<memory> is {_kib(memory)} KiB, and the claim has {given.memory_mb} MiB"
-    if replace:
-        return
+    if not replace:
+        yield from _pin_contradictions(root, given)
+        yield from _cell_contradictions(root, given.cells)
+
+
+def _pin_contradictions(root: Element, given: GivenResources) -> Iterator[str]:
+    """A CPU of its own must be the very one; one that floats may do so over fewer CPUs than it could."""
+    alone = _own_pins(given)
     for cpu, wanted in sorted(_pins(given).items()):
         element = root.find(f"cputune/vcpupin[@vcpu='{cpu}']")
-        if element is not None and _cpus_of(element) != wanted:
+        cpus = frozenset() if element is None else _cpus_of(element)
+        if cpus and (cpus != wanted if cpu in alone else not cpus <= wanted):
             yield (
-                f"<vcpupin vcpu='{cpu}'> is {element.get('cpuset')}, and the claim has "
+                f"<vcpupin vcpu='{cpu}'> is {format_cpu_set(cpus)}, and the claim has "
                 f"{format_cpu_set(wanted)}"
             )
-    cells = root.findall("cpu/numa/cell")
-    if given.cells and cells and len(cells) != len(given.cells):
-        yield f"<numa> has {len(cells)} cells, and the claim has {len(given.cells)}"
+
+
+def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[str]:
+    if not given:
+        return
+    elements = root.findall("cpu/numa/cell")
+    if elements and len(elements) != len(given):
+        yield f"<numa> has {len(elements)} cells, and the claim has {len(given)}"
+        return
+    for cell in given:
+        element = root.find(f"cpu/numa/cell[@id='{cell.cell}']")
+        if element is not None:
+            yield from _one_cell_contradictions(element, cell)
+        bound = root.find(f"numatune/memnode[@cellid='{cell.cell}']")
+        if bound is not None and _cpus_of(bound, "nodeset") != {cell.host_cell}:
+            yield (
+                f"<memnode cellid='{cell.cell}'> is on cell {bound.get('nodeset')} of the host, and the "
+                f"claim is on {cell.host_cell}"
+            )
+    whole = root.find("numatune/memory")
+    cells = frozenset(cell.host_cell for cell in given)
+    if whole is not None and whole.get("nodeset") and not cells <= _cpus_of(whole, "nodeset"):
+        yield (
+            f"<numatune> has the cells {whole.get('nodeset')} of the host, and the claim is on "
+            f"{format_cpu_set(cells)}"
+        )
+    if whole is not None and whole.get("mode", "strict") != "strict":
+        yield f"<numatune> has the mode {whole.get('mode')}, and a claim on cells is strict"
+    sizes = {-(-_page_bytes(page) // 1024) for page in root.findall(_PAGE)}
+    claimed = {cell.page_kib for cell in given if cell.page_kib is not None}
+    if sizes and sizes != claimed:
+        shown = f"{format_cpu_set(frozenset(claimed))} KiB" if claimed else "small pages"
+        yield f"<page> has {format_cpu_set(frozenset(sizes))} KiB, and the claim has {shown}"
+
+
+def _one_cell_contradictions(element: Element, cell: GivenCell) -> Iterator[str]:
+    cpus = _cpus_of(element, "cpus")
+    if cpus and cpus != cell.cpus:
+        yield (
+            f"<cell id='{cell.cell}'> has the CPUs {format_cpu_set(cpus)}, and the claim has "
+            f"{format_cpu_set(cell.cpus)}"
+        )
+    memory_kib = _cell_kib(element)
+    if memory_kib and -(-memory_kib // KIB_PER_MIB) != cell.memory_mb:
+        yield f"<cell id='{cell.cell}'> has {memory_kib} KiB, and the claim has {cell.memory_mb} MiB"
 
 
 def _device_contradictions(
@@ -145,15 +190,9 @@ def _device_elements(
 
 
 def _aliases(devices: Iterable[GivenDevice]) -> list[str]:
-    """The alias of each device: its label, numbered from the second device of a label on."""
-    counts: dict[str, int] = {}
-    aliases = []
-    for device in devices:
-        label = re.sub(r"[^A-Za-z0-9_-]", "-", device.label.lstrip("_"))
-        counts[label] = counts.get(label, 0) + 1
-        number = f"-{counts[label]}" if counts[label] > 1 else ""
-        aliases.append(f"{ALIAS_PREFIX}{label}{number}" if label else "")
-    return aliases
+    """The alias of each device, empty for one without a label."""
+    names = device_aliases(device.label for device in devices)
+    return [f"{ALIAS_PREFIX}{name}" if name else "" for name in names]
 
 
 def _write_device(root: Element, device: GivenDevice, alias: str, element: Element | None) -> Element:
@@ -164,7 +203,7 @@ def _write_device(root: Element, device: GivenDevice, alias: str, element: Eleme
             add_child(element, "alias", {"name": alias})
     source = child(element, "source")
     address = source.find("address")
-    if kind is ElementKind.MEDIATED:
+    if kind is DeviceKind.MEDIATED:
         if address is None:
             add_child(source, "address", {"uuid": device.unit})
         elif (address.get("uuid") or "").lower() != device.unit:
@@ -172,32 +211,32 @@ def _write_device(root: Element, device: GivenDevice, alias: str, element: Eleme
         return element
     domain, bus, slot, function = _pci_parts(device.unit)
     if address is None:
-        address = add_child(source, "address", {"type": "pci"} if kind is ElementKind.INTERFACE else {})
+        address = add_child(source, "address", {"type": "pci"} if kind is DeviceKind.INTERFACE else {})
     if _unit_of(element) != device.unit:
         for name, value in (("domain", domain), ("bus", bus), ("slot", slot), ("function", function)):
             address.set(name, f"0x{value}")
     return element
 
 
-def _new_element(root: Element, kind: ElementKind) -> Element:
+def _new_element(root: Element, kind: DeviceKind) -> Element:
     devices = child(root, "devices")
-    if kind is ElementKind.INTERFACE:
+    if kind is DeviceKind.INTERFACE:
         return add_child(devices, "interface", {"type": "hostdev", "managed": "yes"}, after=("interface",))
-    if kind is ElementKind.PCI:
+    if kind is DeviceKind.PCI:
         attributes = {"mode": "subsystem", "type": "pci", "managed": "yes"}
     else:
         attributes = {"mode": "subsystem", "type": "mdev", "model": "vfio-pci"}
     return add_child(devices, "hostdev", attributes, after=("hostdev",))
 
 
-def kind_of(device: GivenDevice) -> ElementKind:
+def kind_of(device: GivenDevice) -> DeviceKind:
     """How a domain names the device. Raises UsageError for a unit that no domain can name."""
     if device.resource_class == VF_CLASS:
-        return ElementKind.INTERFACE
+        return DeviceKind.INTERFACE
     if _PCI.fullmatch(device.unit):
-        return ElementKind.PCI
+        return DeviceKind.PCI
     if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", device.unit):
-        return ElementKind.MEDIATED
+        return DeviceKind.MEDIATED
     raise UsageError(
         f"{device.resource_class} {device.unit} is neither a PCI address nor the uuid of a mediated device, "
         "so no domain can name it."
@@ -206,17 +245,13 @@ def kind_of(device: GivenDevice) -> ElementKind:
 
 def _host_devices(root: Element) -> Iterator[Element]:
     for element in root.findall("devices/*"):
-        is_interface = element.tag == "interface" and element.get("type") == "hostdev"
-        if is_interface or (element.tag == "hostdev" and element.get("type") in ("pci", "mdev")):
+        if device_kind(element.tag, element.get("type")) is not None:
             yield element
 
 
-def _fits_kind(element: Element, kind: ElementKind) -> bool:
-    if element.tag == "interface":
-        return kind is ElementKind.INTERFACE
-    if element.get("type") == "mdev":
-        return kind is ElementKind.MEDIATED
-    return kind in (ElementKind.PCI, ElementKind.INTERFACE)
+def _fits_kind(element: Element, kind: DeviceKind) -> bool:
+    own = device_kind(element.tag, element.get("type"))
+    return own is kind or (own is DeviceKind.PCI and kind is DeviceKind.INTERFACE)
 
 
 def _alias_of(element: Element) -> str | None:
@@ -263,7 +298,7 @@ def _write_identity(root: Element, given: GivenResources) -> None:
         memory.text = str(given.memory_mb)
 
 
-def _write_processors(root: Element, given: GivenResources) -> None:
+def _write_processors(root: Element, given: GivenResources, *, replace: bool) -> None:
     vcpu = root.find("vcpu")
     if vcpu is None:
         attributes = {"placement": "static"}
@@ -276,8 +311,9 @@ def _write_processors(root: Element, given: GivenResources) -> None:
     for cpu, cpus in sorted(pins.items()):
         pin = tune.find(f"vcpupin[@vcpu='{cpu}']")
         if pin is None:
-            pin = add_child(tune, "vcpupin", {"vcpu": str(cpu)}, after=("vcpupin", "shares", "period"))
-        pin.set("cpuset", format_cpu_set(cpus))
+            pin = add_child(tune, "vcpupin", {"vcpu": str(cpu)}, after=("vcpupin", *_BEFORE_PINS))
+        if replace or not _cpus_of(pin) or not _cpus_of(pin) <= cpus:
+            pin.set("cpuset", format_cpu_set(cpus))
     own = frozenset[int]().union(*(cell.emulator for cell in given.cells))
     allowed = own or frozenset().union(*pins.values())
     emulator = tune.find("emulatorpin")
@@ -288,11 +324,18 @@ def _write_processors(root: Element, given: GivenResources) -> None:
         emulator.set("cpuset", format_cpu_set(allowed))
 
 
+def _own_pins(given: GivenResources) -> dict[int, int]:
+    """{guest CPU: the host CPU of its own}"""
+    pins = dict(given.pinned)
+    for cell in given.cells:
+        pins |= cell.pinned
+    return pins
+
+
 def _pins(given: GivenResources) -> dict[int, frozenset[int]]:
     """{guest CPU: host CPUs that it may run on}"""
-    pins = {cpu: frozenset({pin}) for cpu, pin in given.pinned.items()}
+    pins = {cpu: frozenset({pin}) for cpu, pin in _own_pins(given).items()}
     for cell in given.cells:
-        pins |= {cpu: frozenset({pin}) for cpu, pin in cell.pinned.items()}
         if cell.shared_cpus:
             pins |= dict.fromkeys(cell.floating, cell.shared_cpus)
     return pins
@@ -392,11 +435,22 @@ def _guest_address(bus: int, slot: int) -> dict[str, str]:
     }
 
 
-def _cpus_of(element: Element) -> frozenset[int]:
+def _cpus_of(element: Element, attribute: str = "cpuset") -> frozenset[int]:
     try:
-        return parse_cpu_set(element.get("cpuset") or "")
+        return parse_cpu_set(element.get(attribute) or "")
     except ValueError as error:
         raise DriverDataError(f"<{element.tag}>: {error}") from error
+
+
+def _cell_kib(element: Element) -> int:
+    """The memory of a <cell>, 0 where it has none."""
+    size = etree.Element("memory", unit=element.get("unit", "KiB"))
+    size.text = element.get("memory", "0")
+    return _kib(size)
+
+
+def _page_bytes(page: Element) -> int:
+    return size_bytes_of_page(page, "<page>")  # type: ignore[arg-type]
 
 
 def _kib(element: Element) -> int:

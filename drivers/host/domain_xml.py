@@ -69,7 +69,7 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
     memory = root.find("memory")
     if memory is None:
         raise DriverDataError(f"{what}: <memory> is missing")
-    vcpus = _vcpus(root, what)
+    vcpus = present_vcpus(root, what)
     return Domain(
         uuid=uuid_of(root.findtext("uuid"), f"{what}: <uuid>"),
         name=text_of(root, "name", what),
@@ -77,7 +77,7 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         memory_mb=-(-size_bytes(memory, f"{what}: <memory>") // BYTES_PER_MIB),
         pins=_pins(root, vcpus, what),
         emulator_pin=cpu_set(root.find("cputune/emulatorpin"), what),
-        disks=tuple(_disks(root)),
+        disks=tuple(counted_disks(root)),
         mdevs=_unique(
             uuid_of(address.get("uuid"), f"{what}: mediated device")
             for address in root.findall("devices/hostdev[@type='mdev']/source/address")
@@ -110,7 +110,7 @@ def passed_addresses(text: str, what: str = "a domain") -> Mapping[str, bool]:
     }
 
 
-def _vcpus(root: Element, what: str) -> frozenset[int]:
+def present_vcpus(root: Element, what: str) -> frozenset[int]:
     """The ids of the present vCPUs: those enabled in <vcpus>, else the first `current` ones of <vcpu>."""
     what = f"{what}: <vcpu>"
     element = root.find("vcpu")
@@ -144,7 +144,7 @@ def _pins(root: Element, vcpus: frozenset[int], what: str) -> dict[int, frozense
     return pins
 
 
-def _disks(root: Element) -> Iterable[Disk]:
+def counted_disks(root: Element) -> Iterable[Disk]:
     """Writable disks that are files or volumes; removable and read-only media do not count."""
     for disk in root.findall("devices/disk"):
         source, target = disk.find("source"), disk.find("target")

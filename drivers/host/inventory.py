@@ -6,7 +6,6 @@ without units has no inventory.
 Source: https://docs.openstack.org/nova/latest/admin/cpu-topologies.html and .../configuration/config.html
 """
 
-import re
 from collections.abc import Iterable, Mapping
 
 from agent.cpuset import format_cpu_set
@@ -104,14 +103,3 @@ def shares(amount: int, parts: int) -> tuple[int, ...]:
     """`amount` in `parts` whole shares that differ by at most one, the larger ones first."""
     smallest, rest = divmod(amount, parts)
     return tuple(smallest + (1 if part < rest else 0) for part in range(parts))
-
-
-def physical_network_trait(network: str | None) -> frozenset[str]:
-    """{"CUSTOM_PHYSNET_<NAME>"}: in upper case, with "_" for characters that a trait cannot hold.
-
-    Neutron names the trait of a physical network in the same way. Source:
-    https://docs.openstack.org/neutron/latest/admin/config-qos-min-bw.html
-    """
-    if network is None:
-        return frozenset()
-    return frozenset({"CUSTOM_PHYSNET_" + re.sub(r"[^A-Z0-9]", "_", network.upper())})

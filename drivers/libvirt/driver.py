@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from agent.driver import (
     Description,
+    DomainNeeds,
     Driver,
     DriverSettings,
     GivenResources,
@@ -23,6 +24,7 @@ from agent.driver import (
     Topology,
 )
 from agent.errors import DriverUnavailable, SettingsError
+from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
 from drivers.host.inventory import check_cpu_sets
@@ -126,9 +128,18 @@ class LibvirtDriver(Driver):
         if model is None or readers is None:
             raise DriverUnavailable("the devices of this host were not read yet")
         domain = parse_domain(xml, huge_page_kib=default_huge_page_kib())
-        disk_gb = readers.domains.disk_gb(domain)
+        disk_gb = readers.domains.disk_gb(domain.uuid, domain.disks)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
         return starting_guest(domain, disk_gb, dedicated, model.locations)
+
+    def needs_of(self, xml: str) -> DomainNeeds:
+        """See `Driver`."""
+        with self._lock:
+            readers = self._readers
+        dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
+        if readers is None:
+            raise DriverUnavailable("the devices of this host were not read yet")
+        return read_needs(xml, dedicated, default_huge_page_kib(), readers.domains.disk_gb)
 
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
         """See `Driver`."""

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
+from agent.api.operations import WrittenDomain
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
@@ -186,11 +187,23 @@ class SmallHost:
         self.fault()
         self.paused = pause
 
-    def write_domain(self, consumer: str, xml: str, *, replace: bool) -> str:
-        self.fault()
-        if replace:
+    def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
+        return WrittenDomain(self.claim(self.move_request(xml, asked)), xml, made=True)
+
+    def explain_domain(self, xml: str, asked: ClaimRequest) -> tuple[ClaimRequest, Fit]:
+        request = self.move_request(xml, asked)
+        return request, self.explain(request)
+
+    def move_request(self, xml: str, asked: ClaimRequest) -> ClaimRequest:
+        if not asked.consumer or not asked.groups:
             raise UsageError("This host has no guests that are described in XML.")
-        return xml
+        return asked
+
+    def write_domain(self, consumer: str, xml: str, *, replace: bool) -> WrittenDomain:
+        self.fault()
+        if replace or consumer not in self._claims:
+            raise UsageError("This host has no guests that are described in XML.")
+        return WrittenDomain(self._claims[consumer], xml)
 
     def check_release(self, consumer: str) -> None:
         self.fault()

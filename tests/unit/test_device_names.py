@@ -4,11 +4,14 @@ from agent.device_names import (
     NAME_MAX,
     custom_class,
     custom_traits,
+    device_aliases,
     hexadecimal_id,
     is_page_class,
     mdev_type_trait,
     page_class,
     pci_class,
+    physical_network_trait,
+    physical_networks,
     product_trait,
     vendor_trait,
 )
@@ -56,3 +59,14 @@ def test_what_is_no_id_is_refused(text: str) -> None:
 def test_classes_of_huge_pages_are_recognised() -> None:
     assert is_page_class(page_class(2048))
     assert not is_page_class("CUSTOM_HUGEPAGES_XKIB")
+
+
+def test_a_physical_network_becomes_a_trait_name() -> None:
+    assert physical_network_trait("phys-net.1") == {"CUSTOM_PHYSNET_PHYS_NET_1"}
+    assert physical_network_trait("größe") == {"CUSTOM_PHYSNET_GR_SSE"}
+    assert physical_network_trait(None) == frozenset()
+    assert physical_networks({"CUSTOM_PHYSNET_A", "HW_NUMA_ROOT"}) == {"CUSTOM_PHYSNET_A"}
+
+
+def test_devices_of_one_label_are_numbered_in_their_aliases() -> None:
+    assert device_aliases(["_RED", "gpu", "", "gpu", "a.b", ""]) == ["RED", "gpu", "", "gpu-2", "a-b", ""]

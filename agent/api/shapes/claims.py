@@ -131,6 +131,8 @@ class DomainShape(TypedDict):
     """The domain of an instance."""
 
     consumer: Uuid
+    made: Annotated[bool, "true: the claim was made for this domain just now"]
+    claim: ClaimShape
     xml: Annotated[str, "the domain's XML with everything that the claim gave"]
 
 

@@ -118,12 +118,42 @@ def _move_kinds() -> Iterable[str]:
     return sorted(set(MoveKind) - {MoveKind.UNKNOWN})
 
 
+DomainXml = Annotated[str, Schema(maxLength=1048576), "the domain's XML, without a document type"]
+
+
+class AdditionShape(TypedDict, total=False):
+    """What is asked for beside a domain's XML: by groups, by a flavor, or nothing."""
+
+    flavor: FlavorShape
+    image: dict[str, str | int | bool]
+    root_required: list[str]
+    groups: Annotated[list[GroupShape], Schema(maxItems=64)]
+    group_policy: Literal["none", "isolate"] | None
+    same_subtree: list[list[str]]
+    topology: TopologyShape
+    pci: list[PciRequestShape]
+    name: Name
+    project_id: Identifier
+    user_id: Identifier
+    consumer_type: ConsumerType
+
+
 class MoveBodyShape(TypedDict):
-    """A move to begin."""
+    """A move to begin; with a domain, the request may leave out what its XML says."""
 
     migration: Annotated[Uuid, "the uuid of the migration"]
     kind: Annotated[str, Values(_move_kinds)]
-    request: ClaimBodyShape
+    request: NotRequired[ClaimBodyShape | AdditionShape]
+    domain: NotRequired[DomainXml]
+    consumer: NotRequired[Annotated[Uuid, "the instance, with a domain"]]
+
+
+class ClaimDomainBodyShape(TypedDict):
+    """A domain to claim for."""
+
+    xml: DomainXml
+    consumer: NotRequired[Annotated[Uuid, "for a domain without a <uuid>; without it the agent makes one"]]
+    request: NotRequired[AdditionShape]
 
 
 class ReshapeBodyShape(TypedDict, total=False):
@@ -144,7 +174,7 @@ class GateBodyShape(TypedDict):
 class DomainBodyShape(TypedDict):
     """The domain to complete."""
 
-    xml: Annotated[str, Schema(maxLength=1048576), "the domain's XML, without a document type"]
+    xml: DomainXml
     replace: NotRequired[
         Annotated[bool, Schema(default=False), "write over what the domain has from a former place"]
     ]

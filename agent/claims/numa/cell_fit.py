@@ -158,13 +158,15 @@ class CellPairs:
         page_sizes_kib: Sequence[int] | None = (SMALL_PAGE_KIB,),
         near: frozenset[int] = frozenset(),
         at: Mapping[int, int] | None = None,
+        bound: Mapping[int, int] | None = None,
     ) -> "CellPairs":
         """Compute the fit of each pair.
 
         `page_sizes_kib` are the acceptable page sizes (KiB), the best first; None: any size. `near` are host
         cells that are tried first: the guest's devices are attached to them. `at` {guest cell: host cell} is
         where the guest already is; it is tried before all others. All other host cells are tried by free
-        memory, the most first, so that guests spread, and then by id.
+        memory, the most first, so that guests spread, and then by id. `bound` {guest cell: host cell} are the
+        guest's cells that must be there.
         """
         ranked = sorted(host, key=lambda cell: (cell.id not in near, -cell.memory_mb, cell.id))
         options: list[list[PlacedCell]] = []
@@ -173,6 +175,10 @@ class CellPairs:
         for wanted in guest:
             placed = []
             for cell in ranked:
+                if bound and bound.get(wanted.id, cell.id) != cell.id:
+                    reason = f"is not host cell {bound[wanted.id]}, to which the domain binds it"
+                    misfits.append(Misfit(wanted.id, cell.id, reason, "MEMORY_MB", wanted.memory_mb))
+                    continue
                 cpus = (len(wanted.floating), len(wanted.pinned), wanted.emulator)
                 key = (cell.id, *cpus, wanted.memory_mb)
                 if key not in alike:

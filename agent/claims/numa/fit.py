@@ -41,6 +41,7 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
         page_sizes_kib=page_sizes(request.topology, cells.host.page_sizes_kib),
         near=cells.near or _cells_near_devices(rest, stock, cells.host),
         at=cells.at,
+        bound=cells.bound,
     )
     refusal: tuple[list[FitSlot], FitSearch] | None = None
     steps, hopeless = 0, not all(slot.options for slot in rest)

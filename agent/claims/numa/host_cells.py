@@ -255,7 +255,8 @@ class CellStock:
 
     `busy` are dedicated CPUs that other consumers have. `charged` {provider uuid: pages} are the pages that
     both Placement's usages and `use` count. `favoured` CPUs and `near` cells are chosen first, because the
-    consumer's guest is on them already; `at` {guest cell: host cell} says where each of its cells is.
+    consumer's guest is on them already; `at` {guest cell: host cell} says where each of its cells is, and
+    `bound` where a cell must be.
     """
 
     host: HostCells = HostCells()
@@ -265,6 +266,7 @@ class CellStock:
     near: frozenset[int] = frozenset()
     at: Mapping[int, int] = field(default_factory=dict)
     charged: Mapping[str, int] = field(default_factory=dict)
+    bound: Mapping[int, int] = field(default_factory=dict)
 
     def free(self, stock: HostStock) -> tuple[FreeCell, ...]:
         """What each cell can still give, within what `stock` has left in Placement."""

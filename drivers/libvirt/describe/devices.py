@@ -6,10 +6,16 @@ A unit that a domain names stays in the inventory even if the configuration no l
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent.device_names import TYPES, mdev_type_trait, pci_class, product_trait, vendor_trait
+from agent.device_names import (
+    TYPES,
+    mdev_type_trait,
+    pci_class,
+    physical_network_trait,
+    product_trait,
+    vendor_trait,
+)
 from agent.driver import DescribedInventory, DescribedProvider
 from agent.errors import DriverDataError
-from drivers.host.inventory import physical_network_trait
 from drivers.libvirt.describe.cards import NO_TYPE, Card, UnitRecord
 from drivers.libvirt.describe.device_spec import DeviceSpec, MdevSpec, mdev_specs_of, vgpu_spec_of
 from drivers.libvirt.describe.mdevs import MdevCard, MdevResources, class_of

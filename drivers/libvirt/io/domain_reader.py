@@ -13,7 +13,7 @@ import libvirt
 
 from agent.driver import GuestState
 from agent.errors import DriverUnavailable
-from drivers.host.domain_xml import Domain
+from drivers.host.domain_xml import Disk
 from drivers.libvirt.io.connection import Connection, Session
 from drivers.libvirt.io.deadline import CallTimeout
 from drivers.libvirt.io.guests import KnownGuest, read_guest, skipped_guest
@@ -71,12 +71,12 @@ class DomainReader:
                 self._blocked[reading.current] = error.returned
             raise
 
-    def disk_gb(self, domain: Domain) -> int | None:
+    def disk_gb(self, uuid: str, disks: tuple[Disk, ...]) -> int | None:
         """The DISK_GB of the domain's disks as last read, None if they never were. Makes no call."""
-        known = self._known.get(domain.uuid)
-        if not domain.disks:
+        known = self._known.get(uuid)
+        if not disks:
             return 0
-        if known is None or known.domain is None or known.domain.disks != domain.disks:
+        if known is None or known.domain is None or known.domain.disks != disks:
             return None
         return known.guest.resources.get("DISK_GB")
 

@@ -7,7 +7,11 @@ import pytest
 from kits.cli_process import one_line, output_of, plimsoll
 from kits.status import Sight
 
+from agent.claims.claim import Claim
+from agent.claims.mappings import GroupMapping, map_groups
 from agent.errors import ExitCode
+from drivers.host.domain_xml import parse_domain
+from drivers.host.xml_parser import pci_address
 
 DOMAIN = """<domain type='kvm'>
   <name>web9</name>
@@ -69,3 +73,107 @@ def test_what_cannot_be_written_is_said(fresh: tuple[Sight, Path], domain: Path)
     assert unknown.returncode == ExitCode.FAILED and "has no claim on this host" in one_line(unknown)
     missing = plimsoll(path, "domain", "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a60", str(domain) + ".no")
     assert missing.returncode == ExitCode.USAGE and "cannot be read" in one_line(missing)
+
+
+PORTS = """<domain type='kvm'>
+  <name>web9</name>
+  <memory unit='GiB'>2</memory>
+  <vcpu>2</vcpu>
+  <os><type machine='q35'>hvm</type></os>
+  <devices>
+    <interface type='hostdev' managed='yes'>
+      <mac address='52:54:00:00:00:01'/>
+      <alias name='ua-red'/>
+    </interface>
+    <interface type='hostdev' managed='yes'>
+      <mac address='52:54:00:00:00:02'/>
+      <alias name='ua-physnet0'/>
+    </interface>
+    <hostdev mode='subsystem' type='mdev' model='vfio-pci'/>
+  </devices>
+</domain>
+"""
+RED = ("--group", "red:SRIOV_NET_VF=1,NET_BW_EGR_KILOBIT_PER_SEC=5Gbit")
+
+
+def claims(shown: Sight) -> dict[str, Claim]:
+    return dict(shown.world.agent.host_status.overview().claims)
+
+
+def mappings_of(claim: Claim) -> tuple[GroupMapping, ...]:
+    return map_groups(claim.request, claim.allocations, claim.units, None, claim.group_units)
+
+
+def units_of_mapping(mapping: GroupMapping) -> set[str]:
+    return {unit for classes in mapping.units.values() for exact in classes.values() for unit in exact}
+
+
+def units_of(claim: Claim) -> set[str]:
+    return {unit for classes in claim.units.values() for exact in classes.values() for unit in exact}
+
+
+def test_a_domain_is_claimed_for_and_completed(fresh: tuple[Sight, Path], domain: Path) -> None:
+    shown, path = fresh
+    domain.write_text(PORTS, encoding="utf-8")
+    assert output_of(path, "claim", "--domain", str(domain), *RED, "--dry-run").startswith("it fits")
+    assert not claims(shown)
+    written = output_of(path, "claim", "--domain", str(domain), *RED)
+    (claim,) = claims(shown).values()
+    assert claim.request.resources["SRIOV_NET_VF"] == 2 and claim.request.resources["VGPU"] == 1
+    assert claim.request.resources["MEMORY_MB"] == 2048
+    named = parse_domain(written)
+    assert {*named.interfaces, *named.mdevs} == units_of(claim)
+    ports = ElementTree.fromstring(written).findall("devices/interface")
+    mappings = {mapping.label: units_of_mapping(mapping) for mapping in mappings_of(claim)}
+    for port, (label, mac) in zip(
+        ports, (("red", "52:54:00:00:00:01"), ("physnet0", "52:54:00:00:00:02")), strict=True
+    ):
+        element, source = port.find("mac"), port.find("source/address")
+        assert element is not None and source is not None
+        assert element.get("address") == mac and mappings[label] == {pci_address(source, "")}
+
+
+def test_the_complete_domain_again_is_the_same_claim(fresh: tuple[Sight, Path], domain: Path) -> None:
+    shown, path = fresh
+    domain.write_text(PORTS, encoding="utf-8")
+    flavor = ("--flavor", "vcpus=2,memory_mb=2048", "--spec", "hw:numa_nodes=2")
+    written = output_of(path, "claim", "--domain", str(domain), *flavor)
+    before = claims(shown)
+    domain.write_text(written, encoding="utf-8")
+    assert output_of(path, "claim", "--domain", str(domain), *flavor) == written
+    assert claims(shown) == before
+    refused = plimsoll(path, "claim", "--domain", str(domain), "--flavor", "vcpus=4,memory_mb=2048")
+    assert refused.returncode == ExitCode.USAGE and "<vcpu> is 2, and 4 CPUs" in one_line(refused)
+
+
+def test_a_domain_that_contradicts_changes_nothing(fresh: tuple[Sight, Path], domain: Path) -> None:
+    shown, path = fresh
+    nodes = "<numatune><memory mode='interleave' nodeset='0-1'/></numatune>"
+    domain.write_text(PORTS.replace("  <os>", f"  {nodes}\n  <os>"), encoding="utf-8")
+    refused = plimsoll(
+        path,
+        "claim",
+        "--domain",
+        str(domain),
+        "--flavor",
+        "vcpus=2,memory_mb=2048",
+        "--spec",
+        "hw:numa_nodes=1",
+    )
+    assert refused.returncode == ExitCode.USAGE and "<numatune> has the mode interleave" in one_line(refused)
+    assert not claims(shown)
+    missing = plimsoll(path, "claim", "--domain", str(domain), "--resources", "VCPU=3")
+    assert missing.returncode == ExitCode.USAGE and "<vcpu> is 2, and 3 CPUs" in one_line(missing)
+    domain.write_text("<domain>", encoding="utf-8")
+    assert plimsoll(path, "claim", "--domain", str(domain)).returncode != ExitCode.DONE
+    assert plimsoll(path, "claim", "--resources", "VCPU=1", "--start").returncode == ExitCode.USAGE
+
+
+def test_a_domain_of_a_uuid_is_claimed_for_that_instance(fresh: tuple[Sight, Path], domain: Path) -> None:
+    shown, path = fresh
+    uuid, other = (f"5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a6{number}" for number in (0, 1))
+    domain.write_text(f"<domain><uuid>{uuid}</uuid><memory unit='MiB'>64</memory></domain>", encoding="utf-8")
+    refused = plimsoll(path, "claim", other, "--domain", str(domain))
+    assert refused.returncode == ExitCode.USAGE and uuid in one_line(refused)
+    output_of(path, "claim", uuid, "--domain", str(domain), "--name", "small")
+    assert claims(shown)[uuid].request.name == "small"

@@ -10,6 +10,7 @@ import pytest
 from kits.placements import Placement
 from kits.tracker import VFS, Kit, guest, request, uuid_of
 
+from agent.claims.restriction import Restriction
 from agent.errors import DoesNotFit
 from agent.tracker.guest_demand import GuestDemand, reserved_for
 
@@ -22,14 +23,16 @@ def kit(tmp_path: Path, placement: Placement) -> Iterator[Kit]:
 
 def demand_for(unit: str) -> GuestDemand:
     wanted = request(SRIOV_NET_VF=1)
-    return GuestDemand(guest(wanted.consumer), wanted, {uuid_of("nic0"): {"SRIOV_NET_VF": (unit,)}})
+    return GuestDemand(
+        guest(wanted.consumer), wanted, Restriction({uuid_of("nic0"): {"SRIOV_NET_VF": (unit,)}})
+    )
 
 
 @pytest.mark.parametrize("unit", VFS)
 def test_in_the_block_the_request_gets_exactly_its_unit(kit: Kit, unit: str) -> None:
     demand = demand_for(unit)
     with reserved_for(kit.tracker._register, demand):
-        assert kit.tracker.fit(demand.request).units == demand.units
+        assert kit.tracker.fit(demand.request).units == demand.restriction.units
     first = kit.tracker.fit(request(demand.request.consumer, SRIOV_NET_VF=1)).units
     assert first == {uuid_of("nic0"): {"SRIOV_NET_VF": VFS[:1]}}
 

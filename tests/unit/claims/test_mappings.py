@@ -69,9 +69,18 @@ def test_a_device_by_alias_is_called_by_the_alias() -> None:
     assert [mapping.label for mapping in mappings] == ["gpu", "fast-gpu"]
 
 
-def test_an_allocation_that_is_not_the_requests_has_no_mapping() -> None:
+def test_an_allocation_that_is_less_than_the_request_has_no_mapping() -> None:
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 2}),))
-    assert map_groups(request, {HOST: {"VCPU": 3}}, {}, tree()) == ()
+    assert map_groups(request, {HOST: {"VCPU": 1}}, {}, tree()) == ()
+
+
+def test_what_the_cells_add_to_the_request_is_the_rest() -> None:
+    """Huge pages and withheld CPUs are allocated, and no group asks for them."""
+    request = ClaimRequest(CONSUMER, (RequestGroup("", {"PCPU": 2}), RequestGroup("gpu", {"PGPU": 1})))
+    allocations = {HOST: {"PCPU": 4, "CUSTOM_HUGEPAGES_2048KIB": 32}, CARD: {"PGPU": 1}}
+    rest, gpu = map_groups(request, allocations, {}, tree(card=set()))
+    assert (rest.suffix, rest.allocations) == ("", {HOST: allocations[HOST]})
+    assert (gpu.suffix, gpu.allocations) == ("gpu", {CARD: {"PGPU": 1}})
 
 
 def test_equal_groups_keep_their_units_when_a_reshape_moves_them_to_other_providers() -> None:

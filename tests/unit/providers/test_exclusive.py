@@ -11,6 +11,7 @@ from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex, fit
 from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.restriction import Restriction
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.providers.exclusive import excluding_class, reserve_excluded, room
 from agent.shapes import Usages
@@ -151,7 +152,7 @@ def test_a_unit_that_is_asked_for_by_name_is_no_exception() -> None:
         ClaimRequest(f"00000000-0000-4000-8000-{number:012}", (RequestGroup("", {name: 1}),))
         for number, name in enumerate(("PF", "VF"))
     )
-    book.restrict_units(part.consumer, {"nic": {"VF": ("vf3",)}})
+    book.restrict(part.consumer, Restriction({"nic": {"VF": ("vf3",)}}))
     assert book.fit(part).units == {"nic": {"VF": ("vf3",)}}
     found = book.fit(whole)
     book.put(Claim(whole.consumer, ClaimState.CLAIMED, whole, found.allocations, found.units))
@@ -165,9 +166,9 @@ def test_a_unit_that_is_asked_for_by_name_is_nobody_elses_as_another_type() -> N
     found = book.fit(other)
     assert found.units == {"gpu": {"ALSO_SMALL": ("slot0", "slot1")}}
     book.put(Claim(other.consumer, ClaimState.CLAIMED, other, found.allocations, found.units))
-    book.restrict_units(named.consumer, {"gpu": {"SMALL": ("slot1",)}})
+    book.restrict(named.consumer, Restriction({"gpu": {"SMALL": ("slot1",)}}))
     assert not book.fit(named).fits
-    book.restrict_units(named.consumer, {"gpu": {"SMALL": ("slot2",)}})
+    book.restrict(named.consumer, Restriction({"gpu": {"SMALL": ("slot2",)}}))
     assert book.fit(named).units == {"gpu": {"SMALL": ("slot2",)}}
 
 

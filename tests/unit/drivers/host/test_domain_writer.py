@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.driver import GivenCell, GivenDevice, GivenResources
+from agent.driver import DeviceKind, GivenCell, GivenDevice, GivenResources
 from agent.errors import DriverDataError, UsageError
-from drivers.host.domain_writer import ElementKind, kind_of, write_domain
+from drivers.host.domain_writer import kind_of, write_domain
 from drivers.host.domain_xml import parse_domain
 
 UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
@@ -187,9 +187,9 @@ def test_several_devices_of_one_group_are_numbered() -> None:
 
 
 def test_how_a_domain_names_a_device() -> None:
-    assert kind_of(RED) is ElementKind.INTERFACE
-    assert kind_of(GivenDevice("", "PGPU", "0000:83:00.0")) is ElementKind.PCI
-    assert kind_of(GivenDevice("", "VGPU", MDEV)) is ElementKind.MEDIATED
+    assert kind_of(RED) is DeviceKind.INTERFACE
+    assert kind_of(GivenDevice("", "PGPU", "0000:83:00.0")) is DeviceKind.PCI
+    assert kind_of(GivenDevice("", "VGPU", MDEV)) is DeviceKind.MEDIATED
     with pytest.raises(UsageError, match="no domain can name it"):
         kind_of(GivenDevice("", "VGPU", "1"))
 

@@ -9,7 +9,6 @@ from drivers.host.inventory import (
     cpu_inventories,
     disk_inventory,
     memory_inventory,
-    physical_network_trait,
     shares,
     split_cpus,
 )
@@ -84,9 +83,3 @@ def test_shares_are_whole_fair_and_lose_nothing(amount: int, parts: int) -> None
     found = shares(amount, parts)
     assert (sum(found), len(found)) == (amount, parts)
     assert max(found) - min(found) <= 1
-
-
-def test_a_physical_network_becomes_a_trait_name() -> None:
-    assert physical_network_trait("phys-net.1") == {"CUSTOM_PHYSNET_PHYS_NET_1"}
-    assert physical_network_trait("größe") == {"CUSTOM_PHYSNET_GR_SSE"}
-    assert physical_network_trait(None) == frozenset()

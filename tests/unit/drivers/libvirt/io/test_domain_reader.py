@@ -81,4 +81,4 @@ def test_the_disk_size_of_an_unknown_domain_is_unknown(
     reader = DomainReader(connection, pending_reads, frozenset(), 60.0)
     (known, _) = reader.read()
     assert known.domain is not None
-    assert reader.disk_gb(known.domain) == 0, "it has no disks"
+    assert reader.disk_gb(known.domain.uuid, known.domain.disks) == 0, "it has no disks"

@@ -1,0 +1,426 @@
+"""The claim request for a domain: what its XML asks for, and what is asked for beside it.
+
+What both say must agree. A device element of the domain takes, in this order:
+
+1. the very device whose address it names;
+2. the device of the request group or PCI alias, asked for beside the XML, that its alias `ua-NAME` names;
+3. a device by the PCI alias, physical network, vGPU type or resource class of this host that NAME is;
+4. any device of its kind, if this host has only one sort of them.
+
+Pure.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from agent.claims.fit import ProviderIndex
+from agent.claims.pci_alias import Aliases
+from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup, TopologyRequest, check_request
+from agent.claims.restriction import UNRESTRICTED, Restriction
+from agent.cpuset import format_cpu_set
+from agent.device_names import (
+    device_aliases,
+    is_page_class,
+    mdev_type_trait,
+    mdev_types,
+    physical_network_trait,
+    physical_networks,
+)
+from agent.driver import DeviceKind, DomainNeeds, NeededDevice
+from agent.errors import UsageError
+from agent.shapes import Units
+
+VF_CLASS = "SRIOV_NET_VF"
+_CPUS = ("VCPU", "PCPU")
+_MEMORY = "MEMORY_MB"
+_DISK = "DISK_GB"
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_NUMBERED = re.compile(r"(.+)-[1-9][0-9]?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainDemand:
+    """The request for a domain, and what its claim must have because the domain names it."""
+
+    request: ClaimRequest
+    restriction: Restriction = UNRESTRICTED
+
+    def is_met_by(self, request: ClaimRequest) -> bool:
+        """Whether a claim by that request is this domain's, which may name its cells and devices since."""
+        own = {group.suffix: group for group in self.request.groups if group.suffix}
+        other = {group.suffix: group for group in request.groups if group.suffix}
+        return own == other and self.request.resources == request.resources
+
+
+@dataclass(frozen=True, slots=True)
+class HostDevices:
+    """The devices of this host: its providers, all their exact units, and the configured PCI aliases."""
+
+    host: ProviderIndex
+    offered: Units
+    aliases: Aliases = field(default_factory=dict)
+
+
+def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevices) -> DomainDemand:
+    """The demand of a domain; `asked` is what is asked for beside its XML, and may have no groups.
+
+    Raises UsageError with each sentence in `contradictions` where the two do not agree, and where an element
+    of the domain stands for no device of this host.
+    """
+    named = replace(asked, name=asked.name or needs.name)
+    faults: list[str] = []
+    amounts, topology = _cpus_and_memory(needs, named, faults)
+    search = _DeviceSearch(devices, named)
+    named_first = sorted(
+        enumerate(needs.devices, start=1), key=lambda item: not (item[1].alias or item[1].unit)
+    )
+    for number, device in named_first:
+        fault = search.take(device, number)
+        if fault is not None:
+            faults.append(f"{device.text} {fault}")
+    if faults:
+        raise UsageError(
+            f"The domain of {named.name or named.consumer} contradicts what this host can claim for it: "
+            f"{'; '.join(faults)}",
+            contradictions=faults,
+        )
+    unsuffixed = next((group for group in named.groups if not group.suffix), RequestGroup())
+    kept = {name: amount for name, amount in unsuffixed.resources.items() if name not in (*_CPUS, _MEMORY)}
+    if needs.disk_gb:
+        kept.setdefault(_DISK, needs.disk_gb)
+    suffixed = tuple(group for group in named.groups if group.suffix)
+    rest = {
+        name: amount - sum(group.resources.get(name, 0) for group in suffixed)
+        for name, amount in amounts.items()
+    }
+    kept |= {name: amount for name, amount in rest.items() if amount > 0}
+    groups = (
+        replace(unsuffixed, resources=kept),
+        *suffixed,
+        *sorted(search.groups, key=lambda group: group.suffix),
+    )
+    several = sum(1 for group in groups if group.suffix) > 1
+    request = replace(
+        named,
+        groups=groups,
+        group_policy=named.group_policy or ("none" if several else None),
+        topology=topology,
+        pci=search.pci,
+    )
+    return DomainDemand(check_request(request), _restriction(needs, search, devices))
+
+
+# CPUs, memory and cells
+
+
+def _cpus_and_memory(
+    needs: DomainNeeds, asked: ClaimRequest, faults: list[str]
+) -> tuple[dict[str, int], TopologyRequest]:
+    """({class: amount}, topology); what does not agree goes to `faults`."""
+    amounts = asked.resources
+    asked_cpus = sum(amounts.get(name, 0) for name in _CPUS)
+    vcpus = needs.vcpus or asked_cpus or 1
+    if asked_cpus and vcpus != asked_cpus:
+        faults.append(f"<vcpu> is {vcpus}, and {asked_cpus} CPUs are asked for")
+    memory_mb = needs.memory_mb or sum(cell.memory_mb for cell in needs.cells) or amounts.get(_MEMORY, 0)
+    if not memory_mb:
+        faults.append("<memory> is missing, and no memory is asked for")
+    elif amounts.get(_MEMORY, memory_mb) != memory_mb:
+        faults.append(f"<memory> is {memory_mb} MiB, and {amounts[_MEMORY]} MiB are asked for")
+    topology = _pinned(needs, asked.topology, amounts, vcpus, faults)
+    topology = _with_cells(needs, topology, faults)
+    pins = {
+        "shared": 0,
+        "dedicated": vcpus,
+        "mixed": len(topology.dedicated_cpus),
+    }[topology.cpu_policy]
+    if topology.cpu_policy == "shared" and amounts.get("PCPU"):
+        pins = amounts["PCPU"]
+    cpus = {name: amount for name, amount in (("VCPU", vcpus - pins), ("PCPU", pins)) if amount > 0}
+    return {**cpus, _MEMORY: memory_mb}, topology
+
+
+def _pinned(
+    needs: DomainNeeds, topology: TopologyRequest, amounts: Mapping[str, int], vcpus: int, faults: list[str]
+) -> TopologyRequest:
+    """The topology with the CPUs that the domain pins for dedicated use."""
+    wanted = frozenset(needs.dedicated)
+    if not wanted:
+        return topology
+    if max(wanted) >= vcpus:
+        faults.append(f"<vcpupin> names CPU {max(wanted)}, and <vcpu> is {vcpus}")
+    if len(set(needs.dedicated.values()) - {None}) not in (0, len(wanted)):
+        faults.append("<vcpupin>: some CPUs name a host CPU of their own, and others none or the same one")
+    asked = frozenset(range(vcpus)) if topology.cpu_policy == "dedicated" else topology.dedicated_cpus
+    if topology.cpu_policy != "shared":
+        if not wanted <= asked:
+            faults.append(f"<vcpupin> pins the CPUs {format_cpu_set(wanted - asked)}, which shall float")
+        return topology
+    if amounts.get("PCPU", len(wanted)) != len(wanted):
+        faults.append(f"<vcpupin> pins {len(wanted)} CPUs, and {amounts['PCPU']} PCPU are asked for")
+    if len(wanted) >= vcpus:
+        return replace(topology, cpu_policy="dedicated")
+    return replace(topology, cpu_policy="mixed", dedicated_cpus=wanted)
+
+
+def _with_cells(needs: DomainNeeds, topology: TopologyRequest, faults: list[str]) -> TopologyRequest:
+    """The topology with the cells and the page size of the domain."""
+    cell_cpus = tuple(cell.cpus for cell in needs.cells)
+    cell_memory_mb = tuple(cell.memory_mb for cell in needs.cells)
+    count = len(needs.cells) or topology.cells or (1 if needs.host_cell is not None else 0)
+    if topology.cells and count != topology.cells:
+        faults.append(f"<numa> has {count} cells, and {topology.cells} are asked for")
+    for tag, ours, theirs in (
+        ("cpus", cell_cpus, topology.cell_cpus),
+        ("memory", cell_memory_mb, topology.cell_memory_mb),
+    ):
+        if ours and theirs and ours != theirs:
+            faults.append(f"<numa>: the {tag} of the cells are not those that are asked for")
+    if needs.memory_mb and cell_memory_mb and sum(cell_memory_mb) != needs.memory_mb:
+        faults.append(f"<memory> is {needs.memory_mb} MiB, and its cells have {sum(cell_memory_mb)} MiB")
+    sizes = {cell.page_kib for cell in needs.cells} or {needs.page_kib}
+    page = topology.mem_page_size
+    if len(sizes) > 1:
+        faults.append("<hugepages> has another page size for each cell; a claim has one for all")
+    elif None not in sizes:
+        (size,) = sizes
+        if isinstance(page, int) and page != size:
+            faults.append(f"<page> has {size} KiB, and pages of {page} KiB are asked for")
+        page = size
+    return replace(
+        topology,
+        cells=count,
+        cell_cpus=cell_cpus or topology.cell_cpus,
+        cell_memory_mb=cell_memory_mb or topology.cell_memory_mb,
+        mem_page_size=page,
+    )
+
+
+def _restriction(needs: DomainNeeds, search: "_DeviceSearch", devices: HostDevices) -> Restriction:
+    pins = {cpu: pin for cpu, pin in needs.dedicated.items() if pin is not None}
+    units = {uuid: dict(classes) for uuid, classes in search.units.items()}
+    for pin in sorted(pins.values()):
+        for uuid, classes in devices.offered.items():
+            if str(pin) in classes.get("PCPU", ()):
+                of_provider = units.setdefault(uuid, {})
+                of_provider["PCPU"] = (*of_provider.get("PCPU", ()), str(pin))
+    cells = {number: cell.host_cell for number, cell in enumerate(needs.cells) if cell.host_cell is not None}
+    if not needs.cells and needs.host_cell is not None:
+        cells = {0: needs.host_cell}
+    return Restriction(
+        units,
+        frozenset(name for classes in search.units.values() for name in classes),
+        search.bound,
+        search.dealt,
+        pins,
+        cells,
+    )
+
+
+# Devices
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One device that is asked for beside the XML, in the group with that suffix, under that alias."""
+
+    suffix: str
+    alias: str
+    kind: DeviceKind
+    resource_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sort:
+    """The devices of a class with the same distinguishing traits: a network, a vGPU type, a model."""
+
+    resource_class: str
+    traits: frozenset[str]
+
+
+class _DeviceSearch:
+    """Finds for each element of a domain the device that it stands for, and asks for those that are new."""
+
+    def __init__(self, devices: HostDevices, asked: ClaimRequest) -> None:
+        self._devices = devices
+        self._kinds = dict(_kinds(devices.offered))
+        self._left = list(_wanted(asked, self._kinds))
+        self._suffixes = {group.suffix for group in asked.groups}
+        self.pci = asked.pci
+        self.groups: list[RequestGroup] = []
+        self.units: dict[str, dict[str, tuple[str, ...]]] = {}
+        self.bound: dict[str, str] = {}
+        self.dealt: dict[str, dict[str, tuple[str, ...]]] = {}
+
+    def take(self, device: NeededDevice, number: int) -> str | None:
+        """Find or ask for the `number`th device of the domain; a clause that says why that cannot be."""
+        wanted = self._asked_for(device)
+        if wanted is not None:
+            self._left.remove(wanted)
+            if not _serves(wanted.kind, device.kind):
+                return f"is asked for as {wanted.resource_class}, which is no {device.kind} device"
+            return self._name(device, wanted.suffix, wanted.resource_class)
+        classes = self._classes_of(device.unit)
+        if device.unit and not classes:
+            return f"is {device.unit}, which no provider of this host has"
+        group = self._by_name(device) or (
+            RequestGroup("", {classes[0]: 1}) if classes else self._only_sort(device.kind)
+        )
+        if group is None:
+            return self._unknown(device)
+        if group.suffix:
+            suffix, resource_class = f"{DEVICE_PREFIX}{sum(count for _, count in self.pci)}", ""
+            self.pci = (*self.pci, (group.suffix, 1))
+        else:
+            suffix, (resource_class,) = self._new_suffix(device.alias, number), group.resources
+            self.groups.append(replace(group, suffix=suffix))
+            self._suffixes.add(suffix)
+        return self._name(device, suffix, resource_class)
+
+    def _asked_for(self, device: NeededDevice) -> _Wanted | None:
+        """The device asked for beside the XML that the element stands for."""
+        classes = self._classes_of(device.unit)
+        for wanted in self._left:
+            if device.alias:
+                if wanted.alias.lower() == device.alias.lower():
+                    return wanted
+            elif device.unit:
+                if not wanted.alias and wanted.resource_class in classes:
+                    return wanted
+            elif _serves(wanted.kind, device.kind):
+                return wanted
+        return None
+
+    def _classes_of(self, unit: str) -> list[str]:
+        """The classes as which this host offers the unit; that of virtual functions first."""
+        classes = {
+            name for of in self._devices.offered.values() for name, units in of.items() if unit in units
+        }
+        return sorted(classes, key=lambda name: (name != VF_CLASS, name))
+
+    def _new_suffix(self, alias: str, number: int) -> str:
+        """The alias as a suffix that no group has; the number of the element where it has none."""
+        suffix = f"_{alias}" if alias.startswith(DEVICE_PREFIX) else alias
+        if suffix and suffix not in self._suffixes:
+            return suffix
+        return next(name for n in range(10**6) if (name := f"_{number + n}") not in self._suffixes)
+
+    def _name(self, device: NeededDevice, suffix: str, resource_class: str) -> str | None:
+        """Have the group get the very unit that the element names, if it names one; an empty class is any."""
+        if not device.unit:
+            return None
+        found = sorted(
+            (name != VF_CLASS, name, uuid)
+            for uuid, classes in self._devices.offered.items()
+            for name, units in classes.items()
+            if device.unit in units and resource_class in ("", name)
+        )
+        if not found:
+            return f"is {device.unit}, which no provider of this host has as {resource_class or 'a device'}"
+        _, name, uuid = found[0]
+        of_provider = self.units.setdefault(uuid, {})
+        if device.unit in of_provider.get(name, ()):
+            return f"is {device.unit}, which another element names, too"
+        of_provider[name] = (*of_provider.get(name, ()), device.unit)
+        if suffix:
+            if self.bound.setdefault(suffix, uuid) != uuid:
+                return f"is {device.unit}, which is not on the provider of the other devices of its group"
+            of_group = self.dealt.setdefault(suffix, {})
+            of_group[name] = (*of_group.get(name, ()), device.unit)
+        return None
+
+    def _by_name(self, device: NeededDevice) -> RequestGroup | None:
+        """The group for a device whose alias this host knows; its suffix is the PCI alias, if it is one."""
+        numbered = _NUMBERED.fullmatch(device.alias)
+        for name in (device.alias, numbered[1] if numbered else ""):
+            if not name:
+                continue
+            for alias in self._devices.aliases:
+                if alias.lower() == name.lower() and device.kind is not DeviceKind.MEDIATED:
+                    return RequestGroup(alias)
+            traits = physical_network_trait(name) | {mdev_type_trait(name)}
+            resource_class = re.sub(r"[^A-Z0-9_]", "_", name.upper())
+            for sort in self._sorts(device.kind, or_function=True):
+                if traits & sort.traits:
+                    required = tuple(frozenset({trait}) for trait in sorted(traits & sort.traits))
+                    return RequestGroup("", {sort.resource_class: 1}, required)
+                if resource_class in (sort.resource_class, sort.resource_class.removeprefix("CUSTOM_")):
+                    return RequestGroup("", {sort.resource_class: 1})
+        return None
+
+    def _only_sort(self, kind: DeviceKind) -> RequestGroup | None:
+        sorts = self._sorts(kind)
+        return RequestGroup("", {sorts[0].resource_class: 1}) if len(sorts) == 1 else None
+
+    def _sorts(self, kind: DeviceKind, *, or_function: bool = False) -> list[_Sort]:
+        """The sorts of devices of the kind on this host.
+
+        `or_function`: also those that may be in an element of that kind.
+        """
+        kinds = {kind, DeviceKind.INTERFACE} if or_function and kind is DeviceKind.PCI else {kind}
+        sorts = {
+            _Sort(name, physical_networks(provider.traits) | mdev_types(provider.traits))
+            for provider in self._devices.host.providers
+            for name in self._devices.offered.get(provider.uuid, {})
+            if name in provider.inventories and self._kinds.get(name) in kinds
+        }
+        return sorted(sorts, key=lambda sort: (sort.resource_class, sorted(sort.traits)))
+
+    def _unknown(self, device: NeededDevice) -> str:
+        names = sorted(
+            {
+                *(alias for alias in self._devices.aliases if device.kind is DeviceKind.PCI),
+                *(
+                    name.removeprefix("CUSTOM_PHYSNET_").removeprefix("CUSTOM_MDEV_TYPE_").lower()
+                    for sort in self._sorts(device.kind)
+                    for name in (sort.traits or {sort.resource_class})
+                ),
+            }
+        )
+        if not names:
+            return f"has no address, and this host has no such device ({device.kind})"
+        return (
+            f"has no address, and {f'{device.alias!r}' if device.alias else 'without an alias it'} does not "
+            f"say which device: name a group with --group, or give it the alias ua-NAME with one of "
+            f"{', '.join(names)}"
+        )
+
+
+def _kinds(offered: Units) -> Iterator[tuple[str, DeviceKind]]:
+    """(class, kind) of each class of devices, by how its units are named."""
+    for classes in offered.values():
+        for name, units in classes.items():
+            if name == "PCPU" or is_page_class(name) or not units:
+                continue
+            if name == VF_CLASS:
+                yield name, DeviceKind.INTERFACE
+            else:
+                is_pci = _PCI_ADDRESS.fullmatch(units[0]) is not None
+                yield name, DeviceKind.PCI if is_pci else DeviceKind.MEDIATED
+
+
+def _serves(kind: DeviceKind, element: DeviceKind) -> bool:
+    """Whether a device of that kind may be in such an element: a <hostdev> may be a virtual function, too."""
+    return kind is element or {kind, element} == {DeviceKind.INTERFACE, DeviceKind.PCI}
+
+
+def _wanted(asked: ClaimRequest, kinds: Mapping[str, DeviceKind]) -> Iterator[_Wanted]:
+    """The devices that are asked for beside the XML, in the order in which their aliases are numbered."""
+    entries: list[tuple[str, str, DeviceKind, str]] = []
+    for group in _in_order(asked.groups):
+        for name, amount in group.resources.items():
+            if name in kinds:
+                entries += [(group.suffix, group.suffix, kinds[name], name)] * amount
+    number = 0
+    for alias, count in asked.pci:
+        for _ in range(count):
+            entries.append((f"{DEVICE_PREFIX}{number}", alias, DeviceKind.PCI, ""))
+            number += 1
+    names = device_aliases(label for _, label, _, _ in entries)
+    for (suffix, _, kind, resource_class), name in zip(entries, names, strict=True):
+        yield _Wanted(suffix, name, kind, resource_class)
+
+
+def _in_order(groups: Iterable[RequestGroup]) -> Sequence[RequestGroup]:
+    return sorted(groups, key=lambda group: group.suffix)

@@ -1,0 +1,124 @@
+"""Hand a domain to the libvirt of this host: make its mediated devices, define it, start it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import quoteattr
+
+from agent.errors import PlimsollError, UsageError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+    from agent.api.shapes.claims import DomainShape, MakingShape
+
+CONNECTION_DEFAULT = "qemu:///system"
+
+
+def add_libvirt_options(command: ArgumentParser) -> None:
+    """Add the options that hand a domain to libvirt."""
+    command.add_argument("--define", action="store_true", help="define the domain in libvirt")
+    command.add_argument("--start", action="store_true", help="define the domain and start it")
+    command.add_argument(
+        "--connect",
+        metavar="URI",
+        default=CONNECTION_DEFAULT,
+        help=f"the libvirt to use (default {CONNECTION_DEFAULT})",
+    )
+
+
+class Libvirt:
+    """A connection to libvirt. What fails half-way is undone."""
+
+    def __init__(self, uri: str) -> None:
+        """Raises PlimsollError where it cannot be reached."""
+        try:
+            import libvirt
+        except ImportError as error:
+            raise PlimsollError(
+                "libvirt's Python binding is not installed: give the domain as a FILE, and define it with "
+                "`virsh define`"
+            ) from error
+        self._libvirt: Any = libvirt
+        libvirt.registerErrorHandler(lambda _context, _error: None, None)
+        try:
+            self._connection = libvirt.open(uri)
+        except libvirt.libvirtError as error:
+            raise PlimsollError(f"libvirt at {uri} cannot be reached: {error}") from error
+
+    def definition(self, uuid: str) -> str:
+        """The definition of the domain. Raises UsageError where libvirt has no such domain."""
+        try:
+            return self._xml_of(self._connection.lookupByUUIDString(uuid))
+        except self._libvirt.libvirtError as error:
+            raise UsageError(
+                f"domain: libvirt has no domain {uuid}: give its XML as a FILE ({error})"
+            ) from error
+
+    def hand_over(self, written: DomainShape, *, start: bool) -> str:
+        """Define the domain, with `start` also make its mediated devices and start it; its name.
+
+        Raises PlimsollError where libvirt refuses; then libvirt has what it had before.
+        """
+        with contextlib.ExitStack() as undo:
+            step = "define"
+            try:
+                former = self._former(written["consumer"])
+                domain = self._connection.defineXMLFlags(
+                    written["xml"], self._libvirt.VIR_DOMAIN_DEFINE_VALIDATE
+                )
+                undo.callback(self._quietly, self._restore, domain, former)
+                name = str(domain.name())
+                if start:
+                    step = "make the mediated devices of"
+                    for device in self._make(written["claim"]["to_make"]):
+                        undo.callback(self._quietly, device.destroy)
+                    step = "start"
+                    domain.create()
+            except self._libvirt.libvirtError as error:
+                raise PlimsollError(f"libvirt did not {step} the domain: {error}") from error
+            undo.pop_all()
+            return name
+
+    def _former(self, uuid: str) -> str | None:
+        try:
+            return self._xml_of(self._connection.lookupByUUIDString(uuid))
+        except self._libvirt.libvirtError as error:
+            if error.get_error_code() != self._libvirt.VIR_ERR_NO_DOMAIN:
+                raise
+            return None
+
+    def _xml_of(self, domain: Any) -> str:
+        flags = self._libvirt.VIR_DOMAIN_XML_INACTIVE | self._libvirt.VIR_DOMAIN_XML_SECURE
+        return str(domain.XMLDesc(flags))
+
+    def _restore(self, domain: Any, former: str | None) -> None:
+        if former is None:
+            domain.undefineFlags(self._libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM)
+        else:
+            self._connection.defineXML(former)
+
+    def _make(self, to_make: Mapping[str, MakingShape]) -> list[Any]:
+        """Make the mediated devices that do not exist yet."""
+        flags = self._libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV
+        present = " ".join(device.name() for device in self._connection.listAllDevices(flags))
+        made = []
+        for uuid, making in to_make.items():
+            if uuid.replace("-", "_") not in present:
+                made.append(self._connection.nodeDeviceCreateXML(_mdev_xml(uuid, making)))
+        return made
+
+    def _quietly(self, action: Any, *arguments: Any) -> None:
+        """The error that is under way says more than one of its undoing."""
+        with contextlib.suppress(self._libvirt.libvirtError):
+            action(*arguments)
+
+
+def _mdev_xml(uuid: str, making: MakingShape) -> str:
+    parent = making["parent"].replace(":", "_").replace(".", "_")
+    return (
+        f"<device><parent>pci_{parent}</parent><capability type='mdev'><type id={quoteattr(making['type'])}/>"
+        f"<uuid>{uuid}</uuid></capability></device>"
+    )

@@ -1,0 +1,136 @@
+"""What a domain's XML asks for, before anything was claimed for it. Pure.
+
+The XML may lack what libvirt requires: the claim fills in the addresses of devices, the CPUs of <vcpupin>,
+the name, the memory and the uuid.
+Source: https://libvirt.org/formatdomain.html
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from xml.etree.ElementTree import Element
+
+from agent.driver import DeviceKind, DomainNeeds, NeededCell, NeededDevice
+from agent.errors import DriverDataError
+from drivers.host.domain_memory import (
+    BYTES_PER_MIB,
+    DEFAULT_HUGE_PAGE_KIB,
+    bound_nodes,
+    cpu_set,
+    guest_cells,
+    memory_nodes,
+    page_kib_of,
+)
+from drivers.host.domain_xml import VCPUS_MAX, Disk, counted_disks, present_vcpus
+from drivers.host.xml_parser import number, parse_xml, pci_address, size_bytes, uuid_of
+
+_KINDS: Mapping[tuple[object, str | None], DeviceKind] = {
+    ("interface", "hostdev"): DeviceKind.INTERFACE,
+    ("hostdev", "pci"): DeviceKind.PCI,
+    ("hostdev", "mdev"): DeviceKind.MEDIATED,
+    ("disk", "nvme"): DeviceKind.PCI,
+}
+ALIAS_PREFIX = "ua-"
+"""Only aliases with this prefix are the operator's: libvirt makes the others, anew at each start."""
+
+
+def read_needs(
+    text: str,
+    dedicated: frozenset[int] = frozenset(),
+    huge_page_kib: int = DEFAULT_HUGE_PAGE_KIB,
+    disk_gb: Callable[[str, tuple[Disk, ...]], int | None] = lambda uuid, disks: None,
+) -> DomainNeeds:
+    """The needs of the domain in `text`.
+
+    `dedicated` are the host's CPUs for dedicated use, `huge_page_kib` is its default huge page size, and
+    `disk_gb` (uuid, disks) returns the size of the disks where it is known. Raises DriverDataError where the
+    XML is malformed or a value is out of range.
+    """
+    what = "the domain"
+    root = parse_xml(text, what, "domain")
+    uuid_text = (root.findtext("uuid") or "").strip()
+    uuid = uuid_of(uuid_text, f"{what}: <uuid>") if uuid_text else ""
+    memory = root.find("memory")
+    nodes = sorted(memory_nodes(root, what))
+    return DomainNeeds(
+        uuid=uuid,
+        name=(root.findtext("name") or "").strip(),
+        vcpus=None if root.find("vcpu") is None else len(present_vcpus(root, what)),
+        memory_mb=None if memory is None else _mib(memory, f"{what}: <memory>"),
+        disk_gb=disk_gb(uuid, tuple(counted_disks(root))) or 0,
+        dedicated=_dedicated(root, dedicated, what),
+        cells=tuple(_cells(root, what, huge_page_kib)),
+        page_kib=page_kib_of(root, 0, what, huge_page_kib),
+        host_cell=nodes[0] if len(nodes) == 1 else None,
+        devices=tuple(_devices(root, what)),
+    )
+
+
+def _mib(element: Element, what: str) -> int:
+    return -(-size_bytes(element, what) // BYTES_PER_MIB)
+
+
+def _dedicated(root: Element, dedicated: frozenset[int], what: str) -> dict[int, int | None]:
+    """A <vcpupin> to one CPU for dedicated use, or to none yet; one to several CPUs floats over them."""
+    pins: dict[int, int | None] = {}
+    for element in root.findall("cputune/vcpupin"):
+        cpu = number(element.get("vcpu"), f"{what}: <vcpupin>", VCPUS_MAX)
+        cpus = cpu_set(element, what)
+        if not cpus:
+            pins[cpu] = None
+        elif len(cpus) == 1 and cpus <= dedicated:
+            pins[cpu] = min(cpus)
+    return pins
+
+
+def _cells(root: Element, what: str, huge_page_kib: int) -> Iterator[NeededCell]:
+    elements = root.findall("cpu/numa/cell")
+    if not elements:
+        return
+    nodes = {
+        number(element.get("cellid"), f"{what}: <memnode>", VCPUS_MAX): bound_nodes(element, what)
+        for element in root.findall("numatune/memnode")
+    }
+    sizes = {cell: memory_mb for cell, memory_mb, _ in guest_cells(root, what)}
+    cpus = {
+        number(element.get("id", str(index)), f"{what}: <cell>", VCPUS_MAX): cpu_set(element, what, "cpus")
+        for index, element in enumerate(elements)
+    }
+    if sorted(cpus) != list(range(len(elements))):
+        raise DriverDataError(f"{what}: the ids of its NUMA cells are not 0 to {len(elements) - 1}")
+    for cell in sorted(cpus):
+        bound = sorted(nodes.get(cell, memory_nodes(root, what)))
+        yield NeededCell(
+            cpus[cell],
+            sizes[cell],
+            bound[0] if len(bound) == 1 else None,
+            page_kib_of(root, cell, what, huge_page_kib),
+        )
+
+
+def _devices(root: Element, what: str) -> Iterator[NeededDevice]:
+    for element in root.findall("devices/*"):
+        kind = device_kind(element.tag, element.get("type"))
+        if kind is None:
+            continue
+        alias = _alias(element)
+        text = f"<{element.tag}>{f' {ALIAS_PREFIX}{alias}' if alias else ''}"
+        yield NeededDevice(kind, alias, _unit(element, kind, what), text)
+
+
+def device_kind(tag: object, source_type: str | None) -> DeviceKind | None:
+    """How an element of a domain with this tag and type names a device of the host; None if it is none."""
+    return _KINDS.get((tag, source_type))
+
+
+def _alias(element: Element) -> str:
+    alias = element.find("alias")
+    name = (alias.get("name") or "") if alias is not None else ""
+    return name.removeprefix(ALIAS_PREFIX) if name.startswith(ALIAS_PREFIX) else ""
+
+
+def _unit(element: Element, kind: DeviceKind, what: str) -> str:
+    address = element.find("source/address")
+    if address is None:
+        return ""
+    if kind is DeviceKind.MEDIATED:
+        return uuid_of(address.get("uuid"), f"{what}: mediated device") if address.get("uuid") else ""
+    return pci_address(address, what) if address.get("bus") else ""

@@ -1,0 +1,222 @@
+"""A domain and what is asked for beside it become one request; where they do not agree, each line is told."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.claims.book import Book
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
+from agent.claims.fit import ProviderIndex
+from agent.claims.pci_alias import Alias, with_device_groups
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
+from agent.driver import DeviceKind, DomainNeeds, NeededCell, NeededDevice
+from agent.errors import UsageError
+from agent.tree import Inventory, Provider, ProviderTree
+
+CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+NEEDS = DomainNeeds(name="web", vcpus=4, memory_mb=4096)
+ASKED = ClaimRequest(CONSUMER, ())
+MDEV = "4b20d080-1b54-4048-85b3-a6a62d165c0{}".format
+TREE = ProviderTree(
+    [
+        Provider("host", "host", inventories={"VCPU": Inventory(16), "MEMORY_MB": Inventory(65536)}),
+        *(
+            Provider(
+                name,
+                name,
+                "host",
+                {"SRIOV_NET_VF": Inventory(2)},
+                traits=frozenset({f"CUSTOM_PHYSNET_{net}"}),
+            )
+            for name, net in (("nic0", "RED"), ("nic1", "BLUE"))
+        ),
+        Provider(
+            "m60", "m60", "host", {"VGPU": Inventory(2)}, traits=frozenset({"CUSTOM_MDEV_TYPE_NVIDIA_11"})
+        ),
+        Provider("t4", "t4", "host", {"PGPU": Inventory(1)}),
+    ]
+)
+UNITS = {
+    "nic0": {"SRIOV_NET_VF": ("0000:41:10.0", "0000:41:10.2")},
+    "nic1": {"SRIOV_NET_VF": ("0000:81:10.0", "0000:81:10.2")},
+    "m60": {"VGPU": (MDEV(1), MDEV(2))},
+    "t4": {"PGPU": ("0000:43:00.0",)},
+}
+DEVICES = HostDevices(ProviderIndex.of(TREE, "host"), UNITS, {"t4": Alias("t4", resource_class="PGPU")})
+
+
+def port(alias: str = "", unit: str = "") -> NeededDevice:
+    return NeededDevice(DeviceKind.INTERFACE, alias, unit, f"<interface> {alias}".strip())
+
+
+def demand(*devices: NeededDevice, asked: ClaimRequest = ASKED, needs: DomainNeeds = NEEDS) -> DomainDemand:
+    return demand_of_domain(replace(needs, devices=devices), asked, DEVICES)
+
+
+def faults(*devices: NeededDevice, asked: ClaimRequest = ASKED, needs: DomainNeeds = NEEDS) -> list[str]:
+    with pytest.raises(UsageError) as refused:
+        demand(*devices, asked=asked, needs=needs)
+    return list(refused.value.details["contradictions"])
+
+
+def given(found: DomainDemand) -> dict[str, str]:
+    """{suffix: the unit that its group gets}, of a fit on an empty host."""
+    book = Book()
+    book.refresh(DEVICES.host, {}, UNITS)
+    request = with_device_groups(found.request, DEVICES.aliases, TREE, UNITS)
+    book.restrict(request.consumer, found.restriction)
+    fit = book.fit(request)
+    assert fit.fits, fit.shortfalls
+    return {suffix: unit for suffix, of in fit.group_units.items() for (unit,) in of.values()}
+
+
+def groups(*suffixed: RequestGroup) -> ClaimRequest:
+    return replace(ASKED, groups=(*suffixed,), group_policy="none")
+
+
+def test_a_domain_alone_is_its_cpus_and_its_memory() -> None:
+    assert demand().request.groups == (RequestGroup("", {"VCPU": 4, "MEMORY_MB": 4096}),)
+
+
+def test_what_the_domain_leaves_out_is_asked_for_beside_it() -> None:
+    asked = replace(ASKED, groups=(RequestGroup("", {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 9}),))
+    assert demand(asked=asked, needs=DomainNeeds()).request.resources == asked.resources
+    assert demand(needs=DomainNeeds(memory_mb=64)).request.resources == {"VCPU": 1, "MEMORY_MB": 64}
+
+
+def test_a_port_by_the_name_of_its_group() -> None:
+    asked = groups(RequestGroup("_RED", {"SRIOV_NET_VF": 1}, (frozenset({"CUSTOM_PHYSNET_BLUE"}),)))
+    found = demand(port("red"), asked=asked)
+    assert [group.suffix for group in found.request.groups] == ["", "_RED"]
+    assert given(found) == {"_RED": "0000:81:10.0"}
+
+
+def test_a_port_by_the_name_of_its_network() -> None:
+    found = demand(port("blue"), port("red"), port("blue-2"))
+    assert given(found) == {"red": "0000:41:10.0", "blue": "0000:81:10.0", "blue-2": "0000:81:10.2"}
+
+
+def test_the_very_device_that_the_domain_names() -> None:
+    found = demand(port("", "0000:81:10.2"), port("blue"), port("blue-2", "0000:81:10.0"))
+    assert given(demand(port("", "0000:81:10.2"), port("red"))) == {
+        "_1": "0000:81:10.2",
+        "red": "0000:41:10.0",
+    }
+    assert found.request.resources["SRIOV_NET_VF"] == 3
+
+
+def test_a_named_device_that_another_guest_has_is_not_replaced_by_another_one() -> None:
+    found = demand(port("", "0000:81:10.2"))
+    other = demand_of_domain(
+        replace(NEEDS, devices=(port("", "0000:81:10.2"),)), replace(ASKED, consumer="other"), DEVICES
+    )
+    book = Book()
+    book.refresh(DEVICES.host, {}, UNITS)
+    book.restrict("other", other.restriction)
+    first = book.fit(other.request)
+    book.put(Claim("other", ClaimState.CLAIMED, other.request, first.allocations, first.units))
+    book.restrict(CONSUMER, found.restriction)
+    assert first.fits and not book.fit(found.request).fits
+    book.restrict(CONSUMER, None)
+    assert book.fit(found.request).fits
+
+
+def test_a_whole_card_by_its_alias() -> None:
+    card = NeededDevice(DeviceKind.PCI, "T4", "", "<hostdev> ua-T4")
+    assert demand(card).request.pci == (("t4", 1),)
+    asked = replace(ASKED, pci=(("t4", 1),))
+    assert demand(card, asked=asked).request.pci == (("t4", 1),), "it is asked for once"
+    assert given(demand(card)) == {"pci-0": "0000:43:00.0"}
+
+
+def test_a_vgpu_by_its_type_and_without_a_name() -> None:
+    by_type = demand(NeededDevice(DeviceKind.MEDIATED, "nvidia-11"))
+    (group,) = (group for group in by_type.request.groups if group.suffix)
+    assert group.required == (frozenset({"CUSTOM_MDEV_TYPE_NVIDIA_11"}),)
+    assert given(demand(NeededDevice(DeviceKind.MEDIATED))) == {"_1": MDEV(1)}, "the host has one type"
+
+
+def test_an_unnamed_device_takes_what_is_asked_for_without_a_name() -> None:
+    asked = replace(ASKED, groups=(RequestGroup("", {"VGPU": 1}),))
+    assert demand(NeededDevice(DeviceKind.MEDIATED), asked=asked).request.resources["VGPU"] == 1
+
+
+def test_a_port_is_not_put_on_any_network() -> None:
+    (fault,) = faults(port())
+    assert "blue, red" in fault
+    (fault,) = faults(port("green"))
+    assert fault.startswith("<interface> green has no address") and "blue, red" in fault
+
+
+def test_the_same_domain_is_met_by_its_own_claim() -> None:
+    first = demand(port("red"), NeededDevice(DeviceKind.MEDIATED))
+    again = demand(port("red", "0000:41:10.0"), NeededDevice(DeviceKind.MEDIATED, "", MDEV(1)))
+    assert again.is_met_by(first.request) and not demand(port("red")).is_met_by(first.request)
+
+
+def test_cells_pins_and_pages() -> None:
+    needs = replace(
+        NEEDS,
+        dedicated={0: 6, 1: 7},
+        cells=(NeededCell(frozenset({0, 1}), 1024, 1, 2048), NeededCell(frozenset({2, 3}), 3072, None, 2048)),
+    )
+    found = demand(needs=needs)
+    assert found.request.topology == TopologyRequest(
+        "mixed",
+        cells=2,
+        cell_cpus=(frozenset({0, 1}), frozenset({2, 3})),
+        cell_memory_mb=(1024, 3072),
+        dedicated_cpus=frozenset({0, 1}),
+        mem_page_size=2048,
+    )
+    assert found.request.resources == {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 4096}
+    assert (found.restriction.pins, found.restriction.cells) == ({0: 6, 1: 7}, {0: 1})
+
+
+@pytest.mark.parametrize(
+    ("needs", "asked", "said"),
+    [
+        (NEEDS, {"VCPU": 2}, "<vcpu> is 4, and 2 CPUs are asked for"),
+        (NEEDS, {"MEMORY_MB": 1}, "<memory> is 4096 MiB, and 1 MiB are asked for"),
+        (DomainNeeds(), {}, "<memory> is missing, and no memory is asked for"),
+        (replace(NEEDS, dedicated={4: None}), {}, "<vcpupin> names CPU 4, and <vcpu> is 4"),
+        (replace(NEEDS, dedicated={0: 1, 1: None}), {}, "<vcpupin>: some CPUs name a host CPU of their own"),
+        (
+            replace(NEEDS, cells=(NeededCell(frozenset(range(4)), 1024),)),
+            {},
+            "<memory> is 4096 MiB, and its cells have 1024 MiB",
+        ),
+        (
+            replace(
+                NEEDS,
+                cells=(
+                    NeededCell(frozenset({0, 1}), 2048, None, 2048),
+                    NeededCell(frozenset({2, 3}), 2048, None, 1048576),
+                ),
+            ),
+            {},
+            "<hugepages> has another page size for each cell",
+        ),
+    ],
+)
+def test_what_does_not_agree_is_told(needs: DomainNeeds, asked: dict[str, int], said: str) -> None:
+    request = replace(ASKED, groups=(RequestGroup("", asked),) if asked else ())
+    assert [fault for fault in faults(needs=needs, asked=request) if said in fault]
+
+
+def test_every_fault_is_told_at_once() -> None:
+    asked = replace(ASKED, groups=(RequestGroup("", {"VCPU": 2}),))
+    told = faults(port("green"), port("red", "0000:99:00.0"), asked=asked)
+    assert len(told) == 3 and "0000:99:00.0, which no provider of this host has" in told[2]
+
+
+def test_a_move_asks_for_the_same_anywhere() -> None:
+    needs = replace(
+        NEEDS,
+        dedicated={0: 99},
+        host_cell=7,
+        devices=(port("red", "0000:99:00.0"), port("blue", "0000:99:00.1")),
+    ).without_places()
+    found = demand_of_domain(needs, ASKED, DEVICES)
+    assert found.restriction.units == {} and found.request.resources["SRIOV_NET_VF"] == 2
