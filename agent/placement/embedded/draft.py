@@ -54,6 +54,10 @@ class CoreState(Protocol):
         """The consumers with allocations on the provider."""
         ...
 
+    def barred(self) -> list[ConsumerRecord]:
+        """The consumers that are barred and hold nothing."""
+        ...
+
     def providers_with_trait(self, name: str) -> list[ProviderRecord]:
         """The providers that have the trait."""
         ...
@@ -156,6 +160,11 @@ class Draft:
         return below + [
             c for c in self.consumers.values() if c is not None and provider_uuid in c.allocations
         ]
+
+    def barred(self) -> list[ConsumerRecord]:
+        """See `CoreState.barred`."""
+        below = [c for c in self._below.barred() if c.uuid not in self.consumers]
+        return below + [c for c in self.consumers.values() if c is not None and c.is_barred]
 
     def used(self, provider_uuid: str, resource_class: str) -> int:
         """See `CoreState.used`."""

@@ -47,6 +47,7 @@ class Model:
         self.usages: dict[str, Mapping[str, int]] = {}
         """Provider uuid -> {resource class: sum of the allocations}, without zeros, as a value."""
         self.consumers_by_provider: dict[str, OrderedSet] = {}
+        self.barred_consumers: OrderedSet = {}
         self.changes = 0
         """The number of applied drafts: a key for caches of what a reader derives from the model."""
 
@@ -68,6 +69,10 @@ class Model:
     def consumers_of(self, provider_uuid: str) -> list[ConsumerRecord]:
         """See `CoreState.consumers_of`."""
         return [self.consumers[uuid] for uuid in self.consumers_by_provider.get(provider_uuid, ())]
+
+    def barred(self) -> list[ConsumerRecord]:
+        """See `CoreState.barred`."""
+        return [self.consumers[uuid] for uuid in self.barred_consumers]
 
     def used(self, provider_uuid: str, resource_class: str) -> int:
         """See `CoreState.used`."""
@@ -146,6 +151,9 @@ class Model:
             self.consumers.pop(uuid, None)
         else:
             self.consumers[uuid] = new
+        self.barred_consumers.pop(uuid, None)
+        if new is not None and new.is_barred:
+            self.barred_consumers[uuid] = None
         for provider_uuid, resources in old_allocations.items():
             self._add_usage(provider_uuid, resources, -1)
         for provider_uuid, resources in new_allocations.items():

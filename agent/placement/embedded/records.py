@@ -63,3 +63,8 @@ class ConsumerRecord(NamedTuple):
     generation: int
     allocations: Mapping[str, Mapping[str, int]]
     updated_at: float
+
+    @property
+    def is_barred(self) -> bool:
+        """Whether it holds nothing, so that only a write that names generation 0 is accepted."""
+        return not self.allocations

@@ -24,6 +24,9 @@ BARRED_TYPE = "BARRED"
 """An empty write of this type for a consumer that does not exist bars it: its first write conflicts then, as
 in OpenStack Placement after any empty write. A client that knows that names generation 0."""
 
+BARRED_KEPT_S = 86_400.0
+"""How long a consumer stays barred: no server executes a first write that is older."""
+
 Allocations = Mapping[str, Mapping[str, int]]
 """{provider uuid: {resource class: amount}}"""
 
@@ -75,11 +78,19 @@ def replace(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
             reasons += _shortfalls(draft, write.allocations, used_before)
             draft.put_consumer(write.uuid, _consumer(draft, write, before[write.uuid]))
         elif before[write.uuid] is None and write.consumer_type == BARRED_TYPE:
+            _forget_barred(draft)
             draft.put_consumer(write.uuid, _consumer(draft, write, None)._replace(generation=0))
     if reasons:
         raise RequestRefused(CONFLICT, _sentence(reasons[0]), reasons=reasons)
     for provider_uuid in touched:
         draft.put_provider(providers.at_next_generation(draft, providers.get(draft, provider_uuid)))
+
+
+def _forget_barred(draft: Draft) -> None:
+    """Remove the records of consumers that were barred so long ago that no first write can come any more."""
+    for consumer in draft.barred():
+        if consumer.updated_at < draft.now - BARRED_KEPT_S:
+            draft.put_consumer(consumer.uuid, None)
 
 
 def delete(draft: Draft, consumer_uuid: str) -> None:

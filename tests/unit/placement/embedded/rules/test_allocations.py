@@ -15,7 +15,7 @@ from agent.placement.embedded.problems import (
 )
 from agent.placement.embedded.records import InventoryRecord, ProviderRecord
 from agent.placement.embedded.rules import allocations
-from agent.placement.embedded.rules.allocations import ConsumerWrite
+from agent.placement.embedded.rules.allocations import BARRED_KEPT_S, BARRED_TYPE, ConsumerWrite
 
 
 def draft() -> Draft:
@@ -69,3 +69,39 @@ def test_only_a_consumer_with_allocations_can_be_deleted() -> None:
     with pytest.raises(RequestRefused) as refused:
         allocations.delete(state, "a")
     assert refused.value.problem is NOT_FOUND
+
+
+def bar(uuid: str) -> ConsumerWrite:
+    return ConsumerWrite(uuid, "p", "u", BARRED_TYPE, None, True, {})
+
+
+def test_a_consumer_is_barred_for_a_day_and_the_next_bar_removes_its_record() -> None:
+    first = draft()
+    for uuid in ("old", "claimed"):
+        allocations.replace(first, [bar(uuid)])
+    with pytest.raises(RequestRefused):
+        allocations.replace(first, [write("old", None, VCPU=1)])
+    allocations.replace(first, [write("claimed", 0, VCPU=1)])
+    later = Draft(first, 1.0 + BARRED_KEPT_S)
+    allocations.replace(later, [bar("new")])
+    assert [consumer.uuid for consumer in later.barred()] == ["old", "new"]
+    much_later = Draft(later, 2.0 + BARRED_KEPT_S)
+    allocations.replace(much_later, [bar("newest")])
+    assert [consumer.uuid for consumer in much_later.barred()] == ["new", "newest"]
+    assert much_later.consumer("old") is None
+    claimed = much_later.consumer("claimed")
+    assert claimed is not None and claimed.generation == 1
+
+
+def test_the_model_knows_who_is_barred() -> None:
+    state = draft()
+    for uuid in ("a", "b"):
+        allocations.replace(state, [bar(uuid)])
+    model = Model({}, {"VCPU": 0.0})
+    model.apply(state)
+    assert [consumer.uuid for consumer in model.barred()] == ["a", "b"]
+    change = Draft(model, 2.0)
+    change.put_consumer("a", None)
+    assert [consumer.uuid for consumer in change.barred()] == ["b"]
+    model.apply(change)
+    assert [consumer.uuid for consumer in model.barred()] == ["b"]
