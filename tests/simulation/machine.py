@@ -15,7 +15,7 @@ from kits.gate import domain, pci, vf
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon.assemble import Assembled, assemble
-from agent.driver import DescribedProvider, Guest, GuestState, UsedUnit
+from agent.driver import DescribedProvider, Description, Guest, GuestState, UsedUnit
 from agent.errors import PlimsollError
 from agent.reconcile.pass_report import PassReport
 from agent.state.identity import Identity
@@ -32,6 +32,8 @@ NAMES = UUID("5f4dcc3b-0000-4000-8000-000000000000")
 LOOK_S, VERIFY_S, AUDIT_S, DELIVER_S, RESTART_S = 60.0, 120.0, 240.0, 10.0, 2.0
 DEDICATED = frozenset({4, 5, 12, 13})
 EXACT = ("SRIOV_NET_VF", "PGPU", "PCPU")
+RACK, POOL = str(uuid5(NAMES, "rack")), str(uuid5(NAMES, "pool"))
+"""The aggregate of all hosts, and the provider that shares its disk space with them, in some histories."""
 STOPPED = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 
 
@@ -40,7 +42,7 @@ def uuid_of(name: str) -> str:
     return str(uuid5(NAMES, name))
 
 
-def hardware(number: int) -> FakeHost:
+def hardware(number: int, *, disk_gb: int) -> FakeHost:
     """Two cells, two network cards of two virtual functions each, one graphics card; one for each host."""
     bus = f"0000:{number:x}"
     return FakeHost(
@@ -48,7 +50,7 @@ def hardware(number: int) -> FakeHost:
             cell(0, frozenset(range(8)), 16384),
             cell(1, frozenset(range(8, 16)), 16384),
         ),
-        disk_gb=100,
+        disk_gb=disk_gb,
         gpus=(Gpu(f"{bus}3:00.0", "PGPU", 1, (f"{bus}3:00.0",), numa=0),),
         nics=(
             Nic("eth0", f"{bus}1:00.0", (f"{bus}1:02.0", f"{bus}1:02.1"), numa=0),
@@ -144,6 +146,21 @@ class Answer:
         return self.ended and self.error is None
 
 
+class _PooledDriver(FakeDriver):
+    """A driver that puts its host into the rack, whose pool has the disk space."""
+
+    _seen: tuple[Description, Description] | None = None
+
+    def describe(self) -> Description:
+        """See `Driver`."""
+        alone = super().describe()
+        if self._seen is None or self._seen[0] is not alone:
+            root, *others = alone.providers
+            in_rack = replace(root, aggregates=frozenset({RACK}))
+            self._seen = (alone, replace(alone, providers=(in_rack, *others)))
+        return self._seen[1]
+
+
 class Jobs:
     """As agent.daemon.jobs.Jobs: each job at intervals, at most once at a time, or earlier on request."""
 
@@ -191,8 +208,11 @@ class Host:
         network: Network,
         directory: Path,
         trace: Callable[[str], None],
+        *,
+        pooled: bool = False,
     ) -> None:
         self.name = name
+        self._pooled = pooled
         self.uuid = uuid_of(f"host {name}")
         self.scheduler = scheduler
         self.network = network
@@ -208,7 +228,7 @@ class Host:
         self.changed_at = -1.0
         self.gone_at: dict[str, float] = {}
         self.broken: list[str] = []
-        self._hardware = hardware(number)
+        self._hardware = hardware(number, disk_gb=0 if pooled else 100)
         self._described: tuple[DescribedProvider, ...] | None = None
         self.devices = {
             unit: f"pci:{device.address}"
@@ -235,7 +255,7 @@ class Host:
         self.wanted = True
         self.lives += 1
         process = Process(self.name)
-        driver = FakeDriver(self._shown(), self.settings.driver)
+        driver = (_PooledDriver if self._pooled else FakeDriver)(self._shown(), self.settings.driver)
         jobs = Jobs(self.scheduler, process, self._job_broke)
         self.scheduler.spawn(f"{self.name} starts", process, lambda: self._live(process, driver, jobs))
         self._starting = (process, driver, jobs)

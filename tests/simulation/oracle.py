@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from simulation.machine import Host, SimGuest
+from simulation.machine import POOL, Host, SimGuest
 from simulation.network import Network, Write
 from simulation.tasks import Scheduler
 
@@ -20,6 +20,7 @@ Amounts = Mapping[str, int]
 Column = dict[tuple[str, str], Counter[str]]
 """{(provider uuid, class): {party: amount}}"""
 
+NEVER = float("-inf")
 PENDING: frozenset[str] = frozenset()
 """Laws that the agent does not keep yet: they are not checked."""
 
@@ -205,7 +206,7 @@ class Oracle:
                 before[key] = need
                 capacity = self._capacity(host, provider.name, name, inventory)
                 claimed = [who for who in grown if self._claims(rows, who, uuid, name)]
-                claimed = [who for who in claimed if host.gone_at.get(who, -1.0) <= known_at]
+                claimed = [who for who in claimed if host.gone_at.get(who, NEVER) < known_at]
                 if claimed and sum(need.values()) > capacity and host.changed_at <= known_at:
                     parts = ", ".join(f"{self.name(who)} {amount}" for who, amount in sorted(need.items()))
                     raise Violation(
@@ -332,7 +333,7 @@ class Oracle:
         for consumer in promise.party:
             for provider, amounts in self.network.holdings().get(consumer, {}).items():
                 record = self.network.model.providers.get(provider)
-                if record is not None and record.root_uuid == root:
+                if record is not None and record.root_uuid in (root, POOL):
                     total.update(amounts)
         if any(total[name] < amount for name, amount in promise.amounts.items()):
             who = " or ".join(sorted(map(self.name, promise.party)))
@@ -370,6 +371,7 @@ class Oracle:
             self._nothing_leaked(host, rows)
             if "what is used is not offered" not in PENDING:
                 self._nothing_used_is_offered(host, rows)
+        self._pool_is_claimed()
 
     def _rows_agree(self, host: Host, rows: Mapping[str, Row]) -> None:
         held = self.network.holdings()
@@ -427,6 +429,21 @@ class Oracle:
                         f"Placement holds {dict(allocations)} for {self.name(consumer)} on host {host.name}, "
                         "which has no claim of it",
                     )
+
+    def _pool_is_claimed(self) -> None:
+        """What agents hold in the pool is claimed on a host."""
+        moving = self._moving()
+        rows = {consumer for host in self.hosts.values() for consumer in self.rows(host)}
+        for record in self.network.model.consumers_of(POOL):
+            consumer = record.uuid
+            known = consumer in rows or self.party(consumer) in moving | self.disturbed
+            if known or not self._by_agents(consumer) or any(who == consumer for _, who in self.forgotten):
+                continue
+            raise Violation(
+                "nothing is leaked",
+                f"Placement holds {dict(record.allocations)} for {self.name(consumer)}, part of it in the "
+                "pool, and no host has a claim of it",
+            )
 
     def _nothing_used_is_offered(self, host: Host, rows: Mapping[str, Row]) -> None:
         """What guests use beyond what is held or claimed for them is reserved: no scheduler is offered it."""

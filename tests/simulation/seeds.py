@@ -14,6 +14,8 @@ Amounts = tuple[tuple[str, int], ...]
 CONSUMERS = ("web1", "web2", "web3", "web4")
 FATES = tuple(fate for fate in Fate if fate not in (Fate.ANSWERED, Fate.TWICE))
 """What a history draws. An answered request that is done twice is a story of its own (test_stories.py)."""
+DONE = (Fate.RESET_AFTER, Fate.PROXY_AFTER, Fate.LATE)
+"""What becomes of a write that Placement executes, without the agent's knowledge."""
 KINDS = ("cold_migrate", "resize", "evacuate", "live_migrate")
 SHAPES: tuple[dict[str, int], ...] = (
     {"VCPU": 1, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1},
@@ -23,6 +25,9 @@ SHAPES: tuple[dict[str, int], ...] = (
     {"VCPU": 8, "MEMORY_MB": 9000, "DISK_GB": 40},
     {"PCPU": 2, "MEMORY_MB": 1024},
 )
+WITH_DISK = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 40}
+POOLED = 0.2
+"""So many of the histories have hosts that share a pool."""
 GROWTH: tuple[dict[str, int], ...] = (
     {"SRIOV_NET_VF": 1},
     {"MEMORY_MB": 8000},
@@ -41,11 +46,13 @@ class History:
     servers: int = 1
     restless: float = 0.0
     stall: float = 0.0
+    pooled: bool = False
 
     def __str__(self) -> str:
+        disks = " with a shared pool" if self.pooled else ""
         lines = [
-            f"hosts {', '.join(self.hosts)}; {self.servers} of Placement's processes; schedule {self.seed}, "
-            f"restless {self.restless:g}, stalls {self.stall:g}"
+            f"hosts {', '.join(self.hosts)}{disks}; {self.servers} of Placement's processes; "
+            f"schedule {self.seed}, restless {self.restless:g}, stalls {self.stall:g}"
         ]
         return "\n".join(
             [*lines, *(f"{number:3}. {step}" for number, step in enumerate(self.steps, start=1))]
@@ -67,6 +74,9 @@ class Narrator:
         self.shapes = dice.sample(SHAPES, dice.randint(1, 3))
         self.fates = dice.sample(FATES, dice.randint(1, 3))
         self.plots = dice.sample(PLOTS, dice.randint(1, 3))
+        self.pooled = Random(f"pool {seed}").random() < POOLED
+        if self.pooled:
+            self.plots += ["pooled"] * 2
         self.mishaps = dice.sample(MISHAPS, dice.randint(1, 4))
         self.fast = dice.random() < 0.5
         self.moves = 0
@@ -89,7 +99,7 @@ class Narrator:
                     at_once = step.verb in AT_ONCE and dice.random() < 0.7
                     steps += [step] if at_once else [step, *self._pause()]
             plots = [plot for plot in plots if plot]
-        return History(self.seed, tuple(steps), self.hosts, self.servers, restless, stall)
+        return History(self.seed, tuple(steps), self.hosts, self.servers, restless, stall, self.pooled)
 
     def _pause(self) -> list[Step]:
         choice = self.dice.random()
@@ -154,6 +164,17 @@ class Narrator:
         if self.dice.random() < 0.4:
             steps.append(Step("gate_lets_in", (host, consumer), self._amounts()))
         if self.dice.random() < 0.6:
+            steps.append(Step("gate_sees_end", (host, consumer)))
+        return steps
+
+    def _pooled(self, consumer: str) -> list[Step]:
+        """Started by libvirt with a disk in the pool, whose size the agent learns when it looks."""
+        host = self._near()
+        steps = [Step("gate_lets_in", (host, consumer), tuple(WITH_DISK.items())), Step("answers_come")]
+        if self.dice.random() < 0.7:
+            steps.append(Step("next_write", (host, self.dice.choice(DONE), 1.0)))
+        steps.append(Step("looks", (host,)))
+        if self.dice.random() < 0.8:
             steps.append(Step("gate_sees_end", (host, consumer)))
         return steps
 
@@ -313,6 +334,7 @@ def tell(history: History) -> Outcome:
         servers=history.servers,
         restless=history.restless,
         stall=history.stall,
+        pooled=history.pooled,
     )
     try:
         with story, story.meanwhile():

@@ -27,8 +27,9 @@ from agent.claims.claim import Claim
 from agent.driver import GuestState
 from agent.gate.decision import HookCall
 from agent.moves.states import Move, MoveKind, MoveState
+from agent.placement.embedded.records import SHARING_TRAIT
 from simulation import patches
-from simulation.machine import Answer, Host, SimGuest, domain_of, request_for, uuid_of
+from simulation.machine import POOL, RACK, Answer, Host, SimGuest, domain_of, request_for, uuid_of
 from simulation.network import Fate, Network
 from simulation.oracle import Oracle, Promise, Violation
 from simulation.tasks import EPOCH, Process, Scheduler
@@ -36,6 +37,7 @@ from simulation.tasks import EPOCH, Process, Scheduler
 ANSWER_S = 200.0
 REST_S = 3000.0
 CALM_S = 600.0
+POOL_GB = 200
 DEVICES = ("SRIOV_NET_VF", "PGPU", "PCPU")
 
 
@@ -97,9 +99,18 @@ class Story:
     """A world in which a history is told. Leaving the context ends it."""
 
     def __init__(
-        self, hosts: str = "ab", *, seed: int = 0, servers: int = 1, restless: float = 0.0, stall: float = 0.0
+        self,
+        hosts: str = "ab",
+        *,
+        seed: int = 0,
+        servers: int = 1,
+        restless: float = 0.0,
+        stall: float = 0.0,
+        pooled: bool = False,
     ) -> None:
+        """`pooled`: the hosts have no disks of their own, and share a pool."""
         self._stack = ExitStack()
+        self._pooled = pooled
         self._names, self._servers = hosts, servers
         self.scheduler = Scheduler(seed, restless=restless, stall=stall)
         self.told: list[str] = []
@@ -123,8 +134,18 @@ class Story:
             self.oracle = Oracle(self.scheduler, self.network, self.hosts)
             self.network.observe = self.oracle.wrote
             self.scheduler.on_death = self._died
+            if self._pooled:
+                self._make_pool()
             for number, name in enumerate(self._names, start=1):
-                host = Host(name, number, self.scheduler, self.network, directory / name, self._trace)
+                host = Host(
+                    name,
+                    number,
+                    self.scheduler,
+                    self.network,
+                    directory / name,
+                    self._trace,
+                    pooled=self._pooled,
+                )
                 host.disk.committed = partial(self.oracle.committed, host)
                 self.oracle.names[host.uuid] = f"host {name}"
                 self.hosts[name] = host
@@ -132,6 +153,18 @@ class Story:
             self._run(lambda: False, 1.0)
             self._stack = stack.pop_all()
         return self
+
+    def _make_pool(self) -> None:
+        """An operator's sharing provider of disk space."""
+        path = f"/resource_providers/{POOL}"
+        self._do("POST", "/resource_providers", {"name": "pool", "uuid": POOL})
+        for what, content in (
+            ("traits", {"traits": [SHARING_TRAIT]}),
+            ("aggregates", {"aggregates": [RACK]}),
+            ("inventories", {"inventories": {"DISK_GB": {"total": POOL_GB}}}),
+        ):
+            generation = self._do("GET", path).body["generation"]
+            self._do("PUT", f"{path}/{what}", {"resource_provider_generation": generation, **content})
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -380,7 +413,8 @@ class Story:
             return
         allocations: dict[str, dict[str, dict[str, int]]] = {}
         for name, amount in amounts.items():
-            for provider in self.network.model.tree(self.hosts[host].uuid):
+            shared = self.network.model.tree(POOL) if self._pooled else []
+            for provider in (*self.network.model.tree(self.hosts[host].uuid), *shared):
                 inventory = provider.inventories.get(name)
                 used = self.network.model.used(provider.uuid, name)
                 if inventory is not None and inventory.capacity - used >= amount:
