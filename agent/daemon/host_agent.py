@@ -330,7 +330,7 @@ class HostAgent:
             if fault is not None and fault.concern == OWN:
                 self._check_state()
             if not self._recovered:
-                resolved = self._tracker.recover(guests)
+                resolved = self._tracker.recover()  # another pass may have seen newer guests
                 self._recovered = True
                 if resolved:
                     LOG.info("Finished or undid what the last run left open.", fields={"claims": resolved})

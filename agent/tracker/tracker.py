@@ -463,12 +463,14 @@ class ResourceTracker:
         """How many releases, claims in doubt and ends of moves wait for Placement, or for a guest to go."""
         return self._delivery.pending
 
-    def recover(self, guests: Collection[Guest]) -> int:
+    def recover(self, guests: Collection[Guest] | None = None) -> int:
         """After a start: finish the intents whose guests run, undo the others, deliver the releases.
 
-        What Placement does not answer stays pending. Returns how many were resolved. Raises StateError.
+        `guests` are on this host; None: those that were seen last. What Placement does not answer stays
+        pending. Returns how many were resolved. Raises StateError.
         """
-        self.see_guests(guests)
+        if guests is not None:
+            self.see_guests(guests)
         return self.deliver(limit=None)
 
     def deliver(self, limit: int | None = DELIVERED_MAX) -> int:
@@ -482,8 +484,8 @@ class ResourceTracker:
     def watch_doubts(self) -> int:
         """Look again at the abandoned first writes that may still be executed; returns how many were.
 
-        They are rejected while their consumers exist, which other clients may delete; what came late is
-        released. One read for each. Raises PlacementUnavailable, StateError.
+        Another client may have deleted a consumer that barred its first write; what came late is released.
+        One request for each, mostly. Raises PlacementUnavailable, StateError.
         """
         return self._delivery.watch()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kits.placements import Placement
-from kits.tracker import VFS, Kit, checked_kit, provider, request, uuid_of
+from kits.tracker import VFS, Kit, checked_kit, guest, provider, request, uuid_of
 
 from agent.claims.claim import ClaimState
 from agent.claims.parse_request import TopologyRequest
@@ -60,6 +60,13 @@ def test_a_claim_survives_a_restart(kit: Kit) -> None:
     with pytest.raises(DoesNotFit):
         kit.tracker.claim(request(PCPU=2))
     assert kit.tracker.claim(request(PCPU=1)).claim.units == {HOST_UUID: {"PCPU": ("7",)}}
+
+
+def test_a_recovery_does_not_forget_a_guest_that_a_pass_has_seen_since(kit: Kit) -> None:
+    seen = guest(request(VCPU=1).consumer)
+    kit.tracker.see_guests([seen])
+    assert kit.tracker.recover() == 0
+    assert seen.uuid in kit.tracker.rows()
 
 
 def test_not_enough_of_one_is_refused_and_nothing_of_any_kind_stays(kit: Kit) -> None:
