@@ -14,6 +14,8 @@ KEPT_S = 86_400.0
 ANSWERED_KEPT_S = 600.0
 """How long an answered write is kept: no proxy holds a request longer whose client has its answer."""
 FORGET_EVERY_S = 60.0
+WATCHED_CLOSELY_S = 600.0
+"""Requests seldom come later than that."""
 
 DoubtObserver = Callable[[Collection[str], Collection[Doubt]], None]
 """Takes consumers, and all open doubts of them."""
@@ -40,6 +42,8 @@ class Doubts:
         self._order = count()
         self._in_flight: set[str] = set()
         self._forgotten_at = 0.0
+        self._looked_s: dict[str, float] = {}
+        """The age of a watched doubt when the agent looked at it last."""
         for doubt in journal.doubts().values():
             self._enter(doubt)
         for doubt in tuple(self._doubts.values()):
@@ -62,16 +66,27 @@ class Doubts:
             )
 
     def watched(self) -> tuple[Doubt, ...]:
-        """The first writes that Placement rejects only as long as it has their consumers.
+        """The first writes to be looked at again: another client may have let them through.
 
-        Another client may delete the consumer at any time, and the agent does not learn of it.
+        Placement rejects them while it has their consumers, which other clients may delete, with a bar that
+        the agent wrote before. Those sent some minutes ago are due always, then at each doubling of the age.
         """
         with self._lock:
             return tuple(
                 doubt
                 for doubt in self._doubts.values()
-                if doubt.state is DoubtState.FENCED and not doubt.rises
+                if doubt.state in (DoubtState.FENCED, DoubtState.BARRED)
+                and not doubt.rises
+                and (
+                    self.age_s(doubt) < WATCHED_CLOSELY_S
+                    or self.age_s(doubt) >= 2 * self._looked_s.get(doubt.id, 0.0)
+                )
             )
+
+    def looked(self, doubts: Iterable[Doubt]) -> None:
+        """The agent has looked at these `watched` doubts now."""
+        with self._lock:
+            self._looked_s.update({doubt.id: self.age_s(doubt) for doubt in doubts})
 
     def age_s(self, doubt: Doubt) -> float:
         """How long ago the write was sent last, in seconds."""
@@ -161,6 +176,7 @@ class Doubts:
             self._ids.setdefault(consumer, {}).setdefault(doubt.id, order)
 
     def _remove(self, doubt_id: str) -> None:
+        self._looked_s.pop(doubt_id, None)
         doubt = self._doubts.pop(doubt_id, None)
         for consumer in doubt.consumers if doubt is not None else ():
             ids = self._ids[consumer]

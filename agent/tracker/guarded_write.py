@@ -6,7 +6,8 @@ consumer that was made anew, which has a low generation again, from the writes o
 come late, and answered ones that a proxy has executed once more.
 
 A first write is rejected while its consumer exists. What the consumer holds then, be it another client's,
-proves nothing of the write, so `look_again` is called regularly until the write is barred.
+proves nothing of the write: that client may delete the consumer, and a bar with it. So `look_again` is called
+regularly as long as the write may come.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -225,24 +226,25 @@ class GuardedWriter:
                 self._doubts.settle(doubt, DoubtState.BARRED)
 
     def watched(self) -> tuple[str, ...]:
-        """The consumers whose first writes are not barred, while those may still come."""
+        """The consumers whose abandoned first writes may still come, and are to be looked at again."""
         self._doubts.forget_old()
         return tuple(dict.fromkeys(doubt.guard.consumer for doubt in self._doubts.watched()))
 
     def look_again(self, consumer: str) -> ConsumerAllocations | None:
-        """Bar the first writes of a consumer that another client may have deleted. One read, if it exists.
+        """Bar the first writes of a consumer again, which another client may have deleted. One request.
 
-        Returns what the consumer holds if that is exactly what one of the writes gives, which was executed
-        late then; None otherwise. Raises PlacementError.
+        If the consumer exists, it is read, too: returns what it holds if that is exactly what one of the
+        writes gives, which was executed late then; None otherwise. Raises PlacementError.
         """
         firsts = [doubt for doubt in self._guarded_by(consumer) if not doubt.rises]
+        held: ConsumerAllocations | None = None
         if self._client.certain:
             for doubt in firsts:
                 self._doubts.end(doubt)
-            return None
-        held = self._client.allocations_of(consumer)
-        self._bar_first_writes(firsts, held)
-        return held if any(_is_result(held, doubt.guard) for doubt in firsts) else None
+        elif not self.bar_again(consumer):
+            held = self._client.allocations_of(consumer)
+        self._doubts.looked(firsts)
+        return held if held and any(_is_result(held, doubt.guard) for doubt in firsts) else None
 
     def bar_again(self, consumer: str) -> bool:
         """Bar a late first write for a consumer that has just been deleted. False: it exists again.

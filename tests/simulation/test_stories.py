@@ -268,6 +268,30 @@ def test_a_late_first_claim_does_not_come_true_after_another_host_released_the_c
         story.comes_to_rest()
 
 
+def test_a_bar_that_another_host_released_does_not_let_a_late_claim_through() -> None:
+    """The other host claims the consumer at the bar's generation; its release deletes the consumer."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        a.next_write(Fate.PROXY_LATE, 250.0)
+        a.claims("web1", **WEB)
+        story.waits(20)
+        assert b.claims("web1", **WEB).granted
+        assert b.releases("web1").granted
+        story.comes_to_rest()
+
+
+def test_a_release_gives_back_the_disk_space_of_a_pool_that_the_agent_never_learned_to_hold() -> None:
+    with Story(pooled=True) as story:
+        a = story.host("a")
+        assert a.gate_lets_in("web1", VCPU=1, MEMORY_MB=1024, DISK_GB=40).granted
+        a.next_write(Fate.RESET_AFTER)
+        a.looks()
+        assert story.held("web1")["DISK_GB"] == 40
+        a.gate_sees_end("web1")
+        story.comes_to_rest()
+        assert not story.held("web1")
+
+
 # The journal
 
 

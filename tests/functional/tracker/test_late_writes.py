@@ -14,12 +14,12 @@ from kits.placements import Placement
 from kits.tracker import Kit, checked_kit, guest, request, uuid_of
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.doubt import DoubtState
+from agent.claims.doubt import BARRED, DoubtState
 from agent.claims.parse_request import ClaimRequest
 from agent.errors import ClaimConflict, DoesNotFit, PlacementUnavailable, PlimsollError
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply
-from agent.tracker.doubts import ANSWERED_KEPT_S, FORGET_EVERY_S
+from agent.tracker.doubts import ANSWERED_KEPT_S, FORGET_EVERY_S, KEPT_S
 from agent.tracker.guarded_write import HALF_DONE_S, REPEATED_GENERATION_MAX
 from agent.tracker.holdings import is_allocation_of
 from agent.tree import Inventory
@@ -345,13 +345,40 @@ def test_a_first_write_is_barred_once_the_other_client_has_deleted_the_consumer(
     asked, late = in_doubt_beside_another_client(kit)
     kit.tap.calls.clear()
     assert kit.tracker.watch_doubts() == 0
-    assert requests(kit) == ["GET allocations"]
+    assert requests(kit) == ["PUT allocations", "GET allocations"], "it exists, and is another client's"
     kit.raw.delete_allocations(asked.consumer)
     assert kit.tracker.watch_doubts() == 0
     assert late.execute() == CONFLICT
-    kit.tap.calls.clear()
+    assert is_empty(kit)
+
+
+def test_a_bar_that_another_host_took_away_is_written_again(kit: Kit) -> None:
+    """It claimed the consumer at the generation of the bar; its release deleted the consumer and the bar."""
+    asked = request(VCPU=2)
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    assert kit.tracker.deliver() == 1
+    there = {uuid_of("elsewhere"): {"VCPU": 2}}
+    kit.raw.write_allocations(ConsumerAllocations(asked.consumer, there, BARRED))
+    kit.raw.write_allocations(ConsumerAllocations(asked.consumer, {}, BARRED + 1))
     assert kit.tracker.watch_doubts() == 0
-    assert requests(kit) == [], "a barred write is not looked at any more"
+    assert late.execute() == CONFLICT
+    assert is_empty(kit)
+
+
+def test_an_abandoned_claim_is_looked_at_a_bounded_number_of_times(kit: Kit) -> None:
+    """At each verification for some minutes, then at each doubling of its age, for a day."""
+    with late_writes(kit, "timeout"), pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(request(VCPU=2))
+    assert kit.tracker.deliver() == 1
+    kit.tap.calls.clear()
+    verification_s = 60.0
+    for _ in range(int((KEPT_S + FORGET_EVERY_S) / verification_s) + 2):
+        kit.later_s += verification_s
+        kit.tracker.watch_doubts()
+    calls = requests(kit)
+    assert set(calls) == {"PUT allocations"} and 10 <= len(calls) <= 20
+    assert not kit.journal.doubts()
 
 
 def test_a_first_write_that_came_before_it_was_barred_is_taken_back(kit: Kit) -> None:

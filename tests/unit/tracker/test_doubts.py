@@ -96,15 +96,19 @@ def test_an_open_doubt_is_kept_for_ever(journal: Journal) -> None:
     assert doubts.of([INSTANCE]) == (doubt,)
 
 
-def test_a_first_write_is_watched_while_only_the_existence_of_its_consumer_rejects_it(
-    journal: Journal,
+@pytest.mark.parametrize("state", [DoubtState.FENCED, DoubtState.BARRED])
+def test_a_first_write_is_watched_closely_at_first_and_then_at_each_doubling_of_its_age(
+    journal: Journal, state: DoubtState
 ) -> None:
-    doubts = Doubts(journal, lambda: 100.0)
+    now = [100.0]
+    doubts = Doubts(journal, lambda: now[0])
     doubt, _ = doubts.begin(DoubtKind.CLAIM, (FIRST,), durable=True)
     assert doubts.watched() == ()
-    for state, is_watched in ((DoubtState.FENCED, True), (DoubtState.BARRED, False)):
-        doubts.settle(doubt, state)
-        assert bool(doubts.watched()) is is_watched
+    doubts.settle(doubt, state)
+    for age_s, is_due in ((30, True), (590, True), (600, False), (1179, False), (1180, True), (2359, False)):
+        now[0] = 100.0 + age_s
+        assert bool(doubts.watched()) is is_due, age_s
+        doubts.looked(doubts.watched())
     release, _ = doubts.begin(DoubtKind.RELEASE, (replace(FIRST, generation=3),), durable=True)
     doubts.settle(release, DoubtState.FENCED)
     assert doubts.watched() == ()
