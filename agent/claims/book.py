@@ -8,6 +8,7 @@ are kept up to date with each change, so that the time of a fit does not depend 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from agent.claims.choice import Choice, Strategy
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
 from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.fit_search import HostStock
@@ -42,7 +43,9 @@ class Book:
     the driver describes them; read them only.
     """
 
-    def __init__(self, claims: Iterable[Claim] = ()) -> None:
+    def __init__(self, claims: Iterable[Claim] = (), strategy: Strategy | None = None) -> None:
+        self._strategy = strategy or Strategy()
+        self._choice = Choice(self._strategy)
         self.claims: dict[str, Claim] = {}
         self.to_make: UnitsToMake = {}
         self._place = Place()
@@ -158,6 +161,7 @@ class Book:
                     doubtful.add(uuid)
         self._doubtful = frozenset(doubtful)
         self._place = Place(host, units, cells or HostCells())
+        self._choice = Choice(self._strategy, self.cells.devices, self.cells.providers)
         self._cells.refresh(self._place.cells)
         changed = {*columns, *self._held}
         self._held = dict(columns)
@@ -424,7 +428,9 @@ class Book:
         """
         units = self._free_units(request.resources, request.consumer)
         used, cells = self._beside(request.consumer), self._stock(request)
-        return self._complete(request, fit(request, self._host_for(request.consumer), used, units, cells))
+        return self._complete(
+            request, fit(request, self._host_for(request.consumer), used, units, cells, self._choice)
+        )
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
         """Whether the allocations `held` cover the request.
@@ -470,10 +476,10 @@ class Book:
         host = self._host_for(request.consumer)
         if shared:
             classes = {name for uuid in shared for name in held[uuid]}
-            result = fit(request, host.without(classes), used, units, cells)
+            result = fit(request, host.without(classes), used, units, cells, self._choice)
             if result.fits:
                 return self._complete(request, result)
-        return self._complete(request, fit(request, host, used, units, cells))
+        return self._complete(request, fit(request, host, used, units, cells, self._choice))
 
     def holders_of(self, allocations: Allocations) -> tuple[str, ...]:
         """The consumers without a claim that have exactly these allocations in this host's own tree."""

@@ -14,6 +14,7 @@ class may come from several cells, as the guest's own cells require.
 
 from dataclasses import replace
 
+from agent.claims.choice import Choice
 from agent.claims.claim import Fit
 from agent.claims.fit_search import FitSearch, HostStock, ProviderIndex, first_units, fit_slots
 from agent.claims.numa.affinity import nova_affinity
@@ -46,18 +47,19 @@ def fit(
     used: Usages,
     units: Units,
     cells: CellStock | None = None,
+    choice: Choice | None = None,
 ) -> Fit:
     """Where the request fits on the host, or why it does not.
 
     `used` is what other consumers use, `units` the free exact units in the order in which they are given out,
-    and `cells` what is left of the host's NUMA cells; only guests with cells of their own need it. Raises
-    UsageError for a request that this agent cannot place.
+    and `cells` what is left of the host's NUMA cells; only guests with cells of their own need it. `choice`
+    says which of several places is taken. Raises UsageError for a request that this agent cannot place.
     """
     check_placeable(request)
     refused = tuple(root_shortfalls(request, host))
     if refused:
         return Fit(False, {}, {}, refused)
-    stock = HostStock(host, used, units)
+    stock = HostStock(host, used, units, choice or Choice())
     if wants_cells(request.topology):
         cells = cells or CellStock()
         return fit_with_cells(request, stock, cells, nova_affinity(cells.host.sockets))

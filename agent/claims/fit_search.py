@@ -5,8 +5,9 @@ unsuffixed group, and one for each suffixed group. The search fills the slots de
 states that failed, because isolated or competing groups reach the same state in many orders, and stops after
 `STEPS_MAX` steps.
 
-The order of choice is fixed, so that the same request always has the same result: own providers from the root
-down, siblings by name, then sharing providers by name. Within the unsuffixed group, a provider that was
+The order of choice is fixed, so that the same request always has the same result: own providers before
+sharing ones, as agent.claims.choice ranks them, those of equal rank from the root down, siblings by name.
+Within the unsuffixed group, a provider that was
 already chosen goes first, then one that can serve more of the group's classes, so that a guest is spread over
 few providers.
 """
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from agent.claims.choice import Choice
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.providers.exclusive import WaysOf, can_give_together, excluding_class, room
 from agent.shapes import Units, Usages
@@ -113,11 +115,15 @@ class FitSlot:
 
 @dataclass(frozen=True, slots=True)
 class HostStock:
-    """What is left on the host: its providers, the usages of others, and the free exact units."""
+    """What is left on the host: its providers, the usages of others, and the free exact units.
+
+    `choice` says which of several providers that can serve is taken first.
+    """
 
     host: ProviderIndex
     used: Usages
     units: Units
+    choice: Choice = field(default_factory=Choice)
 
     def free(self, provider: Provider, name: str) -> int:
         """The amount of the class that the provider can still give, at least 0."""
@@ -176,6 +182,11 @@ class HostStock:
             return f"only {free} of its exact units are free"
         return f"only {free} of {inventory.capacity} are free"
 
+    def idle_devices(self, asked: Collection[str]) -> dict[int, float]:
+        """`Choice.idle` of what is free now."""
+        tree = self.host.tree
+        return self.choice.idle(asked, lambda uuid, name: self.free(tree[uuid], name) if uuid in tree else 0)
+
     def can_give_together(self, provider: Provider, wanted: Mapping[str, int]) -> bool:
         """Whether no class in `wanted` {class: amount}, nor any in use, excludes another."""
         ways = self.host.ways.get(provider.uuid, ())
@@ -216,7 +227,22 @@ def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
                 if next(stock.obstacles(group, resources, provider), None) is None
             )
             slots.append(FitSlot(group, resources, tuple(options)))
-    return _most_useful_first(slots)
+    idle = stock.idle_devices(request.resources) if stock.choice.cell_of else {}
+    return _most_useful_first([_best_first(slot, stock, idle) for slot in slots])
+
+
+def _best_first(slot: FitSlot, stock: HostStock, idle: Mapping[int, float]) -> FitSlot:
+    """The slot with its options in the order of choice: own providers first, then as `Choice` says."""
+    if len(slot.options) < 2 or not slot.resources:
+        return slot
+    name = next(iter(slot.resources))
+    cell_of, rank = stock.choice.cell_of, stock.choice.strategy.rank
+
+    def place(provider: Provider) -> tuple[bool, float, int]:
+        devices = idle.get(cell_of.get(provider.uuid, -1), 0.0)
+        return not stock.host.is_own(provider.uuid), devices, rank(name, stock.free(provider, name))
+
+    return replace(slot, options=tuple(sorted(slot.options, key=place)))
 
 
 def _most_useful_first(slots: list[FitSlot]) -> list[FitSlot]:

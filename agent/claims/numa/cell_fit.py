@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations, islice
 
+from agent.claims.choice import Strategy
+
 KIB_PER_MIB = 1024
 SMALL_PAGE_KIB = 4
 PLACEMENTS_MAX = 128
@@ -159,16 +161,20 @@ class CellPairs:
         near: frozenset[int] = frozenset(),
         at: Mapping[int, int] | None = None,
         bound: Mapping[int, int] | None = None,
+        idle: Mapping[int, float] | None = None,
+        strategy: Strategy | None = None,
     ) -> "CellPairs":
         """Compute the fit of each pair.
 
         `page_sizes_kib` are the acceptable page sizes (KiB), the best first; None: any size. `near` are host
         cells that are tried first: the guest's devices are attached to them. `at` {guest cell: host cell} is
-        where the guest already is; it is tried before all others. All other host cells are tried by free
-        memory, the most first, so that guests spread, and then by id. `bound` {guest cell: host cell} are the
-        guest's cells that must be there.
+        where the guest already is; it is tried before all others. All other host cells are tried by `idle`
+        {host cell: idle devices}, the fewest first, then as the `strategy` ranks what they have left of what
+        the guest asks for, and then by id. `bound`
+        {guest cell: host cell} are the guest's cells that must be there.
         """
-        ranked = sorted(host, key=lambda cell: (cell.id not in near, -cell.memory_mb, cell.id))
+        rank = _CellRank(guest, page_sizes_kib, idle or {}, strategy or Strategy())
+        ranked = sorted(host, key=lambda cell: (cell.id not in near, *rank.of(cell), cell.id))
         options: list[list[PlacedCell]] = []
         misfits: list[Misfit] = []
         alike: dict[tuple[int, ...], PlacedCell | Misfit] = {}  # most guest cells are alike
@@ -229,6 +235,34 @@ class CellPairs:
             for option in cell_options
         )
         return (*bad, *taken)
+
+
+@dataclass(frozen=True, slots=True)
+class _CellRank:
+    """Ranks the host cells for a guest; see `CellPairs.of`."""
+
+    guest: Sequence[GuestCell]
+    page_sizes_kib: Sequence[int] | None
+    idle: Mapping[int, float]
+    strategy: Strategy
+
+    def of(self, cell: FreeCell) -> tuple[float, int, int]:
+        """(idle devices, rank of the dedicated CPUs if some are asked for, rank of the memory)"""
+        pinned = any(wanted.pinned for wanted in self.guest)
+        return (
+            self.idle.get(cell.id, 0.0),
+            self.strategy.rank("PCPU", len(cell.free_cpus)) if pinned else 0,
+            self.strategy.rank("MEMORY_MB", self._free_mb(cell)),
+        )
+
+    def _free_mb(self, cell: FreeCell) -> int:
+        """The free memory in pages that the guest accepts."""
+        if self.page_sizes_kib is None:
+            return cell.memory_mb
+        return sum(
+            cell.memory_mb if size == cell.small_page_kib else cell.pages.get(size, 0) * size // KIB_PER_MIB
+            for size in self.page_sizes_kib
+        )
 
 
 def _for_alike(wanted: GuestCell, fitted: PlacedCell) -> PlacedCell:

@@ -42,6 +42,8 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
         near=cells.near or _cells_near_devices(rest, stock, cells.host),
         at=cells.at,
         bound=cells.bound,
+        idle=stock.idle_devices(request.resources),
+        strategy=stock.choice.strategy,
     )
     refusal: tuple[list[FitSlot], FitSearch] | None = None
     steps, hopeless = 0, not all(slot.options for slot in rest)

@@ -6,12 +6,12 @@ agent accounts for these itself: `HostCells` is what there is, a `CellUse` what 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.claims.fit_search import HostStock, ProviderIndex
 from agent.claims.numa.cell_fit import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
-from agent.device_names import page_class
+from agent.device_names import is_page_class, page_class
 from agent.driver import Cell, Guest, Topology
 from agent.providers.exclusive import WaysOf
 from agent.shapes import Allocations, UnitsToMake
@@ -71,13 +71,15 @@ class HostCells:
     """The host's cells by id, and the cells of its providers; empty until the driver has reported them.
 
     `of_provider` is {provider uuid: cell id} (`DescribedProvider.cell`), and `sockets` {cell id: CPU socket}
-    where the socket is known.
+    where the socket is known. `devices` are {cell id: ((provider uuid, resource class), ...)} of what is
+    attached to a cell.
     """
 
     cells: tuple[HostCell, ...] = ()
     of_provider: Mapping[str, int] = field(default_factory=dict)
     small_page_kib: int = SMALL_PAGE_KIB
     sockets: Mapping[int, int] = field(default_factory=dict)
+    devices: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, layout: HostLayout | None, host: ProviderIndex) -> "HostCells":
@@ -103,6 +105,7 @@ class HostCells:
             of_provider,
             small_kib,
             {cell.id: cell.socket for cell in cells if cell.socket is not None},
+            _devices_of_cells(host, of_provider),
         )
 
     def cell_of(self, uuid: str, tree: ProviderTree) -> int | None:
@@ -113,6 +116,12 @@ class HostCells:
                 return self.of_provider[provider.uuid]
             provider = tree.get(provider.parent) if provider.parent else None
         return None
+
+    @property
+    def providers(self) -> dict[str, int]:
+        """{uuid: cell id} of the providers that have a cell's CPUs and memory, where cells have their own."""
+        of_cell = {cell.provider: cell.id for cell in self.cells}
+        return of_cell if len(of_cell) == len(self.cells) else {}
 
     @property
     def page_sizes_kib(self) -> tuple[int, ...]:
@@ -138,6 +147,22 @@ def _page_providers(cell: Cell, host: ProviderIndex, of_provider: Mapping[str, i
         for provider in host.by_class.get(page_class(size), ())
         if of_provider.get(provider.uuid) == cell.id
     }
+
+
+def _devices_of_cells(
+    host: ProviderIndex, of_provider: Mapping[str, int]
+) -> dict[int, tuple[tuple[str, str], ...]]:
+    """{cell id: ((provider uuid, resource class), ...)} of all that is neither CPUs nor memory."""
+    devices: dict[int, list[tuple[str, str]]] = {}
+    for provider in host.providers:
+        above = (provider, *host.tree.ancestors(provider.uuid))
+        cell = next((of_provider[one.uuid] for one in above if one.uuid in of_provider), None)
+        if cell is not None:
+            names = (
+                name for name in provider.inventories if name not in CELL_CLASSES and not is_page_class(name)
+            )
+            devices.setdefault(cell, []).extend((provider.uuid, name) for name in names)
+    return {cell: tuple(of_cell) for cell, of_cell in devices.items() if of_cell}
 
 
 def _reserved_mb(root: Provider, cells: int) -> tuple[int, ...]:

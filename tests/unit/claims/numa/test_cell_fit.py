@@ -254,7 +254,7 @@ def test_a_guest_fits_exactly_if_brute_force_finds_a_way(
 
 
 def test_each_set_of_host_cells_is_offered_once_the_first_choice_first() -> None:
-    host = [cell(number, memory_mb=8192 - number) for number in range(4)]
+    host = [cell(number, memory_mb=8192 + number) for number in range(4)]
     guest = [pinned(0, 2), pinned(1, 2)]
     ways = list(CellPairs.of(guest, host).placements())
     assert [{placed.host_cell for placed in way} for way in ways] == [

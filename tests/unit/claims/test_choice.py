@@ -1,0 +1,140 @@
+"""Where a claim goes if several places fit: the guest that comes next must find what the host has."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from uuid import UUID
+
+import pytest
+from kits.fit import HOST, ask, fitted, group, provider
+from kits.host_cells import host_cells, provider_tree, topology, uuid_of
+
+from agent.claims.book import Book
+from agent.claims.choice import Choice, Order, Strategy
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.fit_search import ProviderIndex
+from agent.claims.flavor import Flavor, claim_for_flavor
+from agent.claims.numa.host_cells import HostCells, HostLayout
+from agent.tree import Inventory, Provider
+
+
+@pytest.mark.parametrize(
+    ("words", "strategy"),
+    [
+        ([], Strategy(Order.PACK)),
+        (["spread"], Strategy(Order.SPREAD)),
+        (["pack", "VGPU:spread"], Strategy(Order.PACK, {"VGPU": Order.SPREAD})),
+        (["VGPU:pack", "spread"], Strategy(Order.SPREAD, {"VGPU": Order.PACK})),
+    ],
+)
+def test_a_strategy_is_read(words: list[str], strategy: Strategy) -> None:
+    assert Strategy.parse(words) == strategy
+
+
+@pytest.mark.parametrize(
+    ("words", "clause"),
+    [
+        (["packed"], "'packed' is neither pack nor spread, nor CLASS:pack nor CLASS:spread"),
+        (["VGPU:"], "'VGPU:' is neither pack nor spread, nor CLASS:pack nor CLASS:spread"),
+        (["pack", "spread"], "the default is given twice"),
+        (["VGPU:pack", "VGPU:pack"], "VGPU is given twice"),
+    ],
+)
+def test_a_strategy_that_says_nothing_clear_is_an_error(words: list[str], clause: str) -> None:
+    with pytest.raises(ValueError, match=clause.replace("(", r"\(")):
+        Strategy.parse(words)
+
+
+def test_the_only_gpu_counts_as_much_as_all_virtual_functions() -> None:
+    free = {("gpu", "VGPU"): 1, ("nic0", "VF"): 3, ("nic1", "VF"): 1}
+    choice = Choice(devices={0: [("gpu", "VGPU"), ("nic0", "VF")], 1: [("nic1", "VF")], 2: []})
+    assert choice.idle((), lambda uuid, name: free[uuid, name]) == {0: 1.75, 1: 0.25}
+    assert choice.idle(["VGPU"], lambda uuid, name: free[uuid, name]) == {0: 0.75, 1: 0.25}
+    assert choice.idle((), lambda uuid, name: 0) == {}
+
+
+def test_a_card_that_can_be_given_whole_or_in_parts_counts_once() -> None:
+    choice = Choice(devices={0: [("nic", "PF"), ("nic", "VF")], 1: [("gpu", "VGPU")]})
+    assert choice.idle((), lambda uuid, name: 4) == {0: 1.0, 1: 1.0}
+
+
+def book(strategy: Strategy, *, gpus: int) -> Book:
+    """Two cells of 8 dedicated CPUs, with GPUs on cell 0."""
+    layout = topology(2)
+    cells_tree = provider_tree(layout)
+    gpu = Provider(uuid_of("gpu"), "gpu", uuid_of("cell0"), {"VGPU": Inventory(gpus)})
+    index = ProviderIndex.of(cells_tree.with_provider(gpu), uuid_of("host"))
+    of_provider = {uuid_of("cell0"): 0, uuid_of("cell1"): 1}
+    units = {**host_cells(layout, cells_tree)[1].units, gpu.uuid: {"VGPU": tuple(map(str, range(gpus)))}}
+    made = Book(strategy=strategy)
+    made.refresh(index, {}, units, HostCells.of(HostLayout(layout, of_provider), index))
+    return made
+
+
+def claim(made: Book, number: int, cpus: int, memory_mb: int = 1024, *, gpu: bool = False) -> bool:
+    specs = {"hw:cpu_policy": "dedicated", "hw:pci_numa_affinity_policy": "required"}
+    if gpu:
+        specs["resources_GPU:VGPU"] = "1"
+    request = claim_for_flavor(str(UUID(int=number)), Flavor(cpus, memory_mb, 0, specs))
+    fit = made.fit(request)
+    if fit.fits:
+        made.put(
+            Claim(request.consumer, ClaimState.CLAIMED, request, fit.allocations, fit.units, cells=fit.cells)
+        )
+    return fit.fits
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_a_guest_without_devices_leaves_the_cell_of_the_gpu_to_the_guest_that_needs_it(order: Order) -> None:
+    made = book(Strategy(order), gpus=1)
+    assert claim(made, 1, cpus=6)
+    assert claim(made, 2, cpus=6, gpu=True)
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_whatever_order_they_come_in_all_guests_find_their_place(order: Order) -> None:
+    """A guest of 6 CPUs and two of 4 with a GPU fill two cells of 8 CPUs in every order."""
+    for arrivals in permutations([(6, False), (4, True), (4, True)]):
+        made = book(Strategy(order), gpus=2)
+        assert all(claim(made, n, cpus, gpu=gpu) for n, (cpus, gpu) in enumerate(arrivals, start=1)), arrivals
+
+
+def test_the_cell_of_a_gpu_that_is_in_use_is_like_any_other() -> None:
+    made = book(Strategy(Order.PACK), gpus=1)
+    assert claim(made, 1, cpus=2, gpu=True)
+    assert claim(made, 2, cpus=4)
+    cells = made.claims[str(UUID(int=2))].cells
+    assert [placed.host_cell for placed in cells] == [0]
+
+
+def test_small_guests_are_packed_so_that_a_large_one_finds_a_whole_cell() -> None:
+    packed, spread = book(Strategy(Order.PACK), gpus=0), book(Strategy(Order.SPREAD), gpus=0)
+    for made in (packed, spread):
+        assert claim(made, 1, cpus=2)
+        assert claim(made, 2, cpus=2)
+    assert claim(packed, 3, cpus=8)
+    assert not claim(spread, 3, cpus=8)
+
+
+CARDS = (
+    provider("host", VCPU=8),
+    provider("card0", "host", VF=8),
+    provider("card1", "host", VF=8),
+)
+
+
+def test_virtual_functions_come_from_the_card_that_is_in_use_already() -> None:
+    result = fitted(ask(group("nic", VF=1)), *CARDS, used={"card1": {"VF": 3}})
+    assert result.allocations == {"card1": {"VF": 1}}
+
+
+def test_own_providers_come_before_sharing_ones_whatever_they_have_left() -> None:
+    host = provider("host", VCPU=8, DISK_GB=100, aggregates=("pool",))
+    pool = provider("pool", DISK_GB=10, aggregates=("pool",), traits=("MISC_SHARES_VIA_AGGREGATE",))
+    result = fitted(ask(group(VCPU=1, DISK_GB=10)), host, pool)
+    assert result.allocations == {"host": {"VCPU": 1, "DISK_GB": 10}}
+
+
+def test_places_that_are_alike_are_taken_by_name() -> None:
+    result = fitted(ask(group("nic", VF=1)), *reversed(CARDS[1:]), HOST)
+    assert result.allocations == {"card0": {"VF": 1}}
