@@ -115,7 +115,7 @@ class Host:
                     providers.append(Provider(card, f"{name}{cell.id}", uuid, {name: Inventory(number)}))
                     units[card] = {name: tuple(f"{name}-{cell.id}-{unit}" for unit in range(number))}
         index = ProviderIndex.of(ProviderTree(providers), uuid_of("host"))
-        book = Book(strategy=strategy)
+        book = Book()
         cells = HostCells.of(HostLayout(layout, of_provider), index)
         book.refresh(index, {}, units, cells)
         book._choice = choice(strategy, cells.devices, cells.providers)

@@ -43,9 +43,8 @@ class Book:
     the driver describes them; read them only.
     """
 
-    def __init__(self, claims: Iterable[Claim] = (), strategy: Strategy | None = None) -> None:
-        self._strategy = strategy or Strategy()
-        self._choice = Choice(self._strategy)
+    def __init__(self, claims: Iterable[Claim] = ()) -> None:
+        self._choice = Choice()
         self.claims: dict[str, Claim] = {}
         self.to_make: UnitsToMake = {}
         self._place = Place()
@@ -161,13 +160,17 @@ class Book:
                     doubtful.add(uuid)
         self._doubtful = frozenset(doubtful)
         self._place = Place(host, units, cells or HostCells())
-        self._choice = Choice(self._strategy, self.cells.devices, self.cells.providers)
+        self.choose_by(self._choice.strategy)
         self._cells.refresh(self._place.cells)
         changed = {*columns, *self._held}
         self._held = dict(columns)
         self._used, self._needs = {}, {}
         for instance in {self._instances.get(who, who) for who in changed}.union(self._rows):
             self._enter(self._with_held(instance))
+
+    def choose_by(self, strategy: Strategy) -> None:
+        """From now on, choose by this strategy where several places fit."""
+        self._choice = Choice(strategy, self.cells.devices, self.cells.providers)
 
     def leave_out(self, uuids: Collection[str]) -> None:
         """Choose nothing on these providers until the next `refresh`: Placement does not have them."""

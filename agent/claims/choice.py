@@ -68,8 +68,8 @@ class Choice:
         """{cell id: how much of the host's idle devices it has}, without the classes that are asked for.
 
         Each class counts as one, shared out among the cells by what is free there: a cell that has the only
-        idle GPU counts as much as one that has all idle virtual functions. A card that can be given in several
-        classes counts once.
+        idle GPU counts as much as one that has all idle virtual functions. A card that can be given in
+        several classes counts once.
         """
         idle = {
             cell: [

@@ -232,6 +232,14 @@ _CLAIMS = (
         help="What happens to the claim of a guest to which vCPUs, memory, disks or devices are added while "
         "it runs, or from which they are taken.",
     ),
+    cfg.ListOpt(
+        "strategy",
+        default=["pack"],
+        help="Which of several places that fit a claim takes, once those with devices that the guest "
+        "does not ask for are spared: `pack` takes the one with the least left, so that whole cells and "
+        "cards stay free; `spread` the one with the most. CLASS:pack or CLASS:spread says so for one "
+        "resource class, as in `pack, VGPU:spread`.",
+    ),
 )
 
 _GATE = (

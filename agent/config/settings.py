@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
+from agent.claims.choice import Strategy
 from agent.claims.pci_alias import Aliases, parse_aliases
 from agent.config import provider_config_files as provider_config_files
 from agent.config.access import Access
@@ -106,6 +107,7 @@ class Settings:
     audit_interval_s: int
     audit_heal_own: bool
     claims_grow: bool
+    claims_strategy: Strategy
     claim_missed: bool
     driver: DriverSettings
     placement: PlacementSettings
@@ -166,6 +168,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         audit_interval_s=table["audit"]["interval"].value,
         audit_heal_own=table["audit"]["heal"].value == "own",
         claims_grow=table["claims"]["follow"].value == "grow",
+        claims_strategy=_strategy(table["claims"]["strategy"].value),
         claim_missed=table["gate"]["claim_missed"].value,
         driver=DriverSettings(
             host=default["host"],
@@ -227,6 +230,19 @@ def _absolute(option: str, value: str) -> Path:
             value=value,
         )
     return path
+
+
+def _strategy(words: Sequence[str]) -> Strategy:
+    try:
+        return Strategy.parse(words)
+    except ValueError as error:
+        value = ", ".join(words)
+        raise SettingsError(
+            f"[claims] strategy = {value} is not allowed: {error}; write for example `pack, VGPU:spread`.",
+            group="claims",
+            option="strategy",
+            value=value,
+        ) from error
 
 
 def _api(values: Mapping[str, Any]) -> ApiSettings:

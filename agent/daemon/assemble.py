@@ -56,6 +56,7 @@ def assemble(
     """
     client = PlacementClient(MeteredTransport(transport, recorder.metrics))
     tracker = ResourceTracker(journal, client, on_step=recorder.metrics.count_step)
+    tracker.choose_by(settings.claims_strategy)
     home = home_name(settings.placement)
     reconciler = Reconciler(
         driver,

@@ -212,6 +212,7 @@ class HostAgent:
         """
         self._reconciler.replace_provider_config(settings.provider_config)
         self._settings = settings
+        self._tracker.choose_by(settings.claims_strategy)
         if driver is not None:
             self._reconciler.replace_driver(driver).close()
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from agent.backoff import Backoff
 from agent.claims.book import Reading
+from agent.claims.choice import Strategy
 from agent.claims.claim import Claim, Fit
 from agent.claims.doubt import BARRED, DoubtKind
 from agent.claims.fit import ProviderIndex
@@ -300,6 +301,10 @@ class ResourceTracker:
         Raises UsageError for what this agent cannot place.
         """
         return self._claims.explain(request, restriction)
+
+    def choose_by(self, strategy: Strategy) -> None:
+        """From now on, choose by this strategy where several places fit a claim."""
+        self._register.under_lock(lambda book: book.choose_by(strategy))
 
     def expand_aliases(self, request: ClaimRequest, aliases: Aliases) -> ClaimRequest:
         """The request with a group for each PCI device that it asks for by alias.

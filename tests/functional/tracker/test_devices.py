@@ -156,7 +156,8 @@ def test_a_required_device_is_on_the_guests_cell_or_the_claim_is_refused(world: 
         world.operations.claim(by_alias("gpu:1", **pinned))
     world.operations.release(first.consumer)
     (freed,) = first.cells
-    world.operations.claim(filling(freed.host_cell, world))
+    filler = world.operations.claim(filling(world))
+    assert filler.cells[0].host_cell == freed.host_cell
     with pytest.raises(DoesNotFit, match=r"policy required"):
         world.operations.claim(by_alias("gpu:1", **pinned))
     assert world.operations.claim(by_alias("near:1", **pinned)), "as near as it can be, but anywhere"

@@ -66,7 +66,8 @@ def book(strategy: Strategy, *, gpus: int) -> Book:
     index = ProviderIndex.of(cells_tree.with_provider(gpu), uuid_of("host"))
     of_provider = {uuid_of("cell0"): 0, uuid_of("cell1"): 1}
     units = {**host_cells(layout, cells_tree)[1].units, gpu.uuid: {"VGPU": tuple(map(str, range(gpus)))}}
-    made = Book(strategy=strategy)
+    made = Book()
+    made.choose_by(strategy)
     made.refresh(index, {}, units, HostCells.of(HostLayout(layout, of_provider), index))
     return made
 

@@ -89,6 +89,7 @@ def test_nova_s_defaults(file: Path) -> None:
         ("host = two words\n", ["'two words'"]),
         ("host = $nowhere\nstate_path = /x/$state_path2\n", ["$$ stands for a dollar sign"]),
         ("[api]\nadmins = no-such-user-here\n", ["no-such-user-here"]),
+        ("[claims]\nstrategy = full\n", ["[claims] strategy = full", "neither pack nor spread"]),
         ("this is no option\n", ["line 3"]),
     ],
 )
