@@ -86,7 +86,7 @@ class GuestAdmission:
             if not covers(claim, wanted):
                 raise _not_covered(claim, wanted)
             return True
-        if claim.request == wanted.request and covers(claim, wanted):
+        if claim.request.resources == wanted.request.resources and covers(claim, wanted):
             return True
         if unreachable is not None:
             raise unreachable  # the claim could not be replaced

@@ -135,9 +135,14 @@ def _check_unchanged(held: ConsumerAllocations, before: Claim, after: Claim) -> 
 def _beyond_capacity(book: Book, before: Claim, after: Claim) -> Iterator[Shortfall]:
     for uuid, amounts in after.allocations.items():
         for name, amount in amounts.items():
-            free = book.free(uuid, name, after.consumer)
-            if amount > max(free, before.allocations.get(uuid, {}).get(name, 0)):
-                yield Shortfall.at(book.host.tree.get(uuid), name, amount, free, "the guest uses it already")
+            if amount <= before.allocations.get(uuid, {}).get(name, 0):
+                continue
+            provider, free = book.host.tree.get(uuid), book.free(uuid, name, after.consumer)
+            inventory = provider.inventories.get(name) if provider else None
+            if amount > free:
+                yield Shortfall.at(provider, name, amount, free, "its guest uses it already")
+            elif inventory is not None and amount > inventory.max_unit:
+                yield Shortfall.at(provider, name, amount, free, f"max_unit is {inventory.max_unit}")
 
 
 def _of_others(book: Book, after: Claim) -> Iterator[Shortfall]:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -293,3 +294,25 @@ def test_a_replacement_whose_answer_is_lost_is_found_at_the_next_start(host: Gat
     assert host.held(vm.uuid) == {"node1": {"VCPU": 3, "MEMORY_MB": 1024}}
     claim = host.world.agent._tracker.claim_of(vm.uuid)
     assert claim is not None and claim.request.resources["VCPU"] == 3
+
+
+def test_a_guest_that_grew_starts_again_on_what_it_grew_to(host: GatedHost) -> None:
+    """Also while Placement is away: its claim is what the changed domain needs."""
+    settings = host.world.agent.settings
+    host.world.agent.apply_settings(replace(settings, claims_grow=True), None)
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    unit = UsedUnit("SRIOV_NET_VF", "0000:41:02.1", f"pci:{FAR}")
+    grown = replace(vm, resources={"VCPU": 4, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1}, units=(unit,))
+    host.driver.add_guest(grown)
+    host.world.agent.reconcile("something was plugged in")
+    held = {"node1": {"VCPU": 4, "MEMORY_MB": 1024}, "node1_net_enp65s0": {"SRIOV_NET_VF": 1}}
+    assert host.held(vm.uuid) == held
+    changed = domain(vm.uuid, vcpus=4, devices=vf("0000:41:02.1"))
+    host.ends(grown, changed, defined=True)
+    host.world.wire.cut = True
+    host.configure("unanswered = refuse\n")
+    host.allowed("prepare", "begin", changed)
+    host.world.wire.cut = False
+    host.allowed("prepare", "begin", domain(vm.uuid))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}

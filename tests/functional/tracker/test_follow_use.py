@@ -164,6 +164,20 @@ def test_what_does_not_fit_is_a_finding_and_the_rest_of_the_host_keeps_it(world:
     assert held(world, uuid) == {"node1": {"VCPU": 2}}
 
 
+def test_a_claim_that_cannot_follow_is_not_tried_at_each_pass(world: World) -> None:
+    """A consumer gets no more of one provider than its max_unit, although the host has more."""
+    grow(world)
+    uuid = claimed(world, VCPU=2)
+    most = len(frozenset().union(*(cell.cpus for cell in world.driver.host.cells)))
+    runs(world, uuid, VCPU=most + 1)
+    assert findings(world) == [("uses more", uuid)] and held(world, uuid) == {"node1": {"VCPU": 2}}
+    world.agent.reconcile("the reservation")
+    before = world.wire.requests
+    for _ in range(3):
+        world.agent.reconcile("its interval")
+    assert world.wire.requests == before
+
+
 def test_an_allocation_that_another_client_wrote_is_not_overwritten(world: World) -> None:
     grow(world)
     uuid = claimed(world, VCPU=2)
