@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from agent.api import openapi
 from agent.api.routes import ROUTES, ApiRoute
 from agent.api.shapes import instances, tree
 from agent.audit.findings import FINDING_KINDS
+from agent.claims.extra_specs import CLAIM_SPECS, NO_CLAIM, REFUSED_BY_NOVA, REFUSED_HERE, ExtraSpec
+from agent.claims.image import NO_CLAIM as IMAGE_NO_CLAIM
+from agent.claims.image import TRAIT_PROPERTIES, ImageProperty
 from agent.cli.parser import build as build_parser
 from agent.cli.provider_tree import tree_lines
 from agent.cli.tables import table_lines
@@ -26,6 +29,7 @@ from agent.config.options import all_options, allowed, driver_classes, is_patter
 from agent.config.settings import sample
 from drivers.fake.host_file import HOST_SCHEMA
 from drivers.fake.schema import key_rows
+from drivers.libvirt.describe.nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported
 
 DOCS = Path(__file__).parent
 
@@ -156,6 +160,73 @@ def drivers_page(page: str) -> str:
     return _with_block(page, KEYS_BEGIN, table, KEYS_END)
 
 
+NOVA_HEAD = """# Nova's words, one by one
+
+What nova 34 says of a host and asks for a flavor and an image, and what Plimsoll does with it. The page is
+generated from the code (`./dev generate`). `./dev test-nova` compares it with nova itself: each name that
+nova knows has a row, and 10 000 random flavors and images ask for the same, but for the differences named
+here.
+
+"""
+
+
+def nova_parity_page() -> str:
+    """docs/nova-parity.md: the host, extra specs and image properties, from the tables of the code."""
+    host = ("what", "nova", "Plimsoll", "who reports it", "difference")
+    specs = ("spec", "nova asks for", "the claim asks for", "difference")
+    properties = ("property", "nova asks for", "the claim asks for", "difference")
+    parts = [NOVA_HEAD, "## The host: resource classes\n\n", _table(host, map(_host_row, RESOURCE_CLASSES))]
+    parts += ["\n## The host: traits\n\n", _table(host, map(_host_row, TRAITS))]
+    parts += ["\n## Extra specs\n\n", _table(specs, (_spec_row(row, row.key) for row in CLAIM_SPECS))]
+    parts += ["\nThese change no claim:\n\n", _table(("spec", "why"), _grouped(NO_CLAIM))]
+    parts += [
+        "\n## Image properties\n\n",
+        "A property that is named like a spec asks for the same as the spec. Where a flavor and an image ",
+        "both say something, nova's rules decide.\n\n",
+        _table(
+            properties,
+            (
+                *(_spec_row(row, row.image) for row in CLAIM_SPECS if row.image),
+                *(_spec_row(row, row.key) for row in TRAIT_PROPERTIES),
+            ),
+        ),
+    ]
+    parts += ["\nThese change no claim:\n\n", _table(("property", "why"), _grouped(IMAGE_NO_CLAIM))]
+    parts += ["\n## What only one of the two refuses\n\n", "The claim is refused, and nova accepts:\n\n"]
+    parts += [f"- {_sentence(text)}\n" for text in REFUSED_HERE.values()]
+    parts += ["\nThe claim is made, and nova refuses:\n\n"]
+    parts += [f"- {_sentence(text)}\n" for text in REFUSED_BY_NOVA.values()]
+    return "".join(parts)
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = (heads, ("---",) * len(heads), *rows)
+    return "".join(f"| {' | '.join(_cell(text) for text in line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _host_row(row: HostRow) -> tuple[str, ...]:
+    who = {Reported.YES: "the agent", Reported.LEFT: "others", Reported.NO: "nobody"}[row.reported]
+    return ", ".join(f"`{name}`" for name in row.names), row.nova, row.here, who, row.difference
+
+
+def _spec_row(row: ExtraSpec | ImageProperty, key: str) -> tuple[str, ...]:
+    return f"`{key}`", row.nova, row.claim, row.difference
+
+
+def _grouped(reasons: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(keys, why) for each reason."""
+    for why in dict.fromkeys(reasons.values()):
+        yield ", ".join(f"`{key}`" for key, reason in reasons.items() if reason == why), why
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _with_block(page: str, begin: str, block: str, end: str) -> str:
     """The page with another text between `begin` and the next `end`. Raises ValueError without them."""
     start = page.index(begin) + len(begin)
@@ -167,6 +238,7 @@ def generated_files() -> dict[Path, str]:
     api, audit, cli, drivers = (DOCS / f"{name}.md" for name in ("api", "audit", "cli", "drivers"))
     return {
         DOCS / "configuration.md": configuration_page(),
+        DOCS / "nova-parity.md": nova_parity_page(),
         DOCS.parent / "etc" / "plimsoll" / "plimsoll.conf": sample(),
         audit: audit_page(audit.read_text("utf-8")),
         api: api_page(api.read_text("utf-8")),

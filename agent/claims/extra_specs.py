@@ -314,3 +314,33 @@ def read_flag(spec: str, text: str) -> bool:
     if word not in _TRUE | _FALSE:
         raise UsageError(f"{spec}: {text!r} is not a truth value such as true or false.", spec=spec)
     return word in _TRUE
+
+
+REFUSED_HERE: Mapping[str, str] = {
+    "device profile": "`accel:device_profile`: the agent does not ask Cyborg",
+    "unknown": "an unknown image property that begins with `hw_`, `os_` or `img_`, and an extra spec whose "
+    "namespace begins like one of nova's: nova ignores them",
+    "group policy": "two suffixed groups or more without `group_policy`: Placement refuses nova's query",
+    "group without resources": "a group with traits and without resources that no `same_subtree` names: "
+    "Placement refuses nova's query",
+    "required and forbidden": "a trait that is both required and forbidden: Placement refuses nova's query",
+    "cells without number": "`hw:numa_cpus.N` or `hw:numa_mem.N` without `hw:numa_nodes`, or for some of the "
+    "cells only: nova ignores them",
+    "conflict over nothing": "a flavor and an image that differ over what neither asks for, such as "
+    "`hw:tpm_model` without `hw:tpm_version`: nova does not look at it",
+    "property twice": "an image property under its present and a former name: nova takes the present one",
+    "all realtime": "a `mixed` guest whose CPUs are all in the realtime mask: it is `dedicated`",
+}
+"""{name: a flavor or an image that nova accepts and the claim refuses}; a test finds no others."""
+
+REFUSED_BY_NOVA: Mapping[str, str] = {
+    "encryption without image": "memory encryption where no image properties are known: what the image must "
+    "have cannot be checked",
+    "locked memory": "`hw:locked_memory` without a page size: it does not change the claim",
+    "threads of shared CPUs": "`trait:HW_CPU_HYPERTHREADING` without pinned CPUs: it is a trait like others",
+    "optional secure boot": "`os:secure_boot=optional`, which nova allows for images only",
+    "blanks": "blanks between the labels of `hw:pmem`",
+    "riscv64": "`hw_emulation_architecture=riscv64`: there is a trait of it, and nova does not know the name",
+    "half a cell": "cells with CPUs and without memory, or the reverse: the other is split evenly",
+}
+"""{name: a flavor or an image that nova refuses and the claim accepts}; a test finds no others."""

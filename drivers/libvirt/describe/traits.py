@@ -4,7 +4,9 @@ Sources: libvirt's src/cpu_map (the names of flags), https://libvirt.org/formatd
 comments of os-traits. A trait that libvirt does not report is left out; NETWORK_CARDS is the one exception.
 """
 
-from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities
+from collections.abc import Mapping
+
+from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities, Version
 
 CPU_FLAGS: dict[str, tuple[str, ...]] = {
     "3dnow": ("3DNOW",),
@@ -109,6 +111,30 @@ _FEATURES = {
     "sgx": ("HW_CPU_X86_SGX",),
 }
 
+_VERSIONED: Mapping[str, tuple[Version, Version]] = {
+    "COMPUTE_SECURITY_STATELESS_FIRMWARE": ((8, 6, 0), (0, 0, 0)),
+    "COMPUTE_ADDRESS_SPACE_PASSTHROUGH": ((8, 7, 0), (0, 0, 0)),
+    "COMPUTE_ADDRESS_SPACE_EMULATED": ((8, 7, 0), (0, 0, 0)),
+    "COMPUTE_NET_VIRTIO_PACKED": ((6, 3, 0), (4, 2, 0)),
+}
+_CARDS_X86: Mapping[str, tuple[Version, Version]] = {"IGB": ((9, 3, 0), (8, 0, 0))}
+_UNDESCRIBED: Mapping[str, Mapping[str, tuple[Version, Version]]] = {
+    "sound": {
+        **{
+            f"COMPUTE_SOUND_MODEL_{model}": ((0, 0, 1), (0, 0, 1))
+            for model in ("SB16", "ES1370", "PCSPK", "AC97", "ICH6", "ICH9", "USB")
+        },
+        "COMPUTE_SOUND_MODEL_VIRTIO": ((10, 4, 0), (8, 2, 0)),
+    },
+    "iommu": {
+        "COMPUTE_VIOMMU_MODEL_INTEL": ((0, 0, 1), (0, 0, 1)),
+        "COMPUTE_VIOMMU_MODEL_VIRTIO": ((8, 3, 0), (0, 0, 1)),
+    },
+}
+"""Traits by the least versions of libvirt and QEMU, as nova has them. Those of _UNDESCRIBED count for x86
+guests, and only where libvirt does not describe this kind of device."""
+
+_VIOMMU_AUTO = "COMPUTE_VIOMMU_MODEL_AUTO"
 _SECURE_BOOT = "COMPUTE_SECURITY_UEFI_SECURE_BOOT"
 _TPM_MODELS = frozenset({"tpm-tis", "tpm-crb"})
 _TPM_VERSIONS = frozenset({"1.2", "2.0"})
@@ -152,9 +178,27 @@ def guest_traits(capabilities: DomainCapabilities, arch: str) -> frozenset[str]:
             traits.update(names)
     if "yes" in capabilities.enums.get("loader.secure", ()):
         traits.add(_SECURE_BOOT)
-    if arch in ("x86_64", "i686") and capabilities.domain_type in ("kvm", "qemu"):
-        traits.update(_network_card_traits())
+    if capabilities.domain_type in ("kvm", "qemu"):
+        traits |= _versioned_traits(capabilities, arch in ("x86_64", "i686"))
+    if any(trait.startswith("COMPUTE_VIOMMU_MODEL_") for trait in traits):
+        traits.add(_VIOMMU_AUTO)
     return frozenset(traits | _tpm_traits(capabilities))
+
+
+def _versioned_traits(capabilities: DomainCapabilities, x86: bool) -> set[str]:
+    """The traits of what libvirt does not describe, and QEMU has from a version on."""
+
+    def has(least: tuple[Version, Version]) -> bool:
+        return capabilities.libvirt >= least[0] and capabilities.qemu >= least[1]
+
+    traits = {trait for trait, least in _VERSIONED.items() if has(least)}
+    if x86:
+        traits |= _network_card_traits()
+        traits |= {f"COMPUTE_NET_VIF_MODEL_{card}" for card, least in _CARDS_X86.items() if has(least)}
+        for kind, models in _UNDESCRIBED.items():
+            if kind not in capabilities.described:
+                traits |= {trait for trait, least in models.items() if has(least)}
+    return traits
 
 
 def reportable_host_traits() -> frozenset[str]:
@@ -176,6 +220,9 @@ def reportable_guest_traits() -> frozenset[str]:
     return frozenset(
         {
             _SECURE_BOOT,
+            _VIOMMU_AUTO,
+            *_VERSIONED,
+            *(f"COMPUTE_NET_VIF_MODEL_{card}" for card in _CARDS_X86),
             *(start + value.upper() for start, values in _ENUMS.values() for value in values),
             *_SINGLE.values(),
             *(name for names in _FEATURES.values() for name in names),

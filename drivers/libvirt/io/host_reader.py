@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import libvirt
@@ -23,6 +23,7 @@ from drivers.libvirt.xml.capabilities import (
     parse_capabilities,
     parse_cpu_features,
     parse_domain_capabilities,
+    version_of,
 )
 
 LOG = logging.getLogger(__name__)
@@ -117,6 +118,8 @@ class HostReader:
         try:
             with closing(libvirt.open(self._options.connection_uri)) as connection:
                 guest_capabilities = merge(self._read_guest_capabilities(session, connection, capabilities))
+                if guest_capabilities is not None:
+                    guest_capabilities = _with_versions(session, connection, guest_capabilities)
         except libvirt.libvirtError as error:
             if not session.alive():
                 raise
@@ -160,6 +163,19 @@ class HostReader:
                 "create the directory, or name storage_pools instead"
             ) from error
         return status.f_blocks * status.f_frsize
+
+
+def _with_versions(session: Session, connection: Any, guests: DomainCapabilities) -> DomainCapabilities:
+    session.deadline.extend()
+    library = version_of(connection.getLibVersion())
+    try:
+        hypervisor = version_of(connection.getVersion())
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in (*_NOT_SUPPORTED, libvirt.VIR_ERR_INTERNAL_ERROR):
+            raise
+        LOG.info("libvirt does not tell the version of its emulator: %s", error)
+        hypervisor = (0, 0, 0)
+    return replace(guests, libvirt=library, qemu=hypervisor)
 
 
 def _online(session: Session) -> frozenset[int]:

@@ -15,6 +15,8 @@ from drivers.host.xml_parser import HOST_SIZE_MAX, number, parse_xml, size_bytes
 
 CELLS_MAX = 1024
 
+Version = tuple[int, int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -36,12 +38,22 @@ class DomainCapabilities:
 
     `enums` {"disk.bus": {"virtio", "sata"}} are the enumerations of supported elements, `features` the names
     of supported features. `cpu` is the host-model CPU as the text of a <cpu> element, "" if there is none.
+    `described` are the kinds of devices of which libvirt says whether guests can have them; older versions
+    are silent about some. `libvirt` and `qemu` are (major, minor, release), or zeros where unknown.
     """
 
     domain_type: str
     enums: Mapping[str, frozenset[str]] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
     cpu: str = ""
+    described: frozenset[str] = frozenset()
+    libvirt: Version = (0, 0, 0)
+    qemu: Version = (0, 0, 0)
+
+
+def version_of(number: int) -> Version:
+    """(major, minor, release) of a version as libvirt has it: 10005001 is 10.5.1."""
+    return number // 1_000_000, number // 1_000 % 1_000, number % 1_000
 
 
 def parse_capabilities(text: str) -> Capabilities:
@@ -113,6 +125,7 @@ def parse_domain_capabilities(text: str) -> DomainCapabilities:
         enums=enums,
         features=_features(root),
         cpu=_host_model(root, text_of(root, "arch", what)),
+        described=frozenset(element.tag for element in root.findall("devices/*")),
     )
 
 
@@ -155,7 +168,12 @@ def merge(capabilities: Iterable[DomainCapabilities]) -> DomainCapabilities | No
         names = merged.enums.keys() | other.enums.keys()
         none: frozenset[str] = frozenset()
         enums = {name: merged.enums.get(name, none) | other.enums.get(name, none) for name in names}
-        merged = replace(merged, enums=enums, features=merged.features | other.features)
+        merged = replace(
+            merged,
+            enums=enums,
+            features=merged.features | other.features,
+            described=merged.described | other.described,
+        )
     return merged
 
 

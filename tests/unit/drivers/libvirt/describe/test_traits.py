@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import os_traits
+import pytest
 from kits.libvirt_node import DATA
 
 from agent.driver import Cell, HostSettings
@@ -107,6 +108,7 @@ def test_security_traits_come_from_what_libvirt_says() -> None:
         "COMPUTE_SECURITY_TPM_2_0",
         "COMPUTE_SECURITY_TPM_CRB",
         "COMPUTE_SECURITY_TPM_TIS",
+        "COMPUTE_VIOMMU_MODEL_AUTO",
         "COMPUTE_VIOMMU_MODEL_INTEL",
         "COMPUTE_VIOMMU_MODEL_VIRTIO",
         "HW_CPU_AMD_SEV",
@@ -117,3 +119,43 @@ def test_security_traits_come_from_what_libvirt_says() -> None:
     silent = guest_traits(parse_domain_capabilities(SECURE.format(version="")), "aarch64")
     assert "COMPUTE_SECURITY_TPM_2_0" in silent
     assert "COMPUTE_SECURITY_TPM_1_2" not in silent
+
+
+PACKED = {"NET_VIRTIO_PACKED"}
+STATELESS = PACKED | {"SECURITY_STATELESS_FIRMWARE"}
+ADDRESSES = STATELESS | {"ADDRESS_SPACE_PASSTHROUGH", "ADDRESS_SPACE_EMULATED"}
+
+
+@pytest.mark.parametrize(
+    ("libvirt", "qemu", "more"),
+    [
+        ((0, 0, 0), (0, 0, 0), set()),
+        ((8, 5, 9), (6, 2, 0), PACKED | {"VIOMMU_MODEL_VIRTIO"}),
+        ((8, 6, 0), (6, 2, 0), STATELESS | {"VIOMMU_MODEL_VIRTIO"}),
+        ((9, 0, 0), (7, 2, 0), ADDRESSES | {"VIOMMU_MODEL_VIRTIO"}),
+        ((9, 3, 0), (8, 0, 0), ADDRESSES | {"VIOMMU_MODEL_VIRTIO", "NET_VIF_MODEL_IGB"}),
+        (
+            (10, 4, 0),
+            (8, 2, 0),
+            ADDRESSES | {"VIOMMU_MODEL_VIRTIO", "NET_VIF_MODEL_IGB", "SOUND_MODEL_VIRTIO"},
+        ),
+        ((10, 4, 0), (8, 1, 0), ADDRESSES | {"VIOMMU_MODEL_VIRTIO", "NET_VIF_MODEL_IGB"}),
+    ],
+)
+def test_what_libvirt_does_not_describe_follows_from_the_versions_as_in_nova(
+    libvirt: tuple[int, int, int], qemu: tuple[int, int, int], more: set[str]
+) -> None:
+    silent = replace(KVM, described=KVM.described - {"sound", "iommu"}, libvirt=libvirt, qemu=qemu)
+    old = replace(silent, libvirt=(0, 0, 0), qemu=(0, 0, 0))
+    added = guest_traits(silent, "x86_64") - guest_traits(old, "x86_64")
+    always = {f"SOUND_MODEL_{model}" for model in ("SB16", "ES1370", "PCSPK", "AC97", "ICH6", "ICH9", "USB")}
+    always |= {"VIOMMU_MODEL_AUTO", "VIOMMU_MODEL_INTEL"}
+    assert added == {f"COMPUTE_{trait}" for trait in (more | always if any(libvirt) else more)}
+    assert added <= reportable_guest_traits()
+
+
+def test_a_kind_of_device_that_libvirt_describes_is_not_guessed() -> None:
+    new = parse_domain_capabilities(SECURE.format(version=""))
+    traits = guest_traits(replace(new, libvirt=(12, 0, 0), qemu=(10, 0, 0)), "x86_64")
+    assert not any(trait.startswith("COMPUTE_SOUND_MODEL_") for trait in traits)
+    assert "COMPUTE_VIOMMU_MODEL_SMMUV3" not in traits

@@ -1,0 +1,235 @@
+"""What nova's libvirt driver reports of a host, and what this one reports instead: docs/nova-parity.md. Pure.
+
+Every standard trait and resource class has one row; `row_of` finds it. Source: nova 34,
+nova/virt/libvirt/driver.py, nova/virt/driver.py and nova/compute/pci_placement_translator.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+
+class Reported(StrEnum):
+    """Who puts the class or the trait into Placement."""
+
+    YES = "yes"
+    LEFT = "left to others"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """Classes or traits of the host: `names` are patterns, `nova` is nova's condition, `here` the agent's.
+
+    `difference` says what differs and why, or nothing.
+    """
+
+    names: tuple[str, ...]
+    nova: str
+    here: str
+    reported: Reported = Reported.YES
+    difference: str = ""
+
+
+_CONTROL_PLANE = "never; a trait that another program sets is kept"
+_PROMISE = "it promises a feature of the control plane, which alone knows whether it has it"
+_OTHER = "never"
+
+RESOURCE_CLASSES: Sequence[HostRow] = (
+    HostRow(("VCPU",), "CPUs of cpu_shared_set; reserved_host_cpus", "the same, on the root or on its cells"),
+    HostRow(("PCPU",), "CPUs of cpu_dedicated_set", "the same, with their ids as exact units"),
+    HostRow(
+        ("MEMORY_MB",), "the host's memory; reserved_host_memory_mb", "the same, on the root or its cells"
+    ),
+    HostRow(
+        ("DISK_GB",),
+        "instances_path, LVM or RBD; reserved_host_disk_mb, and the image cache where configured",
+        "images_path or storage_pools; reserved_host_disk_mb",
+        difference="the agent has no image cache",
+    ),
+    HostRow(
+        ("VGPU",),
+        "enabled_mdev_types: a provider for each card",
+        "the same, also with several types a card, and exact units",
+    ),
+    HostRow(("PGPU", "FPGA", "PCI_DEVICE"), "only as resource_class of device_spec", "the same"),
+    HostRow(
+        ("SRIOV_NET_VF",),
+        "never",
+        "for virtual functions of network cards: a provider for each card",
+        difference="nova leaves network devices out of Placement",
+    ),
+    HostRow(
+        ("CUSTOM_PCI_*",),
+        "device_spec without physical_network or devname, if report_in_placement is set",
+        "device_spec, also with these",
+        difference="always on; physical and virtual functions are offered until one is in use",
+    ),
+    HostRow(
+        ("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"),
+        "never: Neutron's agents report it",
+        "of network cards for which it is configured",
+    ),
+    HostRow(
+        ("CUSTOM_HUGEPAGES_*",),
+        "never",
+        "large pages: a provider for each size and cell",
+        difference="nova keeps them out of Placement",
+    ),
+    HostRow(
+        ("MEM_ENCRYPTION_CONTEXT",),
+        "AMD SEV, SEV-ES, SEV-SNP: a provider each, with the slots that libvirt reports",
+        _OTHER,
+        Reported.NO,
+        "a flavor that asks for it is refused on the host",
+    ),
+    HostRow(
+        ("CUSTOM_PMEM_NAMESPACE_*",),
+        "[libvirt] pmem_namespaces",
+        _OTHER,
+        Reported.NO,
+        "a flavor that asks for it is refused on the host",
+    ),
+    HostRow(
+        ("NET_PACKET_RATE_*",),
+        "never: Neutron's agents report it",
+        "never; the providers of other services are kept",
+        Reported.LEFT,
+    ),
+    HostRow(
+        ("NUMA_*", "IPV4_ADDRESS", "VGPU_DISPLAY_HEAD"),
+        "never",
+        _OTHER,
+        Reported.NO,
+    ),
+)
+
+TRAITS: Sequence[HostRow] = (
+    HostRow(("COMPUTE_NODE",), "always", "always"),
+    HostRow(
+        ("COMPUTE_STATUS_DISABLED",),
+        "while the compute service is disabled",
+        "while the host is paused with `--schedulers`",
+        difference="set by others, it is kept, and does not close the host for local claims",
+    ),
+    HostRow(
+        ("COMPUTE_SOCKET_PCI_NUMA_AFFINITY",), "always", "where libvirt reports the sockets of the cells"
+    ),
+    HostRow(("HW_CPU_HYPERTHREADING",), "a core with two threads", "a core with two threads online"),
+    HostRow(("HW_CPU_X86_*", "HW_CPU_AMD_SEV"), "flags of the CPU model", "flags of the host-model CPU"),
+    HostRow(("HW_ARCH_*",), "the host's architecture", "the same"),
+    HostRow(("COMPUTE_ARCH_*",), "architectures of guests", "the same"),
+    HostRow(("COMPUTE_STORAGE_BUS_*",), "the domain capabilities", "the same"),
+    HostRow(("COMPUTE_GRAPHICS_MODEL_*",), "the domain capabilities", "the same"),
+    HostRow(
+        ("COMPUTE_NET_VIF_MODEL_*",),
+        "by virt_type; IGB from libvirt 9.3 and QEMU 8.0",
+        "for x86 guests, IGB by the same versions",
+        difference="SPAPR_VLAN and LAN9118 are missing: no x86 guest has them",
+    ),
+    HostRow(
+        ("COMPUTE_SOUND_MODEL_*",),
+        "seven always, VIRTIO from libvirt 10.4 and QEMU 8.2",
+        "what libvirt reports; where it reports nothing, as nova",
+    ),
+    HostRow(
+        ("COMPUTE_VIOMMU_MODEL_*",),
+        "AUTO always; INTEL, SMMUV3 by architecture, VIRTIO from libvirt 8.3",
+        "what libvirt reports; where it reports nothing, as nova; AUTO where there is any model",
+    ),
+    HostRow(
+        ("COMPUTE_NET_VIRTIO_PACKED",),
+        "always",
+        "from libvirt 6.3 and QEMU 4.2",
+    ),
+    HostRow(
+        ("COMPUTE_SECURITY_TPM_TIS", "COMPUTE_SECURITY_TPM_CRB", "COMPUTE_SECURITY_TPM_[12]_[02]"),
+        "swtpm_enabled, and the domain capabilities",
+        "the domain capabilities",
+        difference="no option: what libvirt can do is reported",
+    ),
+    HostRow(
+        ("COMPUTE_SECURITY_TPM_SECRET_SECURITY_*",),
+        "swtpm_enabled and supported_tpm_secret_security",
+        _CONTROL_PLANE,
+        Reported.LEFT,
+        _PROMISE,
+    ),
+    HostRow(("COMPUTE_SECURITY_UEFI_SECURE_BOOT",), "the domain capabilities", "the same"),
+    HostRow(("COMPUTE_SECURITY_STATELESS_FIRMWARE",), "from libvirt 8.6", "the same"),
+    HostRow(("COMPUTE_ADDRESS_SPACE_*",), "from libvirt 8.7", "the same"),
+    HostRow(("COMPUTE_STORAGE_VIRTIO_FS",), "the domain capabilities", "the same"),
+    HostRow(
+        ("COMPUTE_FIRMWARE_*",), "never", "the domain capabilities", difference="nova does not report them"
+    ),
+    HostRow(("COMPUTE_MEM_BACKING_FILE",), "file_backed_memory is set", _OTHER, Reported.NO),
+    HostRow(
+        ("COMPUTE_EPHEMERAL_ENCRYPTION*",),
+        "the image backend encrypts",
+        _CONTROL_PLANE,
+        Reported.LEFT,
+        _PROMISE,
+    ),
+    HostRow(
+        ("COMPUTE_ACCELERATORS", "COMPUTE_CONFIG_DRIVE_REGENERATION", "COMPUTE_DEVICE_TAGGING"),
+        "always, as capabilities of the driver",
+        _CONTROL_PLANE,
+        Reported.LEFT,
+        _PROMISE,
+    ),
+    HostRow(
+        ("COMPUTE_IMAGE_TYPE_*", "COMPUTE_NET_ATTACH_*", "COMPUTE_VOLUME_*", "COMPUTE_RESCUE_BFV"),
+        "always, as capabilities of the driver",
+        _CONTROL_PLANE,
+        Reported.LEFT,
+        _PROMISE,
+    ),
+    HostRow(
+        ("COMPUTE_TRUSTED_CERTS", "COMPUTE_SAME_HOST_COLD_MIGRATE", "COMPUTE_SHARE_LOCAL_FS"),
+        "by capabilities of the driver",
+        _CONTROL_PLANE,
+        Reported.LEFT,
+        _PROMISE,
+    ),
+    HostRow(
+        ("COMPUTE_REMOTE_MANAGED_PORTS",),
+        "device_spec has remote_managed devices, and libvirt 7.9",
+        _OTHER,
+        Reported.NO,
+        "`remote_managed` in device_spec is an error",
+    ),
+    HostRow(("COMPUTE_MIGRATE_*", "COMPUTE_USB_MODEL_*"), "never", _OTHER, Reported.NO),
+    HostRow(
+        ("COMPUTE_MANAGED_PCI_DEVICE",),
+        "on providers of PCI devices",
+        "never",
+        Reported.NO,
+        "nova deletes a provider with this trait that it does not know",
+    ),
+    HostRow(
+        ("OWNER_NOVA", "OWNER_CYBORG"),
+        "on each provider of nova's",
+        "never; kept where another service set it",
+        Reported.LEFT,
+        "a scheduler of nova whose computes are all of nova 34 asks for it, and does not choose this host",
+    ),
+    HostRow(("HW_NUMA_ROOT",), "never", "on the providers of cells", difference="nova has no such providers"),
+    HostRow(("HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE"), "by the keys of device_spec", "the same"),
+    HostRow(
+        ("HW_GPU_*", "HW_NIC_*", "STORAGE_DISK_*"),
+        "never",
+        "only as `traits` of device_spec or of a provider config file",
+        Reported.LEFT,
+    ),
+    HostRow(("MISC_SHARES_VIA_AGGREGATE",), "never", "never; read on sharing providers", Reported.LEFT),
+    HostRow(("HW_CPU_AARCH64_*", "HW_CPU_PPC64LE_*", "HW_NVME_*"), "never", _OTHER, Reported.NO),
+)
+
+
+def row_of(name: str) -> HostRow | None:
+    """The row of a resource class or of a trait; None: there is none."""
+    for row in (*RESOURCE_CLASSES, *TRAITS):
+        if any(fnmatchcase(name, pattern) for pattern in row.names):
+            return row
+    return None

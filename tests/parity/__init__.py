@@ -1,0 +1,1 @@
+"""Compares what a flavor asks for with nova's own code (`./dev test-nova`)."""

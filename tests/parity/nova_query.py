@@ -1,0 +1,90 @@
+"""nova's own query for a flavor and an image: its validation, prefilters and resource request."""
+
+from __future__ import annotations
+
+import logging
+
+from nova import context, exception, objects
+from nova.api.validation.extra_specs import validators
+from nova.conf import CONF
+from nova.scheduler import request_filter
+from nova.scheduler.utils import ResourceRequest
+from nova.virt import hardware
+
+from parity.query import Demand, Group, Query
+
+logging.disable(logging.ERROR)  # nova warns of each property that it ignores
+objects.register_all()
+CONF([], project="nova", default_config_files=[])
+CONF.set_override("image_metadata_prefilter", True, group="scheduler")
+CONF.set_override("pci_in_placement", True, group="filter_scheduler")
+CONTEXT = context.RequestContext("user", "project", is_admin=True)
+
+FILTERS = (
+    request_filter.compute_status_filter,
+    request_filter.transform_image_metadata,
+    request_filter.accelerators_filter,
+    request_filter.packed_virtqueue_filter,
+    request_filter.ephemeral_encryption_filter,
+    request_filter.virtio_sound_filter,
+    request_filter.tpm_secret_security_filter,
+)
+"""The prefilters that read nothing but the flavor and the image."""
+
+UNCHECKED = "hw:maxphysaddr_"
+"""nova 34 reads these specs, but its API knows none of them since the microversion that checks specs."""
+
+# What the API answers 400 to, and what the objects of an image raise for a value that they do not have
+REFUSALS = (exception.NovaException, ValueError, TypeError)
+
+
+class NovaRefuses(Exception):
+    """nova's API refuses the flavor or the image."""
+
+
+def nova_query(demand: Demand) -> Query:
+    """The query that nova's scheduler sends to Placement. Raises NovaRefuses."""
+    try:
+        for key, value in demand.specs.items():
+            if not key.startswith(UNCHECKED):
+                validators.validate(key, value)
+        properties = objects.ImageMetaProps.from_dict(dict(demand.image or {}))
+        image = objects.ImageMeta(properties=properties, name="image", id="image")
+        flavor = objects.Flavor(
+            id=1,
+            flavorid="1",
+            name="flavor",
+            vcpus=demand.vcpus,
+            memory_mb=demand.memory_mb,
+            root_gb=demand.disk_gb,
+            ephemeral_gb=0,
+            swap=0,
+            extra_specs=dict(demand.specs),
+        )
+        hardware.numa_get_constraints(flavor, image)
+        spec = objects.RequestSpec(
+            flavor=flavor,
+            image=image,
+            is_bfv=False,
+            num_instances=1,
+            requested_resources=[],
+            request_level_params=objects.RequestLevelParams(
+                root_required=set(), root_forbidden=set(), same_subtree=[]
+            ),
+        )
+        for prefilter in FILTERS:
+            prefilter(CONTEXT, spec)
+        request = ResourceRequest.from_request_spec(spec)
+    except REFUSALS as error:
+        raise NovaRefuses(f"{type(error).__name__}: {error}") from error
+    return Query(
+        {
+            suffix or "": Group(
+                dict(group.resources), frozenset(group.required_traits), frozenset(group.forbidden_traits)
+            )
+            for suffix, group in request._rg_by_id.items()
+        },
+        frozenset(request._root_required),
+        frozenset(request._root_forbidden),
+        request.group_policy,
+    )

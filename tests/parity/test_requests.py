@@ -1,0 +1,129 @@
+"""The claim of a random flavor and image asks for what nova's query asks for, but for what the page names."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from agent.claims.extra_specs import REFUSED_BY_NOVA, REFUSED_HERE
+from agent.errors import UsageError
+from parity.demands import random_demands
+from parity.nova_query import NovaRefuses, nova_query
+from parity.own_query import own_query
+from parity.query import Demand, Group, Query
+
+COUNT = int(os.environ.get("PLIMSOLL_TEST_FLAVORS", "10000"))
+SEED = 34
+
+RARE = frozenset({"required and forbidden", "all realtime"})
+"""Differences that random flavors do not always show."""
+
+HOST_TRAITS = ("COMPUTE_SECURITY_", "COMPUTE_ADDRESS_SPACE_")
+"""Starts of the traits that nova asks of the unsuffixed group, and Plimsoll of the root."""
+
+
+def like_ours(query: Query, demand: Demand) -> Query:
+    """nova's query with the differences that docs/nova-parity.md names, and no other."""
+    own = query.groups.get("", Group())
+    of_root = {name for name in own.required if name.startswith(HOST_TRAITS)}
+    dropped = set(of_root)
+    both = {**(demand.image or {}), **demand.specs}
+    threads = "trait:HW_CPU_HYPERTHREADING" not in demand.specs
+    if threads:
+        dropped.add("HW_CPU_HYPERTHREADING")
+    forbidden = own.forbidden - ({"HW_CPU_HYPERTHREADING"} if threads else set())
+    if "socket" in (both.get("hw:pci_numa_affinity_policy"), both.get("hw_pci_numa_affinity_policy")):
+        dropped.add("COMPUTE_SOCKET_PCI_NUMA_AFFINITY")
+    root = set(query.root_required) | of_root
+    if "hw:tpm_secret_security" not in demand.specs:
+        root.discard("COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER")
+    groups = {**query.groups, "": replace(own, required=own.required - dropped, forbidden=forbidden)}
+    return replace(
+        query,
+        groups={suffix: group for suffix, group in groups.items() if group != Group()},
+        root_required=frozenset(root) | viommu(demand),
+        root_forbidden=query.root_forbidden - {"COMPUTE_STATUS_DISABLED"},
+    )
+
+
+def viommu(demand: Demand) -> set[str]:
+    model = demand.specs.get("hw:viommu_model") or (demand.image or {}).get("hw_viommu_model")
+    return {f"COMPUTE_VIOMMU_MODEL_{model.upper()}"} if model else set()
+
+
+def without_image_viommu(demand: Demand) -> Demand:
+    """nova asks for none of an image's traits if it names a vIOMMU, so its answer is of no use there."""
+    image = {key: value for key, value in (demand.image or {}).items() if key != "hw_viommu_model"}
+    return replace(demand, image=image if demand.image is not None else None)
+
+
+ONLY_HERE: Mapping[str, Callable[[Demand, Query, str], bool]] = {
+    "device profile": lambda demand, query, why: "accel:device_profile" in demand.specs,
+    "unknown": lambda demand, query, why: "unknown image property" in why,
+    "group policy": lambda demand, query, why: len(query.groups) > 2 and query.group_policy is None,
+    "group without resources": lambda demand, query, why: any(
+        not group.resources for group in query.groups.values()
+    ),
+    "required and forbidden": lambda demand, query, why: any(
+        group.required & group.forbidden for group in query.groups.values()
+    ),
+    "cells without number": lambda demand, query, why: "hw:numa_" in why or "image hw_numa_" in why,
+    "conflict over nothing": lambda demand, query, why: "they exclude each other" in why,
+    "property twice": lambda demand, query, why: "given twice" in why,
+    "all realtime": lambda demand, query, why: why.startswith("hw:cpu_realtime_mask"),
+}
+"""{name of a refusal of the claim alone: whether this is one}"""
+
+ONLY_NOVA: Mapping[str, Callable[[Demand, str], bool]] = {
+    "encryption without image": lambda demand, why: demand.image is None and "encryption" in why,
+    "locked memory": lambda demand, why: "LockMemoryForbidden" in why,
+    "threads of shared CPUs": lambda demand, why: "CPUThreadPolicyConfigurationInvalid" in why,
+    "optional secure boot": lambda demand, why: demand.specs.get("os:secure_boot") == "optional",
+    "blanks": lambda demand, why: " " in demand.specs.get("hw:pmem", ""),
+    "riscv64": lambda demand, why: "'riscv64' is not valid" in why,
+    "half a cell": lambda demand, why: "ImageNUMATopologyIncomplete" in why,
+}
+"""{name of a refusal of nova alone: whether this is one}"""
+
+
+def test_each_refusal_of_one_side_has_a_row() -> None:
+    assert ONLY_HERE.keys() == REFUSED_HERE.keys()
+    assert ONLY_NOVA.keys() == REFUSED_BY_NOVA.keys()
+
+
+def compare(demand: Demand, met: Counter[str]) -> str | None:
+    """How the claim differs from nova's query, beyond what the page names; `met` counts what it names."""
+    try:
+        nova = nova_query(without_image_viommu(demand))
+    except NovaRefuses as error:
+        try:
+            own_query(demand)
+        except UsageError:
+            return None
+        named = [name for name, applies in ONLY_NOVA.items() if applies(demand, str(error))]
+        met.update(named[:1])
+        return None if named else f"nova refuses: {error}"
+    try:
+        own = own_query(demand)
+    except UsageError as error:
+        named = [name for name, applies in ONLY_HERE.items() if applies(demand, nova, error.message)]
+        met.update(named[:1])
+        return None if named else f"only the claim is refused: {error.message}"
+    met["equal"] += 1
+    if own == like_ours(nova, demand):
+        return None
+    return f"nova asks {like_ours(nova, demand)}, the claim {own}"
+
+
+def test_ten_thousand_random_flavors_and_images_ask_for_the_same() -> None:
+    met: Counter[str] = Counter()
+    found = []
+    for demand in random_demands(COUNT, SEED):
+        difference = compare(demand, met)
+        if difference is not None:
+            found.append((demand, difference))
+    assert not found, (len(found), found[:5])
+    assert met["equal"] > COUNT // 4
+    assert met.keys() >= (ONLY_HERE.keys() | ONLY_NOVA.keys()) - RARE, met
