@@ -56,13 +56,16 @@ def add_drain_command(add: CommandAdder) -> None:
         "pause this host and list the instances that must leave it",
         "Pauses the host as `plimsoll pause` does, and lists what holds resources here. Ends with 0 when\n"
         "nothing is left, with 3 while something is. The command moves nothing itself: live migrations go\n"
-        "through the gate, or begin with `plimsoll move begin` on the destination.",
-        '  plimsoll drain --schedulers --reason "new firmware"\n  plimsoll drain --wait 3600',
+        "through the gate, or begin with `plimsoll move begin` on the destination. With --follow it says\n"
+        "who has left, and ends when nothing is left.",
+        '  plimsoll drain --schedulers --reason "new firmware"\n  plimsoll drain --follow\n'
+        "  plimsoll drain --wait 3600",
     )
     _add_options(command)
     command.add_argument(
         "--wait", metavar="SECONDS", default="0", help="follow the instances until all have left, so long"
     )
+    command.add_argument("--follow", action="store_true", help="as --wait, until Ctrl-C")
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
@@ -97,9 +100,11 @@ def drain(args: Namespace) -> ExitCode:
     answer = _pause(client, args, drains=True)
     end = time.monotonic() + wait_s
     left = _left(client)
-    while left and time.monotonic() < end:
-        time.sleep(min(POLL_S, wait_s))
-        left = _left(client)
+    while left and (args.follow or time.monotonic() < end):
+        time.sleep(POLL_S if args.follow else min(POLL_S, wait_s))
+        before, left = left, _left(client, look=True)
+        if args.output == "table":
+            _say_who_left(before, left)
     shown: dict[str, Any] = {"pause": answer, "left": left}
     Output(args.output).show(shown, lambda style: _lines(left, style))
     return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
@@ -111,8 +116,19 @@ def _pause(client: Client, args: Namespace, *, drains: bool) -> PauseShape:
     return answer
 
 
-def _left(client: Client) -> list[InstanceShape]:
-    """The instances that hold resources here, or whose guest is here."""
+def _say_who_left(before: Sequence[InstanceShape], left: Sequence[InstanceShape]) -> None:
+    here = {instance["uuid"] for instance in left}
+    for instance in before:
+        if instance["uuid"] not in here:
+            what = "the migration of " if instance["migration_of"] else ""
+            name = f" ({plain(instance['name'])})" if instance["name"] else ""
+            print(f"left: {what}{instance['uuid']}{name}; {len(left)} to go", flush=True)
+
+
+def _left(client: Client, *, look: bool = False) -> list[InstanceShape]:
+    """The instances that hold resources here, or whose guest is here; `look`: ask Placement about moves."""
+    if look:
+        client.get("/v1/moves?look=true")
     instances: list[InstanceShape] = client.get("/v1/instances")["instances"]
     return instances
 

@@ -90,6 +90,13 @@ _DEFAULT = (
     ),
     cfg.IntOpt("reserved_host_memory_mb", default=512, min=0, help="MiB of memory that guests do not get."),
     cfg.IntOpt("reserved_host_disk_mb", default=0, min=0, help="MiB of disk that guests do not get."),
+    cfg.MultiStrOpt(
+        "cap",
+        default=[],
+        help="At most so much of a resource class for all guests of the host together, as CLASS=N, such as "
+        "VGPU=4; the agent reserves the rest in Placement. What guests have already stays theirs. Of an "
+        "overcommitted class, whole units of the host are offered. Repeat the option for each class.",
+    ),
     _ratio("cpu_allocation_ratio", "Overcommit of VCPU. Unset: the value in Placement stays."),
     _ratio("ram_allocation_ratio", "Overcommit of MEMORY_MB. Unset: the value in Placement stays."),
     _ratio("disk_allocation_ratio", "Overcommit of DISK_GB. Unset: the value in Placement stays."),

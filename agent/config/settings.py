@@ -3,7 +3,7 @@
 import grp
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,7 @@ from agent.config.options import (
 from agent.cpuset import format_cpu_set
 from agent.driver import DriverSettings, HostSettings
 from agent.errors import SettingsError
+from agent.providers.caps import parse_caps
 from agent.providers.provider_config import ProviderConfig
 
 DEFAULT_FILE = Path("/etc/plimsoll/plimsoll.conf")
@@ -188,7 +189,10 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         http=HttpSettings(tuple(map(Address.parse, table["http"]["listen"].value))),
         log=LogSettings(**_values(table, "log")),
         pci_aliases=parse_aliases(table["pci"]["alias"].value),
-        provider_config=_provider_config(table["compute"]["provider_config_location"].value),
+        provider_config=replace(
+            _provider_config(table["compute"]["provider_config_location"].value),
+            caps=parse_caps(table["DEFAULT"]["cap"].value),
+        ),
         files=files,
         table=table,
     )

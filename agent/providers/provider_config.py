@@ -16,6 +16,7 @@ import yaml
 
 from agent.driver import DescribedInventory
 from agent.errors import SettingsError
+from agent.providers.caps import Caps
 from agent.strict_yaml import UniqueKeyLoader
 from agent.tree import MAX_UNIT
 
@@ -113,9 +114,13 @@ class ProviderEntry:
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
-    """All entries, in the order of their files; no two have the same name, or the same uuid."""
+    """All entries, in the order of their files; no two have the same name, or the same uuid.
+
+    `caps` are those of the settings, which a reload replaces together with the files.
+    """
 
     entries: tuple[ProviderEntry, ...] = ()
+    caps: Caps = field(default_factory=dict)
 
 
 class _ProviderFileLoader(UniqueKeyLoader):

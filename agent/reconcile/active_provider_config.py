@@ -3,6 +3,7 @@
 from agent import log
 from agent.driver import Description
 from agent.errors import SettingsError
+from agent.providers.caps import Caps
 from agent.providers.overlay import OverlayResult, overlay
 from agent.providers.provider_config import ProviderConfig
 from agent.providers.resolve import uuids_of
@@ -31,6 +32,11 @@ class ActiveProviderConfig:
                 LOG.info("%s: this host's driver describes no provider %s.", entry.where, entry.provider)
         self._logged = frozenset(entry.where for entry in overlaid.unmatched)
         return overlaid
+
+    @property
+    def caps(self) -> Caps:
+        """The caps of the settings in force."""
+        return self._config.caps
 
     def replace(
         self, config: ProviderConfig, description: Description | None, current: ProviderTree | None

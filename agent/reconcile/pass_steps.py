@@ -18,6 +18,7 @@ from agent.driver import Description, Guest, Topology
 from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, StateError
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
+from agent.providers.caps import with_caps
 from agent.providers.gone import count_gone
 from agent.providers.overlay import with_status_disabled
 from agent.providers.overuse import find_overuse
@@ -147,7 +148,11 @@ class PassSteps:
         resolved = count_gone(resolved, gone, description.moves)
         used, unclaimed = self._survey(seen, resolved)
         resolved = reserve_used(resolved, current, used, description.moves)
-        resolved = replace(resolved, problems=(*resolved.problems, *overlaid.conflicts))
+        resolved = replace(
+            resolved,
+            tree=with_caps(resolved.tree, self._provider_config.caps),
+            problems=(*resolved.problems, *overlaid.conflicts),
+        )
         desired = Desired(resolved.tree, resolved.owned)
         return Pass(seen, current, description, resolved, desired, unclaimed)
 

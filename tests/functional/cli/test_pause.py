@@ -1,15 +1,18 @@
 """Pause, resume and drain on a real agent: what is refused, what goes on, what schedulers are told."""
 
 import os
+import subprocess
+import time
 from pathlib import Path
 
 from kits.agent import opened
 from kits.api_client import serving
-from kits.cli_process import one_line, output_of, plimsoll
+from kits.cli_process import COMMAND, ENVIRONMENT, one_line, output_of, plimsoll
 from kits.status import Sight
 
 from agent.config.settings import load
 from agent.errors import ExitCode
+from agent.status.page import render_page
 
 WANTED = ("--resources", "VCPU=1,MEMORY_MB=512")
 DISABLED = "COMPUTE_STATUS_DISABLED"
@@ -75,3 +78,44 @@ def test_a_drain_lists_what_is_left_and_ends_when_nothing_is(fresh: tuple[Sight,
 def test_a_wait_that_is_no_number_is_refused(fresh: tuple[Sight, Path]) -> None:
     refused = plimsoll(fresh[1], "drain", "--wait", "long")
     assert refused.returncode == ExitCode.USAGE and "--wait 'long'" in one_line(refused)
+
+
+def test_a_drain_follows_the_instances_to_the_end(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+    for name in ("web1", "web2"):
+        output_of(path, "claim", "--name", name, *WANTED)
+    followed = subprocess.Popen(
+        [*COMMAND, "drain", "--follow"],
+        env={**ENVIRONMENT, "PLIMSOLL_SOCKET": str(path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        time.sleep(1.5)
+        output_of(path, "release", "web1")
+        time.sleep(3)
+        assert followed.poll() is None
+        output_of(path, "release", "web2")
+        said, _ = followed.communicate(timeout=30)
+    finally:
+        followed.kill()
+    assert "(web1); 1 to go\n" in said and "(web2); 0 to go\n" in said
+    assert said.endswith("drained: nothing is left on this host\n")
+    assert followed.returncode == ExitCode.DONE
+
+
+def test_a_pause_is_on_the_page(fresh: tuple[Sight, Path]) -> None:
+    shown, path = fresh
+    output_of(path, "pause", "--reason", "<b>memory</b>", "--schedulers")
+    page = _page(shown)
+    assert "<dt>Paused</dt>" in page and "schedulers are told" in page
+    assert "&lt;b&gt;memory" in page and "<b>memory" not in page
+    output_of(path, "drain")
+    assert "<dt>Drained</dt>" in _page(shown)
+    output_of(path, "resume")
+    assert "<dt>Drained</dt>" not in _page(shown)
+
+
+def _page(shown: Sight) -> str:
+    return render_page(shown.host_status.overview(), None, (), None)

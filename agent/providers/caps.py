@@ -1,0 +1,58 @@
+"""Caps: at most so much of a resource class is offered to guests on the whole host. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from agent.errors import SettingsError
+from agent.tree import MAX_UNIT, Inventory, ProviderTree
+
+Caps = Mapping[str, int]
+"""{resource class: the most that all guests of the host may have of it}"""
+
+_CAP = re.compile(r"\s*([A-Z0-9_]{1,255})\s*=\s*([0-9]{1,10})\s*", re.ASCII)
+
+
+def parse_caps(texts: Iterable[str]) -> dict[str, int]:
+    """The caps in the texts `CLASS=N` of the option. Raises SettingsError."""
+    caps: dict[str, int] = {}
+    for text in texts:
+        match = _CAP.fullmatch(text)
+        if match is None or int(match[2]) > MAX_UNIT:
+            raise SettingsError(
+                f"[DEFAULT] cap = {text} is not CLASS=N, such as VGPU=4, with N from 0 to {MAX_UNIT}.",
+                group="DEFAULT",
+                option="cap",
+            )
+        if match[1] in caps:
+            raise SettingsError(
+                f"[DEFAULT] cap names {match[1]} twice; keep one of the two.", group="DEFAULT", option="cap"
+            )
+        caps[match[1]] = int(match[2])
+    return caps
+
+
+def with_caps(tree: ProviderTree, caps: Caps) -> ProviderTree:
+    """The tree, with so much more reserved that all providers together offer no more than the caps.
+
+    What is offered stays on the first providers, parents before children. Where a class is overcommitted, the
+    cap is rounded down to whole units of the host. A cap below what is in use takes nothing from guests.
+    """
+    left = dict(caps)
+    for provider in tuple(tree):
+        inventories = {
+            name: _capped(inventory, left, name) if name in left else inventory
+            for name, inventory in provider.inventories.items()
+        }
+        if inventories != provider.inventories:
+            tree = tree.with_provider(replace(provider, inventories=inventories))
+    return tree
+
+
+def _capped(inventory: Inventory, left: dict[str, int], name: str) -> Inventory:
+    """The inventory within what is left of the cap, which shrinks by its capacity."""
+    if inventory.capacity > left[name]:
+        offered = int(left[name] / inventory.allocation_ratio)
+        inventory = replace(inventory, reserved=inventory.total - offered)
+    left[name] -= inventory.capacity
+    return inventory

@@ -1,0 +1,37 @@
+"""A cap of a resource class on the command line: what is offered, what is refused, and what stays."""
+
+from pathlib import Path
+
+from kits.agent import opened, told
+from kits.api_client import serving
+from kits.cli_process import one_line, output_of, plimsoll
+from kits.placements import Placement
+
+from agent.config.settings import load
+from agent.errors import ExitCode
+
+
+def test_guests_get_no_more_than_the_cap_together(placement: Placement, tmp_path: Path) -> None:
+    told(tmp_path, placement)
+    file = tmp_path / "plimsoll.conf"
+    settings = file.read_text()
+    file.write_text(settings + "cap = VCPU=4\ncap = MEMORY_MB=1024\n")
+    world = opened(load([file]))
+    try:
+        world.agent.reconcile("the start")
+        with serving(world.operations, tmp_path / "s"):
+            output_of(tmp_path / "s", "claim", "--name", "web1", "--resources", "VCPU=2,MEMORY_MB=512")
+            refused = plimsoll(tmp_path / "s", "claim", "--resources", "VCPU=3,MEMORY_MB=512")
+            assert refused.returncode == ExitCode.REFUSED and "3 VCPU asked" in one_line(refused)
+            output_of(tmp_path / "s", "claim", "--resources", "VCPU=1,MEMORY_MB=512")
+            assert "3/4 " in output_of(tmp_path / "s", "tree"), "one host CPU, overcommitted by 4"
+            # A lower cap takes nothing away; without a cap the host offers all of it again.
+            for cap, code in (("cap = VCPU=1\n", ExitCode.REFUSED), ("", ExitCode.DONE)):
+                file.write_text(settings + cap)
+                world.agent.apply_settings(load([file]), None)
+                world.agent.reconcile("the reload")
+                done = plimsoll(tmp_path / "s", "claim", "--dry-run", "--resources", "VCPU=1,MEMORY_MB=64")
+                assert done.returncode == code, done.stdout
+                assert "web1" in output_of(tmp_path / "s", "instances")
+    finally:
+        world.close()
