@@ -93,12 +93,16 @@ class _Store(Store):
 
 @dataclass
 class Write:
-    """A request that changed allocations: {consumer: (before, after)}; `author` is a host or "somebody"."""
+    """A request that changed allocations: {consumer: (before, after)}; `author` is a host or "somebody".
+
+    `late`: its author had given up waiting for an answer.
+    """
 
     at: float
     author: str
     request: str
     changed: dict[str, tuple[Held, Held]]
+    late: bool = False
 
 
 class Server:
@@ -158,7 +162,9 @@ class Network:
         while server.waiting:
             self.scheduler.spawn("a waiting request", self.weather, server.waiting.popleft())
 
-    def do(self, author: str, method: str, path: str, body: Any, microversion: str) -> Reply:
+    def do(
+        self, author: str, method: str, path: str, body: Any, microversion: str, *, late: bool = False
+    ) -> Reply:
         """The effect, and the answer."""
         before = self.holdings()
         answer = self.core.request(method, path, copy.deepcopy(body), microversion=microversion)
@@ -174,7 +180,7 @@ class Network:
                     for consumer in sorted({*before, *after})
                     if before.get(consumer) != after.get(consumer)
                 }
-                self.observe(Write(self.scheduler.now, author, short, changed))
+                self.observe(Write(self.scheduler.now, author, short, changed, late))
         return Reply(answer.status, answer.body, answer.headers)
 
     def ask(self, author: str, method: str, path: str, body: Any, microversion: str) -> Reply:
@@ -189,13 +195,13 @@ class Network:
             fate, later_s = self.fates[author].popleft()
             self.trace(f"{author}: {_short(method, path, body)} {fate.value}")
 
-        def effect() -> Reply:
-            return self.do(author, method, path, body, microversion)
+        def effect(*, late: bool = False) -> Reply:
+            return self.do(author, method, path, body, microversion, late=late)
 
         def later() -> None:
             def happen() -> None:
                 scheduler.sleep(later_s)
-                effect()
+                effect(late=True)
 
             scheduler.spawn("a late request", self.weather, happen)
 
@@ -216,7 +222,7 @@ class Network:
             raise _reset(f"{method} {path}")
         return Reply(int(becomes.ends), None, {})
 
-    def _through_balancer(self, request: str, effect: Callable[[], Reply]) -> Reply:
+    def _through_balancer(self, request: str, effect: Callable[..., Reply]) -> Reply:
         scheduler = self.scheduler
         server = self.servers[0]
         if len(self.servers) > 1:
@@ -229,12 +235,13 @@ class Network:
         waiting = scheduler.current
         assert waiting is not None
 
+        end = scheduler.now + TIMEOUT_S
+
         def happen() -> None:
-            replies.append(effect())
+            replies.append(effect(late=scheduler.now >= end))
             scheduler.wake(waiting)
 
         server.waiting.append(happen)
-        end = scheduler.now + TIMEOUT_S
         while not replies and scheduler.now < end:
             scheduler.wait(end - scheduler.now)
         if not replies:

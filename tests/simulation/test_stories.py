@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulation.network import BECOMES, Fate
+from simulation.oracle import Violation
 from simulation.story import Story
 
 WEB = {"VCPU": 1, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1}
@@ -19,6 +20,11 @@ OUTCOMES = (
     Fate.PROXY_LATE,
     Fate.MADE_UP,
 )
+
+
+def wrong(reason: str) -> pytest.MarkDecorator:
+    """The agent tells this history wrongly today."""
+    return pytest.mark.xfail(reason=reason, strict=True, raises=(AssertionError, Violation))
 
 
 DOUBTS = [
@@ -217,6 +223,28 @@ def test_a_begin_whose_answer_is_lost_leaves_no_double_place(fate: Fate, later_s
         story.comes_to_rest()
 
 
+def test_a_begin_in_which_the_agent_dies_is_undone_or_finished_after_its_restart() -> None:
+    """At each place where the agent waits in it."""
+    died, place = True, 0
+    while died:
+        place += 1
+        with Story() as story:
+            a, b = story.host("a"), story.host("b")
+            assert a.claims("web1", **WEB).granted
+            b.will_die(place)
+            b.begins_move("web1", "move1", "cold_migrate", **WEB)
+            died = story.hosts["b"].process.dead
+            b.starts()
+            story.comes_to_rest()
+            begun = story.claim_of("b", "web1") is not None
+            assert story.held("web1") == WEB
+            assert story.held("move1") == (WEB if begun else {})
+            assert (
+                begun == (story.claim_of("a", "web1") is None) == (story.claim_of("a", "move1") is not None)
+            )
+    assert place > 20 and begun
+
+
 @pytest.mark.parametrize(("fate", "later_s"), DOUBTS)
 def test_a_late_release_does_not_take_a_later_claim(fate: Fate, later_s: float) -> None:
     with Story("a") as story:
@@ -290,6 +318,20 @@ def test_a_release_gives_back_the_disk_space_of_a_pool_that_the_agent_never_lear
         a.gate_sees_end("web1")
         story.comes_to_rest()
         assert not story.held("web1")
+
+
+@wrong("a host does not know that another one's release may still come, and meets the same generation")
+def test_a_late_release_does_not_take_the_later_claim_of_another_host() -> None:
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted
+        a.next_write(Fate.LATE, 250.0)
+        a.releases("web1")
+        story.waits(60)
+        assert b.claims("web1", **WEB).granted
+        story.waits(300)
+        assert story.held("web1") == WEB
+        story.comes_to_rest()
 
 
 # The journal
