@@ -21,7 +21,8 @@ class StaleMigration(FindingKind):
         ),
         TableRow(
             "The same, where an instance with a claim here is on another host by now: the migration may be "
-            "that instance's, with other amounts than the claim.",
+            "that instance's, with other amounts than the claim, or in a move that has the uuid of an ended "
+            "one.",
             "None: find out in the control plane whose migration it is.",
             "no",
         ),
@@ -39,13 +40,14 @@ class StaleMigration(FindingKind):
         if not case.is_migration:
             return None
         ended = case.move
-        if ended is None and case.possible_origins:
+        is_what_it_was_given = ended is not None and case.placed.allocations == ended.handed
+        if case.possible_origins and not is_what_it_was_given:
             return Finding(
                 self.name,
                 case.consumer,
                 f"Migration {case.consumer}, {_history(ended)}, has an allocation on this host. It may be "
-                f"what {', '.join(case.possible_origins)} left here in a move, but the amounts differ: the "
-                "agent repairs nothing on a guess.",
+                f"what {', '.join(case.possible_origins)} left here in a move: the agent repairs nothing "
+                "on a guess.",
                 case.evidence,
             )
         return Finding(
@@ -56,7 +58,7 @@ class StaleMigration(FindingKind):
             # A reverted move may begin again with the same uuid, on another host.
             own=ended is not None
             and ended.state in (MoveState.CONFIRMED, MoveState.DELETED)
-            and case.placed.allocations == ended.handed,
+            and is_what_it_was_given,
             repair=(WriteAllocations(replace(case.placed, allocations=case.remainder)),),
         )
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -251,6 +252,27 @@ def test_a_consumer_that_may_be_a_migration_is_listed_and_neither_deleted_nor_ad
         assert "confirm" not in finding.reason and "revert" not in finding.reason
         assert heal(world.a, everything=True).healed == frozenset()
         assert world.placed_all() == before
+
+
+def test_what_may_be_a_move_with_the_uuid_of_an_ended_one_is_listed_and_not_deleted(
+    tmp_path: Path, any_placement: Placement
+) -> None:
+    """The source knows the uuid from a rebuild; the move that has it now can still be reverted."""
+    with World(tmp_path, any_placement, microversion="1.37") as world:
+        before = world.a.tracker.claim(asks(**SMALL)).claim
+        world.a.tracker.begin_move(replace(asks(**SMALL), name="rebuilt"), MoveKind.REBUILD, MIGRATION)
+        world.a.tracker.confirm_move(MIGRATION)
+        wanted = world.a.tracker.claims()[INSTANCE].request
+        world.b.tracker.begin_move(wanted, MoveKind.COLD_MIGRATE, MIGRATION)
+        world.a.look()
+        (finding,) = world.a.auditor.audit().findings
+        assert (finding.kind, finding.subject) == ("stale migration", MIGRATION)
+        assert INSTANCE in finding.reason and not finding.repair
+        assert heal(world.a, everything=True).healed == frozenset()
+        world.b.tracker.revert_move(MIGRATION)
+        world.settle()
+        assert world.placed_all() == {INSTANCE: {**ON_A, **DISK}}
+        assert world.a.tracker.claims()[INSTANCE].units == before.units
 
 
 def test_what_a_confirmed_move_left_is_healed_by_itself(claimed: World) -> None:

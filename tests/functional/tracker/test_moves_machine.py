@@ -23,6 +23,7 @@ from kits.moves import PROVIDERS, Agent, World, asks
 from kits.placements import OpenStack, Placement
 from kits.tracker import Crash, fast_directory, uuid_of
 
+from agent.audit.finding import Finding
 from agent.claims.claim import Claim, ClaimState
 from agent.errors import (
     ClaimConflict,
@@ -73,6 +74,7 @@ class Moves(RuleBasedStateMachine):
 
     where: Placement | None = None
     microversion = DEFAULT_MICROVERSION
+    untyped = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,16 +137,23 @@ class Moves(RuleBasedStateMachine):
                 self.world.schedule(instance)
 
     def mend_what_was_doubled(self) -> None:
-        """An operator does: one of the two sides may be gone, and the sum of the two disks be left.
-
-        A side that never had a claim for what was moved on from there does not know the migration.
-        """
-        instances = {move.migration: move.instance for agent in self.world.agents for move in moves_of(agent)}
+        """An operator does: one of the two sides may be gone, and the sum of the two disks be left."""
         for agent in self.world.agents:
             for finding in agent.auditor.audit(heal_all=True).findings:
-                differs = finding.kind == "amounts differ" and finding.subject in self.theirs
-                unknown = finding.kind == "stale migration" and instances.get(finding.subject) in self.theirs
-                assert finding.own or differs or unknown, finding
+                assert finding.own or self.is_expected(finding), finding
+
+    def is_expected(self, finding: Finding) -> bool:
+        """Whether the finding is what it should be, although the agent did not cause it.
+
+        A host that never had a claim for what was moved on from it does not know the migration. Nor does one
+        on which the migration has no type; then it guesses, and repairs nothing.
+        """
+        moving = {move.migration: move.instance for agent in self.world.agents for move in moves_of(agent)}
+        instance = moving.get(finding.subject)
+        if finding.kind == "amounts differ":
+            return finding.subject in self.theirs
+        is_migration = finding.kind in ("orphaned allocation", "stale migration") and instance is not None
+        return is_migration and (instance in self.theirs or (self.untyped and not finding.repair))
 
     def heal(self) -> None:
         for agent in self.world.agents:
@@ -465,11 +474,7 @@ def runs(number: int) -> settings:
     )
 
 
-# A history that was found and is not mended yet: an agent dies in a begin, and the migration stays behind
-# with an allocation until an audit with --heal removes it.
-left_behind = pytest.mark.xfail(strict=False, reason="a migration may stay behind when its agent dies")
-
-TestMoves: Any = left_behind(Moves.TestCase)
+TestMoves: Any = Moves.TestCase
 TestMoves.settings = runs(RUNS)
 
 
@@ -477,9 +482,11 @@ class UntypedMoves(Moves):
     """Below microversion 1.38 nothing says that a consumer is a migration."""
 
     microversion = "1.37"
+    untyped = True
 
 
-TestUntypedMoves: Any = left_behind(UntypedMoves.TestCase)
+# Not all of its histories are mended yet.
+TestUntypedMoves: Any = pytest.mark.xfail(strict=False, reason="found, not mended")(UntypedMoves.TestCase)
 TestUntypedMoves.settings = runs(max(1, RUNS // 2))
 
 
