@@ -485,8 +485,7 @@ class UntypedMoves(Moves):
     untyped = True
 
 
-# Not all of its histories are mended yet.
-TestUntypedMoves: Any = pytest.mark.xfail(strict=False, reason="found, not mended")(UntypedMoves.TestCase)
+TestUntypedMoves: Any = UntypedMoves.TestCase
 TestUntypedMoves.settings = runs(max(1, RUNS // 2))
 
 
