@@ -143,6 +143,12 @@ class PciSysfs:
 
     # NUMA
 
+    def near_cells(self) -> Mapping[int, int]:
+        """{cell without CPUs: the nearest one that has some}, where the kernel tells the distances."""
+        numbers = [_cell_number(entry.name) for entry in _entries(self._sys / "devices" / "system" / "node")]
+        near = {number: self._nearest(number) for number in numbers if number is not None}
+        return {cell: other for cell, other in near.items() if other is not None and other != cell}
+
     def _nearest(self, cell: int) -> int | None:
         """The cell itself if it has CPUs, else the nearest that has some; of equally near ones the first."""
         with_cpus = [

@@ -261,7 +261,9 @@ class LibvirtDriver(Driver):
         return _Readers(
             connection,
             HostReader(connection, options),
-            DeviceReader(self._pending_reads, Sysfs(Path(options.sysfs_path)), interval_s),
+            DeviceReader(
+                self._pending_reads, Sysfs(Path(options.sysfs_path)), interval_s, self._pci.near_cells
+            ),
             DomainReader(connection, self._pending_reads, dedicated, interval_s),
             MdevRestorer(options.connection_uri),
         )

@@ -1,5 +1,6 @@
 """The cards of a recorded hypervisor, and the providers that the libvirt driver describes for them."""
 
+from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from agent.driver import DescribedProvider
@@ -44,10 +45,13 @@ def under_cells(numa: int | None) -> str:
 
 
 def describe(
-    moment: str, settings: DeviceSettings = SETTINGS, held: frozenset[str] = frozenset()
+    moment: str,
+    settings: DeviceSettings = SETTINGS,
+    held: frozenset[str] = frozenset(),
+    near_cells: Mapping[int, int] | None = None,
 ) -> dict[str, DescribedProvider]:
     """{device: provider} of the cards at that moment."""
-    facts = DeviceFacts(tuple(cards(moment).values()), MOST)
+    facts = DeviceFacts(tuple(cards(moment).values()), MOST, near_cells=near_cells or {})
     providers = describe_cards(facts, settings, "node1", under_cells, held=held)
     return {provider.device: provider for provider in providers}
 

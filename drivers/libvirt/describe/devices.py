@@ -38,13 +38,18 @@ class DeviceFacts:
     `mdev_limits` {card's address: {mediated type: how many the card can have}} as the card's driver reports;
     `mdev_counts` {card's address: how many mediated devices the kernel has on it} where sysfs has them;
     `vgpu_types` {virtual function's address: number of its vGPU type, NO_TYPE for none} of functions under a
-    vendor's own VFIO driver.
+    vendor's own VFIO driver. `near_cells` {NUMA cell without CPUs: the nearest cell that has some}.
     """
 
     cards: tuple[Card, ...] = ()
     mdev_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     vgpu_types: Mapping[str, str] = field(default_factory=dict)
     mdev_counts: Mapping[str, int] = field(default_factory=dict)
+    near_cells: Mapping[int, int] = field(default_factory=dict)
+
+    def near_cell(self, cell: int | None) -> int | None:
+        """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""
+        return cell if cell is None else self.near_cells.get(cell, cell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ def _provider(context: CardContext, name: str, parent: str) -> DescribedProvider
         traits=_traits(context, offered) | mdevs.traits,
         device=card.key,
         units={**units, **mdevs.units},
-        cell=card.numa,
+        cell=context.facts.near_cell(card.numa),
         ways=(*_ways(context, offered), *mdevs.ways),
         to_make=mdevs.to_make,
     )

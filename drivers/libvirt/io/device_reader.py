@@ -6,7 +6,7 @@ that cannot be read or understood stays as it was known, with a warning in the l
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,13 +65,21 @@ class DeviceReading:
 class DeviceReader:
     """Reads the node devices and keeps them.
 
-    `read` changes nothing, since its thread may be abandoned; `keep` takes over its result.
+    `read` changes nothing, since its thread may be abandoned; `keep` takes over its result. `near_cells`
+    reads `DeviceFacts.near_cells`.
     """
 
-    def __init__(self, pending_reads: PendingReads, sysfs: Sysfs, full_read_interval_s: float) -> None:
+    def __init__(
+        self,
+        pending_reads: PendingReads,
+        sysfs: Sysfs,
+        full_read_interval_s: float,
+        near_cells: Callable[[], Mapping[int, int]] = dict,
+    ) -> None:
         self._pending_reads = pending_reads
         self._sysfs = sysfs
         self._full_read_interval_s = full_read_interval_s
+        self._near_cells = near_cells
         self._known: dict[DeviceKey, _KnownDevice] = {}
         self._facts = DeviceFacts()
         self._all_read_at = -float("inf")
@@ -104,7 +112,9 @@ class DeviceReader:
                 mdev_limits.setdefault(card, {}).update(known.mdev_limits)
                 if known.mdev_count is not None:
                     mdev_counts[card] = mdev_counts.get(card, 0) + known.mdev_count
-        facts = DeviceFacts(cards_of(devices), mdev_limits, reading.vgpu_types, mdev_counts)
+        facts = DeviceFacts(
+            cards_of(devices), mdev_limits, reading.vgpu_types, mdev_counts, self._near_cells()
+        )
         if facts != self._facts:
             self._facts = facts
         return self._facts

@@ -161,6 +161,7 @@ def test_the_nearest_cell_with_cpus(tree: PciTree) -> None:
     for address, numa, near in ((NIC, 1, 1), (GPU, 3, 1), (SOUND, None, None)):
         tree.add(address, numa=numa)
         assert (read(tree, address).cell, read(tree, address).near_cell) == (numa, near)
+    assert PciSysfs(tree.sys, tree.proc).near_cells() == {3: 1}
 
 
 def test_a_host_without_distances_has_no_nearest_cell(tree: PciTree) -> None:

@@ -191,3 +191,11 @@ def test_all_of_an_iommu_group_is_for_one_guest() -> None:
     for held in ((), group[:1], group):
         described = describe_cards(DeviceFacts(found), settings, "node1", under_cells, held=frozenset(held))
         assert {each.device for each in described} == {f"pci:{address}" for address in held or group}
+
+
+def test_a_card_on_a_cell_without_cpus_is_near_to_the_guests_of_another() -> None:
+    """Its provider stays where the card is; claims look for it from the nearest cell with CPUs."""
+    plain = describe("vfs")[f"pci:{NIC1}"]
+    near = describe("vfs", near_cells={1: 0})[f"pci:{NIC1}"]
+    assert (plain.cell, near.cell) == (1, 0)
+    assert near == replace(plain, cell=0)
