@@ -165,10 +165,10 @@ LAWS_OFF = {
     "sums": LawOff("a reshape conserves sums", _sums, 25),
     "unknown": LawOff("an unknown write is not a refused one", _unknown, 10),
     "fences": LawOff("a doubt ends by a fence", _fences, 42),
-    "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 277),
+    "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 107),
     "delivery": LawOff("doubts are followed up without a request", _recovery, 168),
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 115),
-    "turns": LawOff("one operation at a time for each consumer", _turns, 9),
+    "turns": LawOff("one operation at a time for each consumer", _turns, 99),
     "release": LawOff("a release gives back what is held", _release, 201),
 }
 
