@@ -1,0 +1,140 @@
+"""The commands of a page of the guide, run as they stand, on an agent of the test's own.
+
+`<!-- run -->` before a block of a page marks it. In the script, the paths of an installed host are those of
+the test (/etc/plimsoll, /var/lib/plimsoll, /run/plimsoll, /backup); `systemctl` starts and stops the test's
+agent, and `chown` does nothing. All else is as an operator types it.
+"""
+
+import contextlib
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+from kits.paths import CHECKOUT
+
+DOCS = CHECKOUT / "docs"
+DEADLINE_S = 100
+_BLOCK = r"<!-- {} -->\n\n((?: *\n| +\S.*\n)+)"
+
+
+def blocks(page: str, mark: str = "run") -> list[str]:
+    """The marked blocks of a page, in their order, without their indentation."""
+    text = (DOCS / page).read_text("utf-8")
+    return [_dedented(block) for block in re.findall(_BLOCK.format(mark), text)]
+
+
+def _dedented(block: str) -> str:
+    """The block up to its first line that is indented less than its first one."""
+    indent = len(block) - len(block.lstrip(" "))
+    lines = itertools.takewhile(
+        lambda line: not line.strip() or line.startswith(" " * indent), block.splitlines()
+    )
+    return textwrap.dedent("\n".join(lines)).strip("\n") + "\n"
+
+
+def fenced(page: str, language: str, number: int = 0) -> str:
+    """A fenced block of a page."""
+    text = (DOCS / page).read_text("utf-8")
+    return str(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)[number])
+
+
+class Host:
+    """An installed host, below a directory: an agent on the fake driver, and what the commands find there."""
+
+    def __init__(self, directory: Path, name: str = "node1", **host: object) -> None:
+        self.directory = directory
+        self._pid = directory / "pid"
+        for folder in ("etc", "state", "run", "bin", "work"):
+            (directory / folder).mkdir()
+        (directory / "host.yaml").write_text(yaml.safe_dump(host))
+        self.settings = directory / "etc" / "plimsoll.conf"
+        self.settings.write_text(
+            f"[DEFAULT]\ncompute_driver = fake\nhost = {name}\nstate_path = {directory / 'state'}\n"
+            f"[api]\nsocket = {self.socket}\n[fake]\nhost_file = {directory / 'host.yaml'}\n"
+            "[placement]\nkind = embedded\n"
+        )
+        command = f"{sys.executable} -m agent.cli.main"
+        self._program("plimsoll", f'exec {command} "$@"\n')
+        self._program("chown", "exit 0\n")
+        self._program(
+            "systemctl",
+            f"""
+            stop() {{
+                kill "$(cat {self._pid})"
+                while kill -0 "$(cat {self._pid})" 2>/dev/null; do sleep 0.1; done
+            }}
+            start() {{
+                setsid {command} agent --config-file {self.settings} >>{directory}/log 2>&1 &
+                echo $! >{self._pid}
+                until plimsoll status >/dev/null 2>&1; do sleep 0.1; done
+            }}
+            case "$1 $2" in
+                "start plimsoll-agent") start ;;
+                "stop plimsoll-agent") stop ;;
+                "reload plimsoll-agent") kill -HUP "$(cat {self._pid})"; sleep 2 ;;
+                *) exit 1 ;;
+            esac
+            """,
+        )
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "run" / "plimsoll.sock"
+
+    def __enter__(self) -> "Host":
+        self.run("systemctl start plimsoll-agent")
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        pid = int(self._pid.read_text())
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def run(self, script: str, *, code: int = 0) -> str:
+        """What the script prints. It ends with `code`, and at its first command that fails."""
+        done = subprocess.run(
+            ["bash", "-c", f"set -euo pipefail\n{self.placed(script)}"],
+            cwd=self.directory / "work",
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == code, f"{script}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def placed(self, text: str) -> str:
+        """The text with the paths of this host."""
+        for installed, here in (
+            ("/etc/plimsoll", "etc"),
+            ("/var/lib/plimsoll", "state"),
+            ("/run/plimsoll", "run"),
+            ("/backup", "backup"),
+        ):
+            text = re.sub(rf"(?<![\w.]){installed}\b", str(self.directory / here), text)
+        return text
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of the commands."""
+        return {
+            "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}",
+            "PLIMSOLL_SOCKET": str(self.socket),
+            "PYTHONPATH": str(CHECKOUT),
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+        }
+
+    def _program(self, name: str, text: str) -> None:
+        path = self.directory / "bin" / name
+        path.write_text(f"#!/bin/bash\n{textwrap.dedent(text)}")
+        path.chmod(0o755)
