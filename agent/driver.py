@@ -380,13 +380,14 @@ class DriverSettings:
     """All that a driver gets. `options` {group: {option: value}} has the groups in its `OPTIONS`.
 
     `state_path` is the agent's directory, for what a driver must remember over a restart; with None it keeps
-    nothing.
+    nothing. `read_only`: the caller only looks, so the driver changes nothing on the host.
     """
 
     host: str
     host_settings: HostSettings = HostSettings()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     state_path: Path | None = None
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

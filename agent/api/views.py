@@ -26,7 +26,7 @@ from agent.claims.mappings import map_groups
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest, request_to_json
 from agent.driver import Guest
-from agent.moves.circumstances import Circumstances
+from agent.moves.circumstances import Circumstances, moved_away_advice
 from agent.moves.states import Move
 from agent.providers.plan import Plan
 from agent.reconcile.reshape_preview import Preview
@@ -103,11 +103,13 @@ def _instance(
     name_of: Callable[[str], str],
 ) -> InstanceShape:
     uuid = guest.uuid if guest else claim.consumer if claim else ""
+    moved_away = guest is not None and guest.uuid in seen.moved_away
     return {
         "uuid": uuid,
         "name": guest.name if guest else (claim.request.name if claim else "") or name_of(uuid),
         "guest": _guest(guest) if guest else None,
-        "moved_away": guest is not None and guest.uuid in seen.moved_away,
+        "moved_away": moved_away,
+        "advice": moved_away_advice(guest.name, uuid) if guest and moved_away else None,
         "migration_of": migrations.get(uuid),
         "claim": claim_view(claim) if claim else None,
     }

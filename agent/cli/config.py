@@ -11,7 +11,7 @@ from agent.cli.grammar import add_verbs
 from agent.cli.output import Output
 from agent.cli.settings_files import add_settings_options, load_settings
 from agent.cli.tables import table_lines
-from agent.cli.terminal import Style
+from agent.cli.terminal import Style, plain
 from agent.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ def add_config_command(add: CommandAdder) -> None:
             "validate",
             validate,
             "check settings without using them",
-            "Ends with 2 and one line for the first fault: an unknown option, a value out of range, options\n"
-            "that contradict each other.",
+            "Ends with 2 and one line for the first fault, whatever a start of the agent would refuse: an\n"
+            "unknown option, a value out of range, a key given twice, options that contradict each other,\n"
+            "provider config files that contradict what the driver describes.",
             "  plimsoll config validate\n  plimsoll config validate --config-file plimsoll.conf",
         )
     )
@@ -84,13 +85,14 @@ def _lines(groups: dict[str, dict[str, Any]], style: Style) -> Iterable[str]:
 
 def validate(args: Namespace) -> ExitCode:
     """Check settings files. Raises SettingsError where they are wrong."""
-    from agent.config.settings import check_driver
+    from agent.config.check import check_start
 
     settings = load_settings(args)
-    check_driver(settings)
+    notes = check_start(settings)
     files = [str(path) for path in settings.files]
     source = ", ".join(files) if files else "no file, so every option has its default"
-    Output(args.output).show({"valid": True, "files": files}, lambda _: [f"the settings are good: {source}"])
+    lines = [f"the settings are good: {source}", *map(plain, notes)]
+    Output(args.output).show({"valid": True, "files": files, "notes": list(notes)}, lambda _: lines)
     return ExitCode.DONE
 
 

@@ -75,7 +75,7 @@ def _proposed(args: Namespace) -> tuple[str, TreeShape]:
     (named,) = (option for option in AGENT_OPTIONS["DEFAULT"] if option.dest == "host")
     host = args.host or named.default
     first = _settings(f"[DEFAULT]\nhost = {host}\ncompute_driver = {args.driver}\n")
-    driver = driver_class(args.driver).create(replace(first.driver, state_path=None))
+    driver = driver_class(args.driver).create(replace(first.driver, state_path=None, read_only=True))
     try:
         suggested = (*own_suggestions(host, args.driver, driver.topology()), *driver.suggest())
     except DriverError as error:
@@ -108,7 +108,9 @@ def _tree(settings: Any, host: str) -> TreeShape:
     from agent.providers.resolve import OwnedProviders, resolve
     from agent.tree import Provider, ProviderTree
 
-    driver = driver_class(settings.compute_driver).create(replace(settings.driver, state_path=None))
+    driver = driver_class(settings.compute_driver).create(
+        replace(settings.driver, state_path=None, read_only=True)
+    )
     try:
         root = ProviderTree((Provider(NOBODY, host),))
         return tree_view(resolve(driver.describe(), root, OwnedProviders(), NOBODY).tree, {})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agent.cli.client import client_of
 from agent.cli.grammar import add_column_option
 from agent.cli.output import Output
+from agent.cli.terminal import plain
 from agent.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -35,5 +36,7 @@ def instances(args: Namespace) -> ExitCode:
 
     answer: InstancesShape = client_of(args).get("/v1/instances")
     output = Output(args.output, args.column)
-    output.show_table(answer, INSTANCE_COLUMNS, answer["instances"], "no guests, no claims")
+    rows = answer["instances"]
+    advice = [plain(row["advice"]) for row in rows if row.get("advice")]
+    output.show_table(answer, INSTANCE_COLUMNS, rows, "no guests, no claims", advice)
     return ExitCode.DONE

@@ -42,9 +42,16 @@ class Output:
                 print(line)
 
     def show_table(
-        self, data: Any, columns: Sequence[Column[Row]], rows: Sequence[Row], nothing: str
+        self,
+        data: Any,
+        columns: Sequence[Column[Row]],
+        rows: Sequence[Row],
+        nothing: str,
+        notes: Sequence[str] = (),
     ) -> None:
         """Print an answer that is one table; `nothing` is what a person reads in place of an empty one.
+
+        `notes` are lines below the table, for people.
 
         Raises UsageError for a column that the table does not have.
         """
@@ -56,7 +63,7 @@ class Output:
             writer.writerow([column.title for column in chosen])
             writer.writerows([column.show(row) for column in chosen] for row in rows)
             return
-        self.show(data, lambda style: table_lines(chosen, rows, style) if rows else [nothing])
+        self.show(data, lambda style: [*(table_lines(chosen, rows, style) if rows else [nothing]), *notes])
 
     def _chosen(self, columns: Sequence[Column[Row]]) -> Sequence[Column[Row]]:
         if not self._columns:

@@ -134,7 +134,15 @@ def _check_known(path: Path, sections: Sections, options: Options) -> None:
                 f"{path}: there is no group [{group}]{_nearest(group, options)}.", file=str(path), group=group
             )
         known = [option.dest for option in declared]
-        for name in assignments:
+        repeatable = {option.dest for option in declared if option.multi}
+        for name, values in assignments.items():
+            if len(values) > 1 and name in known and name not in repeatable:
+                raise SettingsError(
+                    f"{path}: [{group}] {name} is given {len(values)} times; remove all lines but one.",
+                    file=str(path),
+                    group=group,
+                    option=name,
+                )
             if name not in known:
                 hint = _nearest(name, known) or _elsewhere(name, options)
                 raise SettingsError(

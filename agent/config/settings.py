@@ -148,11 +148,6 @@ def load(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) ->
     return build(read(files, all_options(driver_classes()[0])), files)
 
 
-def check_driver(settings: Settings) -> None:
-    """Let the driver check its own options; it does not connect. Raises SettingsError."""
-    driver_class(settings.compute_driver).create(settings.driver).close()
-
-
 def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
     """Settings from values that are valid each. Raises SettingsError where two contradict each other."""
     default, compute = _values(table, "DEFAULT"), _values(table, "compute")

@@ -17,16 +17,17 @@ def adopt(settings: Settings, host_uuid: str) -> Identity:
     where the text is no uuid, or where the journal has claims of another host; StateError while the agent is
     running.
     """
+    wanted = identity.canonical_uuid(host_uuid)
     with closing(Journal.open(settings.state_path)) as journal:
         recorded, claims = journal.host_uuid(), journal.claims()
-        if claims and recorded not in (None, identity.canonical_uuid(host_uuid)):
+        if claims and recorded not in (None, wanted):
             raise IdentityError(
                 f"The agent's journal has {len(claims)} claims of the host {recorded}; release them, or "
                 "adopt that uuid instead.",
                 uuid=recorded,
                 claims=len(claims),
             )
-        adopted = identity.adopt_identity(settings.state_path, settings.host, host_uuid)
+        adopted = identity.adopt_identity(settings.state_path, settings.host, wanted)
         if recorded != adopted.uuid:
             # The agent has written nothing on that provider, so it must not remove anything there.
             journal.remember_owned(OwnedProviders())

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from agent.config.options import driver_class
 from agent.config.settings import Settings
+from agent.daemon.state_copy import copied_state
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.reconcile.placement_home import check_home, home_name
@@ -18,8 +19,8 @@ from agent.tracker.tracker import ResourceTracker
 
 
 def preview_reshape(settings: Settings, undo: str | None) -> Preview:
-    """See `Reconciler.preview_reshape`. Raises StateError while the agent is running."""
-    with _reconciler(settings) as reconciler:
+    """See `Reconciler.preview_reshape`. Writes nothing. Raises StateError while the agent is running."""
+    with copied_state(settings) as copied, _reconciler(copied) as reconciler:
         return reconciler.preview_reshape(undo)
 
 

@@ -60,7 +60,7 @@ def hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
     """The driver: connect as the agent does, and read the host's NUMA cells and guests. Writes nothing."""
     name = settings.compute_driver
     try:
-        driver = driver_class(name).create(replace(settings.driver, state_path=None))
+        driver = driver_class(name).create(replace(settings.driver, state_path=None, read_only=True))
     except SettingsError as error:
         yield bad("driver", error.message, "Correct the option, or install the driver's dependencies.")
         return

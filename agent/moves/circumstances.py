@@ -20,6 +20,16 @@ class Circumstances:
     placement_away: bool = False
 
 
+def moved_away_advice(name: str, uuid: str) -> str:
+    """What a guest that is here and whose instance is on another host is, and what to do, in sentences."""
+    return (
+        f"The guest {name} ({uuid}) has MOVED AWAY: it is on this host, and by Placement its instance is on "
+        "another one. Usually, remove it here (with libvirt: virsh destroy and virsh undefine). If it is the "
+        "right one, remove the other guest, release its claim there and claim here. What it uses here is "
+        "given to no other guest."
+    )
+
+
 def next_actor(move: Move, seen: Circumstances) -> str:
     """Who must act next for the move to progress, and how; a clause for people."""
     guest_is_here = move.instance in seen.guests

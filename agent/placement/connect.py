@@ -34,6 +34,17 @@ def open_transport(
             raise SettingsError(f"[placement] kind must be 'embedded' or 'remote', not {kind!r}.")
 
 
+def check_options(kind: str, options: Mapping[str, Any]) -> None:
+    """Check the options of the [placement] group as `open_transport` does; connect nowhere, open no database.
+
+    Raises SettingsError.
+    """
+    if kind == "remote":
+        open_transport(kind, options=options).close()
+    elif options.get("serve"):
+        _server(None, options)
+
+
 def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
     from agent.durable.errors import DatabaseError
     from agent.placement.embedded.core import Core
@@ -54,20 +65,34 @@ def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
 
 def _start_server(core: Any, options: Mapping[str, Any]) -> Any:
     from agent.placement.embedded.http.auth import ServeError
+
+    server = _server(core, options)
+    try:
+        server.start()
+    except ServeError as error:
+        raise _not_served(error) from error
+    return server
+
+
+def _server(core: Any, options: Mapping[str, Any]) -> Any:
+    """The server, which listens nowhere yet. Raises SettingsError."""
+    from agent.placement.embedded.http.auth import ServeError
     from agent.placement.embedded.http.serve import Server
 
     def file(option: str) -> Path | None:
         return Path(options[option]) if options.get(option) else None
 
     try:
-        server = Server(
+        return Server(
             core,
             options["serve"],
             tokens_file=file("serve_tokens"),
             tls_cert=file("serve_tls_cert"),
             tls_key=file("serve_tls_key"),
         )
-        server.start()
     except ServeError as error:
-        raise SettingsError(f"[placement] serve: {error}", group="placement", option="serve") from error
-    return server
+        raise _not_served(error) from error
+
+
+def _not_served(error: Exception) -> SettingsError:
+    return SettingsError(f"[placement] serve: {error}", group="placement", option="serve")

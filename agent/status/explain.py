@@ -10,6 +10,7 @@ from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.request import ClaimRequest
 from agent.cpuset import format_cpu_set
 from agent.errors import UnknownConsumer, UsageError
+from agent.moves.circumstances import moved_away_advice
 from agent.moves.states import Move
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import name_of
@@ -169,12 +170,14 @@ def _consumer_lines(known: ExplainSources, uuid: str) -> Iterator[str]:
         yield f"Its guest is here, {guest.state}." if guest else "No guest of it is on this host."
         if guest and guest.problem:
             yield guest.problem
+        if guest and uuid in overview.seen.moved_away:
+            yield moved_away_advice(guest.name, uuid)
     if claim is not None and not any(move.migration == uuid for move in moves):
         yield from _claim_lines(overview, claim)
     elif uuid in overview.others:
         yield "It has no claim of this agent. Another client wrote its allocation in Placement:"
         yield from _holding_lines(overview, overview.others[uuid], {})
-    elif claim is None and not moves:
+    elif claim is None and not moves and uuid not in overview.seen.moved_away:
         yield "It has no claim: `plimsoll audit` says what to do."
     for move in moves:
         yield _move_line(overview, move, uuid)

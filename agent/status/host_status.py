@@ -12,6 +12,7 @@ from agent.audit.auditor import Auditor
 from agent.claims.rows import total
 from agent.config.settings import Settings
 from agent.gate.effect import GateEffect
+from agent.moves.circumstances import moved_away_advice
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
@@ -170,10 +171,7 @@ class AgentStatus:
         moved = self._tracker.circumstances().moved_away
         for guest in self._reconciler.guests or ():
             if guest.uuid in moved:
-                yield (
-                    f"The guest {guest.name} ({guest.uuid}) is on this host, and by Placement it has "
-                    "moved to another one: remove it here. What it uses here is given to no other guest."
-                )
+                yield moved_away_advice(guest.name, guest.uuid)
 
     def health(self) -> Health:
         """The health checks; see `HostStatus`, as for the methods below."""

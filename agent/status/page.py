@@ -189,7 +189,10 @@ def _row(overview: Overview, uuid: str) -> Row:
         claim_text = "unclaimed"
         used = dict(guest.resources) if guest else {}
         holds = tuple(f"{amount} {name}" for name, amount in sorted(used.items()))
-    level = "bad" if claim is None else "good" if claim.state == "claimed" else "busy"
+    if uuid in overview.seen.moved_away:
+        claim_text = "MOVED AWAY"
+    is_bad = claim is None or claim_text == "MOVED AWAY"
+    level = "bad" if is_bad else "good" if claim and claim.state == "claimed" else "busy"
     since = utc_time(claim.since) if claim else ""
     return Row(
         overview.name_of(uuid), uuid, str(guest.state) if guest else "none", claim_text, level, since, holds

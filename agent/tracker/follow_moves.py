@@ -194,10 +194,16 @@ class MigrationLinker:
         return self._context.register.move_of(consumer) is not None
 
     def _moved_away(self, departures: Mapping[str, _Departure]) -> set[str]:
-        """The guests that had moved away before, without a claim, and that are not back."""
+        """The guests that had moved away before, without a claim, and that are not back.
+
+        Also guests that run here and of which neither the agent nor Placement has anything on this host.
+        """
+        strays = self._context.register.under_lock(
+            lambda book: {guest for guest in book.unclaimed() if not book.row(guest).has}
+        )
         return {
             guest
-            for guest in self._context.guests.moved_away
+            for guest in self._context.guests.moved_away | strays
             if guest not in departures
             and not self._is_moving(guest)
             and self._places.has_left(self._client.allocations_of(guest))

@@ -84,7 +84,8 @@ class LibvirtDriver(Driver):
         self._device_state = DeviceState(settings.state_path)
         self._pci = PciSysfs(Path(options.sysfs_path), PROC, MODULES / os.uname().release)
         self._boot_id = boot_id()
-        self._restore_mdevs = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
+        restore = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
+        self._restore_mdevs = restore and not settings.read_only
         self._facts: HostFacts | None = None
         self._model_inputs: tuple[object, ...] = ()
         self._model: HostModel | None = None

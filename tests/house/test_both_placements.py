@@ -28,6 +28,7 @@ NOT_ON_BOTH = {
     "cli/test_config.py": "files alone",
     "cli/test_look.py": "what is shown of the agent's memory; daemon/test_service.py has both",
     "cli/test_release_running.py": "audit/test_repairer.py has the repair on both",
+    "cli/test_looking.py": "files alone, and the embedded core's file",
     "cli/test_edges.py": "signals, pipes and terminals, over a host without a placement",
     "cli/test_parser.py": "texts alone",
     "cli/test_top.py": "what is shown of the agent's memory, of one host for a whole module",

@@ -37,6 +37,7 @@ class InstanceShape(TypedDict):
     name: str
     guest: Annotated[GuestShape | None, "null: the host has no such guest"]
     moved_away: Annotated[bool, "true: the guest is here, and by Placement its instance is on another host"]
+    advice: Annotated[str | None, "what to do about the guest, in sentences; null: nothing"]
     migration_of: Annotated[
         Uuid | None, "the instance whose old place this migration holds during a move; null: not a migration"
     ]
@@ -96,6 +97,7 @@ SAMPLE: InstancesShape = {
             "name": "web1",
             "guest": {"state": "running", "resources": {"MEMORY_MB": 4096, "VCPU": 2}, "units": []},
             "moved_away": False,
+            "advice": None,
             "migration_of": None,
             "claim": {
                 "consumer": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
@@ -159,6 +161,7 @@ SAMPLE: InstancesShape = {
                 "units": [],
             },
             "moved_away": False,
+            "advice": None,
             "migration_of": None,
             "claim": None,
         },

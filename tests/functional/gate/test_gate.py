@@ -14,6 +14,7 @@ import pytest
 from kits.api_client import ask, check
 from kits.cli_process import plimsoll
 from kits.gate import GatedHost, claim_of, domain, gated, guest
+from kits.status import fetch, listening
 
 from agent.claims.claim import ClaimState
 from agent.claims.parse_request import ClaimRequest, RequestGroup
@@ -271,11 +272,32 @@ def test_a_guest_that_stayed_behind_is_shown_as_moved_away(
     (sentence,) = host.world.operations.status()["reasons"]
     assert vm.uuid in sentence and "remove it here" in sentence
     assert b"plimsoll_moved_away_guests 1.0" in host.world.operations.host_status.metrics()
+    told = plimsoll(host.socket, "instances").stdout
+    assert "MOVED AWAY" in told and sentence in told.splitlines()
+    for command in (("explain", vm.uuid), ("status",)):
+        assert sentence in plimsoll(host.socket, *command).stdout
+    with listening(host.world.operations.host_status) as url:
+        assert ">MOVED AWAY</span>" in fetch(url + "/")[2].decode()
     host.driver.remove_guest(vm.uuid)
     for _ in range(2):
         host.world.agent.verify()
     assert host.world.operations.status()["reasons"] == [] and host.world.agent._tracker.claims() == {}
     assert b"plimsoll_moved_away_guests 0.0" in host.world.operations.host_status.metrics()
+
+
+def test_a_guest_that_nothing_here_knows_and_that_is_held_elsewhere_has_moved_away(
+    host: GatedHost, other: GatedHost
+) -> None:
+    """The host was evacuated and comes back with its guest and an empty state directory."""
+    vm = guest(str(uuid4()))
+    other.starts(vm, domain(vm.uuid))
+    host.driver.add_guest(vm)
+    host.world.agent.reconcile("an event")
+    host.world.agent.verify()
+    host.world.agent.reconcile("later")
+    (sentence,) = host.world.operations.status()["reasons"]
+    assert "MOVED AWAY" in sentence and "claim-running" not in sentence
+    assert "MOVED AWAY" in plimsoll(host.socket, "instances").stdout
 
 
 def test_the_copy_that_stayed_behind_may_not_start_while_the_other_one_runs(

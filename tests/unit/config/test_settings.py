@@ -8,7 +8,8 @@ import pytest
 from kits.paths import CHECKOUT
 
 from agent.config import files
-from agent.config.settings import check_driver, describe, load, reload, sample
+from agent.config.check import check_start
+from agent.config.settings import describe, load, reload, sample
 from agent.errors import SettingsError
 
 
@@ -122,10 +123,10 @@ def test_an_unknown_driver_names_the_installed_ones(file: Path) -> None:
 
 
 def test_the_driver_has_a_word_on_its_own_options(file: Path) -> None:
-    check_driver(load([file]))
+    check_start(load([file]))
     written(file, "[DEFAULT]\ncompute_driver = fake\n[fake]\nhost_file = /nowhere/host.yaml\n")
     with pytest.raises(SettingsError, match=r"/nowhere/host\.yaml"):
-        check_driver(load([file]))
+        check_start(load([file]))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -342,7 +343,7 @@ def test_groups_that_a_driver_names_by_a_pattern(file: Path) -> None:
     again = reload(settings, [file])
     assert set(again.changed) == {"[mdev_nvidia-36] mdev_class", "[mdev_nvidia-35]", "[pci] device_spec"}
     with pytest.raises(SettingsError, match=r"\[mdev_nvidia-36\] is of a type that"):
-        check_driver(again.settings)
+        check_start(again.settings)
 
 
 @pytest.mark.parametrize(
@@ -360,4 +361,4 @@ def test_groups_that_a_driver_names_by_a_pattern(file: Path) -> None:
 def test_groups_of_a_pattern_are_checked_as_all_are(file: Path, text: str, message: str) -> None:
     written(file, "[DEFAULT]\ncompute_driver = libvirt\nhost = node1\n" + MDEVS + text)
     with pytest.raises(SettingsError, match=message):
-        check_driver(load([file]))
+        check_start(load([file]))
