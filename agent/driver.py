@@ -481,6 +481,14 @@ class Driver(ABC):
         """Options of this driver that fit the host, for `plimsoll init`."""
         return ()
 
+    def unmatched_options(self) -> tuple[str, ...]:
+        """Sentences on options that match nothing on the host as it was described last. Makes no call."""
+        return ()
+
+    def disk_free_gb(self) -> int | None:
+        """GiB that are free where DISK_GB is; None if the driver does not know."""
+        return None
+
     @abstractmethod
     def watch(self, changed: Callable[[str], None]) -> None:
         """From now on call `changed(why)`, from any thread, when the host or a guest may have changed."""

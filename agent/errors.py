@@ -124,6 +124,12 @@ class DriverUnavailable(DriverError):
     http_status = 503
 
 
+class DriverSlow(DriverUnavailable):
+    """The hypervisor is there, and did not answer a call in time: it may be busy."""
+
+    code = "plimsoll.driver.slow"
+
+
 class DriverDataError(DriverError):
     """The hypervisor's answer makes no sense."""
 

@@ -68,9 +68,9 @@ def status(call: Call) -> ApiResponse:
 
 def tree(call: Call) -> ApiResponse:
     """The provider tree, with usages."""
-    return ApiResponse(
-        200, tree_view(*call.operations.tree(), call.operations.host_status.overview().unclaimed)
-    )
+    tree, usages = call.operations.tree()
+    unclaimed = call.operations.host_status.overview().unclaimed
+    return ApiResponse(200, tree_view(tree, usages, unclaimed, call.operations.tree_warnings(tree, usages)))
 
 
 def instances(call: Call) -> ApiResponse:

@@ -32,6 +32,7 @@ from agent.gate.gate import Gate
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind
 from agent.placement.client import PlacementClient
+from agent.providers.disk_space import DISK, disk_warning
 from agent.providers.plan import Plan
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
@@ -132,6 +133,19 @@ class LocalOperations:
             if provider.inventories
         }
         return tree, usages
+
+    def tree_warnings(self, tree: ProviderTree, usages: Usages) -> tuple[str, ...]:
+        """What is offered and not there."""
+        root = tree.get(self._identity.uuid)
+        try:
+            free_gb = self._reconciler.disk_free_gb()
+        except DriverError:  # the status says that it does not answer
+            return ()
+        if root is None:
+            return ()
+        used_gb = usages.get(root.uuid, {}).get(DISK, 0)
+        warning = disk_warning(root.inventories.get(DISK), used_gb, free_gb)
+        return () if warning is None else (warning,)
 
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
         """Guests and their claims."""

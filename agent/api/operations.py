@@ -47,6 +47,9 @@ class Operations(Protocol):
     def tree(self) -> tuple[ProviderTree, Usages]:
         """The host's providers in Placement, and their usages. Raises PlacementError."""
 
+    def tree_warnings(self, tree: ProviderTree, usages: Usages) -> tuple[str, ...]:
+        """Sentences on what the tree offers and the host does not have. Never raises."""
+
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
         """Guests and their claims, in the order of uuids; one of the two may be None."""
 

@@ -41,7 +41,12 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def tree_view(tree: ProviderTree, usages: Usages, unclaimed: Usages = MappingProxyType({})) -> TreeShape:
+def tree_view(
+    tree: ProviderTree,
+    usages: Usages,
+    unclaimed: Usages = MappingProxyType({}),
+    warnings: Iterable[str] = (),
+) -> TreeShape:
     """The providers depth first: each parent before its children, siblings by name.
 
     `unclaimed` is what guests use beyond what is held and claimed for them.
@@ -52,7 +57,7 @@ def tree_view(tree: ProviderTree, usages: Usages, unclaimed: Usages = MappingPro
         root = provider.uuid if provider.parent is None else roots[provider.parent]
         roots[provider.uuid] = root
         providers.append(_provider(provider, root, usages, unclaimed))
-    return {"resource_providers": providers}
+    return {"resource_providers": providers, "warnings": list(warnings)}
 
 
 def _provider(provider: Provider, root: str, usages: Usages, unclaimed: Usages) -> ResourceProviderShape:

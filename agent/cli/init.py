@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from agent.cli.waiting import waiting
 from agent.errors import DriverError, ExitCode, SettingsError, StateError, UsageError
 
 if TYPE_CHECKING:
-    from agent.api.shapes.tree import ResourceProviderShape, TreeShape
+    from agent.api.shapes.tree import TreeShape
     from agent.cli.grammar import CommandAdder
 
 FILE_DEFAULT = "/etc/plimsoll/plimsoll.conf"
@@ -53,7 +52,7 @@ def init(args: Namespace) -> ExitCode:
         text, tree = _proposed(args)
     Output(args.output).show(
         {"file": str(path), "configuration": text, **tree},
-        lambda style: _lines(path, text, tree["resource_providers"], style),
+        lambda style: _lines(path, text, tree, style),
     )
     if not args.yes and not _agreed(path):
         print("nothing was written", file=sys.stderr)
@@ -105,6 +104,7 @@ def _tree(settings: Any, host: str) -> TreeShape:
 
     from agent.api.views import tree_view
     from agent.config.options import driver_class
+    from agent.providers.disk_space import DISK, disk_in_use, disk_warning
     from agent.providers.resolve import OwnedProviders, resolve
     from agent.tree import Provider, ProviderTree
 
@@ -113,18 +113,26 @@ def _tree(settings: Any, host: str) -> TreeShape:
     )
     try:
         root = ProviderTree((Provider(NOBODY, host),))
-        return tree_view(resolve(driver.describe(), root, OwnedProviders(), NOBODY).tree, {})
+        description = driver.describe()
+        warning = disk_warning(
+            description.providers[0].inventories.get(DISK),
+            disk_in_use(driver.guests()),
+            driver.disk_free_gb(),
+        )
+        tree = resolve(description, root, OwnedProviders(), NOBODY).tree
+        return tree_view(tree, {}, warnings=[warning] if warning else [])
     finally:
         driver.close()
 
 
-def _lines(path: Path, text: str, providers: Sequence[ResourceProviderShape], style: Style) -> list[str]:
+def _lines(path: Path, text: str, tree: TreeShape, style: Style) -> list[str]:
     return [
         f"== {path} would be",
         *map(plain, text.splitlines()),
         "",
         "== and the agent would report",
-        *tree_lines(providers, style),
+        *tree_lines(tree["resource_providers"], style),
+        *(f"warning: {plain(text)}" for text in tree["warnings"]),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agent.cli.client import client_of
 from agent.cli.output import Output
 from agent.cli.provider_tree import tree_lines
+from agent.cli.terminal import plain
 from agent.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ def tree(args: Namespace) -> ExitCode:
     answer: TreeShape = client_of(args).get("/v1/tree")
     providers = answer["resource_providers"]
     if providers:
-        Output(args.output).show(answer, lambda style: tree_lines(providers, style, traits=args.traits))
+        warnings = [f"warning: {plain(text)}" for text in answer.get("warnings", ())]
+        Output(args.output).show(
+            answer, lambda style: [*tree_lines(providers, style, traits=args.traits), *warnings]
+        )
     else:
         Output(args.output).show(answer, lambda _: ["no resource providers yet; `plimsoll status` says why"])
     return ExitCode.DONE

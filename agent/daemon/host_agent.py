@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection
 from agent import log
 from agent.audit.auditor import Auditor, AuditReport
 from agent.backoff import Backoff
+from agent.claims.used import IDLE
 from agent.config.settings import Settings
 from agent.driver import Driver
 from agent.errors import (
     DriverError,
+    IdentityError,
     PlacementError,
     PlacementUnavailable,
     PlimsollError,
@@ -80,6 +82,7 @@ class HostAgent:
         self._backoff = backoff or Backoff()
         self._recovered = False
         self._problems: tuple[str, ...] = ()
+        self._noticed: set[str] = set()
         self._silences = 0
         self._fault_lock = threading.Lock()
         self.condition = condition
@@ -234,11 +237,17 @@ class HostAgent:
         self._recorder.record_pass(report)
         silences, fault = self._silences, self.condition.fault
         error = report.error or self._recover(report)
+        if isinstance(error, IdentityError):
+            error = self._with_guests(error)
         if error is not None:
             self.report_fault(error)
         if error is not None or self._silences != silences:  # Placement failed during the recovery
             return
         self._log_new_problems(report.problems)
+        for notice in report.notices:
+            if notice not in self._noticed:
+                LOG.warning(notice)
+        self._noticed.update(report.notices)
         LOG.info(report.sentence, fields={name: getattr(report, name) for name in _LOGGED})
         if self.condition.state is not HostState.STOPPING:
             self._tracker.open()
@@ -259,6 +268,18 @@ class HostAgent:
             )
             if not self.host_status.is_audited and self._settings.audit_interval_s:
                 self._wake_audit()
+
+    def _with_guests(self, error: IdentityError) -> IdentityError:
+        """The error; where guests run and the agent has no record of any, it says what became of that."""
+        running = sum(guest.state not in IDLE for guest in self._reconciler.guests or ())
+        if not running or self._tracker.claims():
+            return error
+        return IdentityError(
+            f"{error.message} {running} guest{'s run' if running > 1 else ' runs'} here, and the agent's "
+            "state directory is new: it was lost, or state_path is wrong. Until that is mended the agent "
+            "writes nothing and offers nothing; what Placement holds for the guests stays.",
+            **error.details,
+        )
 
     def end_audit(self, report: AuditReport) -> None:
         """Record an audit; after repairs, request a pass that reads Placement again."""

@@ -17,7 +17,8 @@ from agent.config.options import driver_class
 from agent.config.settings import Settings
 from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.driver import Driver
-from agent.errors import DriverError, SettingsError
+from agent.errors import DriverError, DriverSlow, SettingsError
+from agent.providers.disk_space import DISK, disk_in_use, disk_warning
 
 SQLITE_MIN = (3, 37, 0)
 TIME_ERROR = 5
@@ -66,6 +67,15 @@ def hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
         return
     try:
         yield _answers(name, driver)
+        yield from _offers(driver)
+    except DriverSlow as error:
+        yield warning(
+            "driver",
+            f"{name} is slow: {error.message.partition(': ')[0].rstrip('.')}. It may be probing QEMU's "
+            "binaries, as after a start or an upgrade.",
+            "Run the doctor again in a minute; `virsh -r list` shows whether it answers then. The agent "
+            "tries again by itself.",
+        )
     except DriverError as error:
         yield bad(
             "driver",
@@ -78,6 +88,20 @@ def hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
     if name == "libvirt":
         yield from libvirt_rights(settings)
         yield from _kernel(settings)
+
+
+def _offers(driver: Driver) -> Iterator[DoctorCheck]:
+    """What the description offers and the host does not have, and options that match nothing."""
+    description = driver.describe()
+    for sentence in driver.unmatched_options():
+        yield warning(
+            "options", sentence, "Correct the option, or remove it; `lspci -Dnn` lists the devices."
+        )
+    shortage = disk_warning(
+        description.providers[0].inventories.get(DISK), disk_in_use(driver.guests()), driver.disk_free_gb()
+    )
+    if shortage is not None:
+        yield warning("space", shortage, "Guests that are promised more than there is fail when they write.")
 
 
 def _answers(name: str, driver: Driver) -> DoctorCheck:

@@ -1,5 +1,6 @@
 """The doctor's checks of the agent's files: the state directory, its databases, the host's identity."""
 
+import json
 import os
 import pwd
 import shutil
@@ -69,15 +70,16 @@ def identity(path: Path, host: str) -> DoctorCheck:
     try:
         if not (path / ID_FILE).exists():
             if (path / "agent.db").exists():
+                recorded = _recorded_uuid(path / "agent.db") or "UUID"
                 return bad(
                     "identity",
                     f"{path / ID_FILE} is gone, but the agent's database exists.",
-                    "Put the file back, or start the agent: its error names the uuid for `plimsoll adopt`.",
+                    f"Put the file back, or run `plimsoll adopt {recorded}`.",
                 )
             return good("identity", f"{host} has no uuid yet; the first start makes one.")
         if not (path / NAME_FILE).exists():
             return good("identity", f"{host} has a uuid that was provided before the first start.")
-        known = establish_identity(path, host, None)
+        known = establish_identity(path, host, _recorded_uuid(path / "agent.db"))
     except IdentityError as error:
         return bad("identity", error.message, "Follow the sentence.")
     except OSError as error:
@@ -85,6 +87,18 @@ def identity(path: Path, host: str) -> DoctorCheck:
             "identity", f"{path}: {error.strerror}.", "Run the doctor as root, or as the agent's user."
         )
     return good("identity", f"This host is {known.name}, {known.uuid}.")
+
+
+def _recorded_uuid(journal: Path) -> str | None:
+    """The host's uuid in the journal, None if it cannot be read; another check says why."""
+    if not journal.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(journal))}?mode=ro", uri=True, timeout=5)) as database:
+            row = database.execute("SELECT value FROM facts WHERE name = 'host_uuid'").fetchone()
+        return str(json.loads(row[0])) if row else None
+    except (sqlite3.Error, ValueError):
+        return None
 
 
 def databases(path: Path) -> Iterator[DoctorCheck]:

@@ -1,5 +1,6 @@
 """Runs all checks of the doctor. Later checks build on the results of earlier ones."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from agent.config.options import driver_class
 from agent.config.settings import load
 from agent.doctor import checks_host, checks_service, checks_state
+from agent.doctor.as_user import agent_user, checks_as
 from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.doctor.device_checks import check_device
 from agent.driver import GuestState, PassedDevice
@@ -37,8 +39,15 @@ def examine(
     yield checks_state.identity(settings.state_path, settings.host)
     yield from checks_state.databases(settings.state_path)
     yield from checks_service.agent(Path(socket) if socket else settings.api.socket, ask)
-    yield from checks_service.placement(settings)
-    yield from checks_host.hypervisor(settings)
+    user = agent_user(settings.state_path)
+
+    def requests() -> Iterator[DoctorCheck]:
+        yield from checks_service.placement(settings)
+        yield from checks_host.hypervisor(settings)
+
+    if user is not None and os.geteuid() == 0:
+        yield good("user", f"The checks that follow are made as {user.pw_name}, the agent's user.")
+    yield from checks_as(user, requests)
 
 
 _IDLE = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})

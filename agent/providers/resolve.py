@@ -105,8 +105,8 @@ class ResolvedDescription:
     mappings have provider uuids as keys: `devices` {uuid: device}, `units` {uuid: {class: (unit, ...)}},
     `cells` {uuid: id of the NUMA cell that the provider is on}, `ways` {uuid: sets of classes that exclude
     each other} and `to_make` {uuid: units that do not exist yet}; see `DescribedProvider`. `problems` are
-    sentences on what was left out of the description. `gone` {uuid: classes} has claimed units that exist no
-    more in its totals (`agent.providers.gone`).
+    sentences on what was left out of the description, and `notices` those that are no fault. `gone` {uuid:
+    classes} has claimed units that exist no more in its totals (`agent.providers.gone`).
     """
 
     tree: ProviderTree
@@ -114,6 +114,7 @@ class ResolvedDescription:
     devices: Mapping[str, str]
     units: Units
     problems: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     cells: Mapping[str, int] = field(default_factory=dict)
     ways: Mapping[str, tuple[frozenset[str], ...]] = field(default_factory=dict)
     to_make: UnitsToMake = field(default_factory=dict)
@@ -132,13 +133,14 @@ def resolve(
     _check(description)
     uuids = uuids_of(description, current, root_uuid)
     problems: list[str] = []
+    notices: list[str] = []
     wanted: dict[str, Provider] = {}
     ours: dict[str, OwnedProvider] = {}
     reportable = _standard_traits() & description.reportable
     for described in description.providers:
         uuid = uuids[described.name]
         current_provider = current.get(uuid) or Provider(uuid, described.name)
-        known = _known_names(described, problems)
+        known = _known_names(described, problems, notices)
         parent = current_provider.parent if described.parent is None else uuids[described.parent]
         written = owned.get(uuid)
         decided = replace(written, traits=written.traits | reportable)
@@ -155,6 +157,7 @@ def resolve(
         {uuids[described.name]: described.device for described in description.providers},
         {uuids[described.name]: described.units for described in description.providers if described.units},
         tuple(problems),
+        tuple(notices),
         {
             uuids[provider.name]: provider.cell
             for provider in description.providers
@@ -245,8 +248,11 @@ def _is_uuid(name: str) -> bool:
         return False
 
 
-def _known_names(described: DescribedProvider, problems: list[str]) -> DescribedProvider:
-    """The described provider without names that Placement does not accept; adds a sentence for each."""
+def _known_names(described: DescribedProvider, problems: list[str], notices: list[str]) -> DescribedProvider:
+    """The described provider without names that Placement does not accept; adds a sentence for each.
+
+    A trait in the form of a standard one is no problem: the installed os-traits is older than the driver.
+    """
     unknown = {
         "resource class": [
             name for name in described.inventories if name not in _RESOURCE_CLASSES and not _is_custom(name)
@@ -258,13 +264,14 @@ def _known_names(described: DescribedProvider, problems: list[str]) -> Described
     }
     if not any(unknown.values()):
         return described
-    problems.extend(
-        f"The driver reports the {kind} {name!r} on provider {described.name!r}; that is "
-        f"{'no uuid' if kind == 'aggregate' else 'neither a standard name nor a CUSTOM_ one'}, "
-        "so it was left out."
-        for kind, names in unknown.items()
-        for name in sorted(names)
-    )
+    for kind, names in unknown.items():
+        for name in sorted(names):
+            is_newer = kind == "trait" and not name.startswith("CUSTOM_")
+            (notices if is_newer else problems).append(
+                f"The driver reports the {kind} {name!r} on provider {described.name!r}; that is "
+                f"{'no uuid' if kind == 'aggregate' else 'neither a standard name nor a CUSTOM_ one'}, "
+                "so it was left out."
+            )
     return replace(
         described,
         inventories={

@@ -16,7 +16,8 @@ class PassReport:
 
     `at` is seconds since the epoch, UTC. `providers` is how many Placement has of this host, `changed` how
     many of them the pass wrote, with so many `operations`. `problems` are sentences on what the operator has
-    to mend. `pending` says why a reshape that is due was not carried out; the rest of the pass was.
+    to mend, `notices` others that are logged once. `pending` says why a reshape that is due was not carried
+    out; the rest of the pass was.
     """
 
     sentence: str
@@ -26,6 +27,7 @@ class PassReport:
     changed: int = 0
     operations: int = 0
     problems: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     error: PlimsollError | None = None
     pending: ReshapeRefused | None = None
 

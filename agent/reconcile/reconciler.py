@@ -140,6 +140,10 @@ class Reconciler:
         """Ask the driver for the guests of this moment. Raises DriverError."""
         return self._driver.guests()
 
+    def disk_free_gb(self) -> int | None:
+        """GiB that are free where the guests' disks are, None if unknown. Raises DriverError."""
+        return self._driver.disk_free_gb()
+
     def guest_of(self, xml: str) -> Guest:
         """The guest that a domain's XML describes; see `Driver.guest_of`."""
         return self._driver.guest_of(xml)
@@ -233,6 +237,7 @@ class Reconciler:
                 ),
                 operations=len(operations),
                 problems=self._last.problems if self._last else (),
+                notices=self._last.resolved.notices + self._driver.unmatched_options() if self._last else (),
                 error=error,
                 pending=self._last.pending if self._last else None,
             )

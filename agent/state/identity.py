@@ -37,7 +37,7 @@ def establish_identity(
     `recorded` is the uuid in the agent's own database. `provisioned_in` are the directories of the
     configuration files, where the operator may have put a `host_id`. Raises IdentityError.
     """
-    copies = _read_uuids((state_path, *provisioned_in))
+    copies = _read_uuids((state_path, *provisioned_in), recorded)
     host_uuid = _agreed_uuid(copies)
     if host_uuid is None and recorded is not None:
         raise IdentityError(
@@ -86,8 +86,8 @@ def canonical_uuid(host_uuid: str) -> str:
     return canonical
 
 
-def _read_uuids(directories: Iterable[Path]) -> dict[Path, str]:
-    """{file: uuid} of the uuid files that exist."""
+def _read_uuids(directories: Iterable[Path], recorded: str | None) -> dict[Path, str]:
+    """{file: uuid} of the uuid files that exist; `recorded` is what the agent's records say."""
     copies: dict[Path, str] = {}
     for directory in directories:
         text = _read(directory / ID_FILE)
@@ -95,10 +95,17 @@ def _read_uuids(directories: Iterable[Path]) -> dict[Path, str]:
             continue
         host_uuid = _parse_uuid(text)
         if host_uuid is None:
+            remedy = (
+                "write the host's uuid there, or run `plimsoll adopt UUID` with the uuid of the host's "
+                "provider in Placement."
+                if recorded is None
+                else f"the agent's records are of the host {recorded}: write that there, or run `plimsoll "
+                f"adopt {recorded}`."
+            )
             raise IdentityError(
-                f"{directory / ID_FILE} holds {text[:60]!r}, which is not a uuid; write the host's uuid "
-                "there, or run `plimsoll adopt UUID` with the uuid of the host's provider in Placement.",
+                f"{directory / ID_FILE} holds {text[:60]!r}, which is not a uuid; {remedy}",
                 file=str(directory / ID_FILE),
+                recorded=recorded,
             )
         copies[directory / ID_FILE] = host_uuid
     return copies

@@ -107,6 +107,10 @@ class FakeDriver(Driver):
         """See `Driver`."""
         return self._answer().guests
 
+    def disk_free_gb(self) -> int | None:
+        """See `Driver`."""
+        return self._answer().disk_free_gb
+
     def guest_of(self, xml: str) -> Guest:
         """See `Driver`. DISK_GB is that of the host's guest of the same uuid: disks have no size here."""
         domain, description = parse_domain(xml), self.describe()

@@ -36,6 +36,7 @@ from drivers.libvirt.describe.lost_mdevs import lost_mdevs
 from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
 from drivers.libvirt.describe.moves import GuestDomain
 from drivers.libvirt.describe.suggestions import suggestions
+from drivers.libvirt.describe.unmatched import unmatched_options
 from drivers.libvirt.io.change_notifier import ChangeNotifier
 from drivers.libvirt.io.deadline import DeadlineRunner
 from drivers.libvirt.io.device_state import DeviceState, boot_id
@@ -154,6 +155,15 @@ class LibvirtDriver(Driver):
         """See `Driver`."""
         return self._pci.passed(passed_addresses(xml))
 
+    def unmatched_options(self) -> tuple[str, ...]:
+        """See `Driver`."""
+        model = self._model
+        return () if model is None else tuple(unmatched_options(model.devices, self._model_settings.devices))
+
+    def disk_free_gb(self) -> int | None:
+        """See `Driver`."""
+        return self._connected().host.disk_free_gb()
+
     def watch(self, changed: Callable[[str], None]) -> None:
         """See `Driver`."""
         notifier = ChangeNotifier(changed, self._connect)
@@ -246,8 +256,8 @@ class LibvirtDriver(Driver):
             options.connection_uri,
             DeadlineRunner(
                 "libvirt",
-                "the agent replaces the connection; if that does not help, check libvirtd, and restart it "
-                "if it does not answer virsh either",
+                "it may be busy, as while it probes QEMU's binaries; the agent replaces the connection and "
+                "tries again. If it stays so, see whether `virsh -r list` answers",
                 options.call_timeout,
                 options.read_timeout,
             ),

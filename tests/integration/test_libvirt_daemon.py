@@ -258,8 +258,6 @@ def test_one_guest_whose_qemu_hangs_hides_no_other(
     qemu = libvirtd.qemu("hung")
     os.kill(qemu, signal.SIGSTOP)
     try:
-        with pytest.raises(DriverUnavailable, match="did not answer within"):
-            driver.guests()
         hung, well = driver.guests()
         assert (
             hung.problem

@@ -148,6 +148,9 @@ class SmallHost:
         self.fault()
         return TREE, self.usages()
 
+    def tree_warnings(self, tree: ProviderTree, usages: Usages) -> tuple[str, ...]:
+        return ()
+
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
         self.fault()
         units = (UsedUnit("VGPU", "mdev1", "pci:0000:84:00.0"),)

@@ -41,6 +41,7 @@ class TreeShape(TypedDict):
     """The provider tree of this host."""
 
     resource_providers: Annotated[list[ResourceProviderShape], "depth first, each parent before its children"]
+    warnings: Annotated[list[str], "sentences on what is offered and not there"]
 
 
 SAMPLE: TreeShape = {
@@ -119,5 +120,6 @@ SAMPLE: TreeShape = {
             "traits": [],
             "aggregates": [],
         },
-    ]
+    ],
+    "warnings": [],
 }

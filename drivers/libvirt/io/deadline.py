@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from agent.errors import DriverUnavailable
+from agent.errors import DriverSlow, DriverUnavailable
 
 T = TypeVar("T")
 STUCK_MAX = 8
 
 
-class CallTimeout(DriverUnavailable):
+class CallTimeout(DriverSlow):
     """A deadline passed and the thread was abandoned; `returned` is set when its call returns after all."""
 
     def __init__(self, message: str, returned: threading.Event) -> None:

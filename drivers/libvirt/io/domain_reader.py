@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import libvirt
 
@@ -20,6 +21,8 @@ from drivers.libvirt.io.guests import KnownGuest, read_guest, skipped_guest
 from drivers.libvirt.io.pending_reads import PendingReads
 
 _OFF = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
+BLOCKED_AT_ONCE_MAX = 2
+"""A reading waits for so many blocked domains, each for the call timeout, and then fails."""
 _VCPUS_OF_INFO = 3
 """Source: https://libvirt.org/html/libvirt-libvirt-domain.html#virDomainInfo"""
 
@@ -58,18 +61,25 @@ class DomainReader:
     def read(self) -> tuple[KnownGuest, ...]:
         """The domains now, by uuid; the same tuple as before if none changed.
 
-        A domain on which libvirt blocks fails one reading. Later readings skip it until that call returns, so
-        the others can be read. Raises DriverUnavailable.
+        A domain on which libvirt blocks is skipped until that call returns, so the others can be read. Raises
+        DriverUnavailable, also where libvirt blocks on more than BLOCKED_AT_ONCE_MAX domains since the
+        reading before.
         """
-        reading = _DomainReading()
-        try:
-            return self._connection.run(
-                "read the domains", lambda session: self._read_all(session, reading), self._keep
-            )
-        except CallTimeout as error:
-            if reading.current is not None:
+        failure: CallTimeout | None = None
+        for _ in range(BLOCKED_AT_ONCE_MAX + 1):
+            reading = _DomainReading()
+            try:
+                return self._connection.run(
+                    "read the domains",
+                    partial(self._read_all, reading=reading),
+                    self._keep,
+                )
+            except CallTimeout as error:
+                if reading.current is None:
+                    raise
                 self._blocked[reading.current] = error.returned
-            raise
+                failure = error
+        raise failure or DriverUnavailable("the domains were not read")
 
     def disk_gb(self, uuid: str, disks: tuple[Disk, ...]) -> int | None:
         """The DISK_GB of the domain's disks as last read, None if they never were. Makes no call."""

@@ -83,6 +83,19 @@ class HostReader:
 
         return self._connection.run("read the host", read, lambda facts: facts)
 
+    def disk_free_gb(self) -> int:
+        """GiB that are free where the guests' disks are. Raises DriverUnavailable."""
+        if not self._options.storage_pools:
+            return self._file_system.run("read its free space", self._images_free) // BYTES_PER_GIB
+        return (
+            self._connection.run(
+                "read the free space of the pools",
+                lambda session: sum(_pool_sizes(session, self._options.storage_pools, free=True)),
+                lambda free: free,
+            )
+            // BYTES_PER_GIB
+        )
+
     def _facts(self, session: Session, disk_bytes: int) -> HostFacts:
         online = _online(session)
         slow_facts = session.slow_facts
@@ -154,15 +167,22 @@ class HostReader:
             yield parse_domain_capabilities(text)
 
     def _images_size(self, _deadline: CallDeadline) -> int:
+        status = self._images_file_system()
+        return status.f_blocks * status.f_frsize
+
+    def _images_free(self, _deadline: CallDeadline) -> int:
+        status = self._images_file_system()
+        return status.f_bavail * status.f_frsize
+
+    def _images_file_system(self) -> os.statvfs_result:
         path = self._options.images_path
         try:
-            status = os.statvfs(path)
+            return os.statvfs(path)
         except OSError as error:
             raise DriverUnavailable(
                 f"cannot read the size of the file system of [libvirt] images_path {path}: {error.strerror}; "
                 "create the directory, or name storage_pools instead"
             ) from error
-        return status.f_blocks * status.f_frsize
 
 
 def _with_versions(session: Session, connection: Any, guests: DomainCapabilities) -> DomainCapabilities:
@@ -205,8 +225,11 @@ def _cpu_flags(session: Session, cpu: str, capabilities: Capabilities) -> frozen
     return parse_cpu_features(text)
 
 
-def _pool_sizes(session: Session, names: tuple[str, ...]) -> list[int]:
-    """The sizes of the pools in bytes; directories on the same file system count once."""
+def _pool_sizes(session: Session, names: tuple[str, ...], *, free: bool = False) -> list[int]:
+    """The sizes of the pools, or what is free in them, in bytes.
+
+    Directories on the same file system count once.
+    """
     sizes: dict[object, int] = {}
     for name in names:
         session.deadline.extend()
@@ -220,13 +243,13 @@ def _pool_sizes(session: Session, names: tuple[str, ...]) -> list[int]:
                 "define the pool, or remove its name from the option"
             ) from error
         session.deadline.extend()
-        state, capacity, _, _ = pool.info()
+        state, capacity, _, available = pool.info()
         if state != libvirt.VIR_STORAGE_POOL_RUNNING:
             raise DriverUnavailable(
                 f"the storage pool {name!r} is not active, so its size is not known; start it "
                 f"(virsh pool-start {name}) or remove it from [libvirt] storage_pools"
             )
-        sizes[_file_system(session, pool, name) if len(names) > 1 else name] = capacity
+        sizes[_file_system(session, pool, name) if len(names) > 1 else name] = available if free else capacity
     return list(sizes.values())
 
 

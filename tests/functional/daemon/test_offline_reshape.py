@@ -7,6 +7,7 @@ from kits.agent import opened, request, told
 from kits.placements import usual_placement
 
 from agent.daemon import offline_reshape
+from agent.daemon.state_copy import copied_state
 from agent.errors import StateError, UsageError
 
 
@@ -31,3 +32,13 @@ def test_a_host_with_nothing_to_move_gets_no_receipt_and_keeps_its_claims(tmp_pa
         assert [known for _, known in again.operations.instances()] == [claim]
     finally:
         again.close()
+
+
+def test_a_copy_of_the_state_is_a_directory_of_its_own_that_goes_away(tmp_path: Path) -> None:
+    settings = told(tmp_path, usual_placement(tmp_path))
+    opened(settings).close()
+    with copied_state(settings) as copied:
+        assert copied.state_path != settings.state_path == tmp_path
+        assert copied.driver.state_path == copied.state_path and copied.driver.read_only
+        assert (copied.state_path / "host_id").read_text() == (tmp_path / "host_id").read_text()
+    assert not copied.state_path.exists()

@@ -1,5 +1,7 @@
 """Reading the domains of libvirt's test driver: all at first, then only what changed."""
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,3 +84,35 @@ def test_the_disk_size_of_an_unknown_domain_is_unknown(
     (known, _) = reader.read()
     assert known.domain is not None
     assert reader.disk_gb(known.domain.uuid, known.domain.disks) == 0, "it has no disks"
+
+
+def test_a_domain_on_which_libvirt_blocks_hides_no_other(
+    tmp_path: Path, pending_reads: PendingReads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = write_node(tmp_path / "node.xml", [domain(2), domain(1)])
+    runner = DeadlineRunner("libvirt", "look at libvirtd", 0.5, 5)
+    connection = Connection(
+        uri, runner, pending_reads, turn_timeout_s=10, changed=nothing, opened=nothing, disconnected=nothing
+    )
+    answers = threading.Event()
+    read_guest = domain_reader.read_guest
+
+    def blocking(session: object, found: object, name_and_id: tuple[str, int], *rest: object) -> object:
+        if name_and_id[0] == "guest-2":
+            assert answers.wait(30)
+        return read_guest(session, found, name_and_id, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(domain_reader, "read_guest", blocking)
+    reader = DomainReader(connection, pending_reads, frozenset(), 60.0)
+    try:
+        well, blocked = reader.read()
+        assert (well.guest.name, well.guest.problem) == ("guest-1", None)
+        assert blocked.guest.problem is not None and "libvirt blocks on it" in blocked.guest.problem
+        answers.set()
+        deadline = time.monotonic() + 10
+        while any(known.guest.problem for known in reader.read()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        answers.set()
+        connection.close()

@@ -1,0 +1,63 @@
+"""The doctor's checks as the agent's user, and of a hypervisor that is slow."""
+
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.agent import told
+from kits.placements import Embedded
+
+from agent.doctor import checks_host
+from agent.doctor.as_user import agent_user, checks_as
+from agent.doctor.check import CheckVerdict, DoctorCheck, good
+from agent.errors import DriverSlow
+from drivers.fake import FakeDriver
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+def whoami() -> Iterator[DoctorCheck]:
+    yield good("user", f"{os.geteuid()} {os.getuid()}")
+
+
+@needs_root
+def test_root_makes_the_checks_as_the_agent_s_user(tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    state = tmp_path / "state"
+    state.mkdir()
+    os.chown(state, nobody.pw_uid, nobody.pw_gid)
+    assert agent_user(state) == nobody
+    (check,) = checks_as(nobody, whoami)
+    assert check.sentence == f"{nobody.pw_uid} {nobody.pw_uid}"
+    assert os.geteuid() == 0
+
+
+@needs_root
+def test_a_check_that_ends_its_process_is_told() -> None:
+    def dies() -> Iterator[DoctorCheck]:
+        os._exit(3)
+        yield good("never", "")
+
+    (check,) = checks_as(pwd.getpwnam("nobody"), dies)
+    assert check.verdict is CheckVerdict.WARNING and "nobody" in check.sentence
+
+
+def test_without_another_user_the_checks_are_made_here(tmp_path: Path) -> None:
+    assert agent_user(tmp_path) is None or os.geteuid() != 0
+    (check,) = checks_as(None, whoami)
+    assert check.sentence.startswith(f"{os.geteuid()} ")
+
+
+def test_a_hypervisor_that_is_busy_is_slow_and_need_not_be_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(self: FakeDriver) -> object:
+        raise DriverSlow("libvirt did not answer within 10.0 s (read the host): try again")
+
+    monkeypatch.setattr(FakeDriver, "topology", busy)
+    (check,) = checks_host.hypervisor(told(tmp_path, Embedded(tmp_path)))
+    assert check.verdict is CheckVerdict.WARNING
+    assert "slow" in check.sentence and "did not answer within 10.0 s" in check.sentence
+    assert "restart" not in check.sentence + check.remedy
