@@ -1,6 +1,7 @@
 """What an operator mistypes, or what is away: each says what is wrong and what to do, in one line, once."""
 
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,9 +99,13 @@ class _Elsewhere(http.server.BaseHTTPRequestHandler):
     """A web server that is no Placement, and one that rejects every token."""
 
     def do_GET(self) -> None:
-        self.send_response(401 if self.path.startswith("/locked") and self.path != "/locked/" else 404)
-        self.send_header("Content-Length", "0")
+        versions = {"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": "1.39"}]}
+        code = 404 if not self.path.startswith("/locked") else 200 if self.path == "/locked/" else 401
+        body = json.dumps(versions).encode() if code == 200 else b""
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -135,3 +140,9 @@ def test_a_wrong_url(tmp_path: Path, url: str, said: str) -> None:
 def test_a_url_of_something_else(tmp_path: Path, elsewhere: str) -> None:
     done = plimsoll(tmp_path, "placement", "ping", "--url", elsewhere)
     assert "no Placement" in one_line(done) and elsewhere in done.stderr
+
+
+def test_a_bad_token(tmp_path: Path, elsewhere: str) -> None:
+    done = plimsoll(tmp_path, "placement", "ping", "--url", f"{elsewhere}/locked")
+    assert done.returncode == ExitCode.FAILED
+    assert "it does not accept the token" in one_line(done) and "check it" in done.stderr
