@@ -78,9 +78,9 @@ def enable(args: Namespace) -> ExitCode:
 
 
 def _enabled() -> Iterator[str]:
-    yield f"the gate is enabled: {install.HOOK}"
     from agent.gate.effect import RUN, GatePaths, read_effect
 
+    yield f"the gate is enabled: {install.HOOK}"
     for reason in read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), None).lacking:
         yield f"NOT IN EFFECT yet: {reason}"
 
@@ -94,9 +94,9 @@ def disable(args: Namespace) -> ExitCode:
 
 def status(args: Namespace) -> ExitCode:
     """Show whether the gate is in effect, and its settings."""
-    config = HookConfig(str(install.CONFIG))
     from agent.gate.effect import RUN, GatePaths, read_effect
 
+    config = HookConfig(str(install.CONFIG))
     effect = read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), _undecided(config))
     answer = {
         "hook": str(install.HOOK),
