@@ -50,7 +50,7 @@ class ExplainedItem:
 def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
     """Each thing that `word` names: a consumer, a provider, a class, a device, a unit, a receipt.
 
-    A consumer may be named by its name, its uuid, or the beginning of that, of PREFIX_MIN characters or more.
+    A uuid, and a receipt, may be named by its beginning, of PREFIX_MIN characters or more.
     Raises UnknownConsumer, with similar names in `near`; UsageError for an empty text.
     """
     wanted = word.strip()[:WORD_CHARS_MAX]
@@ -65,11 +65,11 @@ def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
         *(
             _explain_provider(known, provider)
             for provider in known.overview.tree
-            if lower in _provider_names(known, provider)
+            if lower in _provider_names(known, provider) or _begins(provider.uuid, lower)
         ),
         *(_explain_class(known, name) for name in _classes(known.overview) if name == wanted.upper()),
         *(_explain_unit(known, *unit) for unit in _units(known.overview) if lower in _unit_names(*unit)),
-        *(_explain_reshape(known, receipt) for receipt in known.receipts if receipt.id == wanted),
+        *(_explain_reshape(known, receipt) for receipt in known.receipts if _begins(receipt.id, lower)),
     )
     if not items:
         raise _unknown(known, wanted)
@@ -89,6 +89,10 @@ def _matching_consumers(overview: Overview, wanted: str) -> list[str]:
     if named or len(wanted) < PREFIX_MIN:
         return named
     return sorted(uuid for uuid in consumers if uuid.startswith(wanted.lower()))
+
+
+def _begins(identifier: str, lower: str) -> bool:
+    return identifier == lower or (len(lower) >= PREFIX_MIN and identifier.startswith(lower))
 
 
 def _consumers(overview: Overview) -> set[str]:

@@ -46,6 +46,14 @@ def test_a_consumer_is_found_by_the_beginning_of_its_uuid(full: tuple[Sight, Pat
     assert output_of(full[1], "explain", uuid[:8]) == output_of(full[1], "explain", uuid)
 
 
+def test_a_provider_and_a_receipt_are_found_by_the_beginning_of_their_uuid(full: tuple[Sight, Path]) -> None:
+    shown, path = full
+    (card,) = (each for each in shown.host_status.overview().tree if each.name == CARD)
+    (receipt,) = shown.host_status.receipts()
+    for uuid in (card.uuid, receipt.id):
+        assert output_of(path, "explain", uuid[:8].upper()) == output_of(path, "explain", uuid)
+
+
 def test_a_device_is_explained_with_its_holders(full: tuple[Sight, Path]) -> None:
     _, path = full
     by_name = output_of(path, "explain", CARD)
