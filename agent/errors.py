@@ -81,6 +81,13 @@ class IdentityError(PlimsollError):
     code = "plimsoll.identity"
 
 
+class ForeignOwner(PlimsollError):
+    """Another service owns the host's root provider in Placement."""
+
+    code = "plimsoll.owner"
+    http_status = 409
+
+
 class StateError(PlimsollError):
     """The agent's own database or files cannot be used."""
 

@@ -14,6 +14,7 @@ from oslo_config import cfg, types
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.driver import ENTRY_POINT_GROUP, Driver
 from agent.errors import SettingsError
+from agent.providers.owner import OWNER_TRAIT
 
 Options = Mapping[str, tuple[Any, ...]]
 """{group: (oslo.config options, ...)}"""
@@ -147,6 +148,12 @@ _PLACEMENT = (
         ],
         help="The Placement that the agent reports to and claims from.",
     ),
+    cfg.StrOpt(
+        "owner_trait",
+        default=OWNER_TRAIT,
+        help="The trait by which others tell this agent's providers apart, where the Placement is shared "
+        "(kind is remote, or `serve` has addresses); empty: none. nova marks its own with OWNER_NOVA.",
+    ),
     cfg.ListOpt(
         "serve",
         default=[],
@@ -170,6 +177,8 @@ _PLACEMENT = (
     cfg.StrOpt("auth_url", help="Keystone's address."),
     cfg.StrOpt("endpoint_override", help="Placement's address, instead of the one in Keystone's catalog."),
     cfg.StrOpt("region_name", help="The region in Keystone's catalog."),
+    cfg.StrOpt("service_type", default="placement", help="The type of Placement's service in the catalog."),
+    cfg.StrOpt("service_name", help="The name of Placement's service in the catalog."),
     cfg.ListOpt(
         "valid_interfaces",
         default=["internal", "public"],
@@ -184,7 +193,35 @@ _PLACEMENT = (
     cfg.BoolOpt("insecure", default=False, help="Do not verify the servers' certificates."),
     cfg.StrOpt("certfile", help="The agent's own certificate, for servers that require one."),
     cfg.StrOpt("keyfile", help="The key of certfile."),
+    cfg.IntOpt(
+        "connect_retries",
+        default=0,
+        min=0,
+        max=10,
+        help="How often a read is repeated if no connection is made. A write is never sent twice; the next "
+        "pass repeats what is missing.",
+    ),
+    cfg.FloatOpt(
+        "connect_retry_delay",
+        min=0,
+        max=60,
+        help="Seconds between these; not set: half a second at first, then twice as long each time.",
+    ),
+    cfg.IntOpt(
+        "status_code_retries",
+        default=0,
+        min=0,
+        max=10,
+        help="How often a read is repeated if the answer is 503.",
+    ),
+    cfg.FloatOpt(
+        "status_code_retry_delay",
+        min=0,
+        max=60,
+        help="Seconds between these; not set: as with connect_retry_delay.",
+    ),
     cfg.StrOpt("username", help="The agent's user."),
+    cfg.StrOpt("user_id", help="The user's id, instead of the name."),
     cfg.StrOpt(
         "password",
         secret=True,
@@ -192,10 +229,22 @@ _PLACEMENT = (
         "LoadCredential=placement.password:PATH in the unit.",
     ),
     cfg.StrOpt("user_domain_name", default="Default", help="The domain of the user."),
+    cfg.StrOpt("user_domain_id", help="The id of the user's domain, instead of its name."),
     cfg.StrOpt("project_name", default="service", help="The project of the user."),
+    cfg.StrOpt("project_id", help="The project's id, instead of the name."),
+    cfg.StrOpt("project_domain_id", help="The id of the project's domain, instead of its name."),
+    cfg.StrOpt("default_domain_id", help="The id of the domain of user and project, where none is given."),
+    cfg.StrOpt(
+        "default_domain_name", help="The name of the domain of user and project, where none is given."
+    ),
+    cfg.StrOpt("domain_id", help="The id of the domain that the token is for, instead of a project."),
+    cfg.StrOpt("domain_name", help="The name of the domain that the token is for, instead of a project."),
+    cfg.StrOpt("trust_id", help="The id of the trust that the token is for, instead of a project."),
+    cfg.StrOpt("system_scope", help="The system that the token is for (`all`), instead of a project."),
     cfg.StrOpt("project_domain_name", default="Default", help="The domain of the project."),
     cfg.StrOpt("token", secret=True, help="The token for auth_type admin_token; protect it like password."),
     cfg.StrOpt("application_credential_id", help="The id for auth_type v3applicationcredential."),
+    cfg.StrOpt("application_credential_name", help="The name, instead of the id."),
     cfg.StrOpt(
         "application_credential_secret",
         secret=True,

@@ -29,6 +29,7 @@ from agent.cpuset import format_cpu_set
 from agent.driver import DriverSettings, HostSettings
 from agent.errors import SettingsError
 from agent.providers.caps import parse_caps
+from agent.providers.owner import OWNER_TRAIT
 from agent.providers.provider_config import ProviderConfig
 
 DEFAULT_FILE = Path("/etc/plimsoll/plimsoll.conf")
@@ -45,10 +46,11 @@ class PlacementSettings:
     """The group [placement].
 
     The `serve` options are for the embedded kind. All others except `kind` are for the remote kind, as in
-    keystoneauth; `timeout` is seconds.
+    keystoneauth; `timeout` and the delays are seconds. `owner_trait` is for both.
     """
 
     kind: str = "embedded"
+    owner_trait: str = OWNER_TRAIT
     serve: tuple[str, ...] = ()
     serve_tokens: str | None = None
     serve_tls_cert: str | None = None
@@ -57,20 +59,42 @@ class PlacementSettings:
     auth_url: str | None = None
     endpoint_override: str | None = None
     region_name: str | None = None
+    service_type: str = "placement"
+    service_name: str | None = None
     valid_interfaces: tuple[str, ...] = ("internal", "public")
     timeout: int = 15
     cafile: str | None = None
     insecure: bool = False
     certfile: str | None = None
     keyfile: str | None = None
+    connect_retries: int = 0
+    connect_retry_delay: float | None = None
+    status_code_retries: int = 0
+    status_code_retry_delay: float | None = None
     username: str | None = None
+    user_id: str | None = None
     password: str | None = field(default=None, repr=False)
     user_domain_name: str | None = "Default"
+    user_domain_id: str | None = None
     project_name: str | None = "service"
+    project_id: str | None = None
     project_domain_name: str | None = "Default"
+    project_domain_id: str | None = None
+    default_domain_id: str | None = None
+    default_domain_name: str | None = None
+    domain_id: str | None = None
+    domain_name: str | None = None
+    trust_id: str | None = None
+    system_scope: str | None = None
     token: str | None = field(default=None, repr=False)
     application_credential_id: str | None = None
+    application_credential_name: str | None = None
     application_credential_secret: str | None = field(default=None, repr=False)
+
+    @property
+    def shared_owner_trait(self) -> str | None:
+        """The owner's trait, if others can read this Placement; None: no trait."""
+        return self.owner_trait if self.owner_trait and (self.kind == "remote" or self.serve) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ def assemble(
         check_home=lambda: check_home(settings.state_path, client, home, tracker.claims().values()),
         tree_cache=TreeCache(settings.state_path, home),
         provider_config=settings.provider_config,
+        owner_trait=settings.placement.shared_owner_trait,
     )
     auditor = Auditor(
         tracker, client, identity.uuid, reconciler.read_guests, journal.devices, lambda: reconciler.tree

@@ -51,6 +51,7 @@ def _reconciler(settings: Settings) -> Iterator[Reconciler]:
             journal,
             identity.uuid,
             provider_config=settings.provider_config,
+            owner_trait=settings.placement.shared_owner_trait,
             check_home=lambda: check_home(
                 settings.state_path, client, home_name(settings.placement), tracker.claims().values()
             ),

@@ -7,7 +7,7 @@ answer is lost, the caller reads whether it took effect. Source: https://docs.op
 import logging
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import requests
@@ -34,6 +34,16 @@ _INTERFACES = ("internal", "public")
 logging.getLogger("keystoneauth").addHandler(logging.NullHandler())
 
 
+class Retries(NamedTuple):
+    """How often a read is repeated: if no connection is made, and if the answer is 503."""
+
+    connect: int = 0
+    status_code: int = 0
+
+
+NO_RETRIES = Retries()
+
+
 class HttpTransport:
     """A transport over one keystoneauth adapter; requests may be sent from any thread.
 
@@ -41,8 +51,11 @@ class HttpTransport:
     connection ends after CONNECT_TIMEOUT_MAX_S, a wait for an answer after `timeout_s`, both in seconds.
     """
 
-    def __init__(self, adapter: Adapter, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self, adapter: Adapter, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: Retries = NO_RETRIES
+    ) -> None:
         self._adapter = adapter
+        self._retries = retries
         self._timeout_s = (min(timeout_s, CONNECT_TIMEOUT_MAX_S), timeout_s)
 
     @classmethod
@@ -67,12 +80,16 @@ class HttpTransport:
         )
         adapter = Adapter(
             session,
-            service_type=_SERVICE_TYPE,
+            service_type=values.get("service_type", _SERVICE_TYPE),
             region_name=values.get("region_name"),
             interface=list(values.get("valid_interfaces", _INTERFACES)),
+            service_name=values.get("service_name"),
             endpoint_override=values.get("endpoint_override"),
+            connect_retry_delay=values.get("connect_retry_delay"),
+            status_code_retry_delay=values.get("status_code_retry_delay"),
         )
-        return cls(adapter, timeout_s=timeout_s)
+        retries = Retries(values.get("connect_retries", 0), values.get("status_code_retries", 0))
+        return cls(adapter, timeout_s=timeout_s, retries=retries)
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         """Send one request. A GET whose connection broke is sent once more, on a new connection.
@@ -102,7 +119,8 @@ class HttpTransport:
             headers={"Accept": "application/json"},
             microversion=microversion,
             raise_exc=False,
-            connect_retries=0,
+            connect_retries=self._retries.connect if method == "GET" else 0,
+            status_code_retries=self._retries.status_code if method == "GET" else 0,
             timeout=self._timeout_s,
         )
         return answer
@@ -135,6 +153,9 @@ class HttpTransport:
         self._adapter.session.session.close()
 
 
+_OTHER_SCOPES = ("domain_id", "domain_name", "trust_id", "system_scope")
+
+
 def _auth_plugin(options: Mapping[str, Any]) -> BaseAuthPlugin:
     auth_type = options.get("auth_type", "password")
     values = dict(options)
@@ -146,6 +167,9 @@ def _auth_plugin(options: Mapping[str, Any]) -> BaseAuthPlugin:
         known = {option.dest for option in loader.get_options()}
         if "applicationcredential" in auth_type:
             # The credential contains its project; Keystone rejects a request that names one too.
+            known -= {name for name in known if name.startswith("project_")}
+        if any(name in options for name in _OTHER_SCOPES):
+            # A token is for one of these or for a project, which has a default.
             known -= {name for name in known if name.startswith("project_")}
         return loader.load_from_options(**{name: value for name, value in values.items() if name in known})
     except exceptions.NoMatchingPlugin as error:

@@ -22,6 +22,7 @@ from agent.providers.caps import with_caps
 from agent.providers.gone import count_gone
 from agent.providers.overlay import with_status_disabled
 from agent.providers.overuse import find_overuse
+from agent.providers.owner import check_owner, with_owner
 from agent.providers.plan import Operation, Plan, plan
 from agent.providers.reserved import reserve_used
 from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
@@ -122,6 +123,7 @@ class PassSteps:
         undone_reshapes: UndoneReshapes,
         provider_config: ActiveProviderConfig,
         allocations: AllocationCache,
+        owner_trait: str | None = None,
     ) -> None:
         self._client = client
         self._tracker = tracker
@@ -131,18 +133,23 @@ class PassSteps:
         self._undone_reshapes = undone_reshapes
         self._provider_config = provider_config
         self._allocations = allocations
+        self._owner_trait = owner_trait
         self._sharing = SharingProvidersCache(client)
 
     def resolve(self, seen: HostView, current: ProviderTree) -> Pass:
         """Work out the tree that Placement is to hold; no request is made and nothing is written.
 
-        Raises DriverDataError where the description is wrong, StateError.
+        Raises DriverDataError where the description is wrong, ForeignOwner where another service owns the
+        root, StateError.
         """
         overlaid = self._provider_config.overlay(seen.description, current)
         description = overlaid.description
         pause = self._tracker.pause
         if pause is not None and pause.schedulers:
             description = with_status_disabled(description)
+        if self._owner_trait is not None:
+            check_owner(current.get(self._root_uuid), self._owner_trait)
+            description = with_owner(description, self._owner_trait)
         resolved = resolve(description, current, self._owned(current), self._root_uuid)
         gone = gone_units(Place(offered=resolved.units), self._tracker.rows().values())
         resolved = count_gone(resolved, gone, description.moves)

@@ -49,6 +49,7 @@ class Reconciler:
         check_home: Callable[[], None] = lambda: None,
         tree_cache: TreeCache | None = None,
         provider_config: ProviderConfig | None = None,
+        owner_trait: str | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
@@ -84,6 +85,7 @@ class Reconciler:
             self._undone_reshapes,
             self._provider_config,
             AllocationCache(client, tree or ProviderTree(), held),
+            owner_trait,
         )
 
     # What the last pass knew

@@ -210,9 +210,15 @@ TRAITS: Sequence[HostRow] = (
     HostRow(
         ("OWNER_NOVA", "OWNER_CYBORG"),
         "on each provider of nova's",
-        "never; kept where another service set it",
+        "never; a root that has one is left unchanged, and below the root it is kept",
         Reported.LEFT,
         "a scheduler of nova whose computes are all of nova 34 asks for it, and does not choose this host",
+    ),
+    HostRow(
+        ("CUSTOM_OWNER_PLIMSOLL",),
+        "never",
+        "on each provider, in a Placement that others can read",
+        difference="the owner's trait of this agent",
     ),
     HostRow(("HW_NUMA_ROOT",), "never", "on the providers of cells", difference="nova has no such providers"),
     HostRow(("HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE"), "by the keys of device_spec", "the same"),

@@ -290,6 +290,54 @@ def test_keystone_does_not_answer(wire: responses.RequestsMock, remote: Placemen
         remote.ensure_trait("CUSTOM_X")
 
 
+CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
+
+
+def test_reads_are_repeated_as_often_as_asked_and_writes_never(wire: responses.RequestsMock) -> None:
+    speak_keystone(wire)
+    options = {"connect_retries": 2, "connect_retry_delay": 0.0}
+    options |= {"status_code_retries": 1, "status_code_retry_delay": 0.0}
+    client = PlacementClient(HttpTransport.from_options(keystone_options(**options)))
+    path = f"{PLACEMENT}/allocations/{CONSUMER}"
+    wire.get(path, body=requests.ConnectionError("no route"))
+    wire.get(path, body=requests.ConnectionError("no route"))
+    wire.get(path, status=503)
+    wire.get(path, json={"allocations": {}})
+    assert not client.allocations_of(CONSUMER).allocations
+    write = wire.put(f"{PLACEMENT}/traits/CUSTOM_X", body=requests.ConnectionError("no route"))
+    with pytest.raises(PlacementUnavailable):
+        client.ensure_trait("CUSTOM_X")
+    assert write.call_count == 1
+    write = wire.put(f"{PLACEMENT}/traits/CUSTOM_Y", status=503)
+    with pytest.raises(PlacementError):
+        client.ensure_trait("CUSTOM_Y")
+    assert write.call_count == 1
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "scope"),
+    [
+        ({}, {"project": {"name": "service", "domain": {"name": "Default"}}}),
+        ({"project_id": "p1"}, {"project": {"id": "p1"}}),
+        ({"system_scope": "all"}, {"system": {"all": True}}),
+        ({"domain_id": "d1"}, {"domain": {"id": "d1"}}),
+        ({"trust_id": "t1"}, {"OS-TRUST:trust": {"id": "t1"}}),
+    ],
+)
+def test_a_token_is_for_what_the_options_name(
+    wire: responses.RequestsMock, options: dict[str, str], scope: dict[str, Any]
+) -> None:
+    speak_keystone(wire)
+    wire.put(f"{PLACEMENT}/traits/CUSTOM_X", status=201)
+    kind = {"auth_type": "v3password"} if "trust_id" in options else {}
+    client = PlacementClient(HttpTransport.from_options(keystone_options(**options, **kind)))
+    client.ensure_trait("CUSTOM_X")
+    (asked,) = (call.request for call in wire.calls if call.request.url.endswith("/auth/tokens"))
+    assert json.loads(asked.body)["auth"]["scope"] == scope
+    client.close()
+
+
 def test_the_catalog_has_no_placement(wire: responses.RequestsMock) -> None:
     speak_keystone(wire)
     client = PlacementClient(HttpTransport.from_options(keystone_options(region_name="south")))
