@@ -117,7 +117,11 @@ TRAITS: Sequence[HostRow] = (
         ("COMPUTE_SOCKET_PCI_NUMA_AFFINITY",), "always", "where libvirt reports the sockets of the cells"
     ),
     HostRow(("HW_CPU_HYPERTHREADING",), "a core with two threads", "a core with two threads online"),
-    HostRow(("HW_CPU_X86_*", "HW_CPU_AMD_SEV"), "flags of the CPU model", "flags of the host-model CPU"),
+    HostRow(
+        ("HW_CPU_X86_*", "HW_CPU_AMD_SEV"),
+        "flags of the CPU by cpu_mode, cpu_models, cpu_model_extra_flags",
+        "the same",
+    ),
     HostRow(("HW_ARCH_*",), "the host's architecture", "the same"),
     HostRow(("COMPUTE_ARCH_*",), "architectures of guests", "the same"),
     HostRow(("COMPUTE_STORAGE_BUS_*",), "the domain capabilities", "the same"),

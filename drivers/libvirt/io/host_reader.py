@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -117,8 +117,10 @@ class HostReader:
         guests = (
             before.guests if before and before.guests else self._guest_capabilities(session, capabilities)
         )
-        cpu = guests.cpu if guests is not None and guests.cpu else capabilities.cpu
-        flags = _cpu_flags(session, cpu, capabilities)
+        model = self._options.cpu_model
+        host_model = guests.cpu if guests is not None else ""
+        cpus = model.elements(capabilities.arch, capabilities.cpu, host_model)
+        flags = model.flags(_cpu_flags(session, cpus, capabilities))
         session.deadline.extend()
         memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
         return _SlowFacts(capabilities, guests, flags, online, memory_mb, time.monotonic())
@@ -210,10 +212,15 @@ def _online(session: Session) -> frozenset[int]:
     return frozenset(cpu for cpu, is_online in enumerate(online_map) if is_online)
 
 
-def _cpu_flags(session: Session, cpu: str, capabilities: Capabilities) -> frozenset[str]:
-    """The flags of a <cpu> element, with those of its model, which libvirt knows."""
-    if not cpu:
+def _cpu_flags(session: Session, cpus: Sequence[str], capabilities: Capabilities) -> frozenset[str]:
+    """The flags of any of the <cpu> elements, or of the host if there is none."""
+    if not cpus:
         return capabilities.features
+    return frozenset().union(*(_flags_of(session, cpu) for cpu in cpus))
+
+
+def _flags_of(session: Session, cpu: str) -> frozenset[str]:
+    """The flags of a <cpu> element, with those of its model, which libvirt knows."""
     session.deadline.extend()
     try:
         text = session.libvirt.baselineCPU([cpu], libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES)

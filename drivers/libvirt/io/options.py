@@ -1,12 +1,13 @@
 """The options of group [libvirt], with nova's names where nova has the option."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from oslo_config import cfg
 
 from agent.errors import SettingsError
+from drivers.libvirt.describe.cpu_model import MODES, CpuModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class LibvirtOptions:
 
     connection_uri: str = "qemu:///system"
     virt_type: str | None = None
+    cpu_model: CpuModel = field(default_factory=CpuModel)
     call_timeout: float = 10.0
     probe_timeout: float = 60.0
     read_timeout: float = 120.0
@@ -28,8 +30,11 @@ class LibvirtOptions:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "LibvirtOptions":
         """The options in the configuration {option: value}. Raises SettingsError where one makes no sense."""
-        known = {field.name for field in fields(cls)}
+        known = {each.name for each in fields(cls)}
         given = {name: value for name, value in values.items() if name in known and value is not None}
+        given["cpu_model"] = CpuModel.of(
+            values.get("cpu_mode"), values.get("cpu_models") or (), values.get("cpu_model_extra_flags") or ()
+        )
         given["storage_pools"] = tuple(given.get("storage_pools", ()))
         options = cls(**given)
         if len(set(options.storage_pools)) != len(options.storage_pools):
@@ -51,6 +56,23 @@ OPTIONS = (
         "virt_type",
         choices=["kvm", "qemu"],
         help="The type of guests whose CPU flags and devices become traits. Unset: kvm if the host has it.",
+    ),
+    cfg.StrOpt(
+        "cpu_mode",
+        choices=list(MODES),
+        help="The CPU that guests get, whose flags become traits. Unset: host-model, or the host's CPU where "
+        "libvirt has no model of it.",
+    ),
+    cfg.ListOpt(
+        "cpu_models",
+        default=[],
+        help="libvirt's names of the models that guests may get (cpu_mode = custom), the most basic first: "
+        "the host has the flags of any of them.",
+    ),
+    cfg.ListOpt(
+        "cpu_model_extra_flags",
+        default=[],
+        help="Flags that guests have beside those of the model; with a minus, those that they do not have.",
     ),
     cfg.FloatOpt(
         "call_timeout",
