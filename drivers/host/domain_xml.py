@@ -33,6 +33,10 @@ class Disk:
     volume: str = ""
 
 
+ENCRYPTION_TYPES = ("sev", "sev-snp", "tdx")
+"""The types of <launchSecurity> for which the processor has a limited number of keys."""
+
+
 @dataclass(frozen=True, slots=True)
 class Domain:
     """A domain as its XML describes it.
@@ -42,7 +46,7 @@ class Domain:
     bound, if it is. `mdevs` are uuids of mediated devices, `pci_devices` PCI addresses of <hostdev> and of
     NVMe devices that are disks, `interfaces` PCI addresses of <interface>. `memory` is the part of the memory
     that is bound to nodes or in huge pages. `vcpus_may_change`: vCPUs may be added to it, or taken from it,
-    while it runs.
+    while it runs. `encrypted`: its memory is, by SEV or TDX.
     """
 
     uuid: str
@@ -58,6 +62,7 @@ class Domain:
     memory_nodes: frozenset[int] = frozenset()
     memory: tuple[UsedMemory, ...] = ()
     vcpus_may_change: bool = False
+    encrypted: bool = False
 
 
 def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT_HUGE_PAGE_KIB) -> Domain:
@@ -92,6 +97,7 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         memory=tuple(used_memory(root, what, huge_page_kib)),
         vcpus_may_change=len(vcpus) < _most_vcpus(root, what)
         or any(vcpu.get("hotpluggable") == "yes" for vcpu in root.findall("vcpus/vcpu")),
+        encrypted=any(element.get("type") in ENCRYPTION_TYPES for element in root.findall("launchSecurity")),
     )
 
 

@@ -31,6 +31,7 @@ from drivers.host.inventory import check_cpu_sets
 from drivers.host.pci_sysfs import PciSysfs
 from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings
+from drivers.libvirt.describe.encryption import with_context
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs
 from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
@@ -132,7 +133,8 @@ class LibvirtDriver(Driver):
         domain = parse_domain(xml, huge_page_kib=default_huge_page_kib())
         disk_gb = readers.domains.disk_gb(domain.uuid, domain.disks)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
-        return starting_guest(domain, disk_gb, dedicated, model.locations)
+        guest = starting_guest(domain, disk_gb, dedicated, model.locations)
+        return with_context(guest, domain, model.encryption)
 
     def needs_of(self, xml: str) -> DomainNeeds:
         """See `Driver`."""

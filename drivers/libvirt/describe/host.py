@@ -6,6 +6,7 @@ from agent.driver import Cell, DescribedProvider, HostSettings, Topology
 from agent.errors import DriverDataError
 from drivers.host.inventory import shares, split_cpus
 from drivers.host.providers import host_providers
+from drivers.libvirt.describe.encryption import moved_traits
 from drivers.libvirt.describe.traits import (
     guest_traits,
     host_traits,
@@ -41,7 +42,7 @@ def describe_host(
     capabilities = facts.capabilities
     traits = host_traits(capabilities, facts.online, facts.cpu_flags)
     if facts.guests is not None:
-        traits |= guest_traits(facts.guests, capabilities.arch)
+        traits |= guest_traits(facts.guests, capabilities.arch) - moved_traits(facts.guests)
     return host_providers(name, host_cells(facts), facts.disk_gb, traits, settings, report_numa=report_numa)
 
 

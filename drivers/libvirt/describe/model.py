@@ -8,6 +8,7 @@ from drivers.host.providers import cell_provider_name, host_providers, page_prov
 from drivers.host.unit_locations import UnitLocation, locate_units
 from drivers.libvirt.describe.cards import UnitRecord
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
+from drivers.libvirt.describe.encryption import encryption_providers, with_context
 from drivers.libvirt.describe.history import (
     DeviceHistory,
     record_cells,
@@ -42,7 +43,8 @@ class HostModel:
     """The answers of `Driver`, and what the driver needs for the next model.
 
     `units` {unit: record} and `history` are to be remembered. `missing` are the records of units that domains
-    name and that do not exist now. `locations` {unit: location} has all described units.
+    name and that do not exist now. `locations` {unit: location} has all described units. `encryption` are the
+    providers of contexts for encrypted memory.
     """
 
     description: Description
@@ -53,6 +55,7 @@ class HostModel:
     devices: DeviceFacts
     locations: Mapping[str, UnitLocation]
     history: DeviceHistory
+    encryption: tuple[DescribedProvider, ...] = ()
 
 
 def build_model(
@@ -84,10 +87,14 @@ def build_model(
         missing=missing,
     )
     pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
-    providers = (*host_and_cells, *pages, *cards)
+    encryption = tuple(encryption_providers(settings.name, host.guests))
+    providers = (*host_and_cells, *encryption, *pages, *cards)
     locations = unit_locations(providers, devices, settings.devices, missing)
     located = [
-        GuestDomain(locate_units(guest_domain.guest, locations), guest_domain.domain)
+        GuestDomain(
+            with_context(locate_units(guest_domain.guest, locations), guest_domain.domain, encryption),
+            guest_domain.domain,
+        )
         for guest_domain in domains
     ]
     with_mdevs = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}
@@ -103,6 +110,7 @@ def build_model(
         devices,
         locations,
         history,
+        encryption,
     )
 
 

@@ -79,10 +79,8 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
     ),
     HostRow(
         ("MEM_ENCRYPTION_CONTEXT",),
-        "AMD SEV, SEV-ES, SEV-SNP: a provider each, with the slots that libvirt reports",
-        _OTHER,
-        Reported.NO,
-        "a flavor that asks for it is refused on the host",
+        "AMD SEV, SEV-ES or SEV-SNP, and Intel TDX: a provider each, with the processor's number of keys",
+        "the same, by the same names; the traits are on these providers",
     ),
     HostRow(
         ("CUSTOM_PMEM_NAMESPACE_*",),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import libvirt
@@ -135,6 +136,7 @@ class HostReader:
                 guest_capabilities = merge(self._read_guest_capabilities(session, connection, capabilities))
                 if guest_capabilities is not None:
                     guest_capabilities = _with_versions(session, connection, guest_capabilities)
+                    guest_capabilities = self._with_tdx_slots(guest_capabilities)
         except libvirt.libvirtError as error:
             if not session.alive():
                 raise
@@ -167,6 +169,19 @@ class HostReader:
                 )
                 continue
             yield parse_domain_capabilities(text)
+
+    def _with_tdx_slots(self, guests: DomainCapabilities) -> DomainCapabilities:
+        """With the number of TDX keys, which libvirt does not report."""
+        capacity = Path(self._options.sysfs_path) / "fs" / "cgroup" / "misc.capacity"
+        if "tdx" not in guests.features:
+            return guests
+        try:
+            lines = [line.split() for line in capacity.read_text("ascii").splitlines()]
+        except OSError as error:
+            LOG.warning("the number of TDX keys is not known, so none are offered: %s", error)
+            return guests
+        keys = {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdecimal()}
+        return replace(guests, slots={**guests.slots, "tdx": keys.get("tdx", 0)})
 
     def _images_size(self, _deadline: CallDeadline) -> int:
         status = self._images_file_system()

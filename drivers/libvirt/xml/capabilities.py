@@ -39,7 +39,8 @@ class DomainCapabilities:
     `enums` {"disk.bus": {"virtio", "sata"}} are the enumerations of supported elements, `features` the names
     of supported features. `cpu` is the host-model CPU as the text of a <cpu> element, "" if there is none.
     `described` are the kinds of devices of which libvirt says whether guests can have them; older versions
-    are silent about some. `libvirt` and `qemu` are (major, minor, release), or zeros where unknown.
+    are silent about some. `slots` {kind of encrypted memory: number of guests}. `libvirt` and `qemu` are
+    (major, minor, release), or zeros where unknown.
     """
 
     domain_type: str
@@ -47,6 +48,7 @@ class DomainCapabilities:
     features: frozenset[str] = frozenset()
     cpu: str = ""
     described: frozenset[str] = frozenset()
+    slots: Mapping[str, int] = field(default_factory=dict)
     libvirt: Version = (0, 0, 0)
     qemu: Version = (0, 0, 0)
 
@@ -126,6 +128,7 @@ def parse_domain_capabilities(text: str) -> DomainCapabilities:
         features=_features(root),
         cpu=_host_model(root, text_of(root, "arch", what)),
         described=frozenset(element.tag for element in root.findall("devices/*")),
+        slots=_encryption_slots(root, what),
     )
 
 
@@ -145,6 +148,19 @@ def _features(root: Element) -> frozenset[str]:
     if guests not in ("", "0"):
         supported.add("sev-es")
     return frozenset(supported)
+
+
+def _encryption_slots(root: Element, what: str) -> dict[str, int]:
+    """{"sev" or "sev-es": number of guests}; SEV-SNP has the number of SEV-ES."""
+    sev = root.find("features/sev[@supported='yes']")
+    if sev is None:
+        return {}
+    elements = {"sev": sev.find("maxGuests"), "sev-es": sev.find("maxESGuests")}
+    return {
+        kind: number(element.text, f"{what}: {element.tag}", 2**20)
+        for kind, element in elements.items()
+        if element is not None and (element.text or "").strip()
+    }
 
 
 def _host_model(root: Element, arch: str) -> str:
@@ -173,6 +189,7 @@ def merge(capabilities: Iterable[DomainCapabilities]) -> DomainCapabilities | No
             enums=enums,
             features=merged.features | other.features,
             described=merged.described | other.described,
+            slots={**other.slots, **merged.slots},
         )
     return merged
 

@@ -50,6 +50,19 @@ def test_a_trait_of_the_root_is_asked_of_the_root_alone() -> None:
         )
 
 
+def test_a_context_for_encrypted_memory_comes_from_the_provider_of_its_kind() -> None:
+    kinds = ("sev", "sev_es")
+    contexts = [
+        provider(kind, "host", traits={f"HW_CPU_X86_AMD_{kind.upper()}"}, MEM_ENCRYPTION_CONTEXT=2)
+        for kind in kinds
+    ]
+    for kind in kinds:
+        wanted = group(VCPU=1, MEM_ENCRYPTION_CONTEXT=1)
+        wanted = replace(wanted, required=(frozenset({f"HW_CPU_X86_AMD_{kind.upper()}"}),))
+        found = fitted(ask(wanted), provider("host", VCPU=4), *contexts)
+        assert found.allocations == {"host": {"VCPU": 1}, kind: {"MEM_ENCRYPTION_CONTEXT": 1}}
+
+
 def test_a_suffixed_group_comes_from_one_provider() -> None:
     found = fitted(ask(group("1", VCPU=2, MEMORY_MB=2048)), *NUMA)
     assert found.allocations == {"numa1": {"VCPU": 2, "MEMORY_MB": 2048}}
