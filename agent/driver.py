@@ -359,7 +359,7 @@ class HostSettings:
     """The operator's settings for the host, for every driver; names and defaults are those of nova.
 
     A CPU set of None is not configured: without both, all CPUs are shared. A ratio of None keeps the ratio
-    that Placement has.
+    that Placement has. With `cpu_power_management`, dedicated CPUs that are offline are offered, too.
     """
 
     reserved_host_cpus: int = 0
@@ -373,6 +373,7 @@ class HostSettings:
     initial_disk_allocation_ratio: float = 1.0
     cpu_shared_set: frozenset[int] | None = None
     cpu_dedicated_set: frozenset[int] | None = None
+    cpu_power_management: bool = False
 
 
 @dataclass(frozen=True, slots=True)

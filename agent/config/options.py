@@ -113,6 +113,13 @@ _COMPUTE = (
         help="Host CPUs for guests that share CPUs (VCPU). Unset: all, or none if cpu_dedicated_set is set.",
     ),
     cfg.Opt("cpu_dedicated_set", type=CpuSet(), help="Host CPUs for guests with dedicated CPUs (PCPU)."),
+    cfg.BoolOpt(
+        "cpu_power_management",
+        default=False,
+        help="Offer dedicated CPUs that are offline, too: a power manager takes idle ones offline. Whoever "
+        "starts a guest brings its CPUs online first; the agent may not. Without it, an offline CPU in "
+        "cpu_dedicated_set closes the host.",
+    ),
     cfg.IntOpt(
         "resource_provider_association_refresh",
         default=300,

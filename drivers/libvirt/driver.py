@@ -81,7 +81,11 @@ class LibvirtDriver(Driver):
         self._notifiers: list[ChangeNotifier] = []
         self._vcpu_watch: VcpuWatch | None = None
         self._model_settings = ModelSettings(
-            settings.host, settings.host_settings, device_settings(settings.options), options.report_numa
+            settings.host,
+            settings.host_settings,
+            device_settings(settings.options),
+            options.report_numa,
+            frozenset(options.supported_tpm_secret_security),
         )
         self._device_state = DeviceState(settings.state_path)
         self._pci = PciSysfs(Path(options.sysfs_path), PROC, MODULES / os.uname().release)

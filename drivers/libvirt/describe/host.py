@@ -46,6 +46,14 @@ def describe_host(
     return host_providers(name, host_cells(facts), facts.disk_gb, traits, settings, report_numa=report_numa)
 
 
+def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
+    """The facts, with dedicated CPUs that a power manager may have taken offline as if they were online."""
+    if not settings.cpu_power_management:
+        return facts
+    present = frozenset[int]().union(*(cell.cpus for cell in facts.capabilities.cells))
+    return replace(facts, online=facts.online | ((settings.cpu_dedicated_set or frozenset()) & present))
+
+
 def reportable_traits(facts: HostFacts) -> frozenset[str]:
     """The standard traits that the driver could report of this host (`Description.reportable`).
 

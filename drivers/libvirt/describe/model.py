@@ -23,19 +23,25 @@ from drivers.libvirt.describe.host import (
     describe_topology,
     host_cells,
     reportable_traits,
+    with_managed_cpus,
 )
 from drivers.libvirt.describe.moves import GuestDomain, moves_of
+from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
 from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """`name` is the host's; with `report_numa` each cell has a provider with its CPUs, memory and devices."""
+    """`name` is the host's; with `report_numa` each cell has a provider with its CPUs, memory and devices.
+
+    `tpm_secrets` are the ways of keeping the secrets of emulated TPMs that this host's control plane has.
+    """
 
     name: str
     host: HostSettings
     devices: DeviceSettings
     report_numa: bool = False
+    tpm_secrets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +78,13 @@ def build_model(
     `known` are the records and `history` the history of the model before; `boot` is the id of the host's
     current boot. Raises DriverDataError where a configured CPU is not online or device specs contradict.
     """
+    host = with_managed_cpus(host, settings.host)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
     named = _named_units(domains)
     missing = missing_records(named, devices, settings.devices, known)
     host_and_cells = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
+    host_and_cells = with_tpm_secrets(host_and_cells, settings.tpm_secrets)
     cells = host_cells(host)
     cards = describe_cards(
         devices,
@@ -102,7 +110,7 @@ def build_model(
     moves = moves_of(providers, _cell_totals(cells, settings), located, cells, history)
     all_read = all(guest_domain.domain is not None for guest_domain in domains)
     return HostModel(
-        Description(providers, moves, reportable_traits(host)),
+        Description(providers, moves, reportable_traits(host) | tpm_secret_traits(settings.tpm_secrets)),
         describe_topology(host, settings.host),
         tuple(guest_domain.guest for guest_domain in located),
         update_records(named, devices, locations, known, boot, forget=all_read),

@@ -38,7 +38,12 @@ _OTHER = "never"
 
 RESOURCE_CLASSES: Sequence[HostRow] = (
     HostRow(("VCPU",), "CPUs of cpu_shared_set; reserved_host_cpus", "the same, on the root or on its cells"),
-    HostRow(("PCPU",), "CPUs of cpu_dedicated_set", "the same, with their ids as exact units"),
+    HostRow(
+        ("PCPU",),
+        "CPUs of cpu_dedicated_set; offline ones with cpu_power_management, without it an error",
+        "the same, with their ids as exact units",
+        difference="nova brings CPUs online when a guest starts; here whoever starts the guest does",
+    ),
     HostRow(
         ("MEMORY_MB",), "the host's memory; reserved_host_memory_mb", "the same, on the root or its cells"
     ),
@@ -153,10 +158,10 @@ TRAITS: Sequence[HostRow] = (
     ),
     HostRow(
         ("COMPUTE_SECURITY_TPM_SECRET_SECURITY_*",),
-        "swtpm_enabled and supported_tpm_secret_security",
-        _CONTROL_PLANE,
+        "swtpm_enabled and supported_tpm_secret_security (all three unless configured)",
+        "as supported_tpm_secret_security lists; unless configured, never, and kept where another set it",
         Reported.LEFT,
-        _PROMISE,
+        "it promises a key manager, so the operator lists it",
     ),
     HostRow(("COMPUTE_SECURITY_UEFI_SECURE_BOOT",), "the domain capabilities", "the same"),
     HostRow(("COMPUTE_SECURITY_STATELESS_FIRMWARE",), "from libvirt 8.6", "the same"),

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from agent.errors import SettingsError
 from drivers.libvirt.describe.cpu_model import MODES, CpuModel
+from drivers.libvirt.describe.tpm_secrets import WAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class LibvirtOptions:
     connection_uri: str = "qemu:///system"
     virt_type: str | None = None
     cpu_model: CpuModel = field(default_factory=CpuModel)
+    supported_tpm_secret_security: tuple[str, ...] = ()
     call_timeout: float = 10.0
     probe_timeout: float = 60.0
     read_timeout: float = 120.0
@@ -35,6 +37,7 @@ class LibvirtOptions:
         given["cpu_model"] = CpuModel.of(
             values.get("cpu_mode"), values.get("cpu_models") or (), values.get("cpu_model_extra_flags") or ()
         )
+        given["supported_tpm_secret_security"] = tuple(given.get("supported_tpm_secret_security", ()))
         given["storage_pools"] = tuple(given.get("storage_pools", ()))
         options = cls(**given)
         if len(set(options.storage_pools)) != len(options.storage_pools):
@@ -73,6 +76,13 @@ OPTIONS = (
         "cpu_model_extra_flags",
         default=[],
         help="Flags that guests have beside those of the model; with a minus, those that they do not have.",
+    ),
+    cfg.ListOpt(
+        "supported_tpm_secret_security",
+        item_type=types.String(choices=WAYS),
+        default=[],
+        help="How the secrets of guests' TPMs are kept (user, host, deployment), as traits; a scheduler of "
+        "nova asks for one. Unset: the agent neither sets these traits nor takes them away.",
     ),
     cfg.FloatOpt(
         "call_timeout",

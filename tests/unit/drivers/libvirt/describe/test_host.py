@@ -5,7 +5,7 @@ from kits.libvirt_node import DATA
 
 from agent.driver import HostSettings
 from agent.errors import DriverDataError
-from drivers.libvirt.describe.host import HostFacts, describe_host, describe_topology
+from drivers.libvirt.describe.host import HostFacts, describe_host, describe_topology, with_managed_cpus
 from drivers.libvirt.xml.capabilities import (
     parse_capabilities,
     parse_domain_capabilities,
@@ -53,6 +53,21 @@ def test_only_online_cpus_count() -> None:
     assert topology.shared_cpus == {0, 1, 2}
     with pytest.raises(DriverDataError, match="cpu_dedicated_set names CPU 3"):
         describe_host(facts, HostSettings(cpu_dedicated_set=frozenset({3})), "node1")
+
+
+def test_dedicated_cpus_that_a_power_manager_took_offline_are_offered() -> None:
+    facts = replace(FACTS, online=frozenset({0, 1}))
+    settings = HostSettings(
+        cpu_shared_set=frozenset({0}), cpu_dedicated_set=frozenset({1, 3}), cpu_power_management=True
+    )
+    managed = with_managed_cpus(facts, settings)
+    (root,) = describe_host(managed, settings, "node1")
+    assert root.units == {"PCPU": ("1", "3")} and root.inventories["VCPU"].total == 1
+    assert describe_topology(managed, settings).dedicated_cpus == {1, 3}
+    assert with_managed_cpus(facts, replace(settings, cpu_power_management=False)) == facts
+    nowhere = replace(settings, cpu_dedicated_set=frozenset({1, 64}))
+    with pytest.raises(DriverDataError, match="names CPU 64"):
+        describe_host(with_managed_cpus(facts, nowhere), nowhere, "node1")
 
 
 def test_a_host_without_cells_is_one_cell() -> None:
