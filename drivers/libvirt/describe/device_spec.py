@@ -15,7 +15,7 @@ from agent.nova_json import flag_of, id_of, known_object, text_of
 from drivers.libvirt.describe.cards import Card, parents_for
 from drivers.libvirt.xml.nodedevs import PciDevice
 
-_FLAGS = ("one_time_use", "live_migratable", "managed", "trusted")
+_FLAGS = ("one_time_use", "live_migratable", "managed", "trusted", "remote_managed")
 _KEYS = {
     *("vendor_id", "product_id", "address", "devname", "physical_network", "resource_class", "traits"),
     *_FLAGS,
@@ -34,7 +34,8 @@ class DeviceSpec:
 
     Ids are four hexadecimal digits, None for any. `address` is a regular expression, `interface` the name of
     a network interface. With `one_time_use` a device stays reserved after its guest, until the operator
-    releases it.
+    releases it. With `remote_managed` the functions are for ports that a network service plugs on a card with
+    processors of its own; they are in no inventory.
     """
 
     vendor_id: str | None = None
@@ -45,6 +46,7 @@ class DeviceSpec:
     resource_class: str | None = None
     traits: frozenset[str] = frozenset()
     one_time_use: bool = False
+    remote_managed: bool = False
 
     def matches(self, function: PciDevice, card: Card) -> bool:
         """Whether it offers the function. The address or interface of a card stands for all functions."""
@@ -91,6 +93,8 @@ def _spec(data: object) -> DeviceSpec:
         raise ValueError(
             "one_time_use is for devices that a flavor requests by alias, not with a physical_network"
         )
+    if flags["remote_managed"] and (one_time_use or resource_class is not None):
+        raise ValueError("remote_managed devices are in no inventory: remove resource_class and one_time_use")
     flag_traits = {LIVE_MIGRATABLE: flags["live_migratable"], ONE_TIME_USE: one_time_use}
     return DeviceSpec(
         vendor_id=_id_or_any(given, "vendor_id"),
@@ -101,6 +105,7 @@ def _spec(data: object) -> DeviceSpec:
         resource_class=None if resource_class is None else custom_class(resource_class),
         traits=_traits(given.get("traits", "")) | {trait for trait, is_set in flag_traits.items() if is_set},
         one_time_use=one_time_use,
+        remote_managed=bool(flags["remote_managed"]),
     )
 
 

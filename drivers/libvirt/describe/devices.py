@@ -243,6 +243,8 @@ def _offered_functions(context: CardContext) -> Iterator[tuple[PciDevice, Device
         in_use = function.address in context.held
         vgpu_type = context.facts.vgpu_types.get(function.address)
         spec = next((spec for spec in settings.specs if spec.matches(function, card)), None)
+        if spec is not None and spec.remote_managed:
+            continue
         resource_class = _resource_class(context, function, spec)
         if not in_use:
             if whole or divided or vgpu_type == NO_TYPE or (is_card and resource_class in parts):
@@ -255,6 +257,16 @@ def _offered_functions(context: CardContext) -> Iterator[tuple[PciDevice, Device
                 continue
         parts.add(resource_class)
         yield function, spec
+
+
+def has_remote_managed_ports(facts: DeviceFacts, settings: DeviceSettings) -> bool:
+    """Whether a virtual function is for ports that a network service manages on the card itself."""
+    return any(
+        spec.remote_managed and spec.matches(function, card)
+        for card in facts.cards
+        for function in card.vfs
+        for spec in settings.specs
+    )
 
 
 def _beyond_max_instances(context: CardContext) -> frozenset[str]:

@@ -7,7 +7,12 @@ from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettin
 from drivers.host.providers import cell_provider_name, host_providers, page_providers
 from drivers.host.unit_locations import UnitLocation, locate_units
 from drivers.libvirt.describe.cards import UnitRecord
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
+from drivers.libvirt.describe.devices import (
+    DeviceFacts,
+    DeviceSettings,
+    describe_cards,
+    has_remote_managed_ports,
+)
 from drivers.libvirt.describe.encryption import encryption_providers, with_context
 from drivers.libvirt.describe.history import (
     DeviceHistory,
@@ -28,6 +33,8 @@ from drivers.libvirt.describe.host import (
 from drivers.libvirt.describe.moves import GuestDomain, moves_of
 from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
 from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
+
+REMOTE_MANAGED_PORTS = "COMPUTE_REMOTE_MANAGED_PORTS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,9 @@ def build_model(
     missing = missing_records(named, devices, settings.devices, known)
     host_and_cells = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
     host_and_cells = with_tpm_secrets(host_and_cells, settings.tpm_secrets)
+    if has_remote_managed_ports(devices, settings.devices):
+        root, *others = host_and_cells
+        host_and_cells = (replace(root, traits=root.traits | {REMOTE_MANAGED_PORTS}), *others)
     cells = host_cells(host)
     cards = describe_cards(
         devices,
@@ -110,7 +120,7 @@ def build_model(
     moves = moves_of(providers, _cell_totals(cells, settings), located, cells, history)
     all_read = all(guest_domain.domain is not None for guest_domain in domains)
     return HostModel(
-        Description(providers, moves, reportable_traits(host) | tpm_secret_traits(settings.tpm_secrets)),
+        Description(providers, moves, _reportable(host, settings)),
         describe_topology(host, settings.host),
         tuple(guest_domain.guest for guest_domain in located),
         update_records(named, devices, locations, known, boot, forget=all_read),
@@ -120,6 +130,10 @@ def build_model(
         history,
         encryption,
     )
+
+
+def _reportable(host: HostFacts, settings: ModelSettings) -> frozenset[str]:
+    return reportable_traits(host) | tpm_secret_traits(settings.tpm_secrets) | {REMOTE_MANAGED_PORTS}
 
 
 def _named_units(guest_domains: Sequence[GuestDomain]) -> frozenset[str]:

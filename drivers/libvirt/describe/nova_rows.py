@@ -202,9 +202,8 @@ TRAITS: Sequence[HostRow] = (
     HostRow(
         ("COMPUTE_REMOTE_MANAGED_PORTS",),
         "device_spec has remote_managed devices, and libvirt 7.9",
-        _OTHER,
-        Reported.NO,
-        "`remote_managed` in device_spec is an error",
+        "device_spec has remote_managed virtual functions; these are in no inventory",
+        difference="nova keeps those without a physical_network in Placement",
     ),
     HostRow(("COMPUTE_MIGRATE_*", "COMPUTE_USB_MODEL_*"), "never", _OTHER, Reported.NO),
     HostRow(

@@ -9,13 +9,20 @@ import os_traits
 import pytest
 
 from agent.providers.owner import OWNER_TRAIT
+from drivers.libvirt.describe.model import REMOTE_MANAGED_PORTS
 from drivers.libvirt.describe.nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported, row_of
 from drivers.libvirt.describe.traits import reportable_guest_traits, reportable_host_traits
 
 STANDARD = frozenset(os_traits.get_traits())
 OF_ROOT = reportable_host_traits() | reportable_guest_traits()
 OF_OTHERS = frozenset(
-    {"COMPUTE_STATUS_DISABLED", "HW_NUMA_ROOT", "HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE"}
+    {
+        REMOTE_MANAGED_PORTS,
+        "COMPUTE_STATUS_DISABLED",
+        "HW_NUMA_ROOT",
+        "HW_PCI_LIVE_MIGRATABLE",
+        "HW_PCI_ONE_TIME_USE",
+    }
 )
 """Traits of a paused host, and of providers below the root."""
 
