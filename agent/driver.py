@@ -355,6 +355,15 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True)
+class ReservedPages:
+    """Large pages of a NUMA node that guests do not get; the size is in KiB."""
+
+    node: int
+    size_kib: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostSettings:
     """The operator's settings for the host, for every driver; names and defaults are those of nova.
 
@@ -374,6 +383,7 @@ class HostSettings:
     cpu_shared_set: frozenset[int] | None = None
     cpu_dedicated_set: frozenset[int] | None = None
     cpu_power_management: bool = False
+    reserved_huge_pages: tuple[ReservedPages, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

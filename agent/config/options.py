@@ -98,6 +98,12 @@ _DEFAULT = (
         "VGPU=4; the agent reserves the rest in Placement. What guests have already stays theirs. Of an "
         "overcommitted class, whole units of the host are offered. Repeat the option for each class.",
     ),
+    cfg.MultiStrOpt(
+        "reserved_huge_pages",
+        default=[],
+        help="Large pages of a NUMA node that guests do not get, as node:0,size:2048,count:64 (the size in "
+        "KiB, or as 1GB). Their memory is not offered either. Repeat the option for each node and size.",
+    ),
     _ratio("cpu_allocation_ratio", "Overcommit of VCPU. Unset: the value in Placement stays."),
     _ratio("ram_allocation_ratio", "Overcommit of MEMORY_MB. Unset: the value in Placement stays."),
     _ratio("disk_allocation_ratio", "Overcommit of DISK_GB. Unset: the value in Placement stays."),

@@ -25,6 +25,7 @@ from agent.config.options import (
     is_pattern,
     with_groups,
 )
+from agent.config.reserved_pages import parse_reserved_pages
 from agent.cpuset import format_cpu_set
 from agent.driver import DriverSettings, HostSettings
 from agent.errors import SettingsError
@@ -175,9 +176,9 @@ def load(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) ->
 def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
     """Settings from values that are valid each. Raises SettingsError where two contradict each other."""
     default, compute = _values(table, "DEFAULT"), _values(table, "compute")
-    host_settings = HostSettings(
-        **{option.name: {**default, **compute}[option.name] for option in fields(HostSettings)}
-    )
+    values = {**default, **compute}
+    values["reserved_huge_pages"] = parse_reserved_pages(values["reserved_huge_pages"])
+    host_settings = HostSettings(**{option.name: values[option.name] for option in fields(HostSettings)})
     groups = with_groups(driver_class(default["compute_driver"]).OPTIONS, table)
     settings = Settings(
         host=_host(default["host"]),

@@ -6,6 +6,7 @@ from agent.driver import Cell, DescribedProvider, HostSettings, Topology
 from agent.errors import DriverDataError
 from drivers.host.inventory import shares, split_cpus
 from drivers.host.providers import host_providers
+from drivers.host.reserved_pages import without_reserved_pages
 from drivers.libvirt.describe.encryption import moved_traits
 from drivers.libvirt.describe.traits import (
     guest_traits,
@@ -52,6 +53,12 @@ def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
         return facts
     present = frozenset[int]().union(*(cell.cpus for cell in facts.capabilities.cells))
     return replace(facts, online=facts.online | ((settings.cpu_dedicated_set or frozenset()) & present))
+
+
+def with_reserved_pages(facts: HostFacts, settings: HostSettings) -> HostFacts:
+    """The facts without the large pages that are kept for the host. Raises DriverDataError."""
+    cells = without_reserved_pages(facts.capabilities.cells, settings.reserved_huge_pages)
+    return replace(facts, capabilities=replace(facts.capabilities, cells=cells))
 
 
 def reportable_traits(facts: HostFacts) -> frozenset[str]:

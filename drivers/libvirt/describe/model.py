@@ -29,6 +29,7 @@ from drivers.libvirt.describe.host import (
     host_cells,
     reportable_traits,
     with_managed_cpus,
+    with_reserved_pages,
 )
 from drivers.libvirt.describe.moves import GuestDomain, moves_of
 from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
@@ -85,7 +86,7 @@ def build_model(
     `known` are the records and `history` the history of the model before; `boot` is the id of the host's
     current boot. Raises DriverDataError where a configured CPU is not online or device specs contradict.
     """
-    host = with_managed_cpus(host, settings.host)
+    host = with_reserved_pages(with_managed_cpus(host, settings.host), settings.host)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
     named = _named_units(domains)

@@ -45,7 +45,10 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         difference="nova brings CPUs online when a guest starts; here whoever starts the guest does",
     ),
     HostRow(
-        ("MEMORY_MB",), "the host's memory; reserved_host_memory_mb", "the same, on the root or its cells"
+        ("MEMORY_MB",),
+        "the host's memory, or file_backed_memory; reserved_host_memory_mb, reserved_huge_pages",
+        "the host's memory, on the root or its cells; reserved_host_memory_mb, reserved_huge_pages",
+        difference="there is no file_backed_memory; the memory of reserved pages is not offered",
     ),
     HostRow(
         ("DISK_GB",),
