@@ -198,7 +198,8 @@ class DomainNeeds:
     """What a domain asks for, as its XML says; what it leaves out is empty, None or 0.
 
     `uuid` and `name` may be empty. `memory_mb` is in MiB, `disk_gb` in GiB. `dedicated` {guest CPU: host CPU}
-    are the CPUs that need a host CPU of their own, None where any will do. `cells` are the guest's, by id.
+    are the CPUs that need a host CPU of their own, None where any will do; `pinned` are all guest CPUs that
+    are pinned to one CPU, of this host or of another one. `cells` are the guest's, by id.
     `page_kib` and `host_cell` are those of a domain without cells.
     """
 
@@ -208,16 +209,20 @@ class DomainNeeds:
     memory_mb: int | None = None
     disk_gb: int = 0
     dedicated: Mapping[int, int | None] = field(default_factory=dict)
+    pinned: frozenset[int] = frozenset()
     cells: tuple[NeededCell, ...] = ()
     page_kib: int | None = None
     host_cell: int | None = None
     devices: tuple[NeededDevice, ...] = ()
 
     def without_places(self) -> "DomainNeeds":
-        """The same needs on any host: without the devices, CPUs and cells that it names."""
+        """The same needs on any host: without the devices, CPUs and cells that it names.
+
+        A CPU that is pinned to one CPU needs one of its own: which CPUs are for that, differs between hosts.
+        """
         return replace(
             self,
-            dedicated=dict.fromkeys(self.dedicated),
+            dedicated=dict.fromkeys(self.pinned),
             cells=tuple(replace(cell, host_cell=None) for cell in self.cells),
             host_cell=None,
             devices=tuple(replace(device, unit="") for device in self.devices),

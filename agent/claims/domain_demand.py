@@ -5,7 +5,7 @@ What both say must agree. A device element of the domain takes, in this order:
 1. the very device whose address it names;
 2. the device of the request group or PCI alias, asked for beside the XML, that its alias `ua-NAME` names;
 3. a device by the PCI alias, physical network, vGPU type or resource class of this host that NAME is;
-4. any device of its kind, if this host has only one sort of them.
+4. any device of its kind, if this host has only one sort of them, and NAME is not that of another one.
 
 Pure.
 """
@@ -265,7 +265,7 @@ class _DeviceSearch:
         if device.unit and not classes:
             return f"is {device.unit}, which no provider of this host has"
         group = self._by_name(device) or (
-            RequestGroup("", {classes[0]: 1}) if classes else self._only_sort(device.kind)
+            RequestGroup("", {classes[0]: 1}) if classes else self._only_sort(device)
         )
         if group is None:
             return self._unknown(device)
@@ -349,9 +349,12 @@ class _DeviceSearch:
                     return RequestGroup("", {sort.resource_class: 1})
         return None
 
-    def _only_sort(self, kind: DeviceKind) -> RequestGroup | None:
-        sorts = self._sorts(kind)
-        return RequestGroup("", {sorts[0].resource_class: 1}) if len(sorts) == 1 else None
+    def _only_sort(self, device: NeededDevice) -> RequestGroup | None:
+        """The group for any device of the only sort of its kind, unless the element names another sort."""
+        sorts = self._sorts(device.kind)
+        if len(sorts) != 1 or (device.alias and sorts[0].traits):
+            return None
+        return RequestGroup("", {sorts[0].resource_class: 1})
 
     def _sorts(self, kind: DeviceKind, *, or_function: bool = False) -> list[_Sort]:
         """The sorts of devices of the kind on this host.

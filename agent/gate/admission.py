@@ -13,7 +13,13 @@ from agent.driver import Guest
 from agent.errors import ClaimConflict, ClaimsClosed, DoesNotFit, PlacementUnavailable
 from agent.gate.coverage import covers, made_by_gate
 from agent.gate.decision import GateOutcome, GateVerdict
-from agent.gate.domain_request import DomainRequest, request_for_domain, with_allocated_disk
+from agent.gate.domain_request import (
+    UNSEEN_MDEV,
+    DomainRequest,
+    request_for_domain,
+    with_allocated_disk,
+    with_claimed_devices,
+)
 from agent.moves.states import Move
 from agent.placement.client import PlacementClient
 from agent.shapes import Units
@@ -46,6 +52,8 @@ class GuestAdmission:
             # libvirt asks for a guest that comes in a second time, at `prepare`.
             is_coming_in = claim is not None and move is not None
             incoming = with_allocated_disk(guest, claim.allocations) if claim and is_coming_in else guest
+            if claim is not None:
+                incoming = with_claimed_devices(incoming, claim, self._devices())
             wanted = self.request_for(incoming)
             return demand_of(incoming, wanted), claim is not None and self._covers(claim, wanted, move)
 
@@ -64,7 +72,7 @@ class GuestAdmission:
         devices = {device: uuid for uuid, device in self._devices().items()}
         wanted = request_for_domain(guest, host, devices, {cell.id: cell.provider for cell in cells.cells})
         for unit in wanted.unmanaged:
-            if unit.device.startswith("mdev:"):
+            if unit.device.startswith(UNSEEN_MDEV):
                 raise DoesNotFit(
                     f"The mediated device {unit.unit} of {label(wanted.request)} is on no provider of this "
                     "host (yet): if it was created just now, try again in a moment.",

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from agent.claims.claim import Claim
 from agent.claims.fit import ProviderIndex
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, UsedUnit
 from agent.shapes import Allocations, Units
 
 DISK = "DISK_GB"
+UNSEEN_MDEV = "mdev:"
+"""Prefix of the device of a mediated device that no provider has, before its uuid."""
 MEMORY = "MEMORY_MB"
 GATE_USER = "plimsoll-gate"
 """The user of the claims that the gate makes. The gate never releases claims of other users."""
@@ -106,6 +109,23 @@ def with_allocated_disk(guest: Guest, allocations: Allocations) -> Guest:
     if guest.problem is None or not amount:
         return guest
     return replace(guest, resources={**guest.resources, DISK: amount}, problem=None)
+
+
+def with_claimed_devices(guest: Guest, claim: Claim, devices: Mapping[str, str]) -> Guest:
+    """The guest with those mediated devices located that its claim has, and that the driver did not see yet.
+
+    Such a device was made for the claim a moment ago. `devices` is {provider uuid: device}.
+    """
+    claimed = {unit: (name, devices[uuid]) for uuid, name, unit in claim.exact if uuid in devices}
+    units, amounts = [], dict(guest.resources)
+    for used in guest.units:
+        if used.device == f"{UNSEEN_MDEV}{used.unit}" and used.unit in claimed:
+            name, device = claimed[used.unit]
+            amounts[name] = amounts.get(name, 0) + 1
+            units.append(UsedUnit(name, used.unit, device))
+        else:
+            units.append(used)
+    return replace(guest, resources=amounts, units=tuple(units))
 
 
 def with_disk(request: ClaimRequest, guest: Guest) -> ClaimRequest:

@@ -50,13 +50,15 @@ def read_needs(
     uuid = uuid_of(uuid_text, f"{what}: <uuid>") if uuid_text else ""
     memory = root.find("memory")
     nodes = sorted(memory_nodes(root, what))
+    pins = _single_pins(root, what)
     return DomainNeeds(
         uuid=uuid,
         name=(root.findtext("name") or "").strip(),
         vcpus=None if root.find("vcpu") is None else len(present_vcpus(root, what)),
         memory_mb=None if memory is None else _mib(memory, f"{what}: <memory>"),
         disk_gb=disk_gb(uuid, tuple(counted_disks(root))) or 0,
-        dedicated=_dedicated(root, dedicated, what),
+        dedicated={cpu: pin for cpu, pin in pins.items() if pin is None or pin in dedicated},
+        pinned=frozenset(pins),
         cells=tuple(_cells(root, what, huge_page_kib)),
         page_kib=page_kib_of(root, 0, what, huge_page_kib),
         host_cell=nodes[0] if len(nodes) == 1 else None,
@@ -68,16 +70,16 @@ def _mib(element: Element, what: str) -> int:
     return -(-size_bytes(element, what) // BYTES_PER_MIB)
 
 
-def _dedicated(root: Element, dedicated: frozenset[int], what: str) -> dict[int, int | None]:
-    """A <vcpupin> to one CPU for dedicated use, or to none yet; one to several CPUs floats over them."""
+def _single_pins(root: Element, what: str) -> dict[int, int | None]:
+    """{guest CPU: the one host CPU that it is pinned to}, None where none is named yet.
+
+    A guest CPU that is pinned to several floats over them.
+    """
     pins: dict[int, int | None] = {}
     for element in root.findall("cputune/vcpupin"):
-        cpu = number(element.get("vcpu"), f"{what}: <vcpupin>", VCPUS_MAX)
         cpus = cpu_set(element, what)
-        if not cpus:
-            pins[cpu] = None
-        elif len(cpus) == 1 and cpus <= dedicated:
-            pins[cpu] = min(cpus)
+        if len(cpus) < 2:
+            pins[number(element.get("vcpu"), f"{what}: <vcpupin>", VCPUS_MAX)] = min(cpus, default=None)
     return pins
 
 

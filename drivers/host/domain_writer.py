@@ -74,6 +74,9 @@ def _contradictions(root: Element, given: GivenResources, replace: bool) -> Iter
     if uuid and uuid.lower() != given.uuid:
         yield f"<uuid> is {uuid}, and the claim is of {given.uuid}"
     vcpus = (root.findtext("vcpu") or "").strip()
+    vcpu = root.find("vcpu")
+    if vcpu is not None and vcpu.get("current"):
+        vcpus = vcpu.get("current", "")  # the others are plugged in later
     if vcpus and vcpus != str(given.vcpus):
         yield f"<vcpu> is {vcpus}, and the claim has {given.vcpus} CPUs"
     memory = root.find("memory")

@@ -30,12 +30,19 @@ class DomainCase:
 
 
 def draw_case(
-    seed: int, *, memory_mb: int = 64, kind: str = "qemu", os: str = "", devices: str = "", cells_max: int = 2
+    seed: int,
+    *,
+    memory_mb: int = 64,
+    kind: str = "qemu",
+    boot: str = "",
+    devices: str = "",
+    cpus_per_cell: int = 4,
 ) -> DomainCase:
-    """The request of that seed. `os` is inside <os>, `devices` are added to those that are drawn."""
+    """The request of that seed. `boot` is inside <os>, `devices` are added to those that are drawn."""
     draw = random.Random(seed)
-    cells = draw.choice([count for count in (0, 1, 2, 2) if count <= cells_max])
-    vcpus = draw.choice([count for count in (1, 2, 3, 4) if count % max(1, cells) == 0])
+    cells = draw.choice([0, 1, 2, 2])
+    most = cpus_per_cell * max(1, cells)
+    vcpus = draw.choice([count for count in (1, 2, 3, 4) if count % max(1, cells) == 0 and count <= most])
     pinned, pages = draw.random() < 0.5, draw.random() < 0.4
     networks = tuple(network for network in NETWORKS if draw.random() < 0.6)
     vgpu, card = draw.random() < 0.4, draw.random() < 0.3
@@ -53,7 +60,9 @@ def draw_case(
         options += [word for key, value in specs.items() if value for word in ("--spec", f"{key}={value}")]
     else:
         elements += _topology(vcpus, memory_mb, cells, pinned=pinned, pages=pages)
-    elements.append(f"<os><type arch='x86_64' machine='q35'>hvm</type>{os}</os><features><acpi/></features>")
+    elements.append(
+        f"<os><type arch='x86_64' machine='q35'>hvm</type>{boot}</os><features><acpi/></features>"
+    )
     if not by_flavor and cells:
         share, rest = divmod(vcpus, cells)
         first, parts = 0, []

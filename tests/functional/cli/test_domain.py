@@ -137,6 +137,7 @@ def test_the_complete_domain_again_is_the_same_claim(fresh: tuple[Sight, Path], 
     shown, path = fresh
     domain.write_text(PORTS, encoding="utf-8")
     flavor = ("--flavor", "vcpus=2,memory_mb=2048", "--spec", "hw:numa_nodes=2")
+    flavor += ("--spec", "resources_red:SRIOV_NET_VF=1")
     written = output_of(path, "claim", "--domain", str(domain), *flavor)
     before = claims(shown)
     domain.write_text(written, encoding="utf-8")
@@ -159,10 +160,12 @@ def test_a_domain_that_contradicts_changes_nothing(fresh: tuple[Sight, Path], do
         "vcpus=2,memory_mb=2048",
         "--spec",
         "hw:numa_nodes=1",
+        "--spec",
+        "resources_red:SRIOV_NET_VF=1",
     )
     assert refused.returncode == ExitCode.USAGE and "<numatune> has the mode interleave" in one_line(refused)
     assert not claims(shown)
-    missing = plimsoll(path, "claim", "--domain", str(domain), "--resources", "VCPU=3")
+    missing = plimsoll(path, "claim", "--domain", str(domain), *RED, "--resources", "VCPU=3")
     assert missing.returncode == ExitCode.USAGE and "<vcpu> is 2, and 3 CPUs" in one_line(missing)
     domain.write_text("<domain>", encoding="utf-8")
     assert plimsoll(path, "claim", "--domain", str(domain)).returncode != ExitCode.DONE

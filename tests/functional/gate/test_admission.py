@@ -172,6 +172,17 @@ def test_devices_that_are_not_managed_are_not_guarded_and_unknown_vgpus_wait(hos
     assert "try again" in host.refused("prepare", "begin", domain(str(uuid4()), devices=mdev(str(uuid4()))))
 
 
+def test_a_vgpu_that_was_made_for_the_claim_just_now_is_let_in(host: GatedHost) -> None:
+    """The driver has not seen it yet: its event is under way while the guest starts."""
+    uuid = str(uuid4())
+    ours(host, uuid, VCPU=2, MEMORY_MB=1024, VGPU=1)
+    seen = host.driver.host.gpus
+    host.driver.change(gpus=(replace(seen[0], units=()), *seen[1:]))
+    host.allowed("prepare", "begin", domain(uuid, devices=mdev(VGPU)))
+    other = domain(str(uuid4()), devices=mdev(VGPU))
+    assert "try again" in host.refused("prepare", "begin", other)
+
+
 # A changed domain, while Placement is slow or does not answer
 
 

@@ -215,6 +215,7 @@ def test_a_move_asks_for_the_same_anywhere() -> None:
     needs = replace(
         NEEDS,
         dedicated={0: 99},
+        pinned=frozenset({0}),
         host_cell=7,
         devices=(port("red", "0000:99:00.0"), port("blue", "0000:99:00.1")),
     ).without_places()

@@ -84,6 +84,11 @@ def test_cells_pins_memory_and_pages() -> None:
     ]
 
 
+def test_cpus_that_are_plugged_in_later_are_not_claimed_yet() -> None:
+    text = DOMAIN.replace("<vcpu>4", "<vcpu current='4'>8")
+    assert "<vcpu current='4'>8</vcpu>" in write_domain(text, GUEST)
+
+
 def test_pins_without_cells() -> None:
     domain = parse_domain(write_domain(DOMAIN, replace(GUEST, pinned={0: 6, 1: 7, 2: 8, 3: 9})))
     assert domain.pins == {cpu: frozenset({cpu + 6}) for cpu in range(4)}
