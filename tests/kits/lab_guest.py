@@ -75,7 +75,7 @@ def install_guest(node: Node) -> None:
         f"cd {FOLDER} && mkdir -p root {LOGS} && install -m 755 init root/init && "
         "apt-get update -qq && apt-get download -qq busybox-static && "
         "dpkg -x busybox-static_*.deb unpacked && "
-        "cp $(find unpacked -name busybox -type f) root/busybox && "
+        "cp $(find unpacked -path '*/bin/busybox') root/busybox && "
         "python3 -c 'import glob, lzma; "
         'path = glob.glob("/lib/modules/*/kernel/drivers/net/ethernet/intel/igbvf/igbvf.ko.xz")[0]; '
         'open("root/igbvf.ko", "wb").write(lzma.open(path).read())\' && '
