@@ -215,7 +215,8 @@ class Service:
         self._jobs.wake(LOOK, delay_s)
 
     def _audit_soon(self) -> None:
-        self._jobs.wake(AUDIT, _DICE.uniform(*FIRST_AUDIT_S))
+        soon_s = min(_DICE.uniform(*FIRST_AUDIT_S), float(self._settings.audit_interval_s))
+        self._jobs.wake(AUDIT, soon_s)
 
     def _heartbeat(self) -> None:
         if self._agent.is_alive():
