@@ -1,0 +1,161 @@
+"""What is plugged into running guests on a real hypervisor: a finding in time, or the claim's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kits.lab_node import UNIT, Node, Prepare, alone
+
+CPUS = "d0000000-0000-4000-8000-000000000001"
+DEVICES = "d0000000-0000-4000-8000-000000000002"
+NIC, VF = "hv1_net_enp65s0", "0000:41:10.2"
+GPU = "0000:43:00.0"
+MDEV = "d0000000-0000-4000-8000-0000000000ff"
+CONFIG = """[claims]
+follow = {follow}
+
+[pci]
+device_spec = {{"vendor_id": "8086", "product_id": "10ca", "physical_network": "physnet0"}}
+device_spec = {{"vendor_id": "10de", "product_id": "1eb8", "resource_class": "PGPU"}}
+
+[devices]
+enabled_mdev_types = nvidia-11
+"""
+WITH_CPUS = f"""<domain type='qemu'><name>cpus</name><uuid>{CPUS}</uuid>
+<maxMemory slots='2' unit='MiB'>512</maxMemory><memory unit='MiB'>64</memory><vcpu current='1'>4</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features>
+<cpu><numa><cell id='0' cpus='0-3' memory='64' unit='MiB'/></numa></cpu>
+<devices><controller type='usb' model='none'/><memballoon model='none'/></devices></domain>"""
+PORTS = "".join(f"<controller type='pci' index='{n}' model='pcie-root-port'/>" for n in range(1, 6))
+WITH_PORTS = f"""<domain type='qemu'><name>devices</name><uuid>{DEVICES}</uuid>
+<memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os>
+<devices><controller type='usb' model='none'/><memballoon model='none'/>{PORTS}</devices></domain>"""
+"""Without ACPI, a port of a guest without an operating system lets go of its device at once."""
+DIMM = "<memory model='dimm'><target><size unit='MiB'>128</size><node>0</node></target></memory>"
+MORE, FOLLOWS = "uses more", "follows its guest"
+IN_TIME_S = 2.0
+"""On hardware that runs a loop of Python in CALIBRATED_S; the nodes are emulated, and slower."""
+CALIBRATED_S = 0.03
+CALIBRATION = "import timeit; print(timeit.timeit('sum(range(1000))', number=2000))"
+LATEST = 4
+"""A single one may be that many times as late: the machine under the nodes does other things."""
+
+
+def _address(text: str) -> str:
+    domain, bus, rest = text.split(":")
+    slot, function = rest.split(".")
+    return f"<address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/>"
+
+
+KINDS = {
+    "vf": f"<interface type='hostdev' managed='yes'><source>{_address(VF)}</source></interface>",
+    "gpu": f"<hostdev mode='subsystem' type='pci' managed='yes'><source>{_address(GPU)}</source></hostdev>",
+    "vgpu": "<hostdev mode='subsystem' type='mdev' managed='no' model='vfio-pci' display='off'>"
+    f"<source><address uuid='{MDEV}'/></source></hostdev>",
+}
+UNITS = {"vf": VF, "gpu": GPU, "vgpu": MDEV}
+
+
+class Host:
+    """A node with guests, and how long the agent took to see what was done to them."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.took: dict[str, float] = {}
+        self.slower: list[float] = []
+
+    def plug(self, what: str, command: str, uuid: str, logged: str) -> str:
+        """Run the command; the line that the agent logs about it within a while."""
+        loop_s = float(self.node.ask(f'python3 -c "{CALIBRATION}"'))
+        self.slower.append(max(1.0, loop_s / CALIBRATED_S))
+        ran = self.node.run(f"{command} && date +%s.%N")
+        at = float(ran.splitlines()[-1])
+
+        def line() -> tuple[float, str] | None:
+            lines = self.node.ask(f"journalctl -u {UNIT} -o json --since @{int(at) - 1}").splitlines()
+            for entry in map(json.loads, lines):
+                logged_at, text = int(entry["__REALTIME_TIMESTAMP"]) / 1e6, str(entry["MESSAGE"])
+                if logged in text and uuid in f"{text}{entry.get('CONSUMER', '')}" and logged_at > at - 1:
+                    return logged_at, text
+            return None
+
+        logged_at, text = self.node.wait(f"the agent sees {what}", line)
+        self.took[what] = logged_at - at
+        return text
+
+    def claim(self, uuid: str) -> dict[str, object]:
+        instances = self.node.json("plimsoll -o json instances")["instances"]
+        return next(dict(one["claim"]) for one in instances if one["uuid"] == uuid)
+
+    def in_time(self) -> None:
+        """Half of them were seen at once, and none much later, on a node of this speed."""
+        slower = sorted(self.slower)[len(self.slower) // 2]
+        note = f"# {slower:.1f} times slower; seconds until seen: {self.took}"
+        self.node.lab.transcript.command(f"{self.node.name}#", note, "")
+        times = sorted(self.took.values())
+        limit = IN_TIME_S * slower
+        assert times[len(times) // 2] < limit and times[-1] < LATEST * limit, note
+
+
+def started(prepare: Prepare, follow: str) -> Host:
+    (node,) = prepare(1)
+    node.configure(alone("hv1", CONFIG.format(follow=follow)))
+    node.run("labdev vfs 0000:41:00.0 2", note=False)
+    node.start()
+    node.wait("the functions are seen", lambda: node.devices().get(NIC) == {"SRIOV_NET_VF": 2})
+    node.run(f"labdev mdev 0000:42:00.0 nvidia-11 {MDEV}", note=False)
+    for name, text in {**KINDS, "dimm": DIMM, "cpus": WITH_CPUS, "devices": WITH_PORTS}.items():
+        node.write(f"/root/{name}.xml", text)
+    node.run("virsh create /root/cpus.xml && virsh create /root/devices.xml")
+    node.run(f"plimsoll claim {CPUS} --name cpus --flavor vcpus=1,memory_mb=64")
+    node.run(f"plimsoll claim {DEVICES} --name devices --flavor vcpus=1,memory_mb=64")
+    return Host(node)
+
+
+def test_each_kind_is_a_finding_in_time_and_reserved(prepare: Prepare) -> None:
+    host = started(prepare, "report")
+    node = host.node
+    node.title("Hot-plug, follow = report")
+    before = node.capacity("hv1")
+    host.plug("vCPUs", "virsh setvcpus cpus 3 --live", CPUS, MORE)
+    for kind, unit in UNITS.items():
+        text = host.plug(kind, f"virsh attach-device devices /root/{kind}.xml --live", DEVICES, MORE)
+        assert unit in text
+        assert not host.claim(DEVICES)["units"]
+        node.run(f"virsh detach-device devices /root/{kind}.xml --live")
+        node.wait("nothing differs", lambda: "nothing differs" in node.ask("plimsoll audit"))
+    node.run("virsh attach-device cpus /root/dimm.xml --live")
+
+    def reserved() -> bool:
+        now = node.capacity("hv1")
+        return now["VCPU"] <= before["VCPU"] - 2 and now["MEMORY_MB"] == before["MEMORY_MB"] - 128
+
+    node.wait("what came is reserved", reserved)
+    host.in_time()
+
+
+def test_each_kind_is_claimed_in_time_and_given_back(prepare: Prepare) -> None:
+    host = started(prepare, "grow")
+    node = host.node
+    node.title("Hot-plug, follow = grow")
+    host.plug("vCPUs", "virsh setvcpus cpus 3 --live", CPUS, FOLLOWS)
+    host.plug("memory", "virsh attach-device cpus /root/dimm.xml --live", CPUS, FOLLOWS)
+    assert '"VCPU": 3' in json.dumps(host.claim(CPUS)["allocations"])
+    for kind, unit in UNITS.items():
+        host.plug(kind, f"virsh attach-device devices /root/{kind}.xml --live", DEVICES, FOLLOWS)
+        assert unit in str(host.claim(DEVICES)["units"])
+        host.plug(f"{kind} away", f"virsh detach-device devices /root/{kind}.xml --live", DEVICES, FOLLOWS)
+        assert unit not in str(host.claim(DEVICES)["units"])
+    assert "nothing differs" in node.run("plimsoll audit")
+    host.in_time()
+
+
+@pytest.mark.parametrize("address", [VF, GPU])
+def test_the_doctor_tells_of_a_real_device(prepare: Prepare, address: str) -> None:
+    (node,) = prepare(1)
+    node.configure(alone("hv1", CONFIG.format(follow="report")))
+    node.run("labdev vfs 0000:41:00.0 2", note=False)
+    node.run("systemctl start libvirtd", note=False)
+    told = node.run(f"plimsoll doctor --device {address}")
+    assert "bad " not in told and f"{address} can be" in told
