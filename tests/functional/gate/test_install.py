@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,21 @@ def test_the_hook_is_written_brought_up_to_date_and_removed(tmp_path: Path) -> N
     for change in (install.enable, install.disable):
         with pytest.raises(UsageError, match="Plimsoll's"):
             change(hook)
+
+
+def test_the_hook_runs_in_the_interpreter_that_the_environment_was_made_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """libvirtd's confinement refuses programs of a virtual environment, and python3 may be an older one."""
+    other = tmp_path / "usr" / "python3.12"
+    other.parent.mkdir()
+    other.touch()
+    in_environment = tmp_path / "python"
+    in_environment.symlink_to(other)
+    monkeypatch.setattr(sys, "executable", str(in_environment))
+    assert install.hook_script().startswith(f"#!{other} -IS\n")
+    monkeypatch.setattr(install, "PYTHON", in_environment)
+    assert install.hook_script().startswith(f"#!{in_environment} -IS\n")
 
 
 @pytest.mark.parametrize("code", [None, b"def (", bytes(100), b"1 / 0"])
