@@ -62,7 +62,7 @@ def without_image_viommu(demand: Demand) -> Demand:
 ONLY_HERE: Mapping[str, Callable[[Demand, Query, str], bool]] = {
     "device profile": lambda demand, query, why: "accel:device_profile" in demand.specs,
     "unknown": lambda demand, query, why: "unknown image property" in why,
-    "group policy": lambda demand, query, why: len(query.groups) > 2 and query.group_policy is None,
+    "group policy": lambda demand, query, why: why.startswith("group_policy: the groups"),
     "group without resources": lambda demand, query, why: any(
         not group.resources for group in query.groups.values()
     ),
