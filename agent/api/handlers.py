@@ -11,6 +11,7 @@ from uuid import UUID
 
 from agent import log
 from agent.api import audit_views, gate_views, move_views, status_views
+from agent.api.device_views import cordon_view, devices_view, read_clear_body, read_cordon_body
 from agent.api.operations import Operations
 from agent.api.shapes.claims import ReleasedShape
 from agent.api.shapes.look import LookShape
@@ -181,6 +182,24 @@ def resume(call: Call) -> ApiResponse:
     """End the pause."""
     read_object(call.body, "", ())
     call.operations.pause(None)
+    return ApiResponse(200, {})
+
+
+def devices(call: Call) -> ApiResponse:
+    """The devices of this host."""
+    return ApiResponse(200, devices_view(call.operations.devices()))
+
+
+def cordon(call: Call) -> ApiResponse:
+    """Give a device to no guest."""
+    asked = read_cordon_body(call.body, call.caller.uid)
+    call.operations.cordon(asked)
+    return ApiResponse(200, cordon_view(asked))
+
+
+def clear_cordon(call: Call) -> ApiResponse:
+    """Give a device to guests again."""
+    call.operations.clear_cordon(read_clear_body(call.body))
     return ApiResponse(200, {})
 
 

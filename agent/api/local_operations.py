@@ -39,11 +39,13 @@ from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
+from agent.state.cordon import Cordon
 from agent.state.identity import Identity
 from agent.state.pause import Pause
 from agent.status.condition import STARTING, Condition, HostState
 from agent.status.host_status import AgentStatus, HostStatus
 from agent.status.recorder import Recorder
+from agent.tracker.cordons import OfferedDevice
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -171,6 +173,24 @@ class LocalOperations:
         if (before is not None and before.schedulers) != (pause is not None and pause.schedulers):
             self._reconciler.invalidate()
             self._supervisor.request_pass()
+
+    def devices(self) -> tuple[OfferedDevice, ...]:
+        """The devices that the host offers, with who has them."""
+        return self._tracker.cordons.devices()
+
+    def cordon(self, cordon: Cordon) -> None:
+        """Offer a device to nobody."""
+        self._tracker.cordons.put(cordon)
+        self._write_cordons()
+
+    def clear_cordon(self, address: str) -> None:
+        """Offer a device again."""
+        self._tracker.cordons.clear(address)
+        self._write_cordons()
+
+    def _write_cordons(self) -> None:
+        self._reconciler.invalidate()
+        self._supervisor.request_pass()
 
     def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
         """Claim for a domain, and complete it."""

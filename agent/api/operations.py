@@ -15,8 +15,10 @@ from agent.providers.plan import Plan
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
+from agent.state.cordon import Cordon
 from agent.state.pause import Pause
 from agent.status.host_status import HostStatus
+from agent.tracker.cordons import OfferedDevice
 from agent.tree import ProviderTree
 
 
@@ -61,6 +63,15 @@ class Operations(Protocol):
 
     def pause(self, pause: Pause | None) -> None:
         """Take no new claims until the pause ends; None ends it. Raises StateError."""
+
+    def devices(self) -> tuple[OfferedDevice, ...]:
+        """The devices that the host offers, with who has them and which are cordoned."""
+
+    def cordon(self, cordon: Cordon) -> None:
+        """Give the device to no guest that does not have it. Raises UsageError, StateError."""
+
+    def clear_cordon(self, address: str) -> None:
+        """Give the device to guests again. Raises UsageError where it is not cordoned, StateError."""
 
     def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
         """Claim what the domain's XML asks for, and what is `asked` for beside it; and complete the domain.

@@ -8,6 +8,7 @@ from agent.api import handlers
 from agent.api.handlers import ApiResponse, Call
 from agent.api.shapes.audit import AuditShape
 from agent.api.shapes.claims import ClaimShape, DomainShape, ExplanationShape, ReleasedShape
+from agent.api.shapes.devices import ClearBodyShape, CordonBodyShape, CordonShape, DevicesShape
 from agent.api.shapes.gate import ClaimedRunningShape, VerdictShape
 from agent.api.shapes.history import ExplainedShape, HistoryShape
 from agent.api.shapes.instances import InstancesShape
@@ -218,6 +219,15 @@ STATUS_ROUTES = (
     ),
     ApiRoute(
         "GET",
+        "/v1/devices",
+        ApiRole.READER,
+        handlers.devices,
+        "devices",
+        "The devices for guests, who has each, and which are cordoned",
+        {200: Result("by provider and class; CPUs are left out", DevicesShape)},
+    ),
+    ApiRoute(
+        "GET",
         "/v1/plan",
         ApiRole.READER,
         handlers.plan,
@@ -265,6 +275,26 @@ REPAIR_ROUTES = (
         "End the pause; no error without one",
         {200: Result("claims are taken again", NothingShape)},
         body=NothingShape,
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/devices/cordon",
+        ApiRole.ADMIN,
+        handlers.cordon,
+        "cordonDevice",
+        "Give the device to no guest; who has it keeps it, also after a restart of the agent",
+        {200: Result("the cordon", CordonShape)},
+        body=CordonBodyShape,
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/devices/clear",
+        ApiRole.ADMIN,
+        handlers.clear_cordon,
+        "clearDevice",
+        "Give the device to guests again",
+        {200: Result("the cordon has ended", NothingShape)},
+        body=ClearBodyShape,
     ),
     ApiRoute(
         "GET",

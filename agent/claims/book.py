@@ -22,6 +22,7 @@ from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.claims.rows import NOT_USED, Doubted, Row, beyond
 from agent.claims.used import IDLE, Place, use_of
 from agent.driver import Guest
+from agent.providers.cordoned import Cordoned, idle_cordoned
 from agent.providers.exclusive import room
 from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages
 
@@ -59,6 +60,7 @@ class Book:
         self._doubtful: frozenset[str] = frozenset()
         self._taken: dict[tuple[str, str], str] = {}
         self._in_guests: dict[tuple[str, str], str] = {}
+        self._cordoned: Cordoned = frozenset()
         self._in_use: dict[tuple[str, str], str] = {}
         self._restrictions: dict[str, Restriction] = {}
         self._cells = CellUsage()
@@ -171,6 +173,14 @@ class Book:
     def choose_by(self, strategy: Strategy) -> None:
         """From now on, choose by this strategy where several places fit."""
         self._choice = Choice(strategy, self.cells.devices, self.cells.providers)
+
+    def cordon(self, cordoned: Cordoned) -> None:
+        """From now on, give these exact units to no consumer that does not have them."""
+        self._cordoned = cordoned
+
+    def idle_cordoned(self, units: Units, cordoned: Cordoned) -> Usages:
+        """{provider uuid: {class: number}} of the cordoned units among `units` that no consumer has."""
+        return idle_cordoned(units, cordoned, {*self._taken, *self._in_guests}) if cordoned else {}
 
     def leave_out(self, uuids: Collection[str]) -> None:
         """Choose nothing on these providers until the next `refresh`: Placement does not have them."""
@@ -358,6 +368,15 @@ class Book:
     def owner(self, resource_class: str, unit: str) -> str | None:
         """The consumer that claimed the exact unit, or whose guest uses it now."""
         return self._taken.get((resource_class, unit)) or self._in_use.get((resource_class, unit))
+
+    def _may_have(self, resource_class: str, unit: str, consumer: str) -> bool:
+        """Whether the consumer may have a unit that its domain names."""
+        owner = self.owner(resource_class, unit)
+        return owner == consumer or (owner is None and (resource_class, unit) not in self._cordoned)
+
+    def owners(self) -> Mapping[tuple[str, str], str]:
+        """{(class, exact unit): consumer that claimed it, or whose guest uses it now}"""
+        return {**self._in_use, **self._taken}
 
     def made_instead(self, claim: Claim) -> dict[str, str]:
         """{unit that was to be made: unclaimed unit that the claim's guest uses in its place}"""
@@ -560,7 +579,9 @@ class Book:
 
     def _host_for(self, consumer: str) -> ProviderIndex:
         bound = self._restrictions.get(consumer, UNRESTRICTED).bound
-        return replace(self.host, bound=bound) if bound else self.host
+        host = replace(self.host, bound=bound) if bound else self.host
+        idle = self.idle_cordoned(self.offered, self._cordoned)
+        return replace(host, cordoned=idle) if idle else host
 
     def _own(self, consumer: str) -> Usages:
         """The part of its row's need that goes with the consumer."""
@@ -629,6 +650,8 @@ class Book:
     def _is_free(self, name: str, unit: str, consumer: str) -> bool:
         """Whether no other consumer has the unit, by claim or by its guest."""
         key = (name, unit)
+        if key in self._cordoned and key not in self._taken and key not in self._in_guests:
+            return False
         return self._taken.get(key, consumer) == consumer and self._in_guests.get(key, consumer) == consumer
 
     def _room(self, uuid: str, consumer: str) -> dict[str, int]:
@@ -642,10 +665,12 @@ class Book:
             used[name] = used.get(name, 0) + sum(
                 owner != consumer and name not in self.need(owner).get(uuid, {}) for owner in owners
             )
+        idle = self.idle_cordoned({uuid: self.offered.get(uuid, {})}, self._cordoned).get(uuid, {})
         offered = {
-            name: inventory.total - inventory.reserved for name, inventory in provider.inventories.items()
+            name: inventory.total - inventory.reserved + idle.get(name, 0)
+            for name, inventory in provider.inventories.items()
         }
-        return room(self.host.ways[uuid], offered, used)
+        return room(self.host.ways[uuid], offered, {**used, **{n: used.get(n, 0) + idle[n] for n in idle}})
 
     def _restrict_to_named(
         self, free_units: dict[str, dict[str, tuple[str, ...]]], classes: Collection[str], consumer: str
@@ -660,9 +685,7 @@ class Book:
                 room = self._room(provider.uuid, consumer) if provider.uuid in self.host.ways else {}
                 sharing = {name, *room} if name in room else {name}
                 free = tuple(
-                    unit
-                    for unit in units
-                    if all(self.owner(other, unit) in (None, consumer) for other in sharing)
+                    unit for unit in units if all(self._may_have(other, unit, consumer) for other in sharing)
                 )
                 if name in restriction.others and len(free) == len(units):
                     rest = free_units.get(provider.uuid, {}).get(name, ())

@@ -33,7 +33,8 @@ class ProviderIndex:
 
     `providers` and `by_class` {class: providers with inventory of it} are in the order of choice. `ways` are
     the classes that exclude each other on a provider. `bound` is {group suffix: uuid of the only provider
-    that may serve the group}. The index is made once for each tree.
+    that may serve the group}, `cordoned` {provider uuid: {class: number}} are the idle units that an operator
+    has cordoned. The index is made once for each tree.
     """
 
     tree: ProviderTree
@@ -42,6 +43,7 @@ class ProviderIndex:
     by_class: Mapping[str, tuple[Provider, ...]]
     ways: WaysOf = field(default_factory=dict)
     bound: Mapping[str, str] = field(default_factory=dict)
+    cordoned: Usages = field(default_factory=dict)
 
     @classmethod
     def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "ProviderIndex":
@@ -178,9 +180,11 @@ class HostStock:
         other = excluding_class(self.host.ways.get(provider.uuid, ()), name, used)
         if other is not None:
             return f"nothing of it can be given while its {other} is in use"
+        number = self.host.cordoned.get(provider.uuid, {}).get(name, 0)
+        cordoned = f", {number} more cordoned (`plimsoll devices`)" if number else ""
         if free < left:
-            return f"only {free} of its exact units are free"
-        return f"only {free} of {inventory.capacity} are free"
+            return f"only {free} of its exact units are free{cordoned}"
+        return f"only {free} of {inventory.capacity} are free{cordoned}"
 
     def idle_devices(self, asked: Collection[str]) -> dict[int, float]:
         """`Choice.idle` of what is free now."""

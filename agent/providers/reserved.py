@@ -35,8 +35,9 @@ class ReservedUsages:
         classes = dict(_one_time_classes(resolved))
         for uuid, ways in resolved.ways.items():
             classes[uuid] = classes.get(uuid, frozenset()).union(*ways)
-        for uuid, gone in resolved.gone.items():
-            classes[uuid] = classes.get(uuid, frozenset()) | gone
+        for counted in (resolved.gone, resolved.cordoned):
+            for uuid, names in counted.items():
+                classes[uuid] = classes.get(uuid, frozenset()) | names
         return cls(classes, _amounts_of(used, classes))
 
     def differs(self, used: Usages) -> bool:

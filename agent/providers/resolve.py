@@ -106,7 +106,8 @@ class ResolvedDescription:
     `cells` {uuid: id of the NUMA cell that the provider is on}, `ways` {uuid: sets of classes that exclude
     each other} and `to_make` {uuid: units that do not exist yet}; see `DescribedProvider`. `problems` are
     sentences on what was left out of the description, and `notices` those that are no fault. `gone` {uuid:
-    classes} has claimed units that exist no more in its totals (`agent.providers.gone`).
+    classes} has claimed units that exist no more in its totals (`agent.providers.gone`), `cordoned` {uuid:
+    classes} units that an operator has cordoned.
     """
 
     tree: ProviderTree
@@ -119,6 +120,7 @@ class ResolvedDescription:
     ways: Mapping[str, tuple[frozenset[str], ...]] = field(default_factory=dict)
     to_make: UnitsToMake = field(default_factory=dict)
     gone: Classes = field(default_factory=dict)
+    cordoned: Classes = field(default_factory=dict)
 
 
 def resolve(

@@ -19,6 +19,7 @@ from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, State
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
 from agent.providers.caps import with_caps
+from agent.providers.cordoned import cordoned_units, reserve_cordoned, with_idle
 from agent.providers.gone import count_gone
 from agent.providers.overlay import with_status_disabled
 from agent.providers.overuse import find_overuse
@@ -154,11 +155,19 @@ class PassSteps:
         gone = gone_units(Place(offered=resolved.units), self._tracker.rows().values())
         resolved = count_gone(resolved, gone, description.moves)
         used, unclaimed = self._survey(seen, resolved)
-        resolved = reserve_used(resolved, current, used, description.moves)
+        cordons = self._tracker.cordons.all()
+        cordoned = cordoned_units(resolved.units, resolved.devices, cordons)
+        idle = self._tracker.cordons.idle(resolved.units, cordoned)
+        resolved = reserve_used(resolved, current, with_idle(used, idle), description.moves)
+        resolved = reserve_cordoned(resolved, cordoned, idle)
         resolved = replace(
             resolved,
             tree=with_caps(resolved.tree, self._provider_config.caps),
-            problems=(*resolved.problems, *overlaid.conflicts),
+            problems=(
+                *resolved.problems,
+                *overlaid.conflicts,
+                *(cordon.sentence for cordon in cordons.values()),
+            ),
         )
         desired = Desired(resolved.tree, resolved.owned)
         return Pass(seen, current, description, resolved, desired, unclaimed)

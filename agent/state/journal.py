@@ -37,6 +37,7 @@ from agent.moves.states import Move, MoveState
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt
 from agent.state import schema
+from agent.state.cordon import Cordon, read_cordon
 from agent.state.pause import Pause, read_pause
 
 APPLICATION_ID = 0x504C4147
@@ -377,6 +378,21 @@ class Journal:
             lambda transaction: transaction.execute(schema.PUT_FACT, row),
             ("", event, pause.reason if pause else ""),
             releases=True,
+        ).wait()
+
+    def cordons(self) -> Mapping[str, Cordon]:
+        """{address: cordon} of the devices that an operator has cordoned."""
+        document = self._fact("cordons", list) or []
+        try:
+            return {cordon.address: cordon for cordon in map(read_cordon, document)}
+        except PlimsollError as error:
+            raise self._unreadable("the fact 'cordons'", error) from error
+
+    def remember_cordons(self, cordons: Mapping[str, Cordon], event: str, detail: str) -> None:
+        """Write these cordons in place of the former ones, with an event in the history."""
+        row = ("cordons", _dump([cordon.to_json() for cordon in cordons.values()]))
+        self._write(
+            lambda transaction: transaction.execute(schema.PUT_FACT, row), ("", event, detail), releases=True
         ).wait()
 
     def owned(self) -> OwnedProviders:

@@ -39,6 +39,7 @@ from agent.state.journal import Journal
 from agent.state.pause import Pause
 from agent.tracker.claims import Admitted, ClaimOperations, StartDecision
 from agent.tracker.context import Admission, PlacementState, SeenGuests, TrackerContext
+from agent.tracker.cordons import Cordons
 from agent.tracker.delivery import DELIVERED_MAX, Delivery
 from agent.tracker.doubts import Doubts
 from agent.tracker.follow_guest import follow_guests, record_use
@@ -80,6 +81,7 @@ class ResourceTracker:
         register = Register(journal, on_step)
         admission = Admission(WAITING_FOR_INVENTORY, lambda: register.unknown_reason, journal.pause())
         self._journal = journal
+        self._cordons = Cordons(journal, register)
         self._doubts = Doubts(journal, clock, register.enter_doubts)
         self._context = TrackerContext(
             register,
@@ -143,6 +145,11 @@ class ResourceTracker:
         self._context.admission.pause = pause
 
     @property
+    def cordons(self) -> Cordons:
+        """The host's devices, and which of them an operator has cordoned."""
+        return self._cordons
+
+    @property
     def closed_reason(self) -> str | None:
         """Why claims are closed, None while they are open."""
         return self._context.admission.closed_reason
@@ -174,6 +181,7 @@ class ResourceTracker:
         pinned CPUs or pages can be placed. Raises StateError.
         """
         self._register.refresh(tree, held, units, layout, kept, reading)
+        self._cordons.withhold()
         follow_guests(self._context)
 
     def reading(self) -> AbstractContextManager[Reading]:

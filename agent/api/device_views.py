@@ -1,0 +1,52 @@
+"""The devices of this host in the shapes of the local API, and the requests that cordon them."""
+
+import time
+from collections.abc import Iterable
+
+from agent.api.shapes.devices import CordonShape, DevicesShape
+from agent.api.views import moment
+from agent.json_checks import read_object, read_text
+from agent.state.cordon import ADDRESS_CHARS_MAX, REASON_CHARS_MAX, Cordon
+from agent.tracker.cordons import OfferedDevice
+
+
+def read_cordon_body(body: object, uid: int) -> Cordon:
+    """The cordon that a user asks for. Raises UsageError."""
+    given = read_object(body, "", ("address", "reason"))
+    reason = read_text(given.get("reason", ""), "reason", longest=REASON_CHARS_MAX)
+    return Cordon(_address(given.get("address")), reason, uid, time.time())
+
+
+def read_clear_body(body: object) -> str:
+    """The address of the device whose cordon is to end. Raises UsageError."""
+    return _address(read_object(body, "", ("address",)).get("address"))
+
+
+def cordon_view(cordon: Cordon) -> CordonShape:
+    """A cordon."""
+    return {
+        "address": cordon.address,
+        "reason": cordon.reason,
+        "uid": cordon.uid,
+        "since": moment(cordon.at),
+    }
+
+
+def devices_view(devices: Iterable[OfferedDevice]) -> DevicesShape:
+    """All devices."""
+    return {
+        "devices": [
+            {
+                "unit": device.unit,
+                "resource_class": device.resource_class,
+                "provider": device.provider,
+                "holder": device.holder,
+                "cordon": cordon_view(device.cordon) if device.cordon else None,
+            }
+            for device in devices
+        ]
+    }
+
+
+def _address(value: object) -> str:
+    return read_text(value, "address", None, "the address of a device", ADDRESS_CHARS_MAX).lower()

@@ -1,0 +1,53 @@
+"""A cordon: an operator's word that a device is given to no guest. It is kept over restarts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent.errors import UsageError
+from agent.json_checks import read_object, read_text, read_whole
+from agent.tree import MAX_UNIT
+
+ADDRESS_CHARS_MAX = 64
+REASON_CHARS_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """Why and since when a device is cordoned; `at` is seconds since the epoch, UTC.
+
+    `address` is an exact unit (a PCI address, the uuid of a mediated device) or the PCI address of a card.
+    `uid` is the user who asked for it.
+    """
+
+    address: str
+    reason: str
+    uid: int
+    at: float
+
+    @property
+    def sentence(self) -> str:
+        """What it is, and how it ends."""
+        why = f": {self.reason}" if self.reason else ""
+        return (
+            f"The device {self.address} is cordoned by uid {self.uid}{why}. It is given to no guest; who has "
+            f"it keeps it. When it is well, run `plimsoll devices clear {self.address}`."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that `read_cordon` reads."""
+        return {"address": self.address, "reason": self.reason, "uid": self.uid, "at": self.at}
+
+
+def read_cordon(value: object) -> Cordon:
+    """The inverse of `Cordon.to_json`. Raises UsageError for anything else."""
+    record: Mapping[str, Any] = read_object(value, "cordon")
+    at = record.get("at")
+    if isinstance(at, bool) or not isinstance(at, int | float):
+        raise UsageError(f"cordon.at: {at!r} is not a number of seconds.")
+    return Cordon(
+        read_text(record.get("address"), "cordon.address", longest=ADDRESS_CHARS_MAX),
+        read_text(record.get("reason"), "cordon.reason", longest=REASON_CHARS_MAX),
+        read_whole(record.get("uid"), "cordon.uid", 0, MAX_UNIT * 2 + 1),
+        float(at),
+    )
