@@ -31,7 +31,7 @@ PORTS = "".join(f"<controller type='pci' index='{n}' model='pcie-root-port'/>" f
 WITH_PORTS = f"""<domain type='qemu'><name>devices</name><uuid>{DEVICES}</uuid>
 <memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os>
 <devices><controller type='usb' model='none'/><memballoon model='none'/>{PORTS}</devices></domain>"""
-"""Without ACPI, a port of a guest without an operating system lets go of its device at once."""
+"""These guests have no operating system, so they never let go of a device: nothing is unplugged here."""
 DIMM = "<memory model='dimm'><target><size unit='MiB'>128</size><node>0</node></target></memory>"
 MORE, FOLLOWS = "uses more", "follows its guest"
 IN_TIME_S = 2.0
@@ -42,19 +42,21 @@ LATEST = 4
 """A single one may be that many times as late: the machine under the nodes does other things."""
 
 
-def _address(text: str) -> str:
+def _address(text: str, more: str = "") -> str:
     domain, bus, rest = text.split(":")
     slot, function = rest.split(".")
-    return f"<address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/>"
+    return f"<address {more}domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/>"
 
 
+VF_SOURCE = _address(VF, "type='pci' ")
 KINDS = {
-    "vf": f"<interface type='hostdev' managed='yes'><source>{_address(VF)}</source></interface>",
+    "vf": f"<interface type='hostdev' managed='yes'><source>{VF_SOURCE}</source></interface>",
     "gpu": f"<hostdev mode='subsystem' type='pci' managed='yes'><source>{_address(GPU)}</source></hostdev>",
     "vgpu": "<hostdev mode='subsystem' type='mdev' managed='no' model='vfio-pci' display='off'>"
     f"<source><address uuid='{MDEV}'/></source></hostdev>",
 }
 UNITS = {"vf": VF, "gpu": GPU, "vgpu": MDEV}
+CLASSES = {"vf": "1 SRIOV_NET_VF", "gpu": "1 PGPU", "vgpu": "1 VGPU"}
 
 
 class Host:
@@ -120,11 +122,10 @@ def test_each_kind_is_a_finding_in_time_and_reserved(prepare: Prepare) -> None:
     before = node.capacity("hv1")
     host.plug("vCPUs", "virsh setvcpus cpus 3 --live", CPUS, MORE)
     for kind, unit in UNITS.items():
-        text = host.plug(kind, f"virsh attach-device devices /root/{kind}.xml --live", DEVICES, MORE)
-        assert unit in text
+        attach = f"virsh attach-device devices /root/{kind}.xml --live"
+        host.plug(kind, attach, DEVICES, CLASSES[kind])
+        assert unit in node.run("plimsoll audit", ends=3)
         assert not host.claim(DEVICES)["units"]
-        node.run(f"virsh detach-device devices /root/{kind}.xml --live")
-        node.wait("nothing differs", lambda: "nothing differs" in node.ask("plimsoll audit"))
     node.run("virsh attach-device cpus /root/dimm.xml --live")
 
     def reserved() -> bool:
@@ -135,7 +136,7 @@ def test_each_kind_is_a_finding_in_time_and_reserved(prepare: Prepare) -> None:
     host.in_time()
 
 
-def test_each_kind_is_claimed_in_time_and_given_back(prepare: Prepare) -> None:
+def test_each_kind_is_claimed_in_time(prepare: Prepare) -> None:
     host = started(prepare, "grow")
     node = host.node
     node.title("Hot-plug, follow = grow")
@@ -145,8 +146,6 @@ def test_each_kind_is_claimed_in_time_and_given_back(prepare: Prepare) -> None:
     for kind, unit in UNITS.items():
         host.plug(kind, f"virsh attach-device devices /root/{kind}.xml --live", DEVICES, FOLLOWS)
         assert unit in str(host.claim(DEVICES)["units"])
-        host.plug(f"{kind} away", f"virsh detach-device devices /root/{kind}.xml --live", DEVICES, FOLLOWS)
-        assert unit not in str(host.claim(DEVICES)["units"])
     assert "nothing differs" in node.run("plimsoll audit")
     host.in_time()
 
