@@ -95,7 +95,7 @@ def check(case: DomainCase, written: dict[str, object], seen: Seen, seed: int, n
     if case.cells:
         assert seen.cells == frozenset(range(case.cells)), (seed, seen)
     units = {
-        mapping["label"].lower(): [
+        mapping["label"].lower().lstrip("_"): [
             unit for of in mapping["units"].values() for each in of.values() for unit in each
         ]
         for mapping in claim["mappings"]
