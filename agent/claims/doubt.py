@@ -8,7 +8,7 @@ answered and left nothing of its consumers is kept for a while: a proxy may have
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +22,12 @@ Json = dict[str, Any]
 
 BARRED = 0
 """The generation of a consumer that Placement keeps a record of and that holds nothing."""
+BAR_GENERATION_MAX = 16
+"""The highest generation of a write that a bar warns other hosts of.
+
+To reach a higher one, a consumer that was made anew would have to be written more often than that while the
+write may come.
+"""
 
 
 class DoubtKind(StrEnum):
@@ -48,7 +54,7 @@ class DoubtState(StrEnum):
     FENCED = "fenced"
     """The generation of a consumer, as long as Placement has that consumer."""
     BARRED = "barred"
-    """It is a first write, and Placement keeps a record of its consumer, which holds nothing."""
+    """Placement keeps a record of its consumer, which holds nothing."""
     ANSWERED = "answered"
     """It was executed and left nothing of its consumers, so its repetition finds none."""
 
@@ -90,6 +96,20 @@ class Doubt:
         return self.guard.generation not in (None, BARRED)
 
     @property
+    def meets_next_life(self) -> bool:
+        """Whether the write may come when its consumer was deleted and made anew, by another host, too.
+
+        An answered write has been executed; that a proxy repeats it is expected on this host alone.
+        """
+        generation = self.guard.generation
+        return self.state is not DoubtState.ANSWERED and (generation or BARRED) <= BAR_GENERATION_MAX
+
+    @property
+    def is_of_another_host(self) -> bool:
+        """Whether the write is known only by the bar that another host left (`doubt_of_bar`)."""
+        return self.kind is DoubtKind.FENCE and not self.guard.allocations
+
+    @property
     def consumers(self) -> frozenset[str]:
         """The consumers that the write changes."""
         return frozenset(write.consumer for write in self.writes)
@@ -110,6 +130,16 @@ class Doubt:
     def is_same_write(self, kind: DoubtKind, writes: Iterable[DoubtfulWrite]) -> bool:
         """Whether a write of this kind with these parts is this write repeated."""
         return self.kind is kind and self.writes == tuple(writes)
+
+
+def doubt_of_bar(doubt_id: str, write: DoubtfulWrite, since: float) -> Doubt:
+    """What a bar tells a host whose first write of the consumer has met it at the time `since`.
+
+    Another host could not tell whether a write of its own still comes. Nothing says which generation that
+    names: so the highest one is expected.
+    """
+    expected = replace(write, generation=BAR_GENERATION_MAX, allocations={})
+    return Doubt(doubt_id, DoubtKind.FENCE, (expected,), since, DoubtState.FENCED)
 
 
 def doubt_to_json(doubt: Doubt) -> Json:

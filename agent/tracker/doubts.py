@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count
 from uuid import uuid4
 
-from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, DoubtState
+from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, DoubtState, doubt_of_bar
 from agent.state.journal import Journal
 
 KEPT_S = 86_400.0
@@ -66,7 +66,7 @@ class Doubts:
             )
 
     def watched(self) -> tuple[Doubt, ...]:
-        """The first writes to be looked at again: another client may have let them through.
+        """The writes to be looked at again: another client may have let them through.
 
         Placement rejects them while it has their consumers, which other clients may delete, with a bar that
         the agent wrote before. Those sent some minutes ago are due always, then at each doubling of the age.
@@ -76,7 +76,7 @@ class Doubts:
                 doubt
                 for doubt in self._doubts.values()
                 if doubt.state in (DoubtState.FENCED, DoubtState.BARRED)
-                and not doubt.rises
+                and doubt.meets_next_life
                 and (
                     self.age_s(doubt) < WATCHED_CLOSELY_S
                     or self.age_s(doubt) >= 2 * self._looked_s.get(doubt.id, 0.0)
@@ -113,6 +113,16 @@ class Doubts:
             self._in_flight.add(doubt.id)
         self._report(doubt.consumers)
         return doubt, before
+
+    def expect(self, write: DoubtfulWrite) -> None:
+        """Enter what a bar tells that this first write has met; on disk when this returns.
+
+        Raises StateError.
+        """
+        doubt = doubt_of_bar(str(uuid4()), write, self._clock())
+        self._journal.put_doubt(doubt).wait()
+        with self._lock:
+            self._enter(doubt)
 
     def end(self, doubt: Doubt) -> None:
         """Forget the doubt: Placement has answered, and does not execute the write any more.

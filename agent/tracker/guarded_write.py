@@ -8,6 +8,11 @@ come late, and answered ones that a proxy has executed once more.
 A first write is rejected while its consumer exists. What the consumer holds then, be it another client's,
 proves nothing of the write: that client may delete the consumer, and a bar with it. So `look_again` is called
 regularly as long as the write may come.
+
+Another host that makes a consumer anew knows nothing of this host's doubts. So a consumer that is deleted
+stays barred as long as a write of this host may come. The other host's first write meets the bar; that host
+then protects its claim as if the doubt were its own: it writes on until the generation is past
+`BAR_GENERATION_MAX`, and leaves a bar itself when it releases the consumer.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -59,6 +64,8 @@ class GuardedWriter:
         outcome: WriteOutcome | None = None
         try:
             outcome = self._client.send_allocations(*writes)
+            if isinstance(outcome, WriteRefused) and is_barred(outcome.error):
+                self._expect_writes_of_others(parts)
         finally:
             if outcome is None or isinstance(outcome, WriteUnknown):
                 self._doubts.keep(doubt or self._doubts.begin(kind, parts, durable=False)[0])
@@ -67,6 +74,27 @@ class GuardedWriter:
         if isinstance(outcome, WriteDone):
             self._fence_older(writes)
         return outcome
+
+    def send_over_bar(self, kind: DoubtKind, write: ConsumerAllocations) -> WriteOutcome:
+        """As `send`, for one consumer; a first write that meets a bar is sent from the generation of that.
+
+        Raises as `send` and `secure`.
+        """
+        outcome = self.send(kind, write)
+        if write.generation is None and isinstance(outcome, WriteRefused) and is_barred(outcome.error):
+            outcome = self.send(kind, replace(write, generation=BARRED))
+            if isinstance(outcome, WriteDone):
+                self.secure(write.consumer, written=replace(write, generation=BARRED + 1))
+        return outcome
+
+    def _expect_writes_of_others(self, parts: Iterable[DoubtfulWrite]) -> None:
+        """The first write among the parts has met a bar. Of its own bars the agent knows the writes."""
+        for part in parts:
+            if part.generation is None and not any(
+                doubt.state is DoubtState.BARRED or doubt.is_of_another_host
+                for doubt in self._guarded_by(part.consumer)
+            ):
+                self._doubts.expect(part)
 
     def _fence_older(self, writes: Iterable[ConsumerAllocations]) -> None:
         """Placement has accepted these generations: it rejects the doubtful writes that name older ones."""
@@ -137,16 +165,19 @@ class GuardedWriter:
         doubts = [doubt for doubt in self._doubts.of(consumers) if not doubt.fenced or doubt.rises]
         if not doubts:
             return None
-        held: dict[str, ConsumerAllocations] = {}
-        if self._client.certain:
-            for doubt in doubts:
-                self._doubts.end(doubt)  # the write has ended, and needs no fence
-        else:
-            known = {written.consumer: written} if written is not None else {}
-            guards = dict.fromkeys(doubt.guard.consumer for doubt in doubts)
-            held = {guard: self._secure(guard, known.get(guard)) for guard in guards}
+        known = {written.consumer: written} if written is not None else {}
+        guards = dict.fromkeys(doubt.guard.consumer for doubt in self._end_certain(doubts))
+        held = {guard: self._secure(guard, known.get(guard)) for guard in guards}
         first = consumers[0]
         return held[first] if first in held else self._client.allocations_of(first)
+
+    def _end_certain(self, doubts: Sequence[Doubt]) -> tuple[Doubt, ...]:
+        """Those that need a fence. Of the others no request is under way: they are forgotten."""
+        uncertain = tuple(doubt for doubt in doubts if doubt.is_of_another_host or not self._client.certain)
+        for doubt in doubts:
+            if doubt not in uncertain:
+                self._doubts.end(doubt)
+        return uncertain
 
     def _secure(self, consumer: str, known: ConsumerAllocations | None) -> ConsumerAllocations:
         """End the doubts that this consumer guards; `known`: what Placement holds for it."""
@@ -156,7 +187,7 @@ class GuardedWriter:
             known = None
             try:
                 held = self._raise_past(doubts, held)
-                self._bar_first_writes(doubts, held)
+                self._bar(doubts, held)
             except PlacementConflict:
                 pause(attempt)  # another client wrote in between, or the late write was done just now
                 continue
@@ -184,18 +215,20 @@ class GuardedWriter:
             f"most {highest}, and it is {held.generation}. The agent raises it further when it tries again."
         )
 
-    def _bar_first_writes(self, doubts: Iterable[Doubt], held: ConsumerAllocations) -> None:
-        """Bar the first writes among the doubts; while the consumer exists, Placement rejects them anyway."""
-        firsts = [doubt for doubt in doubts if not doubt.rises]
-        if held.generation is None and firsts:
+    def _bar(self, doubts: Iterable[Doubt], held: ConsumerAllocations) -> None:
+        """Bar the consumer if it does not exist; while it exists, its generation rejects the writes."""
+        late = [doubt for doubt in doubts if doubt.meets_next_life]
+        firsts = [doubt for doubt in late if not doubt.rises]
+        if held.generation is None and late:
             try:
                 self._client.bar_first_write(held.consumer).check()
             except PlacementConflict as conflict:
                 if not is_barred(conflict):
                     raise
-                self._wait_for_half_done(firsts, conflict)
+                if firsts:
+                    self._wait_for_half_done(firsts, conflict)
             else:
-                self._settle_barred(firsts)
+                self._settle_barred(late)
                 firsts = [doubt for doubt in firsts if doubt.guard.generation is not None]
         self._settle_open(firsts, DoubtState.FENCED)
 
@@ -219,46 +252,49 @@ class GuardedWriter:
             if not doubt.fenced:
                 self._doubts.settle(doubt, state)
 
-    def _settle_barred(self, firsts: Iterable[Doubt]) -> None:
-        """Placement has accepted the bar: it rejects the writes that take the consumer for a new one."""
-        for doubt in firsts:
-            if doubt.guard.generation is None and doubt.state is not DoubtState.BARRED:
+    def _settle_barred(self, late: Iterable[Doubt]) -> None:
+        """Placement has accepted the bar: it rejects the writes, but for those that name its generation."""
+        for doubt in late:
+            if doubt.guard.generation != BARRED and doubt.state is not DoubtState.BARRED:
                 self._doubts.settle(doubt, DoubtState.BARRED)
 
+    def _late(self, consumer: str) -> tuple[Doubt, ...]:
+        """The writes that may come when the consumer was deleted and made anew."""
+        return self._end_certain([doubt for doubt in self._guarded_by(consumer) if doubt.meets_next_life])
+
     def watched(self) -> tuple[str, ...]:
-        """The consumers whose abandoned first writes may still come, and are to be looked at again."""
+        """The consumers whose unanswered writes may still come, and are to be looked at again."""
         self._doubts.forget_old()
         return tuple(dict.fromkeys(doubt.guard.consumer for doubt in self._doubts.watched()))
 
     def look_again(self, consumer: str) -> ConsumerAllocations | None:
-        """Bar the first writes of a consumer again, which another client may have deleted. One request.
+        """Bar a consumer again, which another client may have deleted. One request.
 
-        If the consumer exists, it is read, too: returns what it holds if that is exactly what one of the
-        writes gives, which was executed late then; None otherwise. Raises PlacementError.
+        If the consumer exists, it is read, too, where a first write may come: returns what it holds if that
+        is exactly what one of these gives, which was executed late then; None otherwise. Raises
+        PlacementError.
         """
-        firsts = [doubt for doubt in self._guarded_by(consumer) if not doubt.rises]
+        late = self._late(consumer)
+        firsts = [doubt for doubt in late if not doubt.rises]
         held: ConsumerAllocations | None = None
-        if self._client.certain:
-            for doubt in firsts:
-                self._doubts.end(doubt)
-        elif not self.bar_again(consumer):
+        if not self.bar_again(consumer) and firsts:
             held = self._client.allocations_of(consumer)
-        self._doubts.looked(firsts)
+        self._doubts.looked(late)
         return held if held and any(_is_result(held, doubt.guard) for doubt in firsts) else None
 
     def bar_again(self, consumer: str) -> bool:
-        """Bar a late first write for a consumer that has just been deleted. False: it exists again.
+        """Bar a consumer that has just been deleted, if a write may come late. False: it exists again.
 
         Without a doubt that costs nothing. Raises PlacementError.
         """
-        firsts = [doubt for doubt in self._guarded_by(consumer) if not doubt.rises]
-        if not firsts:
+        late = self._late(consumer)
+        if not late:
             return True
         try:
             self._client.bar_first_write(consumer).check()
         except PlacementConflict as conflict:
             return is_barred(conflict)
-        self._settle_barred(firsts)
+        self._settle_barred(late)
         return True
 
 

@@ -96,7 +96,7 @@ def _replace_once(context: TrackerContext, request: ClaimRequest, choose_new: _C
         if held.allocations != after.allocations:
             context.take_back_reserved(unclaimed)
             write = allocations_for(after, held.generation)
-            outcome = context.writer.send(DoubtKind.REPLACE, write)
+            outcome = context.writer.send_over_bar(DoubtKind.REPLACE, write)
             try:
                 checked(outcome, f"new claim of {label(request)}", "the old claim stays until it is known")
             except PlacementFull as full:

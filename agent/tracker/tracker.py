@@ -12,13 +12,12 @@ same claim waits and gets the same answer; another claim for the consumer is ref
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 
 from agent.backoff import Backoff
 from agent.claims.book import Reading
 from agent.claims.choice import Strategy
 from agent.claims.claim import Claim, Fit
-from agent.claims.doubt import BARRED, DoubtKind
+from agent.claims.doubt import DoubtKind
 from agent.claims.fit import ProviderIndex
 from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
@@ -31,7 +30,6 @@ from agent.errors import PlacementConflict, PlacementUnavailable
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.outcome import WriteRefused
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
 from agent.shapes import Held, Units, Usages
@@ -45,7 +43,7 @@ from agent.tracker.doubts import Doubts
 from agent.tracker.follow_guest import follow_guests, record_use
 from agent.tracker.follow_moves import MigrationLinker
 from agent.tracker.follow_use import UseFollower
-from agent.tracker.guarded_write import GuardedWriter, checked, is_barred
+from agent.tracker.guarded_write import GuardedWriter, checked
 from agent.tracker.guest_demand import GuestDemand
 from agent.tracker.handles import ClaimHandle, MoveHandle
 from agent.tracker.held_column import HeldColumn
@@ -382,9 +380,7 @@ class ResourceTracker:
             raise PlacementConflict(
                 f"An earlier write for {write.consumer} was in doubt. Nothing was written; audit again."
             )
-        outcome = self._context.writer.send(DoubtKind.HEAL, write)
-        if write.generation is None and isinstance(outcome, WriteRefused) and is_barred(outcome.error):
-            outcome = self._context.writer.send(DoubtKind.HEAL, replace(write, generation=BARRED))
+        outcome = self._context.writer.send_over_bar(DoubtKind.HEAL, write)
         checked(outcome, f"repair of {write.consumer}", "the next audit shows it")
         if not write.allocations:
             self._context.writer.bar_again(write.consumer)

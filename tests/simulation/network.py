@@ -95,14 +95,14 @@ class _Store(Store):
 class Write:
     """A request that changed allocations: {consumer: (before, after)}; `author` is a host or "somebody".
 
-    `late`: its author had given up waiting for an answer.
+    `repeated`: its author has the answer of the first time.
     """
 
     at: float
     author: str
     request: str
     changed: dict[str, tuple[Held, Held]]
-    late: bool = False
+    repeated: bool = False
 
 
 class Server:
@@ -163,7 +163,7 @@ class Network:
             self.scheduler.spawn("a waiting request", self.weather, server.waiting.popleft())
 
     def do(
-        self, author: str, method: str, path: str, body: Any, microversion: str, *, late: bool = False
+        self, author: str, method: str, path: str, body: Any, microversion: str, *, repeated: bool = False
     ) -> Reply:
         """The effect, and the answer."""
         before = self.holdings()
@@ -180,7 +180,7 @@ class Network:
                     for consumer in sorted({*before, *after})
                     if before.get(consumer) != after.get(consumer)
                 }
-                self.observe(Write(self.scheduler.now, author, short, changed, late))
+                self.observe(Write(self.scheduler.now, author, short, changed, repeated))
         return Reply(answer.status, answer.body, answer.headers)
 
     def ask(self, author: str, method: str, path: str, body: Any, microversion: str) -> Reply:
@@ -195,13 +195,13 @@ class Network:
             fate, later_s = self.fates[author].popleft()
             self.trace(f"{author}: {_short(method, path, body)} {fate.value}")
 
-        def effect(*, late: bool = False) -> Reply:
-            return self.do(author, method, path, body, microversion, late=late)
+        def effect(*, repeated: bool = False) -> Reply:
+            return self.do(author, method, path, body, microversion, repeated=repeated)
 
         def later() -> None:
             def happen() -> None:
                 scheduler.sleep(later_s)
-                effect(late=True)
+                effect(repeated=fate is Fate.TWICE)
 
             scheduler.spawn("a late request", self.weather, happen)
 
@@ -222,7 +222,7 @@ class Network:
             raise _reset(f"{method} {path}")
         return Reply(int(becomes.ends), None, {})
 
-    def _through_balancer(self, request: str, effect: Callable[..., Reply]) -> Reply:
+    def _through_balancer(self, request: str, effect: Callable[[], Reply]) -> Reply:
         scheduler = self.scheduler
         server = self.servers[0]
         if len(self.servers) > 1:
@@ -238,7 +238,7 @@ class Network:
         end = scheduler.now + TIMEOUT_S
 
         def happen() -> None:
-            replies.append(effect(late=scheduler.now >= end))
+            replies.append(effect())
             scheduler.wake(waiting)
 
         server.waiting.append(happen)

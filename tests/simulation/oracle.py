@@ -95,8 +95,8 @@ class Oracle:
             self.scheduler.stopped = True
 
     def _wrote(self, write: Write) -> None:
-        if write.late:
-            self._excuse_late_release(write)
+        if write.repeated:
+            self._excuse_repeated_release(write)
         for consumer, (before, after) in write.changed.items():
             if write.request.startswith("POST /reshaper"):
                 self._conserved(consumer, before, after, write)
@@ -111,11 +111,10 @@ class Oracle:
                     del self.promises[key]
         self._promises_are_held(write)
 
-    def _excuse_late_release(self, write: Write) -> None:
-        """A late release of a host that takes what another host has claimed since is no agent's fault.
+    def _excuse_repeated_release(self, write: Write) -> None:
+        """An answered release that a proxy repeats, and that takes another host's claim, is no agent's fault.
 
-        The consumer has the same generation again, and the second host cannot know of the first one's doubt.
-        test_stories.py tells it as a history of its own.
+        The first host has no doubt, so it leaves no bar that would warn the second one. The audit finds it.
         """
         for consumer, (_, after) in write.changed.items():
             _, author = self.written_at.get(consumer, (0.0, write.author))

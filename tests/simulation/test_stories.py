@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from simulation.network import BECOMES, Fate
-from simulation.oracle import Violation
 from simulation.story import Story
 
 WEB = {"VCPU": 1, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1}
@@ -20,11 +19,6 @@ OUTCOMES = (
     Fate.PROXY_LATE,
     Fate.MADE_UP,
 )
-
-
-def wrong(reason: str) -> pytest.MarkDecorator:
-    """The agent tells this history wrongly today."""
-    return pytest.mark.xfail(reason=reason, strict=True, raises=(AssertionError, Violation))
 
 
 DOUBTS = [
@@ -320,7 +314,6 @@ def test_a_release_gives_back_the_disk_space_of_a_pool_that_the_agent_never_lear
         assert not story.held("web1")
 
 
-@wrong("a host does not know that another one's release may still come, and meets the same generation")
 def test_a_late_release_does_not_take_the_later_claim_of_another_host() -> None:
     with Story() as story:
         a, b = story.host("a"), story.host("b")

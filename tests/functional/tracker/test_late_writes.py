@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,9 +15,9 @@ from kits.placements import Placement
 from kits.tracker import Kit, checked_kit, guest, request, uuid_of
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.doubt import BARRED, DoubtState
+from agent.claims.doubt import BAR_GENERATION_MAX, BARRED, DoubtState
 from agent.claims.parse_request import ClaimRequest
-from agent.errors import ClaimConflict, DoesNotFit, PlacementUnavailable, PlimsollError
+from agent.errors import ClaimConflict, DoesNotFit, PlacementConflict, PlacementUnavailable, PlimsollError
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply
 from agent.tracker.doubts import ANSWERED_KEPT_S, FORGET_EVERY_S, KEPT_S
@@ -184,7 +185,7 @@ def test_a_late_release_that_comes_while_the_consumer_is_claimed_anew_takes_noth
     came: list[int] = []
 
     def comes(call: str) -> None:
-        if call.startswith("PUT") and not came:
+        if call.startswith("PUT") and kit.placed(asked.consumer) and not came:
             came.append(kit.late.execute())  # type: ignore[attr-defined]
 
     kit.tap.after = comes
@@ -198,7 +199,7 @@ def test_what_somebody_else_made_anew_is_safe_from_a_late_release_once_it_is_ado
     asked = request(VCPU=2)
     released_in_doubt(kit, kit.tracker.claim(asked).claim, "timeout")
     kit.tracker.deliver()
-    kit.schedule(asked.consumer, host={"VCPU": 2})
+    kit.raw.write_allocations(ConsumerAllocations(asked.consumer, {uuid_of("host"): {"VCPU": 2}}, BARRED))
     assert kit.tracker.claim(asked).claim.adopted
     assert kit.late.execute() == CONFLICT  # type: ignore[attr-defined]
     kit.check()
@@ -215,6 +216,58 @@ def test_no_write_is_sent_for_a_consumer_in_doubt_while_placement_cannot_end_the
             kit.tracker.claim(asked)
     assert kit.tracker.pending == 1
     assert not [call for call in kit.tap.calls if not call.startswith("GET")]
+
+
+# Bars of other hosts
+
+
+def barred_by_another_host(kit: Kit) -> ClaimRequest:
+    """The request of a consumer of which another host cannot tell whether its write still comes."""
+    asked = request(PCPU=4)
+    kit.raw.bar_first_write(asked.consumer).check()
+    return asked
+
+
+def test_a_claim_over_the_bar_of_another_host_is_past_the_writes_that_may_come(kit: Kit) -> None:
+    asked = barred_by_another_host(kit)
+    kit.tap.calls.clear()
+    kit.tracker.claim(asked)
+    writes = requests(kit).count("PUT allocations")
+    assert kit.raw.allocations_of(asked.consumer).generation == BAR_GENERATION_MAX + 1
+    assert writes == 1 + BAR_GENERATION_MAX + 1, "one meets the bar, then one for each generation"
+    kit.check()
+
+
+def test_the_bar_of_another_host_outlasts_the_claim(kit: Kit) -> None:
+    asked = barred_by_another_host(kit)
+    kit.tracker.claim(asked)
+    restarted(kit)
+    assert kit.tracker.release(asked.consumer)
+    assert is_empty(kit)
+    with pytest.raises(PlacementConflict, match="expected 0"):
+        kit.raw.write_allocations(ConsumerAllocations(asked.consumer, {uuid_of("host"): {"VCPU": 1}}))
+
+
+def test_a_repair_over_the_bar_of_another_host_is_past_the_writes_that_may_come(kit: Kit) -> None:
+    consumer = barred_by_another_host(kit).consumer
+    kit.tracker.heal(ConsumerAllocations(consumer, {uuid_of("host"): {"VCPU": 2}}))
+    assert kit.raw.allocations_of(consumer).generation == BAR_GENERATION_MAX + 1
+
+
+def test_a_consumer_that_is_released_while_an_earlier_write_may_come_stays_barred(kit: Kit) -> None:
+    """So another host that claims it is warned; and where that host deletes it, it is barred again."""
+    asked = request(PCPU=4)
+    released_in_doubt(kit, kit.tracker.claim(asked).claim, "timeout")
+    kit.tracker.deliver()
+    there = {uuid_of("elsewhere"): {"VCPU": 2}}
+    first = ConsumerAllocations(asked.consumer, there)
+    for _ in range(2):
+        with pytest.raises(PlacementConflict, match="expected 0"):
+            kit.raw.write_allocations(first)
+        kit.raw.write_allocations(replace(first, generation=BARRED))
+        kit.raw.delete_allocations(asked.consumer)
+        assert kit.tracker.watch_doubts() == 0
+    assert is_empty(kit)
 
 
 # Growing, and what a release gives back
@@ -436,10 +489,11 @@ def test_the_requests_of_each_fence_are_bounded(kit: Kit) -> None:
     released_in_doubt(kit, kit.tracker.claim(other).claim, "timeout")
     kit.tap.calls.clear()
     kit.tracker.deliver()
-    assert requests(kit) == ["GET allocations", "PUT allocations", "PUT allocations"]
+    assert requests(kit) == ["GET allocations"] + 3 * ["PUT allocations"], "raised, released, and barred"
     kit.tracker.claim(other)
-    anew = ["PUT allocations"]
-    assert requests(kit) == anew + 2 * anew, "one more write for each generation up to the release's"
+    meets_bar, anew = ["PUT allocations", "GET allocations"], ["PUT allocations"]
+    raised = 2 * ["PUT allocations"]
+    assert requests(kit) == meets_bar + anew + raised, "one for each generation up to the releases'"
 
 
 def test_no_doubt_costs_no_request(kit: Kit) -> None:

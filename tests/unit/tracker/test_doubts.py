@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.claims.doubt import DoubtfulWrite, DoubtKind, DoubtState
+from agent.claims.doubt import BAR_GENERATION_MAX, DoubtfulWrite, DoubtKind, DoubtState
 from agent.state.journal import Journal
 from agent.tracker.doubts import ANSWERED_KEPT_S, FORGET_EVERY_S, KEPT_S, Doubts
 
@@ -109,9 +109,31 @@ def test_a_first_write_is_watched_closely_at_first_and_then_at_each_doubling_of_
         now[0] = 100.0 + age_s
         assert bool(doubts.watched()) is is_due, age_s
         doubts.looked(doubts.watched())
-    release, _ = doubts.begin(DoubtKind.RELEASE, (replace(FIRST, generation=3),), durable=True)
-    doubts.settle(release, DoubtState.FENCED)
-    assert doubts.watched() == ()
+
+
+@pytest.mark.parametrize(
+    ("generation", "state", "is_watched"),
+    [
+        (3, DoubtState.FENCED, True),
+        (3, DoubtState.BARRED, True),
+        (3, DoubtState.ANSWERED, False),
+        (BAR_GENERATION_MAX + 1, DoubtState.FENCED, False),
+    ],
+)
+def test_a_release_is_watched_that_may_meet_the_consumer_made_anew(
+    journal: Journal, generation: int, state: DoubtState, *, is_watched: bool
+) -> None:
+    doubts = Doubts(journal, lambda: 100.0)
+    release, _ = doubts.begin(DoubtKind.RELEASE, (replace(FIRST, generation=generation),), durable=True)
+    doubts.settle(release, state)
+    assert bool(doubts.watched()) is is_watched
+
+
+def test_what_a_bar_tells_is_kept_over_a_restart(journal: Journal) -> None:
+    Doubts(journal, lambda: 100.0).expect(FIRST)
+    (doubt,) = Doubts(journal, lambda: 100.0).of([FIRST.consumer])
+    assert doubt.is_of_another_host and doubt.fenced and doubt.meets_next_life
+    assert doubt.guard.generation == BAR_GENERATION_MAX
 
 
 def test_the_book_is_told_the_open_doubts_of_all_consumers_of_a_write(journal: Journal) -> None:
