@@ -12,6 +12,7 @@ same claim waits and gets the same answer; another claim for the consumer is ref
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 
 from agent.backoff import Backoff
 from agent.claims.book import Reading
@@ -375,15 +376,26 @@ class ResourceTracker:
         The caller has the consumer's turn. Raises PlacementError; PlacementUnavailable where it is not done,
         or not known; StateError.
         """
-        secured = self._context.writer.secure(write.consumer)
-        if secured is not None and secured.generation != write.generation:
-            raise PlacementConflict(
-                f"An earlier write for {write.consumer} was in doubt. Nothing was written; audit again."
-            )
-        outcome = self._context.writer.send_over_bar(DoubtKind.HEAL, write)
+        outcome = self._context.writer.send_over_bar(DoubtKind.HEAL, self._secured(write))
         checked(outcome, f"repair of {write.consumer}", "the next audit shows it")
         if not write.allocations:
             self._context.writer.bar_again(write.consumer)
+
+    def _secured(self, write: ConsumerAllocations) -> ConsumerAllocations:
+        """The write with the generation that its consumer has once no earlier write can come late.
+
+        Raises PlacementConflict where the consumer is not as the audit saw it.
+        """
+        writer = self._context.writer
+        if not self._doubts.of([write.consumer]):
+            return write
+        seen = self._context.client.allocations_of(write.consumer)
+        secured = writer.secure(write.consumer) or seen
+        if seen.generation != write.generation or secured.allocations != seen.allocations:
+            raise PlacementConflict(
+                f"An earlier write for {write.consumer} was in doubt. Nothing was written; audit again."
+            )
+        return replace(write, generation=secured.generation)
 
     def record_use(self, before: Claim, after: Claim) -> None:
         """Replace the claim `before` by `after`, which has what its guest uses, in the journal alone.
