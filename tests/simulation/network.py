@@ -93,16 +93,12 @@ class _Store(Store):
 
 @dataclass
 class Write:
-    """A request that changed allocations: {consumer: (before, after)}; `author` is a host or "somebody".
-
-    `repeated`: its author has the answer of the first time.
-    """
+    """A request that changed allocations: {consumer: (before, after)}; `author` is a host or "somebody"."""
 
     at: float
     author: str
     request: str
     changed: dict[str, tuple[Held, Held]]
-    repeated: bool = False
 
 
 class Server:
@@ -162,9 +158,7 @@ class Network:
         while server.waiting:
             self.scheduler.spawn("a waiting request", self.weather, server.waiting.popleft())
 
-    def do(
-        self, author: str, method: str, path: str, body: Any, microversion: str, *, repeated: bool = False
-    ) -> Reply:
+    def do(self, author: str, method: str, path: str, body: Any, microversion: str) -> Reply:
         """The effect, and the answer."""
         before = self.holdings()
         answer = self.core.request(method, path, copy.deepcopy(body), microversion=microversion)
@@ -180,7 +174,7 @@ class Network:
                     for consumer in sorted({*before, *after})
                     if before.get(consumer) != after.get(consumer)
                 }
-                self.observe(Write(self.scheduler.now, author, short, changed, repeated))
+                self.observe(Write(self.scheduler.now, author, short, changed))
         return Reply(answer.status, answer.body, answer.headers)
 
     def ask(self, author: str, method: str, path: str, body: Any, microversion: str) -> Reply:
@@ -195,13 +189,13 @@ class Network:
             fate, later_s = self.fates[author].popleft()
             self.trace(f"{author}: {_short(method, path, body)} {fate.value}")
 
-        def effect(*, repeated: bool = False) -> Reply:
-            return self.do(author, method, path, body, microversion, repeated=repeated)
+        def effect() -> Reply:
+            return self.do(author, method, path, body, microversion)
 
         def later() -> None:
             def happen() -> None:
                 scheduler.sleep(later_s)
-                effect(repeated=fate is Fate.TWICE)
+                effect()
 
             scheduler.spawn("a late request", self.weather, happen)
 

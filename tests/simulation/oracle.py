@@ -95,8 +95,6 @@ class Oracle:
             self.scheduler.stopped = True
 
     def _wrote(self, write: Write) -> None:
-        if write.repeated:
-            self._excuse_repeated_release(write)
         for consumer, (before, after) in write.changed.items():
             if write.request.startswith("POST /reshaper"):
                 self._conserved(consumer, before, after, write)
@@ -110,19 +108,6 @@ class Oracle:
                 if promise.party & write.changed.keys():
                     del self.promises[key]
         self._promises_are_held(write)
-
-    def _excuse_repeated_release(self, write: Write) -> None:
-        """An answered release that a proxy repeats, and that takes another host's claim, is no agent's fault.
-
-        The first host has no doubt, so it leaves no bar that would warn the second one. The audit finds it.
-        """
-        for consumer, (_, after) in write.changed.items():
-            _, author = self.written_at.get(consumer, (0.0, write.author))
-            if not after and author != write.author:
-                self.disturbed.add(consumer)
-                for key, promise in list(self.promises.items()):
-                    if consumer in promise.party:
-                        del self.promises[key]
 
     def _committed(self, host: Host, submitted_at: float) -> None:
         rows = self.rows(host)

@@ -28,6 +28,8 @@ SHAPES: tuple[dict[str, int], ...] = (
 WITH_DISK = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 40}
 POOLED = 0.2
 """So many of the histories have hosts that share a pool."""
+INTERRUPTED = 0.1
+"""So many of the histories have claims that are interrupted by a kill, and written late."""
 GROWTH: tuple[dict[str, int], ...] = (
     {"SRIOV_NET_VF": 1},
     {"MEMORY_MB": 8000},
@@ -77,6 +79,8 @@ class Narrator:
         self.pooled = Random(f"pool {seed}").random() < POOLED
         if self.pooled:
             self.plots += ["pooled"] * 2
+        if Random(f"interrupted {seed}").random() < INTERRUPTED:
+            self.plots.append("interrupted")
         self.mishaps = dice.sample(MISHAPS, dice.randint(1, 4))
         self.fast = dice.random() < 0.5
         self.moves = 0
@@ -177,6 +181,16 @@ class Narrator:
         if self.dice.random() < 0.8:
             steps.append(Step("gate_sees_end", (host, consumer)))
         return steps
+
+    def _interrupted(self, consumer: str) -> list[Step]:
+        """Claimed with a write that is executed late; the agent is killed before it knows the outcome."""
+        host, fate = self._near(), self.dice.choice((Fate.LATE, Fate.PROXY_LATE))
+        return [
+            Step("next_write", (host, fate, self.dice.choice((50.0, 100.0, 250.0)))),
+            Step("claims", (host, consumer), self._amounts()),
+            Step("dies", (host,)),
+            Step("starts", (host,)),
+        ]
 
     def _takeover(self, consumer: str) -> list[Step]:
         host, amounts = self._near(), self._amounts()
