@@ -25,18 +25,24 @@ WAL_HEADER_BYTES = 32
 OPEN_BYTES = 64 << 10
 
 
-def fill_pages(connection: sqlite3.Connection) -> bool:
-    """Have the table of spare pages, outside of the migrations: every version ignores it. False: no space."""
+def fill_pages(descriptor: int, connection: sqlite3.Connection) -> bool:
+    """Have the table of spare pages, outside of the migrations: every version ignores it.
+
+    `descriptor` is that of the database's file. False: the disk has no space, and nothing was changed: pages
+    that are free already stay free.
+    """
     try:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("CREATE TABLE IF NOT EXISTS ballast (space BLOB NOT NULL) STRICT")
         if not connection.execute("SELECT count(*) FROM ballast").fetchone()[0]:
             connection.execute("INSERT INTO ballast VALUES (zeroblob(?))", (PAGES_BYTES,))
+        # Committed without their blocks, the pages could not be copied out of the log, nor given back.
+        grow_file(descriptor, connection)
         connection.execute("COMMIT")
-    except sqlite3.OperationalError as error:
+    except (sqlite3.OperationalError, OSError) as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        if getattr(error, "sqlite_errorname", "") != "SQLITE_FULL":
+        if not _says_full(error):
             raise
         return False
     return True
@@ -63,20 +69,18 @@ def restart_log(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 
 
-def grow_file(descriptor: int, connection: sqlite3.Connection, allocated_pages: int) -> int:
+def grow_file(descriptor: int, connection: sqlite3.Connection) -> None:
     """Give the database the blocks of all its pages before a commit: then the log can be copied into it.
 
-    Returns the number of pages, of which `allocated_pages` had their blocks before. Raises OSError where the
-    disk has no space.
+    Raises OSError where the disk has no space.
     """
-    pages = int(connection.execute("PRAGMA page_count").fetchone()[0])
-    if pages > allocated_pages:
+    size_bytes = int(connection.execute("PRAGMA page_count").fetchone()[0]) * PAGE_BYTES
+    if size_bytes > os.fstat(descriptor).st_size:
         try:
-            os.posix_fallocate(descriptor, 0, pages * PAGE_BYTES)
+            os.posix_fallocate(descriptor, 0, size_bytes)
         except OSError as error:
             if error.errno in NO_SPACE:  # else the file system cannot do it
                 raise
-    return max(pages, allocated_pages)
 
 
 def before_close(path: Path) -> None:
@@ -108,6 +112,12 @@ def is_disk_full(path: Path) -> bool:
     """Whether the disk lacks the space that SQLite needs to open the file, with its shared memory."""
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize < OPEN_BYTES
+
+
+def _says_full(error: sqlite3.OperationalError | OSError) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in NO_SPACE
+    return error.sqlite_errorname == "SQLITE_FULL"
 
 
 def _log(path: Path) -> Path:

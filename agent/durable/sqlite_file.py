@@ -95,7 +95,6 @@ class SqliteFile:
         if self._disk_full:
             self._free_reserve()
         reserve.restart_log(connection)
-        self._allocated_pages = os.fstat(descriptor).st_size // reserve.PAGE_BYTES
         self._stale_frames = False
         self._memory_error: DatabaseError | None = None
         self._gate = threading.Lock()
@@ -190,7 +189,7 @@ class SqliteFile:
         if self._disk_full and not self._reload_ballast():
             tickets = self._only_releases(tickets)
         error = self._try_group(tickets)
-        if isinstance(error, DiskFull) and not self._disk_full:
+        if isinstance(error, DiskFull):
             self._disk_full = True
             self._ballast.drop()
             self._free_reserve()
@@ -223,9 +222,7 @@ class SqliteFile:
                 participant.flush(self._transaction)
             if self._connection.in_transaction:
                 began = time.perf_counter()
-                self._allocated_pages = reserve.grow_file(
-                    self._descriptor, self._connection, self._allocated_pages
-                )
+                reserve.grow_file(self._descriptor, self._connection)
                 self._connection.execute("COMMIT")
                 self.committed(time.perf_counter() - began)
         except sqlite3.Error as error:
@@ -290,9 +287,16 @@ class SqliteFile:
         return not self._disk_full
 
     def _has_reserves(self) -> bool:
-        """Make what is missing of the ballast and the reserve. False: the disk is full."""
-        spare = reserve.fill_pages(self._connection)
-        return self._ballast.load() and spare
+        """Make what is missing of the ballast and the reserve.
+
+        False: the disk is full, there is no ballast, and the pages that releases use are as they were.
+        """
+        # The ballast first: a disk without space for it needs the spare pages free.
+        if self._ballast.load():
+            if reserve.fill_pages(self._descriptor, self._connection):
+                return True
+            self._ballast.drop()
+        return False
 
     def _free_reserve(self) -> None:
         """Let releases use the reserve, without giving the disk any of it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from uuid import UUID, uuid4, uuid5
 
 from agent.claims.claim import Claim, ClaimState
@@ -174,17 +174,27 @@ class Kit:
         providers: tuple[Provider, ...] = HOST,
         placement: Placement | None = None,
     ) -> None:
+        self._start(directory, providers, placement)
+        for each in providers:
+            self._create(each)
+        self.journal.remember_host(uuid_of("host"))
+        self.refresh()
+        self.tracker.open()
+
+    @classmethod
+    def after_kill(cls, directory: Path, providers: tuple[Provider, ...], placement: Placement) -> Self:
+        """The host that a killed process left in `directory`, as the next one starts: claims are closed."""
+        kit = cls.__new__(cls)
+        kit._start(directory, providers, placement)
+        return kit
+
+    def _start(self, directory: Path, providers: tuple[Provider, ...], placement: Placement | None) -> None:
         self.directory = directory
         self.placement = placement.anew(directory) if placement else usual_placement(directory)
         self.providers = providers
         self.later_s = 0.0
         self.tracker: ResourceTracker
         self._open()
-        for each in providers:
-            self._create(each)
-        self.journal.remember_host(uuid_of("host"))
-        self.refresh()
-        self.tracker.open()
 
     def __enter__(self) -> Kit:
         return self

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kits.paths import TESTS
 from kits.placements import Embedded
 from kits.tracker import Kit, provider, request
 
@@ -66,6 +69,80 @@ class Eater:
             except OSError:
                 self.full.set()
                 self._ends.wait(0.0002)
+
+
+MANY = (provider("host", VCPU=640, MEMORY_MB=655360),)
+
+KILLED = """
+import contextlib, os, signal, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from kits.placements import Embedded
+from kits.tracker import Kit, request
+from functional.daemon.test_full_disk import MANY, claim_until_refused
+
+directory = Path(sys.argv[1])
+with Kit(directory, MANY, Embedded(directory)) as kit:
+    consumers = [kit.tracker.claim(request(VCPU=1)).claim.consumer for _ in range(60)]
+    print("claimed", flush=True)
+    sys.stdin.readline()
+    claim_until_refused(kit)
+    for consumer in consumers[:10]:
+        kit.tracker.release(consumer)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def claim_until_refused(kit: Kit) -> list[str]:
+    """Claim on the full disk what the database files have space for; returns the consumers."""
+    consumers: list[str] = []
+    with contextlib.suppress(PlimsollError):
+        while len(consumers) < 300:
+            consumers.append(kit.tracker.claim(request(VCPU=1)).claim.consumer)
+    assert len(consumers) < 300, "the files have no space for so many"
+    return consumers
+
+
+@pytest.fixture
+def tries_at_each_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent tries to restore its reserves at each write, as it does in the course of many seconds."""
+    monkeypatch.setattr("agent.durable.sqlite_file.BALLAST_RETRY_S", 0.0)
+
+
+@pytest.mark.usefixtures("tries_at_each_write")
+def test_releases_go_through_for_as_long_as_the_disk_is_full(disk: Path) -> None:
+    """Also while the agent tries again and again to restore its reserves, and cannot."""
+    with Kit(disk, MANY, Embedded(disk)) as kit:
+        consumers = [kit.tracker.claim(request(VCPU=1)).claim.consumer for _ in range(200)]
+        with Eater(disk):
+            consumers += claim_until_refused(kit)
+            for consumer in consumers:
+                kit.tracker.release(consumer)
+            assert kit.placed_all() == {} and kit.tracker.claims() == {} == kit.journal.claims()
+            with pytest.raises(PlimsollError):
+                kit.tracker.claim(request(VCPU=1))
+        kit.tracker.claim(request(VCPU=1))
+        kit.check()
+
+
+@pytest.mark.usefixtures("tries_at_each_write")
+def test_an_agent_that_was_killed_on_a_full_disk_releases_after_its_start(disk: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(disk), str(TESTS), str(TESTS.parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        assert process.stdout.readline() == "claimed\n"
+        with Eater(disk):
+            process.communicate("the disk is full\n", timeout=60)
+            assert process.returncode == -signal.SIGKILL
+            with Kit.after_kill(disk, MANY, Embedded(disk)) as kit:
+                kit.refresh()
+                kit.tracker.open()
+                kit.tracker.recover([])
+                left = list(kit.tracker.claims())
+                assert len(left) >= 50
+                for consumer in left:
+                    kit.tracker.release(consumer)
+                assert kit.placed_all() == {} and kit.journal.claims() == {}
 
 
 def test_releases_go_through_reads_are_answered_and_a_closed_agent_starts(disk: Path) -> None:

@@ -27,6 +27,14 @@ def connection(path: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
+@pytest.fixture
+def descriptor(connection: sqlite3.Connection, path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR)
+    yield descriptor
+    connection.close()  # first: a close of any descriptor takes SQLite's locks away
+    os.close(descriptor)
+
+
 def log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
@@ -84,9 +92,11 @@ def test_a_crash_within_a_close_loses_no_transaction(connection: sqlite3.Connect
     other.close()
 
 
-def test_spare_pages_serve_writes_that_cannot_grow_the_file(connection: sqlite3.Connection) -> None:
-    assert reserve.fill_pages(connection)
-    assert reserve.fill_pages(connection), "already there"
+def test_spare_pages_serve_writes_that_cannot_grow_the_file(
+    connection: sqlite3.Connection, descriptor: int
+) -> None:
+    assert reserve.fill_pages(descriptor, connection)
+    assert reserve.fill_pages(descriptor, connection), "already there"
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(sqlite3.OperationalError, match="full"):
@@ -94,29 +104,53 @@ def test_spare_pages_serve_writes_that_cannot_grow_the_file(connection: sqlite3.
     reserve.free_pages(connection)
     connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
     connection.execute(f"INSERT INTO t VALUES (zeroblob({reserve.PAGES_BYTES - 150000}))")
-    assert not reserve.fill_pages(connection), "no space for it"
+    assert not reserve.fill_pages(descriptor, connection), "no space for it"
     assert not connection.in_transaction
 
 
-def test_a_file_gets_the_blocks_of_its_pages_before_the_commit(
-    connection: sqlite3.Connection, path: Path, monkeypatch: pytest.MonkeyPatch
+def test_spare_pages_that_the_disk_has_no_space_for_are_left_as_they_are(
+    connection: sqlite3.Connection, descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    descriptor = os.open(path, os.O_RDWR)
-    connection.execute("BEGIN")
+    """A file of more pages than the disk has blocks for could not take another transaction."""
+    assert reserve.fill_pages(descriptor, connection)
+    reserve.free_pages(connection)
     connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
-    pages = reserve.grow_file(descriptor, connection, 0)
-    assert pages >= 25 and blocks(path) >= pages * 4096
+    reserve.restart_log(connection)
+    pages, free = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count")
+    )
 
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    assert reserve.grow_file(descriptor, connection, pages) == pages, "nothing to be had"
+    assert free > 0 and not reserve.fill_pages(descriptor, connection)
+    assert connection.execute("PRAGMA page_count").fetchone()[0] == pages
+    assert connection.execute("PRAGMA freelist_count").fetchone()[0] == free
+    connection.execute("BEGIN")
+    connection.execute(f"INSERT INTO t VALUES (zeroblob({(free - 2) * 4000}))")
+    reserve.grow_file(descriptor, connection)
+    connection.execute("COMMIT")
+
+
+def test_a_file_gets_the_blocks_of_its_pages_before_the_commit(
+    connection: sqlite3.Connection, path: Path, descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.execute("BEGIN")
+    connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
+    reserve.grow_file(descriptor, connection)
+    assert blocks(path) >= 100000
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    reserve.grow_file(descriptor, connection)  # it has them already
+    connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
     with pytest.raises(OSError):
-        reserve.grow_file(descriptor, connection, 0)
+        reserve.grow_file(descriptor, connection)
     connection.execute("COMMIT")
     connection.close()
-    os.close(descriptor)
     again = sqlite3.connect(path)
     assert again.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     again.close()
