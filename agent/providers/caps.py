@@ -14,9 +14,9 @@ _CAP = re.compile(r"\s*([A-Z0-9_]{1,255})\s*=\s*([0-9]{1,10})\s*", re.ASCII)
 
 
 def parse_caps(texts: Iterable[str]) -> dict[str, int]:
-    """The caps in the texts `CLASS=N` of the option. Raises SettingsError."""
+    """The caps in the texts `CLASS=N` of the option; an empty one is no cap. Raises SettingsError."""
     caps: dict[str, int] = {}
-    for text in texts:
+    for text in filter(str.strip, texts):
         match = _CAP.fullmatch(text)
         if match is None or int(match[2]) > MAX_UNIT:
             raise SettingsError(

@@ -58,6 +58,6 @@ def test_what_is_no_cap_is_refused(text: str) -> None:
 
 
 def test_caps_are_read_and_none_may_be_twice() -> None:
-    assert parse_caps(["VGPU=4", " MEMORY_MB = 65536 "]) == {"VGPU": 4, "MEMORY_MB": 65536}
+    assert parse_caps(["", "VGPU=4", " ", " MEMORY_MB = 65536 "]) == {"VGPU": 4, "MEMORY_MB": 65536}
     with pytest.raises(SettingsError, match="VGPU twice"):
         parse_caps(["VGPU=4", "VGPU=5"])
