@@ -429,7 +429,10 @@ class Book:
 
     @property
     def suspects(self) -> frozenset[str]:
-        """The consumers whose allocations on this host's own providers are not those of their claims."""
+        """The consumers whose allocations on this host's own providers are not those of their claims.
+
+        Also those whose claims name a provider that is gone: a reshape removed it.
+        """
         return frozenset(
             consumer
             for consumer, claim in self.claims.items()
@@ -437,7 +440,7 @@ class Book:
             and any(
                 self.held_by(consumer).get(uuid) != amounts
                 for uuid, amounts in claim.allocations.items()
-                if self.host.is_own(uuid)
+                if self.host.is_own(uuid) or uuid not in self.host.tree
             )
         )
 

@@ -49,6 +49,8 @@ class ClaimStep(StrEnum):
     """
     REPLACE = "replace"
     """The consumer's domain has changed, and Placement has the allocation that the new one needs."""
+    RELOCATE = "relocate"
+    """A reshape moved its allocation while another consumer held that; the claim is where it is held now."""
     LEFT = "left"
     """The consumer is on another host, and its allocation on this one is gone."""
 
@@ -65,6 +67,7 @@ CLAIM_TRANSITIONS: Mapping[tuple[ClaimState | None, ClaimStep], ClaimState | Non
     (ClaimState.CLAIMED, ClaimStep.RELEASE): ClaimState.RELEASING,
     (ClaimState.CLAIMED, ClaimStep.FOUND): ClaimState.CLAIMED,
     (ClaimState.CLAIMED, ClaimStep.REPLACE): ClaimState.CLAIMED,
+    (ClaimState.CLAIMED, ClaimStep.RELOCATE): ClaimState.CLAIMED,
     (ClaimState.CLAIMED, ClaimStep.LEFT): None,
     (ClaimState.RELEASING, ClaimStep.RELEASE): ClaimState.RELEASING,
     (ClaimState.RELEASING, ClaimStep.KEEP): ClaimState.CLAIMED,

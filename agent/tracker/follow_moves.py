@@ -70,11 +70,15 @@ class MigrationLinker:
         ]
         departures = self._departures(suspects, begun)
         gone = self._moved_away(departures)
-        changed = 0
+        changed = sum(
+            self._follow_returned(claim.consumer)
+            for claim in suspects
+            if claim.consumer not in departures and len(self._places.whereabouts(claim)) > 1
+        )
         if departures:
             linked, staying = self._follow(departures)
             gone |= staying
-            changed = len(linked)
+            changed += len(linked)
         self._context.guests.report_moved_away(gone)
         return changed
 
@@ -90,14 +94,14 @@ class MigrationLinker:
         alike = [
             claim
             for claim in self._context.register.claims().values()
-            if self._places.own_part(claim.allocations) == wanted
+            if wanted in self._places.whereabouts(claim)
         ]
         begun = [
             move
             for move in self._context.register.moves().values()
             if move.role is MoveRole.SOURCE
             and move.state is MoveState.BEGUN
-            and self._places.own_part(move.old.allocations) == wanted
+            and wanted in self._places.whereabouts(move.old)
         ]
         self._link_pairs(self._departures(alike, begun))
         return self._context.register.move_by_migration(migration)
@@ -135,15 +139,14 @@ class MigrationLinker:
             return None
         migrations = self._places.successors(claim, held)
         certain = len(migrations) == len(lookalikes) == 1
-        if not certain or self._has_twin(claim) or any(map(self._is_moving, migrations)):
+        migration = self._client.allocations_of(lookalikes[0])
+        taken = self._places.taken(claim, held, migration, is_migration)
+        if taken is None or not certain or self._has_twin(claim) or any(map(self._is_moving, migrations)):
             if claim.state is not ClaimState.CLAIMED:
                 self._context.register.step_claim(ClaimStep.KEEP, claim.consumer)
             raise ClaimConflict(_uncertain(claim.consumer, migrations, lookalikes), consumer=claim.consumer)
         # This host does not know the migration yet, so no operation on it can be under way: no turn needed.
-        return self._context.register.step_move(
-            MoveStep.ADOPT,
-            self._source_move(claim, held, self._client.allocations_of(migrations[0])),
-        )
+        return self._context.register.step_move(MoveStep.ADOPT, self._source_move(taken, held, migration))
 
     # Who has left
 
@@ -173,20 +176,21 @@ class MigrationLinker:
 
         They are read after the migrations, so that the instance of each migration is among them.
         """
-        places = [self._places.own_part(departure.place.allocations) for departure in departures.values()]
+        places = [part for each in departures.values() for part in self._places.whereabouts(each.place)]
         twins = [
             claim
             for consumer, claim in sorted(self._context.register.claims().items())
-            if consumer not in departures and self._places.own_part(claim.allocations) in places
+            if consumer not in departures and any(part in places for part in self._places.whereabouts(claim))
         ]
         return {**departures, **self._departures(twins, ())}
 
     def _has_twin(self, claim: Claim) -> bool:
-        """Whether another claim has the same allocations, and its instance lives elsewhere, too."""
+        """Whether another claim has or had the same place, and its instance lives elsewhere, too."""
+        places = self._places.whereabouts(claim)
         twins = [
             other
             for consumer, other in self._context.register.claims().items()
-            if consumer != claim.consumer and other.allocations == claim.allocations
+            if consumer != claim.consumer and any(part in places for part in self._places.whereabouts(other))
         ]
         return any(self._places.has_left(self._client.allocations_of(twin.consumer)) for twin in twins)
 
@@ -264,11 +268,12 @@ class MigrationLinker:
             if place is None or self._is_moving(migration):
                 return None
             held, other = self._client.allocations_of(instance), self._client.allocations_of(migration)
-            if not self._places.has_taken(place, held, other, judge):
+            taken = self._places.taken(place, held, other, judge)
+            if taken is None:
                 return None
             if move is not None and not self._end_superseded(move, held):
                 return None
-            return self._context.register.step_move(MoveStep.ADOPT, self._source_move(place, held, other))
+            return self._context.register.step_move(MoveStep.ADOPT, self._source_move(taken, held, other))
 
     def _end_superseded(self, move: Move, instance: ConsumerAllocations) -> bool:
         """End a move that was reverted and begun again under another uuid; False: it was not.
@@ -300,6 +305,21 @@ class MigrationLinker:
             adopted=True,
             instance_generation=instance.generation,
         )
+
+    def _follow_returned(self, consumer: str) -> bool:
+        """Put the claim where its instance has its place again, and say whether it was elsewhere.
+
+        A migration had the place, a reshape moved it, and the move was reverted, all unknown to this host.
+        """
+        with self._context.turns.take(consumer):
+            claim = self._context.register.claim_of(consumer)
+            if claim is None or claim.state is not ClaimState.CLAIMED or self._is_moving(consumer):
+                return False
+            place = self._places.returned(claim, self._client.allocations_of(consumer))
+            if place is None:
+                return False
+            self._context.register.step_claim(ClaimStep.RELOCATE, consumer, place)
+            return True
 
     def _drop_departed(self, departure: _Departure) -> set[str]:
         """Drop the claim of an instance that lives elsewhere, when no consumer holds its part of this host:

@@ -2,10 +2,15 @@
 
 Only a consumer of type MIGRATION is taken for a migration. A consumer without a type may be one, or a new
 instance of the same size: as long as there is one, nothing is freed.
+
+A reshape may have moved the place after the migration took it, and before this host knew that. So a place is
+looked for wherever the reshapes of this host may have led it.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 
+from agent.claims.book import Book
 from agent.claims.claim import Claim
 from agent.errors import PlacementConflict
 from agent.moves.ownership import MoveConsumer, has_left, has_taken_over, is_migration, resembles_migration
@@ -37,10 +42,14 @@ class LeftPlaces:
         host = self._context.register.host
         return {uuid: amounts for uuid, amounts in allocations.items() if host.is_own(uuid)}
 
+    def whereabouts(self, place: Claim) -> list[Allocations]:
+        """The own parts of the allocations that the place may have now; see `Register.whereabouts`."""
+        return [self.own_part(each.allocations) for each in self._context.register.whereabouts(place)]
+
     def read_holders(self, places: Iterable[Claim]) -> None:
         """Read who holds what on the own providers of these places. Read their instances before."""
         self._context.read_consumers(
-            sorted({uuid for place in places for uuid in self.own_part(place.allocations)})
+            sorted({uuid for place in places for part in self.whereabouts(place) for uuid in part})
         )
 
     def successors(self, place: Claim, instance: ConsumerAllocations) -> list[str]:
@@ -51,15 +60,41 @@ class LeftPlaces:
         """As `successors`, with the consumers without a type."""
         return self._takers(place, instance, resembles_migration)
 
-    def has_taken(
+    def taken(
         self, place: Claim, instance: ConsumerAllocations, other: ConsumerAllocations, judge: Judge
-    ) -> bool:
-        """Whether the other consumer holds exactly the place, and is the instance's migration by `judge`."""
+    ) -> Claim | None:
+        """The place where the other consumer, the instance's migration by `judge`, holds exactly that.
+
+        A reshape may have moved it there. None: it holds something else, or is no migration of the instance.
+        """
         if other.consumer in self._context.guests:
-            return False  # an instance, even if Placement says MIGRATION
+            return None  # an instance, even if Placement says MIGRATION
+        if not judge(holder(other), holder(instance)):
+            return None
         is_own = self._context.register.host.is_own
-        return judge(holder(other), holder(instance)) and has_taken_over(
-            place.allocations, holder(instance), holder(other), is_own
+        return next(
+            (
+                each
+                for each in self._context.register.whereabouts(place)
+                if has_taken_over(each.allocations, holder(instance), holder(other), is_own)
+            ),
+            None,
+        )
+
+    def returned(self, place: Claim, instance: ConsumerAllocations) -> Claim | None:
+        """The place where its own instance holds it, after a reshape that moved it under another consumer.
+
+        None: the instance holds something else, or holds the place as it is recorded.
+        """
+        if instance.allocations == place.allocations:
+            return None
+        return next(
+            (
+                each
+                for each in self._context.register.whereabouts(place)
+                if each.allocations == instance.allocations
+            ),
+            None,
         )
 
     def possible_holders(self, place: Claim, instance: ConsumerAllocations) -> list[str]:
@@ -69,19 +104,25 @@ class LeftPlaces:
         instance meanwhile: then the place may have gone from one migration to another unseen.
         """
         self.read_holders([place])
-        holders = self._context.register.under_lock(lambda book: book.possible_holders(place))
+        holders = self._holders(place, Book.possible_holders)
         found = self._judged(holders, instance, resembles_migration)
         if self._client.allocations_of(instance.consumer) != instance:
             raise PlacementConflict(f"Another client wrote the allocations of {instance.consumer} meanwhile.")
         return found
 
     def _takers(self, place: Claim, instance: ConsumerAllocations, judge: Judge) -> list[str]:
-        holders = self._context.register.under_lock(lambda book: book.holders_of(place.allocations))
+        holders = self._holders(place, lambda book, each: book.holders_of(each.allocations))
         return [
             consumer
             for consumer in holders
-            if self.has_taken(place, instance, self._client.allocations_of(consumer), judge)
+            if self.taken(place, instance, self._client.allocations_of(consumer), judge) is not None
         ]
+
+    def _holders(self, place: Claim, ask: Callable[[Book, Claim], Iterable[str]]) -> list[str]:
+        """What `ask` says of the place wherever it may be now, each consumer once."""
+        places = self._context.register.whereabouts(place)
+        found = self._context.register.under_lock(lambda book: [ask(book, each) for each in places])
+        return list(dict.fromkeys(chain.from_iterable(found)))
 
     def _judged(self, consumers: Iterable[str], instance: ConsumerAllocations, judge: Judge) -> list[str]:
         guests = self._context.guests.uuids

@@ -19,6 +19,7 @@ from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, Move
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import relocate_records
+from agent.reshape.whereabouts import passages, whereabouts
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, Journal, PendingWrite
 from agent.tree import ProviderTree
@@ -89,6 +90,7 @@ class Register:
         self._journal = journal
         self._book = Book(journal.claims().values())
         self._moves = journal.moves()
+        self._passages = passages(journal.reshapes(done=True).values())
         self._on_step = on_step
         self._book.follow_moves(self._migrations())
 
@@ -391,12 +393,13 @@ class Register:
         if not unknown:
             return
         claims, moves = self._journal.claims(), self._journal.moves()
+        reshaped = passages(self._journal.reshapes(done=True).values())
         with self._lock:
             self._journal.take_writes(unknown)
             gone = self._book.claims.keys() - claims.keys()
             self._put_claims(dict.fromkeys(gone))
             self._put_claims(claims)
-            self._moves = moves
+            self._moves, self._passages = moves, reshaped
             self._book.follow_moves(self._migrations())
 
     @property
@@ -468,9 +471,20 @@ class Register:
         written.wait()
         with self._lock:
             self._moves.update({move.migration: move for move in relocated.moves})
+            self._passages += passages([receipt])
             for claim in relocated.claims:
                 self._book.put(claim)
             self._on_step(RESHAPE_EVENT, None)
+
+    def whereabouts(self, place: Claim) -> tuple[Claim, ...]:
+        """The place as it is recorded, and wherever the reshapes of this host may have led it since.
+
+        They may have moved it under another consumer, as that of a migration which this host does not know.
+        """
+        with self._lock:
+            guests = [row.guest for row in self._book.rows().values() if row.guest is not None]
+            exact = ExactUnits(self._book.offered, guests)
+            return whereabouts(place, self._passages, self._book.claims, exact)
 
 
 def _detail(claim: Claim) -> str:
