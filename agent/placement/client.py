@@ -2,7 +2,7 @@
 
 Source: https://docs.openstack.org/api-ref/placement/. Each method that sends a request raises:
 
-    PlacementUnavailable  no answer, a 5xx or a 429: the request can be repeated later;
+    PlacementUnavailable  no answer of Placement itself, a 5xx or a 429: the request can be repeated later;
                           `details["retry_after"]` has the seconds, if Placement sent a Retry-After;
                           `details["busy"]` is true if a service answered, or did not answer in time
     PlacementConflict     409 placement.concurrent_update: another client wrote in between, read again
@@ -486,8 +486,7 @@ class PlacementClient:
 
     def _negotiated(self, method: str, path: str, body: Any) -> Reply:
         reply = self._send(method, path, body)
-        may_repeat = method == "GET" or reply.is_placements
-        if reply.status == 406 and may_repeat and self._negotiate():
+        if reply.status == 406 and self._negotiate():
             reply = self._send(method, path, body)
         return reply
 

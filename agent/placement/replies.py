@@ -10,9 +10,11 @@ from typing import Any
 
 from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
 from agent.placement.outcome import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
-from agent.placement.transport import REQUEST_ID, Reply
+from agent.placement.transport import Reply
 from agent.tree import Inventory
 
+REQUEST_ID = "x-openstack-request-id"
+"""Placement puts it into each of its answers; what answers in its place does not know it."""
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
 UNAUTHORIZED = 401
@@ -22,6 +24,26 @@ _EXPECTED = re.compile(
     r"consumer generation conflict(?: -| for [-0-9a-f]{36}:) expected (null|\d{1,18}) but got", re.ASCII
 )
 """Placement names the current generation of a consumer, but not that of a provider."""
+
+
+def reply_of_answer(method: str, path: str, status: int, body: Any, headers: Mapping[str, str]) -> Reply:
+    """The Reply for an answer over HTTP; `headers` as in `Reply`.
+
+    Raises PlacementUnavailable where Placement did not give the answer itself: it says nothing of Placement.
+    A 401 to a read is a Reply in any case: authentication in front of Placement may send it.
+    """
+    if headers.get(REQUEST_ID) or (status == UNAUTHORIZED and method == "GET"):
+        return Reply(status, body, headers)
+    seconds = retry_after_s(headers)
+    details: dict[str, Any] = {} if seconds is None else {"retry_after": seconds}
+    raise PlacementUnavailable(
+        f"Placement did not answer {method} {path.partition('?')[0]}: an answer without {REQUEST_ID} came "
+        f"(status {status}), so something between the agent and Placement answered for it, or there is no "
+        "Placement at that address. If all answers lack it, check the address, and let a proxy pass it on.",
+        status=status,
+        busy=True,
+        **details,
+    )
 
 
 def error_of_reply(reply: Reply, action: str, full: bool) -> PlacementError:
@@ -57,28 +79,12 @@ def error_of_reply(reply: Reply, action: str, full: bool) -> PlacementError:
 
 def outcome_of_reply(reply: Reply, action: str) -> WriteOutcome:
     """What became of a write of allocations, by its answer; `action` as in `error_of_reply`."""
-    done = 200 <= reply.status < 300
-    if not reply.is_placements:
-        return WriteUnknown(_foreign_answer(reply, action))
-    if done:
+    if 200 <= reply.status < 300:
         return WriteDone()
     error = error_of_reply(reply, action, full=True)
     if reply.status >= 500 and reply.status != UNAVAILABLE and isinstance(error, PlacementUnavailable):
         return WriteUnknown(error, late=False)  # its database may have committed before it failed
     return WriteRefused(error)
-
-
-def _foreign_answer(reply: Reply, action: str) -> PlacementUnavailable:
-    seconds = retry_after_s(reply.headers)
-    details: dict[str, Any] = {} if seconds is None else {"retry_after": seconds}
-    return PlacementUnavailable(
-        f"Placement was asked to {action}, and the answer (status {reply.status}) is not its own: it has no "
-        f"{REQUEST_ID}. If all answers lack it, let the proxy between the agent and Placement pass this "
-        "header on.",
-        status=reply.status,
-        busy=True,
-        **details,
-    )
 
 
 def _error_member(body: Any) -> Mapping[str, Any]:

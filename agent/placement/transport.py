@@ -8,22 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-REQUEST_ID = "x-openstack-request-id"
-"""Placement puts it into each of its answers; what answers in its place does not know it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer of the Placement API; `body` is parsed JSON (None if empty), header names are lower-case."""
+    """An answer that Placement itself gave.
+
+    `body` is parsed JSON (None if empty), header names are lower-case. Transports over HTTP make it by
+    `reply_of_answer`, which tells such an answer from that of a proxy.
+    """
 
     status: int
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_placements(self) -> bool:
-        """Whether Placement itself gave the answer, and no proxy in its place."""
-        return bool(self.headers.get(REQUEST_ID))
 
 
 class Transport(Protocol):
@@ -32,8 +28,8 @@ class Transport(Protocol):
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         """Send one request; `body` is the Python object to send as JSON.
 
-        An answer with an error status is a Reply too. Raises PlacementUnavailable if no answer arrived; its
-        `sent` is false only if Placement cannot have got the request.
+        An answer with an error status is a Reply too. Raises PlacementUnavailable if no answer of Placement
+        itself arrived; its `sent` is false only if Placement cannot have got the request.
         """
 
     def close(self) -> None:

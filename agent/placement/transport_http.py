@@ -18,7 +18,7 @@ from keystoneauth1.plugin import BaseAuthPlugin
 from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
 from agent.errors import PlacementError, PlacementUnavailable, SettingsError
-from agent.placement.replies import TOO_MANY_REQUESTS, retry_after_s
+from agent.placement.replies import TOO_MANY_REQUESTS, reply_of_answer, retry_after_s
 from agent.placement.transport import Reply
 
 CONNECT_TIMEOUT_MAX_S = 5.0
@@ -94,8 +94,8 @@ class HttpTransport:
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         """Send one request. A GET whose connection broke is sent once more, on a new connection.
 
-        Raises PlacementUnavailable where Placement or Keystone did not answer, PlacementError where Keystone
-        rejects the credentials or its catalog has no Placement.
+        Raises PlacementUnavailable where Placement itself or Keystone did not answer, PlacementError where
+        Keystone rejects the credentials or its catalog has no Placement.
         """
         try:
             try:
@@ -107,9 +107,8 @@ class HttpTransport:
                 answer = self._send(method, path, body, microversion)
         except (exceptions.ClientException, OSError) as error:
             raise _placement_error(error, f"{method} {path.partition('?')[0]}") from error
-        return Reply(
-            answer.status_code, _parse_body(answer), {n.lower(): v for n, v in answer.headers.items()}
-        )
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        return reply_of_answer(method, path, answer.status_code, _parse_body(answer), headers)
 
     def _send(self, method: str, path: str, body: Any, microversion: str) -> requests.Response:
         answer: requests.Response = self._adapter.request(

@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.errors import PlacementUnavailable
 from agent.http.unix_connection import UnixConnection
+from agent.placement.replies import reply_of_answer
 from agent.placement.transport import Reply
 
 TIMEOUT_S = 60.0
@@ -31,7 +32,7 @@ class SocketTransport:
         }
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        """Send one request. Raises PlacementUnavailable where no complete answer arrives in time."""
+        """Send one request. Raises PlacementUnavailable where Placement itself does not answer in time."""
         headers = {**self._headers, "OpenStack-API-Version": f"placement {microversion}"}
         payload = None
         if body is not None:
@@ -50,7 +51,8 @@ class SocketTransport:
                 "Check that it is served there and that this user may open the socket.",
                 sent=unix.connected,
             ) from error
-        return Reply(answer.status, _parse_body(text), {n.lower(): value for n, value in answer.getheaders()})
+        lower_headers = {name.lower(): value for name, value in answer.getheaders()}
+        return reply_of_answer(method, path, answer.status, _parse_body(text), lower_headers)
 
     def address(self) -> str:
         """The socket, as `unix:PATH`."""

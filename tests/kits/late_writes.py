@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.errors import PlacementUnavailable
+from agent.placement.replies import reply_of_answer
 from agent.placement.transport import Reply
 from kits.tracker import Kit
 
@@ -20,13 +21,17 @@ def _raises(message: str, **details: Any) -> Callable[[], Reply]:
     return answer
 
 
+def _by_a_balancer(status: int) -> Callable[[], Reply]:
+    return lambda: reply_of_answer("PUT", "/allocations", status, None, {"server": "balancer"})
+
+
 ANSWERS: dict[str, Callable[[], Reply]] = {
     "timeout": _raises("Placement did not answer in time.", busy=True),
     "reset": _raises("The connection was reset."),
-    "500": lambda: Reply(500, None, {"server": "balancer"}),
-    "502": lambda: Reply(502, None, {"server": "balancer"}),
-    "503": lambda: Reply(503, None, {"server": "balancer"}),
-    "a 204 of somebody else": lambda: Reply(204, None, {"server": "balancer"}),
+    "500": _by_a_balancer(500),
+    "502": _by_a_balancer(502),
+    "503": _by_a_balancer(503),
+    "a 204 of somebody else": _by_a_balancer(204),
 }
 """What the client gets for a write that did not reach Placement yet."""
 

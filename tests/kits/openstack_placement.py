@@ -102,10 +102,15 @@ class Aged:
             environ["HTTP_OPENSTACK_API_VERSION"] = UNKNOWN
         if environ["PATH_INFO"] not in ("", "/") or self._newest == NEWEST:
             return self._inner(environ, start_response)
-        said = json.loads(b"".join(self._inner(environ, lambda *_: None)))
+        kept: list[tuple[str, str]] = []
+
+        def keep(_status: str, headers: list[tuple[str, str]], _error: Any = None) -> None:
+            kept.extend(header for header in headers if header[0].lower() != "content-length")
+
+        said = json.loads(b"".join(self._inner(environ, keep)))
         said["versions"][0]["max_version"] = self._newest
         body = json.dumps(said).encode()
-        start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+        start_response("200 OK", [*kept, ("Content-Length", str(len(body)))])
         return [body]
 
 

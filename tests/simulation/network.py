@@ -22,6 +22,7 @@ from agent.placement.embedded.core import Core
 from agent.placement.embedded.draft import Draft
 from agent.placement.embedded.model import Model
 from agent.placement.embedded.store import Store
+from agent.placement.replies import reply_of_answer
 from agent.placement.transport import Reply
 from simulation.tasks import EPOCH, Process, Scheduler
 
@@ -214,7 +215,7 @@ class Network:
             raise _refused(f"{method} {path}")
         if becomes.ends == "reset":
             raise _reset(f"{method} {path}")
-        return Reply(int(becomes.ends), None, {})
+        return reply_of_answer(method, path, int(becomes.ends), None, {})
 
     def _through_balancer(self, request: str, effect: Callable[[], Reply]) -> Reply:
         scheduler = self.scheduler

@@ -124,8 +124,8 @@ def _find() -> None:
         if name.startswith(("agent.", "drivers.")) and not name.startswith(LEFT_ALONE):
             for key, value in list(vars(module).items()):
                 _look_at(module, key, value, name)
-    core = importlib.import_module("agent.placement.embedded.core")
-    _found.append((core, "uuid", uuid, _UUID))
+    messages = importlib.import_module("agent.placement.embedded.messages")
+    _found.append((messages, "uuid", uuid, _UUID))
 
 
 def _look_at(holder: Any, key: str, value: Any, module: str) -> None:

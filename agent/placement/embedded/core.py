@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from agent.durable.errors import DatabaseError, DatabaseTimeout
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import routes
 from agent.placement.embedded.keyed_writes import KeyReused
-from agent.placement.embedded.messages import CoreResponse, Request
+from agent.placement.embedded.messages import REQUEST_ID, CoreResponse, Request, new_request_id
 from agent.placement.embedded.problems import (
     INTERNAL_ERROR,
     KEY_REUSED,
@@ -82,7 +81,7 @@ class Core:
         Errors are responses too: 4xx, 503 if the disk failed (nothing has changed), 500. The response to a
         write whose outcome is unknown, because the disk does not answer, is a 504 without a request id.
         """
-        request_id: str | None = f"req-{uuid.uuid4()}"
+        request_id: str | None = new_request_id()
         minor: int | None = None
         try:
             lower_headers = {name.lower(): value for name, value in headers.items()} if headers else {}
@@ -117,7 +116,7 @@ class Core:
             answer.headers[mv.HEADER] = f"{mv.SERVICE} {mv.text(minor)}"
             answer.headers["vary"] = mv.HEADER
         if request_id is not None:
-            answer.headers["x-openstack-request-id"] = request_id
+            answer.headers[REQUEST_ID] = request_id
         if answer.body is not None:
             answer.headers["content-type"] = "application/json"
         return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from typing import Any, NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from agent.placement.embedded.schemas import Versions, validate
 from agent.placement.embedded.store import Store
 
 T = TypeVar("T")
+REQUEST_ID = "x-openstack-request-id"
 
 
 class Request(NamedTuple):
@@ -54,6 +56,11 @@ class CoreResponse(NamedTuple):
     status: int
     headers: dict[str, str]
     body: Any
+
+
+def new_request_id() -> str:
+    """The id of one request, which its response has in the header REQUEST_ID."""
+    return f"req-{uuid.uuid4()}"
 
 
 def json_response(request: Request, body: Any, modified_at: float | None, status: int = 200) -> CoreResponse:

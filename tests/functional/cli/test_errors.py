@@ -103,6 +103,8 @@ class _Elsewhere(http.server.BaseHTTPRequestHandler):
         code = 404 if not self.path.startswith("/locked") else 200 if self.path == "/locked/" else 401
         body = json.dumps(versions).encode() if code == 200 else b""
         self.send_response(code)
+        if code == 200:
+            self.send_header("x-openstack-request-id", "req-1")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -14,11 +14,11 @@ from kits.placements import Placement
 from agent.claims.claim import ClaimState
 from agent.errors import DoesNotFit, PlacementUnavailable, PlimsollError
 from agent.placement.client import PlacementClient
+from agent.placement.replies import reply_of_answer
 from agent.placement.transport import Reply, Transport
 from agent.status.condition import HostState
 from drivers.fake import Gpu
 
-BY_PLACEMENT = {"x-openstack-request-id": "req-1"}
 CARDS = (Gpu("0000:83:00.0", "PGPU"), Gpu("0000:84:00.0", "PGPU"))
 
 
@@ -27,13 +27,14 @@ class Stumbling:
 
     def __init__(self, inner: Transport, *, own: bool) -> None:
         self._inner = inner
-        self._headers = BY_PLACEMENT if own else {}
+        self._headers = {"x-openstack-request-id": "req-1"} if own else {}
         self.stumbles = False
         self.everything = False
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         if self.stumbles and (self.everything or (method == "PUT" and path.startswith("/allocations"))):
-            return Reply(500, {"errors": [{"status": 500, "detail": "A NUL."}]}, self._headers)
+            body = {"errors": [{"status": 500, "detail": "A NUL."}]}
+            return reply_of_answer(method, path, 500, body, self._headers)
         return self._inner.request(method, path, body, microversion=microversion)
 
     def close(self) -> None:

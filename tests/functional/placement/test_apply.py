@@ -27,7 +27,7 @@ from agent.errors import (
 from agent.placement.apply import ATTEMPTS_MAX, apply
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
-from agent.placement.transport import REQUEST_ID, Reply, Transport
+from agent.placement.transport import Reply, Transport
 from agent.providers.plan import Plan, apply_operation, plan
 from agent.providers.resolve import OwnedProviders, resolve
 from agent.tree import Inventory, Provider, ProviderTree
@@ -97,7 +97,7 @@ def other(wire: Wire) -> PlacementClient:
 
 def error_reply(status: int) -> Reply:
     document = {"errors": [{"status": status, "title": "Forbidden", "detail": "Not by you."}]}
-    return Reply(status, document, {REQUEST_ID: "req-1"})
+    return Reply(status, document)
 
 
 def no_sleep(_seconds: float) -> None:

@@ -123,7 +123,6 @@ STORY = (
 )
 OUTCOMES = {"send_allocations", "send_reshape"}
 """What `write_allocations` and `reshape` are made of: see tests/unit/placement/test_outcome.py."""
-BY_PLACEMENT = {"x-openstack-request-id": "req-1"}
 
 
 def test_the_story_has_everything_that_a_client_can_ask() -> None:
@@ -165,21 +164,21 @@ class Failing:
 
 def error(status: int, code: str = "placement.undefined_code") -> Reply:
     body = {"errors": [{"status": status, "detail": "It was not done.", "code": code}]}
-    return Reply(status, body, BY_PLACEMENT)
+    return Reply(status, body)
 
 
 FAULTS: dict[str, tuple[Reply | None, type[PlacementError]]] = {
     "silence": (None, PlacementUnavailable),
-    "a proxy's 502": (Reply(502, None), PlacementUnavailable),
+    "502": (Reply(502, None), PlacementUnavailable),
     "503": (Reply(503, None, {"retry-after": "7"}), PlacementUnavailable),
     "429": (Reply(429, None, {"retry-after": "7"}), PlacementUnavailable),
     "500 with a stack trace": (error(500), PlacementUnavailable),
-    "401": (Reply(401, {"error": {"message": "Who are you?"}}, BY_PLACEMENT), PlacementError),
+    "401": (Reply(401, {"error": {"message": "Who are you?"}}), PlacementError),
     "403": (error(403), PlacementError),
     "400": (error(400), PlacementError),
     "409, somebody wrote": (error(409, "placement.concurrent_update"), PlacementConflict),
     "409, in use": (error(409, "placement.inventory.inuse"), PlacementError),
-    "406 for ever": (Reply(406, {"errors": [{"status": 406}]}, BY_PLACEMENT), PlacementError),
+    "406 for ever": (Reply(406, {"errors": [{"status": 406}]}), PlacementError),
 }
 
 
@@ -215,7 +214,7 @@ def test_a_409_that_says_no_more_means_full_for_claims_alone(ask: Ask) -> None:
 @pytest.mark.parametrize("body", [None, [], {}, "<html>", {"errors": []}], ids=repr)
 @pytest.mark.parametrize("ask", STORY, ids=lambda ask: ask.method)
 def test_nonsense_is_not_taken_for_an_answer(ask: Ask, body: Any) -> None:
-    client = PlacementClient(Failing(Reply(200, body, BY_PLACEMENT)))
+    client = PlacementClient(Failing(Reply(200, body)))
     if ask.reads:
         with pytest.raises(PlacementError, match="check that the address is Placement's"):
             ask.does(client)

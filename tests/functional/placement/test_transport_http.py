@@ -3,8 +3,8 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from agent.errors import (
 from agent.placement.apply import apply
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
+from agent.placement.embedded import Core
+from agent.placement.embedded.http.serve import Server
+from agent.placement.outcome import WriteUnknown
 from agent.placement.transport_http import HttpTransport
 from agent.providers.plan import plan
 from agent.tree import Inventory, Provider, ProviderTree
@@ -36,6 +39,9 @@ pytest.importorskip("placement", reason="the real Placement is installed with th
 EMPTY = ProviderTree()
 KEYSTONE = "http://keystone.test/v3"
 PLACEMENT = "http://placement.test"
+REQUEST_ID = "x-openstack-request-id"
+BY_A_PROXY = {"Via": "1.1 balancer"}
+"""The headers of an answer that Placement did not give; the fixture `wire` makes all others its own."""
 
 
 @pytest.fixture
@@ -232,9 +238,15 @@ def speak_keystone(wire: responses.RequestsMock) -> None:
     wire.post(f"{KEYSTONE}/auth/tokens", json={"token": token}, headers={"X-Subject-Token": "t0ken"})
 
 
+def _with_request_id(answer: requests.Response) -> requests.Response:
+    if not BY_A_PROXY.items() <= answer.headers.items():
+        answer.headers[REQUEST_ID] = "req-1"
+    return answer
+
+
 @pytest.fixture
 def wire() -> Iterator[responses.RequestsMock]:
-    with responses.RequestsMock() as mock:
+    with responses.RequestsMock(response_callback=_with_request_id) as mock:
         yield mock
 
 
@@ -378,7 +390,8 @@ class Cutting:
                 with connection:
                     connection.settimeout(2)
                     self._hear(connection)
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                    own = f"{REQUEST_ID}: req-1\r\n".encode()
+                    connection.sendall(b"HTTP/1.1 200 OK\r\n" + own + b"Content-Length: 2\r\n\r\n{}")
                     self._hear(connection)
 
     def _hear(self, connection: socket.socket) -> None:
@@ -426,9 +439,132 @@ def test_retry_after_is_told(wire: responses.RequestsMock, direct: PlacementClie
 def test_a_proxys_page_is_not_placements_answer(
     wire: responses.RequestsMock, direct: PlacementClient
 ) -> None:
-    wire.get(f"{PLACEMENT}/resource_providers", body="<html>hello</html>")
-    with pytest.raises(PlacementError, match="not that of a proxy"):
+    wire.get(f"{PLACEMENT}/resource_providers", body="<html>hello</html>", headers=BY_A_PROXY)
+    with pytest.raises(PlacementUnavailable, match="without x-openstack-request-id"):
         direct.generations("host")
+
+
+READS: Mapping[str, tuple[str, Callable[[PlacementClient], object]]] = {
+    "versions": ("/", lambda client: client.versions()),
+    "tree": ("/resource_providers", lambda client: client.read_tree("host")),
+    "find": ("/resource_providers", lambda client: client.find_provider(uuid="host")),
+    "contents": (
+        "/resource_providers/host/inventories",
+        lambda client: client.read_provider(Provider("host", "host")),
+    ),
+    "traits": ("/resource_providers/host/traits", lambda client: client.provider_traits("host")),
+    "consumer": (f"/allocations/{CONSUMER}", lambda client: client.allocations_of(CONSUMER)),
+    "held": ("/resource_providers/host/allocations", lambda client: client.provider_allocations("host")),
+}
+EMPTY_BODY = {
+    "allocations": {},
+    "inventories": {},
+    "resource_provider_generation": 1,
+    "resource_providers": [],
+    "traits": [],
+    "versions": [{"min_version": "1.0", "max_version": "1.0"}],
+}
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("status", [200, 203, 204, 400, 403, 404, 406, 409, 410, 429, 500, 502, 503])
+def test_a_read_that_a_proxy_answers_is_not_answered(
+    wire: responses.RequestsMock, direct: PlacementClient, read: str, status: int
+) -> None:
+    path, ask = READS[read]
+    content = "" if status == 204 else json.dumps(EMPTY_BODY)
+    made_up = wire.get(f"{PLACEMENT}{path}", status=status, body=content, headers=BY_A_PROXY)
+    with pytest.raises(PlacementUnavailable, match="something between the agent and Placement") as raised:
+        ask(direct)
+    assert f"GET {path}:" in raised.value.message and f"status {status}" in raised.value.message
+    assert raised.value.sent and raised.value.details["busy"]
+    assert made_up.call_count == 1, "there is nothing to negotiate with a proxy"
+
+
+@pytest.mark.parametrize("status", [200, 204, 400, 401, 404, 406, 409, 503])
+def test_a_write_that_a_proxy_answers_is_unknown(
+    wire: responses.RequestsMock, direct: PlacementClient, status: int
+) -> None:
+    wire.put(f"{PLACEMENT}/allocations/{CONSUMER}", status=status, headers=BY_A_PROXY)
+    outcome = direct.send_allocations(ConsumerAllocations(CONSUMER, {"host": {"VCPU": 1}}))
+    assert isinstance(outcome, WriteUnknown) and outcome.late
+    assert "between the agent and Placement" in outcome.error.message
+
+
+@pytest.mark.parametrize("status", [200, 404, 409])
+def test_a_write_of_a_provider_that_a_proxy_answers_is_not_answered(
+    wire: responses.RequestsMock, direct: PlacementClient, status: int
+) -> None:
+    wire.put(
+        f"{PLACEMENT}/resource_providers/host/traits", status=status, json=EMPTY_BODY, headers=BY_A_PROXY
+    )
+    wire.delete(f"{PLACEMENT}/resource_providers/host", status=status, headers=BY_A_PROXY)
+    with pytest.raises(PlacementUnavailable, match="without x-openstack-request-id"):
+        direct.put_traits("host", 1, ["CUSTOM_X"])
+    with pytest.raises(PlacementUnavailable, match="without x-openstack-request-id"):
+        direct.delete_provider("host")
+
+
+def test_a_proxys_retry_after_is_told(wire: responses.RequestsMock, direct: PlacementClient) -> None:
+    wire.get(f"{PLACEMENT}/resource_providers", status=503, headers={**BY_A_PROXY, "Retry-After": "7"})
+    with pytest.raises(PlacementUnavailable) as raised:
+        direct.generations("host")
+    assert raised.value.details["retry_after"] == 7.0
+
+
+def test_a_read_that_authentication_in_front_of_placement_rejects_says_so(
+    wire: responses.RequestsMock, direct: PlacementClient
+) -> None:
+    wire.get(f"{PLACEMENT}/resource_providers", status=401, headers=BY_A_PROXY)
+    with pytest.raises(PlacementError, match="does not accept the token") as raised:
+        direct.generations("host")
+    assert type(raised.value) is PlacementError
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "token", "version", "status"),
+    [
+        ("GET", "/", "", "1.39", 200),
+        ("GET", "/resource_providers", "", "1.39", 401),
+        ("GET", "/resource_providers", "nobody", "1.39", 403),
+        ("GET", "/nowhere", "admin", "1.39", 404),
+        ("GET", "/resource_providers/x/inventories", "admin", "1.39", 404),
+        ("GET", "/resource_providers?nonsense=1", "admin", "1.39", 400),
+        ("GET", "/resource_providers", "admin", "1.99", 406),
+        ("GET", "/resource_providers", "admin", "nonsense", 400),
+        ("PATCH", "/resource_providers", "admin", "1.39", 405),
+        ("PUT", "/traits/CUSTOM_X", "nobody", "1.39", 403),
+        ("PUT", "/traits/nonsense", "admin", "1.39", 400),
+        ("POST", "/reshaper", "admin", "1.39", 415),
+    ],
+)
+@pytest.mark.parametrize("served", ["openstack", "embedded"])
+def test_every_answer_of_placement_has_its_request_id(
+    openstack: OpenStack,
+    tmp_path: Path,
+    served: str,
+    method: str,
+    path: str,
+    token: str,
+    version: str,
+    status: int,
+) -> None:
+    headers = {"X-Auth-Token": token} if token else {}
+    headers["OpenStack-API-Version"] = f"placement {version}"
+    with serving(openstack, served, tmp_path) as url:
+        answer = requests.request(method, f"{url}{path}", headers=headers, timeout=10)
+    assert answer.status_code == status
+    assert answer.headers[REQUEST_ID].startswith("req-")
+
+
+@contextmanager
+def serving(openstack: OpenStack, served: str, directory: Path) -> Iterator[str]:
+    """The address of the real Placement, or of an embedded core that is served."""
+    if served == "openstack":
+        yield f"http://127.0.0.1:{openstack.port}"
+        return
+    with closing(Core.open(directory)) as core, Server(core, ["127.0.0.1:0"]) as server:
+        yield f"http://{server.addresses[0]}"
 
 
 @pytest.mark.parametrize(

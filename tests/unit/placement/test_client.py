@@ -18,7 +18,6 @@ from agent.tree import Inventory, Provider, ProviderTree
 
 CONSUMER = "c0ffee00-0000-4000-8000-0000000000c1"
 MIGRATION = "c0ffee00-0000-4000-8000-0000000000c2"
-BY_PLACEMENT = {"x-openstack-request-id": "req-1"}
 
 
 class Wire:
@@ -39,7 +38,7 @@ class Wire:
 
 def error(status: int, code: str = "placement.undefined_code", **more: Any) -> Reply:
     said = {"status": status, "title": "Conflict", "detail": "It was\n\n   refused ", "code": code, **more}
-    return Reply(status, {"errors": [said]}, BY_PLACEMENT)
+    return Reply(status, {"errors": [said]})
 
 
 def listed(uuid: str, generation: int, parent: str | None = None, name: str | None = None) -> dict[str, Any]:
@@ -142,7 +141,7 @@ def test_names_in_queries_and_paths_are_quoted() -> None:
 
 
 def test_one_consumer_is_put_and_several_are_posted() -> None:
-    wire = Wire(Reply(204, None, BY_PLACEMENT))
+    wire = Wire(Reply(204))
     client = PlacementClient(wire)
     held = ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}}, 3, "p", "u")
     moved = ConsumerAllocations(MIGRATION, {}, 1, "p", "u", "MIGRATION")
@@ -163,7 +162,7 @@ def test_one_consumer_is_put_and_several_are_posted() -> None:
 
 
 def test_consumer_types_are_kept_to_oneself_below_1_38() -> None:
-    wire = Wire(Reply(204, None, BY_PLACEMENT))
+    wire = Wire(Reply(204))
     PlacementClient(wire, microversion="1.37").write_allocations(
         ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}})
     )
@@ -172,7 +171,7 @@ def test_consumer_types_are_kept_to_oneself_below_1_38() -> None:
 
 
 def test_a_consumer_without_a_type_gets_one_when_it_is_written() -> None:
-    wire = Wire(Reply(204, None, BY_PLACEMENT))
+    wire = Wire(Reply(204))
     PlacementClient(wire).write_allocations(
         ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}}, 1, consumer_type="unknown")
     )
@@ -180,7 +179,7 @@ def test_a_consumer_without_a_type_gets_one_when_it_is_written() -> None:
 
 
 def test_nothing_is_taken_from_a_consumer_that_does_not_exist() -> None:
-    wire = Wire(Reply(204, None, BY_PLACEMENT))
+    wire = Wire(Reply(204))
     with pytest.raises(UsageError, match="has no allocations"):
         PlacementClient(wire).write_allocations(
             ConsumerAllocations(MIGRATION, {"host": {"VCPU": 1}}), ConsumerAllocations(CONSUMER, {})
@@ -207,8 +206,8 @@ def test_a_parent_is_not_changed_below_1_37() -> None:
         (error(500), PlacementUnavailable),
         (Reply(502, None), PlacementUnavailable),
         (Reply(503, None, {"retry-after": "7"}), PlacementUnavailable),
-        (Reply(418, ["?"], BY_PLACEMENT), PlacementError),
-        (Reply(418, {"errors": []}, BY_PLACEMENT), PlacementError),
+        (Reply(418, ["?"]), PlacementError),
+        (Reply(418, {"errors": []}), PlacementError),
     ],
 )
 def test_each_refusal_has_its_type_and_says_what_was_asked_of_whom(
@@ -262,7 +261,7 @@ class OldService:
             )
         if int(microversion.split(".")[1]) > int(self.highest.split(".")[1]):
             return error(406)
-        return Reply(204, None, BY_PLACEMENT)
+        return Reply(204)
 
     def close(self) -> None:
         pass

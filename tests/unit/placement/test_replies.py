@@ -15,9 +15,9 @@ NOAUTH = {"message": "Say who you are.", "code": "401 Unauthorized", "title": "U
 @pytest.mark.parametrize(
     ("body", "said", "code"),
     [
-        (PLACEMENT, "It is malformed (status", "placement.undefined_code"),
-        (KEYSTONE, "Say who you are (status", ""),
-        (NOAUTH, "Say who you are (status", ""),
+        (PLACEMENT, "(It is malformed)", "placement.undefined_code"),
+        (KEYSTONE, "(Say who you are)", ""),
+        (NOAUTH, "(Say who you are)", ""),
         ({"errors": []}, "no reason", ""),
         ({"errors": ["x"]}, "no reason", ""),
         ({"error": "x"}, "no reason", ""),

@@ -29,6 +29,7 @@ from agent.placement.embedded.http.auth import (
     authorize,
     noauth,
 )
+from agent.placement.embedded.messages import REQUEST_ID, new_request_id
 from agent.placement.embedded.problems import BAD_REQUEST, TITLES, TOO_LARGE, RequestRefused
 
 LOG = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ def _log(method: str, target: str, answer: ServiceResponse, caller: TokenUser | 
     level = logging.DEBUG if method == "GET" else logging.INFO
     if LOG.isEnabledFor(level):
         name = f"{caller.name[:NAME_SHOWN_MAX]!r}" if caller else "-"
-        request_id = answer.headers.get("x-openstack-request-id", "-")
+        request_id = answer.headers.get(REQUEST_ID, "-")
         LOG.log(level, "%s %s: %d, for %s, %s", method, target, answer.status, name, request_id)
 
 
@@ -219,7 +220,8 @@ def _absolute(environ: Environ, path: str) -> str:
 def _unauthorized(sentence: str) -> Response:
     """In the form of OpenStack Placement's authentication middleware, which answers it there."""
     body = {"message": sentence, "code": "401 Unauthorized", "title": TITLES[401]}
-    return 401, [("content-type", JSON), ("www-authenticate", "Bearer")], json.dumps(body).encode()
+    headers = [("content-type", JSON), ("www-authenticate", "Bearer"), (REQUEST_ID, new_request_id())]
+    return 401, headers, json.dumps(body).encode()
 
 
 def _in_accepted_form(environ: Environ, response: Response) -> Response:

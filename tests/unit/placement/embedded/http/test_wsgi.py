@@ -106,6 +106,7 @@ def test_an_unknown_caller_is_a_401_in_the_form_that_the_client_accepts() -> Non
     unknown = {"environ": {}, "HTTP_X_AUTH_TOKEN": None}
     status, headers, payload = ask(Echo(), **unknown)
     assert status.startswith("401") and json.loads(payload)["code"] == "401 Unauthorized"
+    assert headers["x-openstack-request-id"].startswith("req-")
     _, headers, payload = ask(Echo(), **unknown, HTTP_ACCEPT="text/html")
     assert headers["content-type"] == "text/html; charset=UTF-8" and payload.startswith(b"<html>")
     _, headers, payload = ask(Echo(), **unknown, HTTP_ACCEPT="text/plain")
