@@ -133,16 +133,37 @@ class ConsumerCase:
         )
 
     @property
-    def has_migration_here(self) -> bool:
-        """Whether a consumer without guest and claim has just what the claim has: perhaps its migration."""
+    def possible_holders(self) -> tuple[str, ...]:
+        """The consumers without guest and claim that have as much here as the claim: maybe its migration."""
         if self.claim is None:
-            return False
+            return ()
         claimed = self.observation.own_part(self.claim.allocations)
         known = self.observation.claims.keys() | self.observation.guests.keys()
-        return any(
-            same_amounts(self.observation.allocations_here(consumer), claimed)
-            for consumer in self.observation.consumers - known
+        return tuple(
+            consumer
+            for consumer in sorted(self.observation.consumers - known)
+            if same_amounts(self.observation.allocations_here(consumer), claimed)
         )
+
+    @property
+    def leaves_alone(self) -> bool:
+        """Whether no other instance that has left, without a known move, has as large a claim here."""
+        claim = self.claim
+        return claim is not None and not any(
+            same_amounts(
+                self.observation.own_part(other.allocations), self.observation.own_part(claim.allocations)
+            )
+            for other in self._claims_that_left
+            if other.consumer not in {claim.consumer, *self.observation.consumers_in_moves}
+        )
+
+    @property
+    def place_is_evident(self) -> bool:
+        """Whether one consumer has just the place of the claim: the agent learns of that move by itself."""
+        if self.claim is None or len(self.possible_holders) != 1 or not self.leaves_alone:
+            return False
+        held = self.observation.allocations_here(self.possible_holders[0])
+        return held == self.observation.own_part(self.claim.allocations)
 
     @property
     def evidence(self) -> Mapping[str, Any]:

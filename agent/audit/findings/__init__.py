@@ -31,6 +31,7 @@ from agent.audit.findings.stale_migration import StaleMigration
 from agent.audit.findings.stuck_consumer import StuckConsumer
 from agent.audit.findings.unclaimed_instance import UnclaimedInstance
 from agent.audit.findings.unknown_device import UnknownDevice
+from agent.audit.findings.unlinked_move import UnlinkedMove
 from agent.audit.findings.uses_less import UsesLess
 from agent.audit.findings.uses_more import UsesMore
 from agent.audit.findings.vanished_unit import VanishedUnit
@@ -44,6 +45,7 @@ FINDING_KINDS: tuple[FindingKind, ...] = (
     AmountsDiffer(),
     WrongProvider(),
     MovedAway(),
+    UnlinkedMove(),
     UnclaimedInstance(),
     AbsentGuest(),
     UsesMore(),

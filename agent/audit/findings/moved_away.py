@@ -36,7 +36,7 @@ class MovedAway(FindingKind):
                 f"The guest {case.consumer} is on this host, but its allocation is elsewhere: move the "
                 "guest, or its allocation."
             )
-        elif case.has_migration_here:
+        elif case.possible_holders:
             return None
         else:
             reason = (

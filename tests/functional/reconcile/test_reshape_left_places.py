@@ -10,6 +10,7 @@ import pytest
 from kits.placements import Placement
 from kits.reshape_hosts import VF, Hosts, asks, named
 
+from agent.audit.auditor import Auditor
 from agent.claims.claim import Claim
 from agent.errors import ClaimConflict, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveState
@@ -44,6 +45,12 @@ def reshaped_while_down(hosts: Hosts, place: Mapping[str, int], **changes: Any) 
     hosts.a.tracker.recover(())
     hosts.a.tracker.open()
     return claim
+
+
+def findings(hosts: Hosts) -> set[tuple[str, str]]:
+    """{(kind, subject)} of the source's audit."""
+    auditor = Auditor(hosts.a.tracker, hosts.a.client, hosts.a.root, hosts.a.driver.guests, dict)
+    return {(finding.kind, finding.subject) for finding in auditor.audit().findings}
 
 
 def check_end(hosts: Hosts, end: str, claim: Claim, migration: str = MIGRATION) -> None:
@@ -117,11 +124,13 @@ def test_two_places_that_look_alike_wait_for_an_operator(
     hosts.a.look()
     assert hosts.a.tracker.moves() == {}
     assert hosts.a.tracker.claims().keys() == {WEB, OTHER}, "nothing is freed"
+    assert findings(hosts) == {("unlinked move", WEB), ("unlinked move", OTHER)}
     for claim, migration in zip(claims, (MIGRATION, SECOND), strict=True):
         getattr(hosts.a.tracker, f"{end}_move")(migration, instance=claim.consumer)
     hosts.settle()
     for claim, migration in zip(claims, (MIGRATION, SECOND), strict=True):
         check_end(hosts, end, claim, migration)
+    assert findings(hosts) == set()
 
 
 @ENDS

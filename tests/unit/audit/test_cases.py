@@ -89,10 +89,10 @@ def test_what_an_instance_that_left_may_have_handed_over_names_its_claim(
 
 def test_a_claim_without_allocation_here_may_have_its_migration_here() -> None:
     unknown = observe(CLAIMS, placed={MIGRATION: HERE})
-    assert consumer_case(unknown, THERE).has_migration_here
+    assert consumer_case(unknown, THERE).possible_holders == (MIGRATION,)
     smaller = observe(CLAIMS, placed={MIGRATION: {uuid_of("host"): {"VCPU": 1}}})
-    assert not consumer_case(smaller, THERE).has_migration_here
-    assert not consumer_case(observe(CLAIMS, placed={}), THERE).has_migration_here
+    assert consumer_case(smaller, THERE).possible_holders == ()
+    assert consumer_case(observe(CLAIMS, placed={}), THERE).possible_holders == ()
 
 
 def test_a_row_has_what_the_instance_and_its_migration_have() -> None:
