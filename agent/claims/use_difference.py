@@ -19,6 +19,9 @@ CPUS = "PCPU"
 UNSEEN = frozenset({"DISK_GB"})
 """Classes of which a driver may see less than a guest has: it does not see disks of network storage."""
 
+DEVICES = frozenset({"FPGA", "PCI_DEVICE", "PGPU", "SRIOV_NET_VF", "VGPU"})
+"""Standard classes that a driver reports for each guest that has one, also without naming its unit."""
+
 ExactUnits = Mapping[str, tuple[str, ...]]
 """{class: exact units}"""
 
@@ -78,10 +81,11 @@ def _difference(
         totals[CPUS] -= len(_withheld(claim))
     for name, count in Counter(unit.resource_class for unit in guest.units).items():
         in_use[name] = max(in_use[name], count)
+    seen = {*guest.resources, *exact, *(DEVICES & place.host.by_class.keys())} - UNSEEN
     less = {
         name: amount - in_use[name]
         for name, amount in totals.items()
-        if name not in UNSEEN and (name in guest.resources or name in exact) and in_use[name] < amount
+        if name in seen and in_use[name] < amount
     }
     is_more = {name: _is_more(name, exact, totals, in_use) for name in in_use}
     more = {

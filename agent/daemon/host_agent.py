@@ -282,12 +282,17 @@ class HostAgent:
         )
 
     def end_audit(self, report: AuditReport) -> None:
-        """Record an audit; after repairs, request a pass that reads Placement again."""
+        """Record an audit; after repairs, request a pass that reads Placement again.
+
+        Where the audit saw guests use more than before, request one that reserves this in Placement.
+        """
         self.host_status.record_audit()
         self._recorder.record_audit(report)
         if report.healed:
             self._reconciler.invalidate()
             self.request_pass()
+        elif self._reconciler.needs_pass:
+            self.request_pass(after_backoff=True)
 
     def report_fault(self, error: PlimsollError) -> None:
         """Close claims, degrade the agent's state, and schedule the next pass after a back-off."""

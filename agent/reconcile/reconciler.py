@@ -64,6 +64,7 @@ class Reconciler:
         self._clock = clock
         self._timer = timer
         self._lock = threading.Lock()
+        self._guests_lock = threading.Lock()
         self._started: float | None = None
         tree, held = tree_cache.load() if tree_cache is not None else (None, {})
         self._tree = tree
@@ -97,7 +98,7 @@ class Reconciler:
 
     @property
     def guests(self) -> tuple[Guest, ...] | None:
-        """The guests as of the last pass; None before the driver has answered for the first time."""
+        """The guests as they were last read; None before the driver has answered for the first time."""
         return self._guests
 
     @property
@@ -139,8 +140,16 @@ class Reconciler:
                 self._in_sync = False
 
     def read_guests(self) -> tuple[Guest, ...]:
-        """Ask the driver for the guests of this moment. Raises DriverError."""
-        return self._driver.guests()
+        """Ask the driver for the guests of this moment, and enter what they use into the book.
+
+        No later claim is given any of that. Raises DriverError.
+        """
+        with self._guests_lock:
+            guests = self._driver.guests()
+            if guests != self._guests:
+                self._tracker.see_guests(guests)
+                self._guests = guests
+            return guests
 
     def disk_free_gb(self) -> int | None:
         """GiB that are free where the guests' disks are, None if unknown. Raises DriverError."""
@@ -282,12 +291,9 @@ class Reconciler:
     def _describe(self) -> HostView:
         description, guests, topology = (
             self._driver.describe(),
-            self._driver.guests(),
+            self.read_guests(),
             self._driver.topology(),
         )
-        if guests != self._guests:
-            self._tracker.see_guests(guests)
-            self._guests = guests
         doubted = frozenset(self._last.overused if self._last else ())
         unclaimed, left = self._tracker.unclaimed(), self._tracker.left_behind()
         return HostView(description, self._tracker.in_use(), guests, topology, doubted, unclaimed, left)

@@ -62,6 +62,20 @@ def test_nothing_is_compared_while_a_claim_is_in_doubt_or_nothing_is_known() -> 
     assert compare(claimed({"VCPU": 2}), running(str(UUID(int=5)), VCPU=4)) is None
 
 
+def test_a_guest_without_its_gpu_uses_less_also_where_the_card_names_no_units() -> None:
+    assert not any("VGPU" in classes for classes in UNITS.values())
+    difference = compare(claimed({"VCPU": 2, "VGPU": 1, "DISK_GB": 1}), running(CONSUMER, VCPU=2))
+    assert difference is not None and difference.less == {"VGPU": 1}
+
+
+def test_bandwidth_that_no_driver_sees_in_a_guest_is_not_less() -> None:
+    bandwidth = "NET_BW_EGR_KILOBIT_PER_SEC"
+    (claim,) = claimed({"VCPU": 2}).values()
+    allocations = {ROOT: {"VCPU": 2, bandwidth: 1000, "CUSTOM_LICENSE": 1}}
+    difference = compare({CONSUMER: replace(claim, allocations=allocations)}, running(CONSUMER, VCPU=2))
+    assert difference is not None and difference.size == 0
+
+
 AMOUNTS = st.fixed_dictionaries(
     {"VCPU": st.integers(1, 8), "MEMORY_MB": st.integers(1, 2000), "VGPU": st.integers(1, 4)},
     optional={"SRIOV_NET_VF": st.integers(1, 2)},
