@@ -34,10 +34,6 @@ class FakeHost:
         metadata=file_key({**list_of(CELL), "minItems": 1}, "the NUMA cells of the host")
     )
     disk_gb: int = field(default=0, metadata=file_key(AMOUNT, "the size of its disk in GiB"))
-    disk_free_gb: int | None = field(
-        default=None,
-        metadata=file_key(AMOUNT, "how much of its file system is free, in GiB; none: that is not known"),
-    )
     traits: frozenset[str] = field(
         default=frozenset(), metadata=file_key(TRAITS, "the traits of the host, besides `COMPUTE_NODE`")
     )
@@ -72,6 +68,10 @@ class FakeHost:
         default=None, metadata=file_key(TEXT, "a sentence; while it is set, every call fails with it")
     )
     delay_s: float = field(default=0.0, metadata=file_key(SECONDS, "how long every call takes, in seconds"))
+    disk_free_gb: int | None = field(
+        default=None,
+        metadata=file_key(AMOUNT, "how much of its file system is free, in GiB; none: that is not known"),
+    )
 
     @property
     def devices(self) -> Mapping[str, tuple[Device, ...]]:

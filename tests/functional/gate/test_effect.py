@@ -54,8 +54,9 @@ class Node:
     def gate_status(self, *words: str) -> subprocess.CompletedProcess[str]:
         script = (
             "import sys\nfrom pathlib import Path\nfrom agent.cli import gate, main\n"
+            "from agent.gate import effect\n"
             f"gate.install.HOOK, gate.install.CONFIG = Path({str(self.paths.hook)!r}), "
-            f"Path({str(self.paths.config)!r})\ngate.RUN = Path({str(self.directory)!r})\n"
+            f"Path({str(self.paths.config)!r})\neffect.RUN = Path({str(self.directory)!r})\n"
             f"sys.exit(main.main(['gate', 'status', *{list(words)!r}]))"
         )
         return python(script, self.socket)

@@ -90,6 +90,7 @@ def test_the_first_report_is_at_most_three_requests_a_provider_and_two(
                 counted.raw.ensure_resource_class(f"CUSTOM_HUGEPAGES_{size}KIB")
             for number in range(2):
                 counted.raw.ensure_trait(f"CUSTOM_PHYSNET_PHYSNET{number}")
+            counted.raw.ensure_trait("CUSTOM_OWNER_PLIMSOLL")
         calls = counted.look("the start")
         made = [call for call in calls if call.startswith(tuple(f"PUT /{name}" for name in NAMES))]
         assert len(made) == (4 if first else 0)

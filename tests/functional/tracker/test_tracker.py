@@ -12,6 +12,7 @@ from kits.placements import Placement
 from kits.tracker import VFS, Kit, checked_kit, guest, provider, request, uuid_of
 
 from agent.claims.claim import ClaimState
+from agent.claims.doubt import BAR_GENERATION_MAX
 from agent.claims.parse_request import TopologyRequest
 from agent.errors import (
     ClaimConflict,
@@ -271,7 +272,10 @@ def test_explain_makes_no_request_and_changes_nothing(kit: Kit) -> None:
 
 
 def test_a_consumer_that_nobody_can_see_does_not_bar_its_first_claim(kit: Kit) -> None:
-    """OpenStack Placement keeps one at generation 0 where somebody emptied what never held anything."""
+    """OpenStack Placement keeps one at generation 0 where somebody emptied what never held anything.
+
+    It may be the bar of another host whose write may still come: the claim is written on past that.
+    """
     asked = request(VCPU=2)
     empty = {"allocations": {}, "consumer_generation": None, "project_id": "p", "user_id": "u"}
     path = f"/allocations/{asked.consumer}"
@@ -280,7 +284,7 @@ def test_a_consumer_that_nobody_can_see_does_not_bar_its_first_claim(kit: Kit) -
     kit.tap.calls.clear()
     assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
     assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}}
-    assert len(kit.tap.calls) <= 3
+    assert len(kit.tap.calls) <= 3 + BAR_GENERATION_MAX
     assert kit.tracker.release(asked.consumer)
     assert kit.placed_all() == {}
 

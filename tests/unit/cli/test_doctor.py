@@ -13,7 +13,12 @@ from agent.errors import ExitCode
 
 def arguments(file: Path, output: str) -> Namespace:
     return Namespace(
-        config_file=[str(file)], config_dir=None, socket=SOCKET_DEFAULT, timeout=1.0, output=output
+        config_file=[str(file)],
+        config_dir=None,
+        socket=SOCKET_DEFAULT,
+        timeout=1.0,
+        output=output,
+        device=None,
     )
 
 
