@@ -73,12 +73,13 @@ class MoveOperations:
         """Release the instance of a move under way: both parts are freed. True: Placement has freed them.
 
         False: the release is journaled; `now` False means that Placement is known to be away. Raises
-        UnknownConsumer, ClaimConflict, PlacementError, StateError.
+        ClaimConflict, also where the move has just ended: the instance may have a claim here; PlacementError,
+        StateError.
         """
         with self._context.turns.take_both(move.instance, move.migration):
             present = self._register.moves()[move.migration]
             if present.ended:
-                raise UnknownConsumer(
+                raise ClaimConflict(
                     f"The move of {move.instance} has just been {present.state}: try again.",
                     consumer=move.instance,
                 )

@@ -345,7 +345,8 @@ class ResourceTracker:
 
         True: Placement holds nothing of it. False: the release is journaled, and `deliver` executes it later;
         or `unless`, called as the only operation on a consumer that is in no move, forbade it.
-        Raises UnknownConsumer, PlacementError (Placement refused; the release stays journaled), StateError.
+        Raises UnknownConsumer; ClaimConflict where it is in a move, or was a moment ago; PlacementError where
+        Placement refused, and then the release stays journaled; StateError.
         """
         move = self._register.move_of(consumer)
         if move is not None:

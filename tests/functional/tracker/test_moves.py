@@ -20,7 +20,7 @@ from agent.errors import (
     UnknownConsumer,
     UsageError,
 )
-from agent.moves.states import MoveKind, MoveRole, MoveState
+from agent.moves.states import Move, MoveKind, MoveRole, MoveState
 from agent.placement.transport import Reply
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
@@ -232,6 +232,29 @@ def test_same_host_resize_has_two_owners(world: World) -> None:
     assert world.a.tracker.claim_of(INSTANCE) == new
     world.settle()
     world.check_settled()
+
+
+def test_a_release_that_a_revert_overtakes_does_not_say_that_there_is_no_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client takes 404 for "it is gone already", and would leave the claim behind."""
+    tracker = world.a.tracker
+    tracker.claim(asks(VCPU=10))
+    tracker.begin_move(asks(VCPU=12), MoveKind.RESIZE, MIGRATION)
+    move_of = tracker._register.move_of
+
+    def move_of_then_revert(consumer: str) -> Move | None:
+        monkeypatch.undo()
+        move = move_of(consumer)
+        tracker.revert_move(MIGRATION)
+        return move
+
+    monkeypatch.setattr(tracker._register, "move_of", move_of_then_revert)
+    with pytest.raises(ClaimConflict, match="has just been reverted: try again") as refused:
+        tracker.release(INSTANCE)
+    assert refused.value.http_status == 409
+    assert tracker.claim_of(INSTANCE) is not None
+    assert tracker.release(INSTANCE) and world.placed_all() == {}
 
 
 def test_same_host_resize_takes_other_devices(claimed: World) -> None:
