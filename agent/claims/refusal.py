@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 
 from agent.claims.claim import Claim, Shortfall
 from agent.claims.parse_request import ClaimRequest
@@ -127,9 +128,17 @@ def label(request: ClaimRequest) -> str:
     return f"{request.name} ({request.consumer})" if request.name else f"consumer {request.consumer}"
 
 
-def amounts_text(resources: Mapping[str, int]) -> str:
-    """{class: amount} in a sentence: "2048 MEMORY_MB, 2 VCPU"."""
-    return ", ".join(f"{amount} {name}" for name, amount in sorted(resources.items()))
+def amounts_text(
+    resources: Mapping[str, int], units: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> str:
+    """{class: amount} in a sentence: "2048 MEMORY_MB, 2 VCPU".
+
+    `units` {class: exact units} are named with their amounts: "1 SRIOV_NET_VF (0000:41:02.0), 2 VCPU".
+    """
+    return ", ".join(
+        f"{amount} {name}" + (f" ({', '.join(units[name])})" if units.get(name) else "")
+        for name, amount in sorted(resources.items())
+    )
 
 
 def provider_label(uuid: str, tree: ProviderTree) -> str:

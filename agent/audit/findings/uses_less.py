@@ -26,12 +26,11 @@ class UsesLess(FindingKind):
         if use is None or not use.less:
             return
         units = [unit for names in use.missing.values() for unit in names]
-        which = f" ({', '.join(units)})" if units else ""
         source = "its claim" if use.claim else "its allocation"
         yield Finding(
             self.name,
             case.instance,
-            f"The guest {case.instance} uses less than {source} has: {amounts_text(use.less)}{which} are "
-            "missing. Give the guest what it has, or resize the instance.",
+            f"The guest {case.instance} uses less than {source} has: {amounts_text(use.less, use.missing)} "
+            "are missing. Give the guest what it has, or resize the instance.",
             {**case.evidence, "missing": dict(use.less), "units": units},
         )

@@ -34,20 +34,27 @@ class UsesMore(FindingKind):
         if use is None or not use.more:
             return
         clauses = [
-            f"{amounts_text(amounts)} on {provider_label(uuid, case.observation.host.tree)}"
+            f"{amounts_text(amounts, _extra_of(uuid, case, use))} on "
+            f"{provider_label(uuid, case.observation.host.tree)}"
             for uuid, amounts in sorted(use.more.items())
         ]
-        units = [unit for names in use.extra.values() for unit in names]
-        which = f" ({', '.join(units)})" if units else ""
         source = "its claim" if use.claim else "its allocation"
         grown = _grown(case, use)
         yield Finding(
             self.name,
             case.instance,
-            f"The guest {case.instance} uses more than {source} has: {'; '.join(clauses)}{which}.",
+            f"The guest {case.instance} uses more than {source} has: {'; '.join(clauses)}.",
             {**case.evidence, "more": {uuid: dict(amounts) for uuid, amounts in use.more.items()}},
             repair=(RecordUse(use.claim, grown),) if use.claim and grown else (),
         )
+
+
+def _extra_of(provider: str, case: RowCase, use: UseDifference) -> dict[str, list[str]]:
+    """{class: the units of the provider that the guest uses beyond what it has}"""
+    return {
+        name: [unit for unit in units if unit in use.extra.get(name, ())]
+        for name, units in case.row.used.units.get(provider, {}).items()
+    }
 
 
 def _grown(case: RowCase, use: UseDifference) -> Claim | None:

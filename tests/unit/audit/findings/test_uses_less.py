@@ -17,7 +17,7 @@ WITH_VF = running(CONSUMER, UsedUnit("SRIOV_NET_VF", VF, "nic0"), VCPU=2, SRIOV_
 def test_a_guest_without_the_device_that_it_claimed_is_reported_with_the_unit() -> None:
     (finding,) = row_findings(UsesLess(), observe(CLAIMS, guests=(running(CONSUMER, VCPU=2),)))
     assert finding.evidence["missing"] == {"SRIOV_NET_VF": 1} and finding.evidence["units"] == [VF]
-    assert VF in finding.reason and not finding.repair
+    assert f"1 SRIOV_NET_VF ({VF}) are missing" in finding.reason and not finding.repair
     assert row_findings(UsesLess(), observe(CLAIMS, guests=(WITH_VF,))) == []
 
 
@@ -26,6 +26,11 @@ def test_fewer_cpus_are_reported_and_a_disk_that_the_driver_does_not_see_is_not(
         UsesLess(), observe(CLAIMS, guests=(running(CONSUMER, VCPU=1, SRIOV_NET_VF=1),))
     )
     assert finding.evidence["missing"] == {"VCPU": 1}
+
+
+def test_a_unit_is_named_with_the_amount_of_its_own_class() -> None:
+    (finding,) = row_findings(UsesLess(), observe(CLAIMS, guests=(running(CONSUMER, VCPU=1),)))
+    assert f"1 SRIOV_NET_VF ({VF}), 1 VCPU are missing" in finding.reason
 
 
 def test_a_guest_that_does_not_run_here_or_is_not_known_is_not_compared() -> None:

@@ -23,6 +23,9 @@ def test_what_a_guest_grew_by_is_named_by_provider_and_claimed_by_its_repair() -
     (finding,) = row_findings(UsesMore(), observe(CLAIMS, guests=(GROWN,)))
     assert finding.subject == CONSUMER and not finding.own
     assert finding.evidence["more"] == {ROOT: {"VCPU": 6, "MEMORY_MB": 1952}, NIC: {"SRIOV_NET_VF": 1}}
+    (other,) = set(VFS) - set(CLAIMS[CONSUMER].units[NIC]["SRIOV_NET_VF"])
+    assert f"1 SRIOV_NET_VF ({other}) on nic0" in finding.reason
+    assert "1952 MEMORY_MB, 6 VCPU on host" in finding.reason and finding.reason.count("(") == 1
     (step,) = finding.repair
     assert isinstance(step, RecordUse) and step.before == CLAIMS[CONSUMER]
     assert step.after.allocations == {ROOT: {"VCPU": 8, "MEMORY_MB": 4000}, NIC: {"SRIOV_NET_VF": 2}}
