@@ -33,7 +33,7 @@ class Wire:
         self.last = ""
         self.cut = False
         self.lost = False
-        self.answer: Reply | None = None
+        self.answer: Callable[[], Reply] | None = None
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         self.requests += 1
@@ -41,7 +41,7 @@ class Wire:
         if self.cut:
             raise PlacementUnavailable("Placement does not answer.")
         if self.answer is not None:
-            return self.answer
+            return self.answer()
         reply = self.inner.request(method, path, body, microversion=microversion)
         if self.lost:
             raise PlacementUnavailable("Placement's answer was lost.")

@@ -21,17 +21,19 @@ def _raises(message: str, **details: Any) -> Callable[[], Reply]:
     return answer
 
 
-def _by_a_balancer(status: int) -> Callable[[], Reply]:
-    return lambda: reply_of_answer("PUT", "/allocations", status, None, {"server": "balancer"})
+def by_a_balancer(status: int, **headers: str) -> Callable[[], Reply]:
+    """An answer that a balancer gave in Placement's place; `retry_after="120"` is a header more."""
+    sent = {"server": "balancer", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return lambda: reply_of_answer("PUT", "/allocations", status, None, sent)
 
 
 ANSWERS: dict[str, Callable[[], Reply]] = {
     "timeout": _raises("Placement did not answer in time.", busy=True),
     "reset": _raises("The connection was reset."),
-    "500": _by_a_balancer(500),
-    "502": _by_a_balancer(502),
-    "503": _by_a_balancer(503),
-    "a 204 of somebody else": _by_a_balancer(204),
+    "500": by_a_balancer(500),
+    "502": by_a_balancer(502),
+    "503": by_a_balancer(503),
+    "a 204 of somebody else": by_a_balancer(204),
 }
 """What the client gets for a write that did not reach Placement yet."""
 

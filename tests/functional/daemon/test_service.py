@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from kits.agent import World, opened, request, told
+from kits.late_writes import by_a_balancer
 from kits.placements import Placement
 
 from agent.backoff import BASE_S, MAX_S
@@ -151,7 +152,7 @@ def test_while_placement_is_away_nothing_on_the_host_makes_it_be_asked(world: Wo
 
 def test_retry_after_is_honoured(world: World) -> None:
     world.agent.reconcile("the start")
-    world.wire.answer = Reply(503, None, {"retry-after": "120"})
+    world.wire.answer = by_a_balancer(503, retry_after="120")
     consumer = str(uuid4())
     with pytest.raises(PlacementUnavailable, match="not known yet"):
         world.operations.claim(replace(request(VCPU=1), consumer=consumer))
@@ -176,7 +177,7 @@ def test_retry_after_is_honoured_by_what_is_journaled(
     if step != "release":
         grown = replace(request(VCPU=2), consumer=asked.consumer)
         world.operations.begin_move(MoveKind.RESIZE, migration, grown)
-    world.wire.answer = Reply(503, None, {"retry-after": "120"})
+    world.wire.answer = by_a_balancer(503, retry_after="120")
     before = world.wire.requests
     for _ in range(3):
         if step == "release":
@@ -260,7 +261,7 @@ def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
     class Busy:
         def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
             if method == "POST":
-                return Reply(503, None, {"retry-after": "120"})
+                return by_a_balancer(503, retry_after="120")()
             return inner.request(method, path, body, microversion=microversion)
 
         def close(self) -> None:
