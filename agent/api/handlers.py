@@ -82,6 +82,7 @@ def instances(call: Call) -> ApiResponse:
         operations.circumstances(),
         operations.moves(),
         operations.host_status.overview().name_of,
+        operations.providers(),
     )
     return ApiResponse(200, view)
 
@@ -157,12 +158,15 @@ def make_claim(call: Call) -> ApiResponse:
         return ApiResponse(200, explanation_view(request, call.operations.explain(request)))
     claim = call.operations.claim(request)
     _record("claim", claim.consumer, call.caller, "granted")
-    return ApiResponse(201, claim_view(claim), {"Location": f"/v1/claims/{claim.consumer}"})
+    return ApiResponse(
+        201, claim_view(claim, call.operations.providers()), {"Location": f"/v1/claims/{claim.consumer}"}
+    )
 
 
 def show_claim(call: Call) -> ApiResponse:
     """One claim. Raises UnknownConsumer."""
-    return ApiResponse(200, claim_view(_find(call.operations, _uuid(call.path["consumer"]))))
+    claim = _find(call.operations, _uuid(call.path["consumer"]))
+    return ApiResponse(200, claim_view(claim, call.operations.providers()))
 
 
 def pause(call: Call) -> ApiResponse:
@@ -211,7 +215,8 @@ def write_domain(call: Call) -> ApiResponse:
     replace = body.get("replace", False)
     if not isinstance(replace, bool):
         raise UsageError("replace: expected true or false.")
-    return ApiResponse(200, domain_view(call.operations.write_domain(consumer, xml, replace=replace)))
+    written = call.operations.write_domain(consumer, xml, replace=replace)
+    return ApiResponse(200, domain_view(written, call.operations.providers()))
 
 
 def claim_domain(call: Call) -> ApiResponse:
@@ -224,7 +229,8 @@ def claim_domain(call: Call) -> ApiResponse:
         return ApiResponse(200, explanation_view(*call.operations.explain_domain(xml, asked)))
     written = call.operations.claim_domain(xml, asked)
     _record("claim", written.claim.consumer, call.caller, "granted")
-    return ApiResponse(201, domain_view(written), {"Location": f"/v1/claims/{written.claim.consumer}"})
+    view = domain_view(written, call.operations.providers())
+    return ApiResponse(201, view, {"Location": f"/v1/claims/{written.claim.consumer}"})
 
 
 def release(call: Call) -> ApiResponse:
@@ -245,7 +251,7 @@ def moves(call: Call) -> ApiResponse:
     overview = call.operations.host_status.overview()
     names = {provider.uuid: provider.name for provider in overview.tree}
     view = move_views.moves_view(
-        call.operations.moves(), call.operations.circumstances(), overview.name_of, names
+        call.operations.moves(), call.operations.circumstances(), overview.name_of, overview.tree, names
     )
     return ApiResponse(200, view)
 
@@ -263,6 +269,7 @@ def _move_view(call: Call, move: Move) -> MoveShape:
         move,
         call.operations.circumstances(),
         call.operations.host_status.overview().name_of,
+        call.operations.providers(),
         call.operations.provider_names(move_views.providers_of(move)),
     )
 

@@ -136,6 +136,10 @@ class LocalOperations:
         }
         return tree, usages
 
+    def providers(self) -> ProviderTree:
+        """The host's providers, from memory."""
+        return self._tracker.host().tree
+
     def tree_warnings(self, tree: ProviderTree, usages: Usages) -> tuple[str, ...]:
         """What is offered and not there."""
         root = tree.get(self._identity.uuid)
@@ -179,7 +183,7 @@ class LocalOperations:
         return self._tracker.cordons.devices()
 
     def cordon(self, cordon: Cordon) -> None:
-        """Offer a device to nobody."""
+        """Offer a device to no guest."""
         self._tracker.cordons.put(cordon)
         self._write_cordons()
 
@@ -197,7 +201,7 @@ class LocalOperations:
         demand = self._domain_demand(self._reconciler.needs_of(xml), asked)
         before = self._tracker.claim_of(demand.request.consumer)
         request = before.request if before and demand.is_met_by(before.request) else demand.request
-        # First without a claim: what contradicts then, changes nothing.
+        # Complete the domain without a claim first: a contradiction then changes nothing.
         fit = self._tracker.explain(request, demand.restriction)
         if fit.fits:
             self._complete_domain(xml, claim_of_fit(request, fit))

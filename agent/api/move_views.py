@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Mapping
 
-from agent.api.shapes.claims import HoldingShape
+from agent.api.shapes.claims import ClaimShape, HoldingShape
 from agent.api.shapes.moves import MoveShape, MovesShape
 from agent.api.views import allocations_view, claim_view, moment
-from agent.claims.claim import Claim
 from agent.claims.parse_request import ClaimRequest, parse_addition, parse_claim, read_domain
 from agent.errors import UnknownConsumer
 from agent.json_checks import read_choice, read_object, read_uuid
 from agent.moves.circumstances import Circumstances, next_actor
 from agent.moves.states import Move, MoveKind
 from agent.shapes import Allocations
+from agent.tree import ProviderTree
 
 KINDS = sorted(set(MoveKind) - {MoveKind.UNKNOWN})
 
@@ -42,20 +42,29 @@ def find_move(moves: tuple[Move, ...], migration: str) -> Move:
 
 
 def moves_view(
-    moves: tuple[Move, ...], seen: Circumstances, name_of: Callable[[str], str], providers: Mapping[str, str]
+    moves: tuple[Move, ...],
+    seen: Circumstances,
+    name_of: Callable[[str], str],
+    tree: ProviderTree,
+    providers: Mapping[str, str],
 ) -> MovesShape:
-    """The moves that this host takes part in. `name_of` and `providers` as for `move_view`."""
-    return {"moves": [move_view(move, seen, name_of, providers) for move in moves]}
+    """The moves that this host takes part in, each as by `move_view`."""
+    return {"moves": [move_view(move, seen, name_of, tree, providers) for move in moves]}
 
 
 def move_view(
-    move: Move, seen: Circumstances, name_of: Callable[[str], str], providers: Mapping[str, str]
+    move: Move,
+    seen: Circumstances,
+    name_of: Callable[[str], str],
+    tree: ProviderTree,
+    providers: Mapping[str, str],
 ) -> MoveShape:
     """A move, with the claims before and after it, and who acts next in what this host sees.
 
-    `name_of` returns a consumer's name, "" where it has none; `providers` is {uuid: name} of those that are
-    known.
+    `name_of` returns a consumer's name, "" where it has none; `tree` are the host's providers, `providers` is
+    {uuid: name} of those of any host whose names are known.
     """
+    old = claim_view(move.old, tree)
     return {
         "migration": move.migration,
         "instance": move.instance,
@@ -67,9 +76,9 @@ def move_view(
         "ended": move.ended,
         "adopted": move.adopted,
         "since": moment(move.since),
-        "handed": _handed(move.old, move.handed),
-        "old": claim_view(move.old),
-        "new": claim_view(move.new) if move.new else None,
+        "handed": _handed(old, move.handed),
+        "old": old,
+        "new": claim_view(move.new, tree) if move.new else None,
         "providers": {uuid: providers[uuid] for uuid in sorted(providers_of(move)) if uuid in providers},
     }
 
@@ -79,11 +88,10 @@ def providers_of(move: Move) -> set[str]:
     return {*move.old.allocations, *move.handed, *(move.new.allocations if move.new else ())}
 
 
-def _handed(old: Claim, handed: Allocations) -> HoldingShape:
+def _handed(old: ClaimShape, handed: Allocations) -> HoldingShape:
     """The migration's part of the old claim."""
-    claim = claim_view(old)
     return {
         "allocations": allocations_view(handed),
-        "units": {provider: exact for provider, exact in claim["units"].items() if provider in handed},
-        "cells": claim["cells"],
+        "units": {provider: exact for provider, exact in old["units"].items() if provider in handed},
+        "cells": old["cells"],
     }

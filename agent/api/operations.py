@@ -49,6 +49,9 @@ class Operations(Protocol):
     def tree(self) -> tuple[ProviderTree, Usages]:
         """The host's providers in Placement, and their usages. Raises PlacementError."""
 
+    def providers(self) -> ProviderTree:
+        """The providers that serve this host, from memory; empty before the first inventory."""
+
     def tree_warnings(self, tree: ProviderTree, usages: Usages) -> tuple[str, ...]:
         """Sentences on what the tree offers and the host does not have. Never raises."""
 

@@ -33,10 +33,13 @@ def overview_view(overview: Overview) -> OverviewShape:
         "status": cast(StatusShape, dict(overview.status)),
         "health": cast(HealthShape, health_view(health, (*health.live, *health.ready))),
         "resource_providers": tree_view(tree, usages, overview.unclaimed)["resource_providers"],
-        "instances": instances_view(overview.instances, overview.seen, overview.under_way, overview.name_of)[
-            "instances"
+        "instances": instances_view(
+            overview.instances, overview.seen, overview.under_way, overview.name_of, overview.tree
+        )["instances"],
+        "moves": [
+            move_view(move, overview.seen, overview.name_of, overview.tree, names)
+            for move in overview.under_way
         ],
-        "moves": [move_view(move, overview.seen, overview.name_of, names) for move in overview.under_way],
         "findings": [finding_view(finding) for finding in overview.findings],
         "pending": overview.pending,
         "reshape_pending": overview.reshape_pending,

@@ -22,7 +22,6 @@ from agent.api.shapes.reshape import PreviewShape, ReceiptShape, RelocationShape
 from agent.api.shapes.tree import InventoryShape, ResourceProviderShape, TreeShape
 from agent.claims.claim import Claim, Fit, Shortfall
 from agent.claims.claim_json import cells_to_json
-from agent.claims.mappings import map_groups
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest, request_to_json
 from agent.driver import Guest
@@ -91,13 +90,15 @@ def instances_view(
     seen: Circumstances,
     moves: Iterable[Move],
     name_of: Callable[[str], str],
+    tree: ProviderTree,
 ) -> InstancesShape:
     """Guests and claims side by side; one of a pair may be None.
 
-    `moves` are the host's, `name_of` returns a consumer's name, "" where it has none.
+    `moves` and the providers in `tree` are the host's, `name_of` returns a consumer's name, "" where it has
+    none.
     """
     migrations = {move.migration: move.instance for move in moves if not move.ended}
-    return {"instances": [_instance(guest, claim, seen, migrations, name_of) for guest, claim in pairs]}
+    return {"instances": [_instance(*pair, seen, migrations, name_of, tree) for pair in pairs]}
 
 
 def _instance(
@@ -106,6 +107,7 @@ def _instance(
     seen: Circumstances,
     migrations: Mapping[str, str],
     name_of: Callable[[str], str],
+    tree: ProviderTree,
 ) -> InstanceShape:
     uuid = guest.uuid if guest else claim.consumer if claim else ""
     moved_away = guest is not None and guest.uuid in seen.moved_away
@@ -116,7 +118,7 @@ def _instance(
         "moved_away": moved_away,
         "advice": moved_away_advice(guest.name, uuid) if guest and moved_away else None,
         "migration_of": migrations.get(uuid),
-        "claim": claim_view(claim) if claim else None,
+        "claim": claim_view(claim, tree) if claim else None,
     }
 
 
@@ -131,8 +133,8 @@ def _guest(guest: Guest) -> GuestShape:
     }
 
 
-def claim_view(claim: Claim) -> ClaimShape:
-    """A claim with its request in the form by groups."""
+def claim_view(claim: Claim, tree: ProviderTree) -> ClaimShape:
+    """A claim with its request in the form by groups; `tree` are the host's providers."""
     return {
         "consumer": claim.consumer,
         "name": claim.request.name,
@@ -150,7 +152,7 @@ def claim_view(claim: Claim) -> ClaimShape:
                 "allocations": allocations_view(mapping.allocations),
                 "units": _units(mapping.units),
             }
-            for mapping in map_groups(claim.request, claim.allocations, claim.units, dealt=claim.group_units)
+            for mapping in claim.mappings(tree)
         ],
         "request": cast(ClaimByGroupsShape, request_to_json(claim.request)),
     }
@@ -170,12 +172,12 @@ def explanation_view(request: ClaimRequest, fit: Fit) -> ExplanationShape:
     }
 
 
-def domain_view(written: WrittenDomain) -> DomainShape:
-    """A complete domain, and its claim."""
+def domain_view(written: WrittenDomain, tree: ProviderTree) -> DomainShape:
+    """A complete domain, and its claim; `tree` are the host's providers."""
     return {
         "consumer": written.claim.consumer,
         "made": written.made,
-        "claim": claim_view(written.claim),
+        "claim": claim_view(written.claim, tree),
         "xml": written.xml,
     }
 

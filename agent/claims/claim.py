@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from agent.claims.mappings import GroupUnits
+from agent.claims.mappings import GroupMapping, GroupUnits, map_groups
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest
 from agent.shapes import Allocations, Makings, Units
-from agent.tree import Provider
+from agent.tree import Provider, ProviderTree
 
 
 class ClaimState(StrEnum):
@@ -113,6 +113,10 @@ class Claim:
             for name, units in classes.items():
                 for unit in units:
                     yield uuid, name, unit
+
+    def mappings(self, tree: ProviderTree) -> tuple[GroupMapping, ...]:
+        """What each request group got, as `map_groups` says; `tree` are the providers of the claim's host."""
+        return map_groups(self.request, self.allocations, self.units, tree, self.group_units)
 
 
 @dataclass(frozen=True, slots=True)

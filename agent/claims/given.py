@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from agent.claims.claim import Claim
-from agent.claims.mappings import map_groups
 from agent.claims.numa.host_cells import HostCells
 from agent.driver import GivenCell, GivenDevice, GivenResources
 from agent.tree import ProviderTree
@@ -28,8 +27,7 @@ def given_resources(claim: Claim, tree: ProviderTree, cells: HostCells) -> Given
 
 
 def _given_devices(claim: Claim, tree: ProviderTree, cells: HostCells) -> Iterator[GivenDevice]:
-    mappings = map_groups(claim.request, claim.allocations, claim.units, tree, claim.group_units)
-    labelled = [(mapping.label, mapping.units) for mapping in mappings] or [("", claim.units)]
+    labelled = [(mapping.label, mapping.units) for mapping in claim.mappings(tree)] or [("", claim.units)]
     for label, units in labelled:
         for uuid, classes in units.items():
             for name, exact in classes.items():

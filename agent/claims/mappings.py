@@ -39,19 +39,19 @@ def map_groups(
     request: ClaimRequest,
     allocations: Allocations,
     units: Units,
-    tree: ProviderTree | None = None,
+    tree: ProviderTree,
     dealt: GroupUnits | None = None,
 ) -> tuple[GroupMapping, ...]:
     """The mapping of each group, in the order of the suffixes; the unsuffixed group has the rest.
 
     The rest includes what the request does not name, such as huge pages and withheld CPUs. `dealt` are the
-    units that the groups got before, and keep. Empty where the allocation is less than the request, or where
-    no assignment was found within STEPS_MAX steps. A provider that the tree does not have may serve any
-    group.
+    units that the groups got before, and keep, also where their provider has lost a trait since. A provider
+    that the tree does not have may serve any group. Empty where the allocation is less than the request, or
+    where no assignment was found within STEPS_MAX steps.
     """
     suffixed = sorted((group for group in request.groups if group.suffix), key=lambda group: group.suffix)
     keeps = {suffix: _names(by) for suffix, by in (dealt or {}).items()}
-    search = _Search(suffixed, allocations, tree or ProviderTree(), units, keeps)
+    search = _Search(suffixed, allocations, tree, units, keeps)
     if not search.run(0):
         return ()
     rest = {uuid: {name: n for name, n in left.items() if n} for uuid, left in search.left.items()}
@@ -153,7 +153,7 @@ class _Search:
             for uuid, left in self.left.items()
             if kept <= self._units_on.get(uuid, frozenset())
             and all(left.get(name, 0) >= amount for name, amount in group.resources.items())
-            and _serves(self._tree.get(uuid), group)
+            and (kept or _serves(self._tree.get(uuid), group))
         ]
 
     def _take(self, uuid: str, resources: Amounts, sign: int) -> None:

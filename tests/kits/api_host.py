@@ -148,6 +148,9 @@ class SmallHost:
         self.fault()
         return TREE, self.usages()
 
+    def providers(self) -> ProviderTree:
+        return TREE
+
     def tree_warnings(self, tree: ProviderTree, usages: Usages) -> tuple[str, ...]:
         return ()
 

@@ -8,7 +8,7 @@ from kits.cli_process import one_line, output_of, plimsoll
 from kits.status import Sight
 
 from agent.claims.claim import Claim
-from agent.claims.mappings import GroupMapping, map_groups
+from agent.claims.mappings import GroupMapping
 from agent.errors import ExitCode
 from drivers.host.domain_xml import parse_domain
 from drivers.host.xml_parser import pci_address
@@ -100,10 +100,6 @@ def claims(shown: Sight) -> dict[str, Claim]:
     return dict(shown.world.agent.host_status.overview().claims)
 
 
-def mappings_of(claim: Claim) -> tuple[GroupMapping, ...]:
-    return map_groups(claim.request, claim.allocations, claim.units, None, claim.group_units)
-
-
 def units_of_mapping(mapping: GroupMapping) -> set[str]:
     return {unit for classes in mapping.units.values() for exact in classes.values() for unit in exact}
 
@@ -119,12 +115,13 @@ def test_a_domain_is_claimed_for_and_completed(fresh: tuple[Sight, Path], domain
     assert not claims(shown)
     written = output_of(path, "claim", "--domain", str(domain), *RED)
     (claim,) = claims(shown).values()
+    tree = shown.world.operations.providers()
     assert claim.request.resources["SRIOV_NET_VF"] == 2 and claim.request.resources["VGPU"] == 1
     assert claim.request.resources["MEMORY_MB"] == 2048
     named = parse_domain(written)
     assert {*named.interfaces, *named.mdevs} == units_of(claim)
     ports = ElementTree.fromstring(written).findall("devices/interface")
-    mappings = {mapping.label: units_of_mapping(mapping) for mapping in mappings_of(claim)}
+    mappings = {mapping.label: units_of_mapping(mapping) for mapping in claim.mappings(tree)}
     for port, (label, mac) in zip(
         ports, (("red", "52:54:00:00:00:01"), ("physnet0", "52:54:00:00:00:02")), strict=True
     ):

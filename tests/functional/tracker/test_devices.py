@@ -439,7 +439,7 @@ def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None
     world = started(tmp_path)
     try:
         assert world.operations.instances()[0][1] == claim
-        shown = claim_view(claim)
+        shown = claim_view(claim, world.operations.providers())
         assert shown["to_make"] == {"new0": MAKING}
         assert any("nvidia-11" in line for line in claim_lines(shown, {}, Style()))
     finally:

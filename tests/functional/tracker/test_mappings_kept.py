@@ -12,10 +12,10 @@ from kits.placements import Placement
 from kits.status import FLAT
 
 from agent.claims.claim import Claim
-from agent.claims.mappings import map_groups
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.claims.restriction import Restriction
 from agent.moves.states import MoveKind
+from agent.tree import ProviderTree
 
 PORT = {"SRIOV_NET_VF": 1}
 PORTS = ClaimRequest(
@@ -31,12 +31,11 @@ def dealt(red: str, blue: str) -> Restriction:
 
 
 def ports(claim: Claim | None) -> dict[str, str]:
-    """{group: its unit}, as the API shows it."""
+    """{group: its unit}, by the units that the claim keeps alone."""
     assert claim is not None
-    mappings = map_groups(claim.request, claim.allocations, claim.units, dealt=claim.group_units)
     return {
         mapping.label: unit
-        for mapping in mappings
+        for mapping in claim.mappings(ProviderTree())
         for classes in mapping.units.values()
         for (unit,) in classes.values()
     }

@@ -302,10 +302,14 @@ def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None
     mixed = ask(3, 1024, hw_cpu_policy="mixed", hw_cpu_dedicated_mask="1")
     resized = ask(2, 1024, consumer=claim.consumer, hw_numa_nodes="2")
     shown = {
-        "Claim": claim_view(claim),
+        "Claim": claim_view(claim, host.tracker.host().tree),
         "Explanation": explanation_view(mixed, host.tracker.explain(mixed)),
         "Move": move_view(
-            host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move, Circumstances(), str, {}
+            host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move,
+            Circumstances(),
+            str,
+            host.tracker.host().tree,
+            {},
         ),
     }
     document = json.loads(Path(api.__file__).with_name("openapi.json").read_text("utf-8"))

@@ -20,7 +20,6 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.claim_json import claim_to_json, read_claim
 from agent.claims.fit import ProviderIndex
 from agent.claims.follow import Had, followed
-from agent.claims.mappings import map_groups
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.claims.rows import Row
 from agent.driver import Guest, GuestState, UsedUnit
@@ -73,7 +72,7 @@ def has(claim: Claim | None) -> tuple[Allocations, Units]:
         for name, amount in amounts.items():
             total[name] = total.get(name, 0) + amount
     assert claim.request.resources == total, "the request asks for what the claim has"
-    assert map_groups(claim.request, claim.allocations, claim.units, dealt=claim.group_units)
+    assert claim.mappings(HOST_INDEX.tree)
     return claim.allocations, claim.units
 
 
@@ -146,11 +145,7 @@ def test_the_aliases_that_are_left_keep_their_devices() -> None:
     after = follow(claim, guest((VF, VFS[0]), VCPU=2), had)
     assert has(after) == ({HOST: {"VCPU": 2}, NIC: {VF: 1}}, {NIC: {VF: (VFS[0],)}})
     assert after is not None and after.request.pci == (("net", 1),)
-    (mapping,) = (
-        one
-        for one in map_groups(after.request, after.allocations, after.units, dealt=after.group_units)
-        if one.suffix
-    )
+    (mapping,) = (one for one in after.mappings(HOST_INDEX.tree) if one.suffix)
     assert (mapping.label, mapping.units) == ("net", {NIC: {VF: (VFS[0],)}})
 
 

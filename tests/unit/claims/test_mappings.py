@@ -87,14 +87,14 @@ def test_equal_groups_keep_their_units_when_a_reshape_moves_them_to_other_provid
     request = ClaimRequest(CONSUMER, (port("_blue", 1), port("_red", 1)))
     before = {name: {"SRIOV_NET_VF": 1, BANDWIDTH: 1} for name in (CARD, OTHER)}
     units = {CARD: {"SRIOV_NET_VF": ("0000:41:10.0",)}, OTHER: {"SRIOV_NET_VF": ("0000:81:10.0",)}}
-    kept = units_of_groups(map_groups(request, before, units))
+    kept = units_of_groups(map_groups(request, before, units, tree()))
     for places in ((OTHER, CARD), ("new2", "new1")):
         after = {name: {"SRIOV_NET_VF": 1, BANDWIDTH: 1} for name in places}
         moved = {
             places[0]: {"SRIOV_NET_VF": ("0000:81:10.0",)},
             places[1]: {"SRIOV_NET_VF": ("0000:41:10.0",)},
         }
-        assert units_of_groups(map_groups(request, after, moved, dealt=kept)) == kept
+        assert units_of_groups(map_groups(request, after, moved, tree(), kept)) == kept
 
 
 def test_equal_groups_on_one_card_keep_their_units_in_any_order() -> None:
@@ -102,9 +102,18 @@ def test_equal_groups_on_one_card_keep_their_units_in_any_order() -> None:
     allocations = {CARD: {"SRIOV_NET_VF": 2, BANDWIDTH: 2}}
     kept = {"_blue": {"SRIOV_NET_VF": ("vf2",)}, "_red": {"SRIOV_NET_VF": ("vf1",)}}
     mapped = map_groups(
-        request, allocations, {CARD: {"CUSTOM_VF": (), "SRIOV_NET_VF": ("vf1", "vf2")}}, dealt=kept
+        request, allocations, {CARD: {"CUSTOM_VF": (), "SRIOV_NET_VF": ("vf1", "vf2")}}, tree(), kept
     )
     assert units_of_groups(mapped) == kept
+
+
+def test_a_group_keeps_its_unit_on_a_card_that_has_lost_its_trait() -> None:
+    request = ClaimRequest(CONSUMER, (port("_blue", 1, "CUSTOM_B"), port("_red", 1, "CUSTOM_R")))
+    allocations = {name: {"SRIOV_NET_VF": 1, BANDWIDTH: 1} for name in (CARD, OTHER)}
+    units = {CARD: {"SRIOV_NET_VF": ("vf1",)}, OTHER: {"SRIOV_NET_VF": ("vf2",)}}
+    kept = {"_blue": {"SRIOV_NET_VF": ("vf2",)}, "_red": {"SRIOV_NET_VF": ("vf1",)}}
+    blue, red = map_groups(request, allocations, units, tree(card=set(), other={"CUSTOM_B"}), kept)
+    assert (list(red.allocations), list(blue.allocations)) == ([CARD], [OTHER])
 
 
 @settings(max_examples=60)
