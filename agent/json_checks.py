@@ -12,6 +12,7 @@ from uuid import UUID
 from agent.errors import UsageError
 
 _SHOWN_MAX = 60
+_UID_MAX = 2**32 - 1
 
 
 def fault(path: str, wanted: str, value: object) -> UsageError:
@@ -64,6 +65,18 @@ def read_whole(value: object, path: str, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise fault(path, f"a whole number between {least} and {most}", value)
     return value
+
+
+def read_seconds(value: object, path: str) -> float:
+    """A number of seconds, whole or not."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise fault(path, "a number of seconds", value)
+    return float(value)
+
+
+def read_uid(value: object, path: str) -> int:
+    """The number of a user of the system."""
+    return read_whole(value, path, 0, _UID_MAX)
 
 
 def read_truth(value: object, path: str) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from agent.errors import TreeError
 
 MAX_UNIT = 2**31 - 1
+NIL_UUID = "00000000-0000-0000-0000-000000000000"
+"""Stands for the root's uuid where a tree is only drawn up, and not written to Placement"""
 
 
 @dataclass(frozen=True, slots=True)

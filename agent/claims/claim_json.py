@@ -8,7 +8,15 @@ from agent.claims.mappings import GroupUnits
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import parse_claim, request_to_json
 from agent.errors import UsageError
-from agent.json_checks import read_choice, read_list, read_object, read_text, read_uuid, read_whole
+from agent.json_checks import (
+    read_choice,
+    read_list,
+    read_object,
+    read_seconds,
+    read_text,
+    read_uuid,
+    read_whole,
+)
 from agent.shapes import Allocations, Makings, Units
 from agent.tree import MAX_UNIT
 
@@ -40,7 +48,7 @@ def read_claim(value: object) -> Claim:
         parse_claim(record.get("request")),
         read_allocations(record.get("allocations")),
         read_units(record.get("units")),
-        read_since(record.get("since")),
+        read_seconds(record.get("since"), "since"),
         record.get("adopted") is True,
         read_cells(record.get("cells", [])),
         read_makings(record.get("makings", {})),
@@ -130,10 +138,3 @@ def read_units(value: object) -> Units:
         }
         for uuid, classes in read_object(value, "units").items()
     }
-
-
-def read_since(value: object) -> float:
-    """Seconds since 1970 (UTC) from JSON. Raises UsageError for anything but a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"since: {value!r} is not a number of seconds.")
-    return float(value)

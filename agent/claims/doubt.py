@@ -12,9 +12,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from agent.claims.claim_json import read_allocations, read_since
+from agent.claims.claim_json import read_allocations
 from agent.errors import UsageError
-from agent.json_checks import read_choice, read_list, read_object, read_text, read_uuid, read_whole
+from agent.json_checks import (
+    read_choice,
+    read_list,
+    read_object,
+    read_seconds,
+    read_text,
+    read_uuid,
+    read_whole,
+)
 from agent.shapes import Allocations
 from agent.tree import MAX_UNIT
 
@@ -176,7 +184,7 @@ def read_doubt(value: object) -> Doubt:
         read_uuid(record.get("id"), "id"),
         DoubtKind(read_choice(record.get("kind"), "kind", list(DoubtKind))),
         writes,
-        read_since(record.get("since")),
+        read_seconds(record.get("since"), "since"),
         DoubtState(read_choice(state, "state", list(DoubtState))),
     )
 

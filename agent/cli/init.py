@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 FILE_DEFAULT = "/etc/plimsoll/plimsoll.conf"
 AGENT_GROUP = "plimsoll"
-NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 def add_init_command(add: CommandAdder) -> None:
@@ -106,20 +105,20 @@ def _tree(settings: Any, host: str) -> TreeShape:
     from agent.config.options import driver_class
     from agent.providers.disk_space import DISK, disk_in_use, disk_warning
     from agent.providers.resolve import OwnedProviders, resolve
-    from agent.tree import Provider, ProviderTree
+    from agent.tree import NIL_UUID, Provider, ProviderTree
 
     driver = driver_class(settings.compute_driver).create(
         replace(settings.driver, state_path=None, read_only=True)
     )
     try:
-        root = ProviderTree((Provider(NOBODY, host),))
+        root = ProviderTree((Provider(NIL_UUID, host),))
         description = driver.describe()
         warning = disk_warning(
             description.providers[0].inventories.get(DISK),
             disk_in_use(driver.guests()),
             driver.disk_free_gb(),
         )
-        tree = resolve(description, root, OwnedProviders(), NOBODY).tree
+        tree = resolve(description, root, OwnedProviders(), NIL_UUID).tree
         return tree_view(tree, {}, warnings=[warning] if warning else [])
     finally:
         driver.close()

@@ -8,9 +8,7 @@ from agent.errors import DriverError, SettingsError
 from agent.placement.connect import check_options
 from agent.providers.overlay import overlay
 from agent.providers.resolve import uuids_of
-from agent.tree import ProviderTree
-
-NOBODY = "00000000-0000-0000-0000-000000000000"
+from agent.tree import NIL_UUID, ProviderTree
 
 
 def check_start(settings: Settings) -> tuple[str, ...]:
@@ -33,7 +31,7 @@ def check_start(settings: Settings) -> tuple[str, ...]:
         return (f"the provider config files were not compared with the driver: {why}",)
     finally:
         driver.close()
-    uuids = uuids_of(description, ProviderTree(), NOBODY)
+    uuids = uuids_of(description, ProviderTree(), NIL_UUID)
     conflicts = overlay(settings.provider_config, description, uuids).conflicts
     if conflicts:
         raise SettingsError(" ".join(conflicts))

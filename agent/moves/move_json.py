@@ -1,7 +1,7 @@
 """Moves as JSON, for the journal and the local API; each value that is read is checked. Pure."""
 
-from agent.claims.claim_json import Json, claim_to_json, read_allocations, read_claim, read_since
-from agent.json_checks import read_choice, read_object, read_uuid
+from agent.claims.claim_json import Json, claim_to_json, read_allocations, read_claim
+from agent.json_checks import read_choice, read_object, read_seconds, read_uuid
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState
 
 
@@ -35,7 +35,7 @@ def read_move(value: object) -> Move:
         read_claim(record.get("old")),
         None if new is None else read_claim(new),
         read_allocations(record.get("handed")),
-        read_since(record.get("since")),
+        read_seconds(record.get("since"), "since"),
         record.get("adopted") is True,
         generation if isinstance(generation := record.get("instance_generation"), int) else None,
     )

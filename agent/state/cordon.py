@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.errors import UsageError
-from agent.json_checks import read_object, read_text, read_whole
-from agent.tree import MAX_UNIT
+from agent.json_checks import read_object, read_seconds, read_text, read_uid
 
 ADDRESS_CHARS_MAX = 64
 REASON_CHARS_MAX = 255
@@ -42,12 +40,9 @@ class Cordon:
 def read_cordon(value: object) -> Cordon:
     """The inverse of `Cordon.to_json`. Raises UsageError for anything else."""
     record: Mapping[str, Any] = read_object(value, "cordon")
-    at = record.get("at")
-    if isinstance(at, bool) or not isinstance(at, int | float):
-        raise UsageError(f"cordon.at: {at!r} is not a number of seconds.")
     return Cordon(
         read_text(record.get("address"), "cordon.address", longest=ADDRESS_CHARS_MAX),
         read_text(record.get("reason"), "cordon.reason", longest=REASON_CHARS_MAX),
-        read_whole(record.get("uid"), "cordon.uid", 0, MAX_UNIT * 2 + 1),
-        float(at),
+        read_uid(record.get("uid"), "cordon.uid"),
+        read_seconds(record.get("at"), "cordon.at"),
     )

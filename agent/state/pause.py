@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.errors import UsageError
-from agent.json_checks import read_object, read_text, read_whole
-from agent.tree import MAX_UNIT
+from agent.json_checks import read_object, read_seconds, read_text, read_uid
 
 REASON_CHARS_MAX = 255
 
@@ -45,13 +43,10 @@ class Pause:
 def read_pause(value: object) -> Pause:
     """The inverse of `Pause.to_json`. Raises UsageError for anything else."""
     record: Mapping[str, Any] = read_object(value, "pause")
-    at = record.get("at")
-    if isinstance(at, bool) or not isinstance(at, int | float):
-        raise UsageError(f"pause.at: {at!r} is not a number of seconds.")
     return Pause(
         read_text(record.get("reason"), "pause.reason", longest=REASON_CHARS_MAX),
-        read_whole(record.get("uid"), "pause.uid", 0, MAX_UNIT * 2 + 1),
-        float(at),
+        read_uid(record.get("uid"), "pause.uid"),
+        read_seconds(record.get("at"), "pause.at"),
         record.get("schedulers") is True,
         record.get("drains") is True,
     )

@@ -18,6 +18,7 @@ def test_values_of_their_type_are_returned() -> None:
     assert json_checks.read_text("abc", "x", re.compile("[a-c]+")) == "abc"
     assert json_checks.read_choice("b", "x", ("a", "b")) == "b"
     assert json_checks.read_whole(3, "x", 1, 3) == 3
+    assert json_checks.read_seconds(1, "x") == 1.0 and json_checks.read_uid(2**32 - 1, "x") == 2**32 - 1
     assert json_checks.read_uuid(UUID.upper().replace("-", ""), "x") == UUID
 
 
@@ -31,6 +32,9 @@ def test_values_of_their_type_are_returned() -> None:
         (lambda: json_checks.read_choice("c", "x", ("a", "b")), "expected one of a, b, not 'c'"),
         (lambda: json_checks.read_whole(True, "x", 0, 9), "a whole number between 0 and 9, not True"),
         (lambda: json_checks.read_whole(10, "x", 0, 9), "a whole number between 0 and 9, not 10"),
+        (lambda: json_checks.read_seconds(True, "x"), "expected a number of seconds, not True"),
+        (lambda: json_checks.read_seconds("1", "x"), "expected a number of seconds, not '1'"),
+        (lambda: json_checks.read_uid(2**32, "x"), "a whole number between 0 and 4294967295, not"),
         (lambda: json_checks.read_uuid("x1", "x"), "expected a uuid, not 'x1'"),
     ],
 )

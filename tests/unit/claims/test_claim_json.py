@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.claim_json import claim_to_json, read_cells, read_claim, read_since
+from agent.claims.claim_json import claim_to_json, read_cells, read_claim
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import UsageError
@@ -76,4 +76,4 @@ def test_a_claim_of_an_earlier_version_has_no_cells_and_no_makings() -> None:
     record = claim_to_json(claim)
     del record["cells"], record["makings"]
     assert read_claim(record) == claim
-    assert read_cells([]) == () and read_since(1) == 1.0
+    assert read_cells([]) == ()
