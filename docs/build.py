@@ -209,7 +209,7 @@ def _cell(text: str) -> str:
 
 
 def _host_row(row: HostRow) -> tuple[str, ...]:
-    who = {Reported.YES: "the agent", Reported.LEFT: "others", Reported.NO: "nobody"}[row.reported]
+    who = {Reported.YES: "the agent", Reported.LEFT: "others", Reported.NO: "–"}[row.reported]
     return ", ".join(f"`{name}`" for name in row.names), row.nova, row.here, who, row.difference
 
 

@@ -38,8 +38,8 @@ class ExtraSpec:
 CLAIM_SPECS = (
     ExtraSpec(
         "resources[S]:CLASS",
-        "the amount in the unsuffixed group, or in group S; it replaces the flavor's VCPU or PCPU, MEMORY_MB "
-        "or DISK_GB, whichever group it is in; 0 removes it",
+        "the amount in the unsuffixed group, or in group S; in any group, it replaces the flavor's VCPU "
+        "or PCPU, MEMORY_MB or DISK_GB; 0 removes it",
         "the same; `resources:PCPU` pins the guest's CPUs as `hw:cpu_policy=dedicated` does",
         "a class that Placement does not know is refused by Placement, not by the flavor's reader",
     ),

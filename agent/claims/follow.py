@@ -233,7 +233,7 @@ class _RequestChange:
         return {name: amount for name, amount in self._groups.pop(suffix).resources.items() if amount > 0}
 
     def result(self) -> ClaimRequest | None:
-        """The request; None where it would be one that nobody could make."""
+        """The request; None where `check_request` would refuse it."""
         groups = [
             replace(group, resources={name: n for name, n in group.resources.items() if n > 0})
             for group in self._groups.values()

@@ -45,7 +45,7 @@ def add_config_command(add: CommandAdder) -> None:
             "validate",
             validate,
             "check settings without using them",
-            "Ends with 2 and one line for the first fault, whatever a start of the agent would refuse: an\n"
+            "Ends with 2 and one line for the first fault that a start of the agent would refuse: an\n"
             "unknown option, a value out of range, a key given twice, options that contradict each other,\n"
             "provider config files that contradict what the driver describes.",
             "  plimsoll config validate\n  plimsoll config validate --config-file plimsoll.conf",

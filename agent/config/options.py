@@ -122,9 +122,9 @@ _COMPUTE = (
     cfg.BoolOpt(
         "cpu_power_management",
         default=False,
-        help="Offer dedicated CPUs that are offline, too: a power manager takes idle ones offline. Whoever "
-        "starts a guest brings its CPUs online first; the agent may not. Without it, an offline CPU in "
-        "cpu_dedicated_set closes the host.",
+        help="Offer dedicated CPUs that are offline, too: a power manager takes idle ones offline. The "
+        "program that starts a guest brings its CPUs online first; the agent may not. Without it, an offline "
+        "CPU in cpu_dedicated_set closes the host.",
     ),
     cfg.IntOpt(
         "resource_provider_association_refresh",

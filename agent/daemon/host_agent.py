@@ -345,7 +345,9 @@ class HostAgent:
         return True
 
     def _report_missing(self, providers: Collection[str]) -> None:
-        LOG.warning("Somebody deleted %s in Placement; the agent writes it again.", ", ".join(providers))
+        LOG.warning(
+            "Another client deleted %s in Placement; the agent writes it again.", ", ".join(providers)
+        )
         self._reconciler.invalidate()
         self.request_pass()
 

@@ -9,9 +9,9 @@
 transaction, after a backup of the file, of which the newest two stay beside it. Other files beside it are
 `*.lock` (the owner's pid), `*.ballast` and SQLite's own `*-wal` and `*-shm`.
 
-The owning process locks the file itself, too, so that no second process opens it, also where somebody removed
-the files beside it. Other programs (`sqlite3`, the doctor) still read it: that lock does not meet SQLite's
-own ones.
+The owning process locks the file itself, too, so that no second process opens it, also after a program or an
+operator removed the files beside it. Other programs (`sqlite3`, the doctor) still read it: that lock does not
+meet SQLite's own ones.
 
 If the disk is full, the ballast is dropped, and the reserve inside the files is used (reserve.py). From then
 on, only jobs submitted with `releases=True` run, and all others get `DiskFull`, until the ballast fits on the

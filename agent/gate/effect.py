@@ -58,7 +58,7 @@ class GateEffect:
 
 
 def is_enabled(paths: GatePaths) -> bool:
-    """Whether Plimsoll's hook is there, of whichever version."""
+    """Whether Plimsoll's hook is there, of this version or another."""
     try:
         return install.hook_state(paths.hook) in (HookState.ENABLED, HookState.OUTDATED)
     except StateError:

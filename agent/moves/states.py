@@ -136,7 +136,7 @@ class Move:
     providers. `adopted`: Placement had the allocations without a request of this agent.
 
     `instance_generation` is the generation that the instance had in Placement when the source learned of the
-    move, None if it is not known. While it is the same, nobody wrote the instance, so no revert did.
+    move, None if it is not known. While it is the same, no client wrote the instance, so no revert did.
     """
 
     migration: str

@@ -1,4 +1,4 @@
-"""Devices that an operator has cordoned: they are offered to nobody, and stay with who has them. Pure."""
+"""Devices that an operator has cordoned: no guest gets them; their present consumers keep them. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ def cordoned_units(units: Units, devices: Mapping[str, str], addresses: Collecti
 
 
 def idle_cordoned(units: Units, cordoned: Cordoned, taken: Collection[tuple[str, str]]) -> Usages:
-    """{provider uuid: {class: number}} of the cordoned units that nobody has."""
+    """{provider uuid: {class: number}} of the cordoned units that no consumer has."""
     idle = {
         uuid: {
             name: sum((name, unit) in cordoned and (name, unit) not in taken for unit in exact)
@@ -44,7 +44,7 @@ def idle_cordoned(units: Units, cordoned: Cordoned, taken: Collection[tuple[str,
 
 
 def with_idle(used: Usages, idle: Usages) -> Usages:
-    """The usages with the idle cordoned units as if somebody used them: they exclude what a use excludes."""
+    """The usages with the idle cordoned units as if guests used them: they exclude what a use excludes."""
     return {**used, **{uuid: _sum(used.get(uuid, {}), here) for uuid, here in idle.items()}}
 
 

@@ -184,7 +184,7 @@ class Reconciler:
     def verify(self, why: str) -> PassReport:
         """Run a pass that also compares Placement with what the agent wrote there. Does not raise.
 
-        It costs one request, and four for each provider that anyone has written to since.
+        It costs one request, and four for each provider that a client has written to since.
         """
         return self._run_pass(why, reread=True)
 

@@ -2,7 +2,7 @@
 
     prepare -> the pass writes the staged tree -> perform; after a crash or an outage: settle
 
-The staged tree reserves what is to leave its provider, so nobody can claim that before the request is
+The staged tree reserves what is to leave its provider, so no client can claim that before the request is
 answered. Only then does the runner read the consumers: one that was read cannot be deleted and made anew in
 between. The intent is on disk before the request is sent.
 

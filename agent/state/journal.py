@@ -136,7 +136,7 @@ class Journal:
         """Have `committed` called after each commit with its seconds, on the writer's thread."""
         self._file.committed = committed
 
-    # Writes of which nobody knows whether they are done
+    # Writes of which the agent does not know whether they are done
 
     @property
     def unknown_reason(self) -> str | None:

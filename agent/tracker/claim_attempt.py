@@ -136,8 +136,8 @@ class ClaimAttempt:
 
     def _lacks(self, missing: Collection[str], error: DoesNotFit) -> DoesNotFit:
         return DoesNotFit(
-            f"{error.message.rstrip('.')}. Somebody deleted {', '.join(missing)} of this host in Placement: "
-            "the agent writes it again; then try again.",
+            f"{error.message.rstrip('.')}. Another client deleted {', '.join(missing)} of this host in "
+            "Placement: the agent writes it again; then try again.",
             **error.details,
         )
 

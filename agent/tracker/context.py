@@ -143,7 +143,7 @@ class PlacementState:
         self._on_unavailable(error)
 
     def report_missing(self, providers: Collection[str]) -> None:
-        """Report that somebody deleted these providers of the host."""
+        """Report that another client of Placement deleted these providers of the host."""
         self._on_missing(providers)
 
 

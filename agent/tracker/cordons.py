@@ -18,7 +18,7 @@ CPUS = "PCPU"
 class OfferedDevice:
     """An exact unit that the host offers.
 
-    `holder` is the consumer that has it, `cordon` why nobody else may have it.
+    `holder` is the consumer that has it, `cordon` why no other consumer may have it.
     """
 
     unit: str

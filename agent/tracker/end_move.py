@@ -225,7 +225,7 @@ class MoveFinisher:
                 self._warn(
                     move,
                     f"the instance has left this host again, and {', '.join(holders)} holds its place here; "
-                    "the agent waits until that move has ended, or until somebody ends this one",
+                    "the agent waits until that move has ended, or until an operator ends this one",
                 )
                 return move
             self._warn(

@@ -155,7 +155,7 @@ class MigrationLinker:
 
         Claims in doubt or to be released are among them: a migration may hold their part, too. Of the begun
         moves only those whose migration holds nothing any more, and whose instance was written since this
-        host learned of the move: without that, nobody reverted it.
+        host learned of the move: without that, no host reverted it.
         """
         departures: dict[str, _Departure] = {}
         for claim in claims:

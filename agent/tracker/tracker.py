@@ -114,7 +114,7 @@ class ResourceTracker:
         """Register what tells whether requests to Placement are paused, and what handles its silence.
 
         `on_unavailable` is called where Placement did not answer and the operation is journaled, to be
-        delivered later. `on_missing` is called with providers of this host that somebody deleted.
+        delivered later. `on_missing` is called with providers of this host that another client deleted.
         """
         self._context.placement.observe(is_paused, on_unavailable, on_missing)
 

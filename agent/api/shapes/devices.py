@@ -27,7 +27,7 @@ class DeviceShape(TypedDict):
     unit: Annotated[str, "a PCI address, or the uuid of a mediated device"]
     resource_class: str
     provider: Annotated[str, "the name of the resource provider that has it"]
-    holder: Annotated[Uuid | None, "the instance or the migration that has it; null: nobody"]
+    holder: Annotated[Uuid | None, "the instance or the migration that has it; null: no consumer has it"]
     cordon: Annotated[CordonShape | None, "null: not cordoned"]
 
 

@@ -1,4 +1,4 @@
-"""A claim whose instance has moved away, and of which nobody can tell which migration has its place."""
+"""A claim whose instance has moved away: the agent cannot tell which migration has its place."""
 
 from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow

@@ -117,7 +117,9 @@ def test_a_claim_that_fits_only_on_a_deleted_provider_is_told_that(world: World)
     world.agent.reconcile("a release")
     PlacementClient(world.wire.inner).delete_provider(deleted)
     asked_for = len(world.retries)
-    with pytest.raises(DoesNotFit, match=r"Somebody deleted .* of this host in Placement: the agent writes"):
+    with pytest.raises(
+        DoesNotFit, match=r"Another client deleted .* of this host in Placement: the agent writes"
+    ):
         world.operations.claim(request(PGPU=1))
     assert len(world.retries) > asked_for, "a pass is requested"
     world.agent.reconcile("that pass")
