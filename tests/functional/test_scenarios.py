@@ -9,7 +9,20 @@ from uuid import uuid4
 import pytest
 from kits import moves
 from kits.agent import opened, request, told
-from kits.moves import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, Agent, World, asks, host
+from kits.moves import (
+    DISK,
+    INSTANCE,
+    MIGRATION,
+    ON_A,
+    ON_B,
+    OTHER,
+    OTHER_MIGRATION,
+    SMALL,
+    Agent,
+    World,
+    asks,
+    host,
+)
 from kits.placements import Placement
 from kits.tracker import provider, uuid_of
 
@@ -21,10 +34,6 @@ from agent.moves.states import MoveKind, MoveState
 from agent.state.identity import establish_identity
 from agent.state.journal import Journal
 from agent.tree import ProviderTree
-
-ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
-ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
-DISK = {"pool": {"DISK_GB": 200}}
 
 # Start, identity, restart
 

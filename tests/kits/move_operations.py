@@ -9,12 +9,9 @@ from dataclasses import dataclass, replace
 from agent.errors import ClaimConflict, PlacementUnavailable, UnknownConsumer
 from agent.moves.states import MoveKind
 from kits.examples import THOROUGH
-from kits.moves import INSTANCE, MIGRATION, OTHER_MIGRATION, SMALL, World, asks
+from kits.moves import DISK, INSTANCE, MIGRATION, ON_A, ON_B, OTHER_MIGRATION, SMALL, World, asks
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
-ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
-ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
-DISK = {"pool": {"DISK_GB": 200}}
 GROWN = {**SMALL, "VCPU": 3}
 GROWN_ON_A = {**ON_A, "a": {**ON_A["a"], "VCPU": 3}}
 

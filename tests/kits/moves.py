@@ -49,6 +49,10 @@ def asks(consumer: str = INSTANCE, **resources: int) -> ClaimRequest:
 
 SMALL = {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 200, "SRIOV_NET_VF": 1}
 """Its disk fits into the pool only."""
+ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
+ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
+DISK = {"pool": {"DISK_GB": 200}}
+"""SMALL on the host "a" or "b", and its disk"""
 
 
 def units_of(name: str) -> Units:

@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kits.moves import INSTANCE, MIGRATION, OTHER, SMALL, Agent, World, asks
+from kits.moves import DISK, INSTANCE, MIGRATION, ON_A, ON_B, OTHER, SMALL, Agent, World, asks
 from kits.placements import Placement
 from kits.tracker import uuid_of
 
@@ -19,9 +19,6 @@ from agent.audit.auditor import AuditReport
 from agent.moves.states import MoveKind, MoveState
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
-ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
-ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
-DISK = {"pool": {"DISK_GB": 200}}
 LIGHT = {"PCPU": 1, "DISK_GB": 200}
 
 

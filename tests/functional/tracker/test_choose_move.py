@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.moves import INSTANCE, MIGRATION, OTHER_MIGRATION, SMALL, World, asks
+from kits.moves import DISK, INSTANCE, MIGRATION, ON_A, ON_B, OTHER_MIGRATION, SMALL, World, asks
 from kits.placements import Placement
 
 from agent.errors import (
@@ -14,22 +14,11 @@ from agent.errors import (
 )
 from agent.moves.states import MoveKind, MoveState
 
-ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
-ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
-DISK = {"pool": {"DISK_GB": 200}}
-
 
 @pytest.fixture
 def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
     with World(tmp_path, placement) as world:
         yield world
-
-
-@pytest.fixture
-def claimed(world: World) -> World:
-    """The instance is on a, its disk in the pool."""
-    world.a.tracker.claim(asks(**SMALL))
-    return world
 
 
 def test_a_move_that_a_control_plane_began_is_adopted(claimed: World) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kits.moves import INSTANCE, MIGRATION, OTHER, SMALL, World, asks
+from kits.moves import DISK, INSTANCE, MIGRATION, ON_A, ON_B, OTHER, SMALL, World, asks
 from kits.placements import Placement
 from kits.tracker import uuid_of
 
@@ -18,9 +18,6 @@ from agent.errors import (
 )
 from agent.moves.states import MoveKind, MoveState
 
-ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
-ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
-DISK = {"pool": {"DISK_GB": 200}}
 RESHAPED = {"a": ON_A["a"], "a-new": ON_A["a-nic"]}
 """What the migration has at a after `World.reshape_card`."""
 
@@ -29,13 +26,6 @@ RESHAPED = {"a": ON_A["a"], "a-new": ON_A["a-nic"]}
 def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
     with World(tmp_path, placement) as world:
         yield world
-
-
-@pytest.fixture
-def claimed(world: World) -> World:
-    """The instance is on a, its disk in the pool."""
-    world.a.tracker.claim(asks(**SMALL))
-    return world
 
 
 def test_released_in_the_middle(claimed: World) -> None:

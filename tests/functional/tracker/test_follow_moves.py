@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kits.move_operations import AT_A, AT_B, BETWEEN
-from kits.moves import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, World, asks
+from kits.moves import DISK, INSTANCE, MIGRATION, ON_A, ON_B, OTHER, OTHER_MIGRATION, SMALL, World, asks
 from kits.placements import Placement
 from kits.tracker import uuid_of
 
@@ -19,22 +19,11 @@ from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tracker.tracker import ResourceTracker
 
-ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
-ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
-DISK = {"pool": {"DISK_GB": 200}}
-
 
 @pytest.fixture
 def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
     with World(tmp_path, placement) as world:
         yield world
-
-
-@pytest.fixture
-def claimed(world: World) -> World:
-    """The instance is on a, its disk in the pool."""
-    world.a.tracker.claim(asks(**SMALL))
-    return world
 
 
 def test_two_identical_moves_are_not_mixed_up(world: World) -> None:

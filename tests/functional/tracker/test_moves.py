@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.moves import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, SMALL, World, asks
+from kits.moves import DISK, INSTANCE, MIGRATION, ON_A, ON_B, OTHER, OTHER_MIGRATION, SMALL, World, asks
 from kits.placements import Placement
 
 from agent.claims.parse_request import RequestGroup
@@ -24,23 +24,12 @@ from agent.moves.states import Move, MoveKind, MoveRole, MoveState
 from agent.placement.transport import Reply
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
-ON_A = {"a": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "a-nic": {"SRIOV_NET_VF": 1}}
-ON_B = {"b": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1024}, "b-nic": {"SRIOV_NET_VF": 1}}
-DISK = {"pool": {"DISK_GB": 200}}
 
 
 @pytest.fixture
 def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
     with World(tmp_path, placement) as world:
         yield world
-
-
-@pytest.fixture
-def claimed(world: World) -> World:
-    """The instance is on a, its disk in the pool."""
-    world.a.tracker.claim(asks(**SMALL))
-    assert world.placed(INSTANCE) == {**ON_A, **DISK}
-    return world
 
 
 @pytest.mark.first_variant
