@@ -3,8 +3,7 @@
     python -m benchmarks.stranded [--arrivals N]   target: a fifth of the former refusals
 
 A refusal counts where one cell has the guest's devices free, and the host its CPUs and memory, in sum: they
-are stranded. The
-same guests come to a host that chooses
+are stranded. The same guests come to a host that chooses
 - former: the cell with the most free memory first, as Plimsoll did before;
 - nova:   cells with fewer free devices first for guests that ask for none, then the most free memory
           (nova 34, nova/virt/hardware.py, numa_fit_instance_to_host);
@@ -26,7 +25,7 @@ from uuid import UUID, uuid5
 
 from agent.claims.book import Book
 from agent.claims.choice import Choice, FreeOf, Order, Strategy
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.claim import ClaimState, claim_of_fit
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.flavor import Flavor, claim_for_flavor
 from agent.claims.numa.host_cells import HostCells, HostLayout
@@ -64,11 +63,11 @@ class FormerChoice(Choice):
 
 
 SPREAD, PACK = Strategy(Order.SPREAD), Strategy(Order.PACK)
-CHOICES: Mapping[str, tuple[type[Choice], Strategy]] = {
-    "former": (FormerChoice, SPREAD),
-    "nova": (NovaChoice, SPREAD),
-    "spread": (Choice, SPREAD),
-    "pack": (Choice, PACK),
+CHOICES: Mapping[str, Choice] = {
+    "former": FormerChoice(SPREAD),
+    "nova": NovaChoice(SPREAD),
+    "spread": Choice(SPREAD),
+    "pack": Choice(PACK),
 }
 
 
@@ -97,7 +96,7 @@ class Host:
             )
         return Topology(tuple(cells), frozenset(), frozenset().union(*(cell.cpus for cell in cells)))
 
-    def book(self, choice: type[Choice], strategy: Strategy) -> Book:
+    def book(self, choice: Choice) -> Book:
         layout = self.topology()
         providers = [Provider(uuid_of("host"), "host")]
         units: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -115,10 +114,9 @@ class Host:
                     providers.append(Provider(card, f"{name}{cell.id}", uuid, {name: Inventory(number)}))
                     units[card] = {name: tuple(f"{name}-{cell.id}-{unit}" for unit in range(number))}
         index = ProviderIndex.of(ProviderTree(providers), uuid_of("host"))
-        book = Book()
+        book = Book(choice=choice)
         cells = HostCells.of(HostLayout(layout, of_provider), index)
         book.refresh(index, {}, units, cells)
-        book._choice = choice(strategy, cells.devices, cells.providers)
         return book
 
 
@@ -183,8 +181,8 @@ def arrivals(host: Host, number: int, seed: int, load: float) -> Iterator[Arriva
         yield Arrival(str(UUID(int=count + 1)), now, now + draw.expovariate(1 / stay), kind)
 
 
-def run(host: Host, choice: type[Choice], strategy: Strategy, guests: Collection[Arrival]) -> Counter[str]:
-    book = host.book(choice, strategy)
+def run(host: Host, choice: Choice, guests: Collection[Arrival]) -> Counter[str]:
+    book = host.book(choice)
     tally: Counter[str] = Counter()
     leaving: list[tuple[float, str, Kind]] = []
     in_use: Counter[str] = Counter()
@@ -193,14 +191,7 @@ def run(host: Host, choice: type[Choice], strategy: Strategy, guests: Collection
             _, gone, kind = heapq.heappop(leaving)
             book.remove(gone)
             in_use.subtract(demand(kind))
-        request = claim_for_flavor(guest.consumer, guest.kind.flavor())
-        fit = book.fit(request)
-        if fit.fits:
-            book.put(
-                Claim(
-                    guest.consumer, ClaimState.CLAIMED, request, fit.allocations, fit.units, cells=fit.cells
-                )
-            )
+        if place(book, guest):
             in_use.update(demand(guest.kind))
             heapq.heappush(leaving, (guest.until, guest.consumer, guest.kind))
             tally["placed"] += 1
@@ -210,6 +201,15 @@ def run(host: Host, choice: type[Choice], strategy: Strategy, guests: Collection
                 free_devices = most_on_one_cell(host, book, name)
                 tally["stranded"] += there_is(host, in_use, free_devices, demand(guest.kind))
     return tally
+
+
+def place(book: Book, guest: Arrival) -> bool:
+    """Claim for the guest, if it fits."""
+    request = claim_for_flavor(guest.consumer, guest.kind.flavor())
+    fit = book.fit(request)
+    if fit.fits:
+        book.put(claim_of_fit(request, fit).in_state(ClaimState.CLAIMED))
+    return fit.fits
 
 
 def demand(kind: Kind) -> dict[str, int]:
@@ -278,20 +278,13 @@ def optimum(host: Host, guests: list[Arrival]) -> int:
     return best(0, [])
 
 
-def device_guests_placed(host: Host, choice: type[Choice], strategy: Strategy, guests: list[Arrival]) -> int:
-    book, placed = host.book(choice, strategy), 0
+def device_guests_placed(host: Host, choice: Choice, guests: list[Arrival]) -> int:
+    book, placed = host.book(choice), 0
     for guest in guests:
         for earlier in guests:
             if earlier.until <= guest.at and earlier.consumer in book.claims:
                 book.remove(earlier.consumer)
-        request = claim_for_flavor(guest.consumer, guest.kind.flavor())
-        fit = book.fit(request)
-        if fit.fits:
-            book.put(
-                Claim(
-                    guest.consumer, ClaimState.CLAIMED, request, fit.allocations, fit.units, cells=fit.cells
-                )
-            )
+        if place(book, guest):
             placed += bool(guest.kind.devices)
     return placed
 
@@ -303,9 +296,9 @@ def main() -> None:
     for called, host in HOSTS.items():
         for load in (0.4, 0.6, 0.8):
             guests = list(arrivals(host, share // 3, seed=11, load=load))
-            for name, (choice, strategy) in CHOICES.items():
+            for name, choice in CHOICES.items():
                 began = time.process_time()
-                tally = run(host, choice, strategy, guests)
+                tally = run(host, choice, guests)
                 took_ms = (time.process_time() - began) * 1000 / len(guests)
                 total[name] += tally["stranded"]
                 print(
@@ -328,10 +321,10 @@ def small() -> None:
     for seed in range(SMALL_CASES):
         guests = list(arrivals(host, 12, seed, load=1.5))
         placed["optimum"] += optimum(host, guests)
-        for name, (choice, strategy) in CHOICES.items():
-            placed[name] += device_guests_placed(host, choice, strategy, guests)
-    told = ", ".join(f"{name} {number}" for name, number in placed.items())
-    print(f"{SMALL_CASES} small cases of 12 guests, device guests placed: {told}")
+        for name, choice in CHOICES.items():
+            placed[name] += device_guests_placed(host, choice, guests)
+    counts = ", ".join(f"{name} {number}" for name, number in placed.items())
+    print(f"{SMALL_CASES} small cases of 12 guests, device guests placed: {counts}")
 
 
 if __name__ == "__main__":

@@ -41,11 +41,12 @@ class Book:
     """What of the host is held, claimed and used, by whom, and what is left.
 
     `claims` {consumer uuid: claim} are the agent's claims, and `to_make` the units that do not exist yet, as
-    the driver describes them; read them only.
+    the driver describes them; read them only. `choice` compares places that fit; its devices and cells come
+    with each `refresh`.
     """
 
-    def __init__(self, claims: Iterable[Claim] = ()) -> None:
-        self._choice = Choice()
+    def __init__(self, claims: Iterable[Claim] = (), choice: Choice | None = None) -> None:
+        self._choice = choice or Choice()
         self.claims: dict[str, Claim] = {}
         self.to_make: UnitsToMake = {}
         self._place = Place()
@@ -172,7 +173,9 @@ class Book:
 
     def choose_by(self, strategy: Strategy) -> None:
         """From now on, choose by this strategy where several places fit."""
-        self._choice = Choice(strategy, self.cells.devices, self.cells.providers)
+        self._choice = replace(
+            self._choice, strategy=strategy, devices=self.cells.devices, cell_of=self.cells.providers
+        )
 
     def cordon(self, cordoned: Cordoned) -> None:
         """From now on, give these exact units to no consumer that does not have them."""

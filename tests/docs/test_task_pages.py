@@ -93,24 +93,12 @@ def test_programs_of_the_shell(directory: Path) -> None:
 def test_a_program_in_python(directory: Path) -> None:
     (program,) = blocks("programs.md", "python")
     with Host(directory, cells=CELLS) as host:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", host.placed(program)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        assert done.stdout.startswith("claimed {")
+        done = _run(host.placed(program))
+        assert done.startswith("claimed {")
         assert CONSUMER not in host.run("plimsoll instances")
         host.run("plimsoll pause --reason 'a test'")
-        refused = subprocess.run(
-            [sys.executable, "-I", "-c", host.placed(program)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        assert refused.stdout.startswith("refused: Claims are closed: the host is paused")
+        refused = _run(host.placed(program))
+        assert refused.startswith("refused: Claims are closed: the host is paused")
 
 
 def test_what_the_tasks_of_ansible_send(directory: Path) -> None:
@@ -153,6 +141,13 @@ def test_each_command_of_the_pages_is_one_that_there_is(page: str) -> None:
             build().parse_args([word.strip("'\"") for word in _joined(words)], defaults())
         except PlimsollError as error:
             raise AssertionError(f"{page}: plimsoll {line}: {error.message}") from error
+
+
+def _run(program: str) -> str:
+    """What the Python program writes to its output."""
+    return subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
 
 
 def _joined(words: list[str]) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """A command of the command line on a terminal."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import pty
@@ -14,7 +16,7 @@ from kits.cli_process import COMMAND, ENVIRONMENT
 
 
 class Terminal:
-    """A command on a terminal of 100 by 20, or of another size."""
+    """A command on a terminal of 100 by 20, or of another size; ended with the `with` block."""
 
     def __init__(self, path: Path, *words: str, columns: int = 100, lines: int = 20) -> None:
         ours, theirs = pty.openpty()
@@ -34,7 +36,10 @@ class Terminal:
             if select.select([self.keys], [], [], 0.2)[0]:
                 self.text += os.read(self.keys, 65536).decode()
 
-    def close(self) -> None:
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)

@@ -36,8 +36,7 @@ def test_top_asks_nobody_but_the_agent(full: tuple[Sight, Path]) -> None:
 
 def test_top_is_drawn_anew_and_leaves_the_terminal_as_it_was(fresh: tuple[Sight, Path]) -> None:
     shown, path = fresh
-    terminal = Terminal(path, "top", "--interval", "0.5")
-    try:
+    with Terminal(path, "top", "--interval", "0.5") as terminal:
         terminal.read_until("0 claims")
         assert "\x1b[?1049h" in terminal.text and "\x1b[?25l" in terminal.text
         shown.world.operations.claim(asks("late", VCPU=1))
@@ -48,13 +47,10 @@ def test_top_is_drawn_anew_and_leaves_the_terminal_as_it_was(fresh: tuple[Sight,
         frames = terminal.text.split("\x1b[H")[1:]
         assert all(each.count("\n") < 20 for each in frames), "a frame is no higher than the terminal"
         assert all(len(re.sub(r"\x1b\[[0-9;]*m|\x1b\[K", "", line)) <= 102 for line in frames[0].splitlines())
-    finally:
-        terminal.close()
 
 
 def test_top_fits_a_narrow_terminal_and_ends_with_q(fresh: tuple[Sight, Path]) -> None:
-    terminal = Terminal(fresh[1], "top", "--interval", "60", columns=24, lines=6)
-    try:
+    with Terminal(fresh[1], "top", "--interval", "60", columns=24, lines=6) as terminal:
         before = termios.tcgetattr(terminal.keys)
         terminal.read_until("lines more")
         (frame,) = terminal.text.split("\x1b[H")[1:]
@@ -66,13 +62,10 @@ def test_top_fits_a_narrow_terminal_and_ends_with_q(fresh: tuple[Sight, Path]) -
         terminal.read_until("\x1b[?25h\x1b[?1049l")
         assert terminal.process.wait(10) == ExitCode.DONE
         assert termios.tcgetattr(terminal.keys) == before
-    finally:
-        terminal.close()
 
 
 def test_top_sorts_filters_scrolls_and_explains(full: tuple[Sight, Path]) -> None:
-    terminal = Terminal(full[1], "top", "--interval", "60", columns=150, lines=44)
-    try:
+    with Terminal(full[1], "top", "--interval", "60", columns=150, lines=44) as terminal:
         terminal.read_until("[by name]")
         os.write(terminal.keys, b"s")
         terminal.read_until("[by claim]")
@@ -92,32 +85,24 @@ def test_top_sorts_filters_scrolls_and_explains(full: tuple[Sight, Path]) -> Non
         os.write(terminal.keys, b"q")
         terminal.read_until("\x1b[?25h\x1b[?1049l")
         assert terminal.process.wait(10) == ExitCode.DONE
-    finally:
-        terminal.close()
 
 
 def test_top_scrolls_where_the_host_is_higher_than_the_screen(full: tuple[Sight, Path]) -> None:
-    terminal = Terminal(full[1], "top", "--interval", "60", columns=150, lines=16)
-    try:
+    with Terminal(full[1], "top", "--interval", "60", columns=150, lines=16) as terminal:
         terminal.read_until("q: quit")
         assert "WHEN" not in terminal.text and "lines more" in terminal.text
         os.write(terminal.keys, b"\x1b[6~" * 5)
         terminal.read_until("WHEN")
         os.write(terminal.keys, b"q")
         assert terminal.process.wait(10) == ExitCode.DONE
-    finally:
-        terminal.close()
 
 
 def test_top_waits_for_an_agent_that_restarts(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path / "none", "top", "--interval", "0.5")
-    try:
+    with Terminal(tmp_path / "none", "top", "--interval", "0.5") as terminal:
         terminal.read_until("no agent listens at")
         assert terminal.process.poll() is None
         with sight() as shown, serving(shown.world.operations, tmp_path / "none"):
             terminal.read_until("0 claims, open")
-    finally:
-        terminal.close()
 
 
 def test_lines_are_cut_to_the_screen() -> None:

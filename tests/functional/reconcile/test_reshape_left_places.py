@@ -47,6 +47,18 @@ def reshaped_while_down(hosts: Hosts, place: Mapping[str, int], **changes: Any) 
     return claim
 
 
+def two_alike(hosts: Hosts, place: Mapping[str, int]) -> list[Claim]:
+    """Two instances of one size moved away while the source was down; it has reshaped and looked since."""
+    claims = [hosts.a.claim(instance, **place) for instance in (WEB, OTHER)]
+    hosts.a.close()
+    begin(hosts, WEB, MIGRATION, place)
+    begin(hosts, OTHER, SECOND, place)
+    hosts.a.driver.change(report_numa=True)
+    hosts.a.restart()
+    hosts.a.look()
+    return claims
+
+
 def findings(hosts: Hosts) -> set[tuple[str, str]]:
     """{(kind, subject)} of the source's audit."""
     auditor = Auditor(hosts.a.tracker, hosts.a.client, hosts.a.root, hosts.a.driver.guests, dict)
@@ -115,13 +127,7 @@ def test_a_move_that_begins_while_the_reshape_is_unanswered_ends_at_the_source(
 def test_two_places_that_look_alike_wait_for_an_operator(
     hosts: Hosts, place: Mapping[str, int], end: str
 ) -> None:
-    claims = [hosts.a.claim(who, **place) for who in (WEB, OTHER)]
-    hosts.a.close()
-    begin(hosts, WEB, MIGRATION, place)
-    begin(hosts, OTHER, SECOND, place)
-    hosts.a.driver.change(report_numa=True)
-    hosts.a.restart()
-    hosts.a.look()
+    claims = two_alike(hosts, place)
     assert hosts.a.tracker.moves() == {}
     assert hosts.a.tracker.claims().keys() == {WEB, OTHER}, "nothing is freed"
     assert findings(hosts) == {("unlinked move", WEB), ("unlinked move", OTHER)}
@@ -135,13 +141,7 @@ def test_two_places_that_look_alike_wait_for_an_operator(
 
 @ENDS
 def test_two_places_that_look_alike_end_at_their_destination(hosts: Hosts, end: str) -> None:
-    claims = [hosts.a.claim(who, **AMOUNTS) for who in (WEB, OTHER)]
-    hosts.a.close()
-    begin(hosts, WEB, MIGRATION, AMOUNTS)
-    begin(hosts, OTHER, SECOND, AMOUNTS)
-    hosts.a.driver.change(report_numa=True)
-    hosts.a.restart()
-    hosts.a.look()
+    claims = two_alike(hosts, AMOUNTS)
     for migration in (MIGRATION, SECOND):
         getattr(hosts.b.tracker, f"{end}_move")(migration)
         hosts.settle()
