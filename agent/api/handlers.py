@@ -153,7 +153,7 @@ def openapi(call: Call) -> ApiResponse:
 
 def make_claim(call: Call) -> ApiResponse:
     """Claim, or explain whether the claim would fit."""
-    request = parse_claim(call.body)
+    request = parse_claim(call.body, call.operations.device_profiles())
     if _flag(call.query, "dry_run"):
         return ApiResponse(200, explanation_view(request, call.operations.explain(request)))
     claim = call.operations.claim(request)
@@ -224,7 +224,7 @@ def claim_domain(call: Call) -> ApiResponse:
     body = read_object(call.body, "", ("xml", "consumer", "request"))
     xml = read_domain(body.get("xml"), "xml")
     consumer = None if body.get("consumer") is None else read_uuid(body["consumer"], "consumer")
-    asked = parse_addition(body.get("request", {}), consumer or "")
+    asked = parse_addition(body.get("request", {}), consumer or "", call.operations.device_profiles())
     if _flag(call.query, "dry_run"):
         return ApiResponse(200, explanation_view(*call.operations.explain_domain(xml, asked)))
     written = call.operations.claim_domain(xml, asked)
@@ -276,7 +276,7 @@ def _move_view(call: Call, move: Move) -> MoveShape:
 
 def begin_move(call: Call) -> ApiResponse:
     """Begin a move to this host."""
-    kind, migration, request, xml = move_views.parse_move(call.body)
+    kind, migration, request, xml = move_views.parse_move(call.body, call.operations.device_profiles())
     if xml is not None:
         request = call.operations.move_request(xml, request)
     move = call.operations.begin_move(kind, migration, request)

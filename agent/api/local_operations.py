@@ -10,6 +10,7 @@ from agent import log
 from agent.api.operations import WrittenDomain
 from agent.audit.auditor import Auditor, AuditReport
 from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
+from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
 from agent.claims.given import given_resources
 from agent.claims.parse_request import ClaimRequest
@@ -165,6 +166,10 @@ class LocalOperations:
         """Claim for a guest."""
         with self._writing(), self._recorder.record_claim(request):
             return self._tracker.claim(self._complete(request)).claim
+
+    def device_profiles(self) -> DeviceProfiles:
+        """The device profiles of the settings."""
+        return self._supervisor.settings.device_profiles
 
     def explain(self, request: ClaimRequest) -> Fit:
         """Try a claim without making it."""

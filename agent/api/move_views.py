@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from agent.api.shapes.claims import ClaimShape, HoldingShape
 from agent.api.shapes.moves import MoveShape, MovesShape
 from agent.api.views import allocations_view, claim_view, moment
+from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.parse_request import ClaimRequest, parse_addition, parse_claim, read_domain
 from agent.errors import UnknownConsumer
 from agent.json_checks import read_choice, read_object, read_uuid
@@ -16,17 +17,20 @@ from agent.tree import ProviderTree
 KINDS = sorted(set(MoveKind) - {MoveKind.UNKNOWN})
 
 
-def parse_move(body: object) -> tuple[MoveKind, str, ClaimRequest, str | None]:
+def parse_move(
+    body: object, profiles: DeviceProfiles | None = None
+) -> tuple[MoveKind, str, ClaimRequest, str | None]:
     """(kind, migration, request, domain) from the body of POST /v1/moves.
 
-    The domain is its XML, to which the request then adds, or None. Raises UsageError where the body is wrong.
+    The domain is its XML, to which the request then adds, or None. `profiles` as for `parse_claim`.
+    Raises UsageError where the body is wrong.
     """
     given = read_object(body, "move", {"migration", "kind", "request", "domain", "consumer"})
     kind = MoveKind(read_choice(given.get("kind"), "kind", KINDS))
     migration = read_uuid(given.get("migration"), "migration")
     if given.get("domain") is None:
-        return kind, migration, parse_claim(given.get("request")), None
-    asked = parse_addition(given.get("request", {}), read_uuid(given.get("consumer"), "consumer"))
+        return kind, migration, parse_claim(given.get("request"), profiles), None
+    asked = parse_addition(given.get("request", {}), read_uuid(given.get("consumer"), "consumer"), profiles)
     return kind, migration, asked, read_domain(given["domain"], "domain")
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 from agent.audit.auditor import AuditReport
 from agent.claims.claim import Claim, Fit
+from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest
 from agent.errors import Refused
@@ -57,6 +58,9 @@ class Operations(Protocol):
 
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
         """Guests and their claims, in the order of uuids; one of the two may be None."""
+
+    def device_profiles(self) -> DeviceProfiles:
+        """The device profiles that a flavor may name."""
 
     def claim(self, request: ClaimRequest) -> Claim:
         """Claim for a guest. Raises Refused (DoesNotFit, ClaimsClosed, ClaimConflict), PlacementError."""

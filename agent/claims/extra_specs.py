@@ -70,9 +70,10 @@ CLAIM_SPECS = (
     ExtraSpec(
         "accel:device_profile",
         "the groups of Cyborg's device profile, and COMPUTE_ACCELERATORS of the root",
-        "refused: there is no Cyborg to read the profile from; the error says to name its resources and "
-        "traits in the flavor",
-        "refused",
+        "the same groups, of the profile in the file that [claims] device_profiles names; a profile that is "
+        "not there is refused",
+        "the agent does not ask Cyborg, and programs no device; COMPUTE_ACCELERATORS is not asked for: it "
+        "says that a control plane has Cyborg",
     ),
     ExtraSpec(
         "hw:cpu_policy",
@@ -317,7 +318,6 @@ def read_flag(spec: str, text: str) -> bool:
 
 
 REFUSED_HERE: Mapping[str, str] = {
-    "device profile": "`accel:device_profile`: the agent does not ask Cyborg",
     "unknown": "an unknown image property that begins with `hw_`, `os_` or `img_`, and an extra spec whose "
     "namespace begins like one of nova's: nova ignores them",
     "group policy": "two suffixed groups or more without `group_policy`: Placement refuses nova's query",

@@ -8,15 +8,16 @@ Source: https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from agent.claims.device_profiles import SPEC as PROFILE_SPEC
+from agent.claims.device_profiles import DeviceProfiles, ProfileGroup, group_suffix, groups_of_profile
 from agent.claims.extra_specs import check_known
 from agent.claims.flavor_hw import pmem_labels, read_whole_spec, topology_of
 from agent.claims.host_traits import encryption_trait, host_traits
 from agent.claims.image import Image, check_encryption, image_traits, required_traits, with_image
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, check_request
-from agent.errors import UsageError
 from agent.json_checks import below, fault, read_object, read_text, read_whole
 from agent.tree import MAX_UNIT
 
@@ -60,6 +61,7 @@ def claim_for_flavor(
     consumer: str,
     flavor: Flavor,
     image: Image | None = None,
+    profiles: DeviceProfiles | None = None,
     *,
     name: str = "",
     project_id: str = "plimsoll",
@@ -68,13 +70,14 @@ def claim_for_flavor(
 ) -> ClaimRequest:
     """The claim request of a guest of that flavor, made of that image; None: nothing is known of its image.
 
+    `profiles` are the device profiles that `accel:device_profile` may name.
     Raises UsageError, naming the spec or the property at fault.
     """
     for key in flavor.extra_specs:
         if not _GROUPED.fullmatch(key):
             check_known(key)
     specs = with_image(flavor.extra_specs, image or {})
-    _refuse_device_profile(specs)
+    profile = groups_of_profile(specs[PROFILE_SPEC], profiles or {}) if PROFILE_SPEC in specs else ()
     topology = topology_of(flavor.vcpus, flavor.memory_mb, specs)
     encryption = encryption_trait(specs)
     if encryption and image is not None:
@@ -82,14 +85,18 @@ def claim_for_flavor(
     policy = specs.get("group_policy")
     if policy not in (None, "none", "isolate"):
         raise fault("group_policy", "none or isolate", policy)
+    groups = _groups(
+        replace(flavor, extra_specs=specs),
+        topology,
+        required_traits(image or {}) | ({encryption} if encryption else set()),
+    )
+    own = sum(bool(group.suffix) for group in groups)
+    if policy is None and own <= 1 < own + len(profile):
+        policy = "none"  # as nova: the flavor alone would need no policy
     return check_request(
         ClaimRequest(
             consumer,
-            _groups(
-                replace(flavor, extra_specs=specs),
-                topology,
-                required_traits(image or {}) | ({encryption} if encryption else set()),
-            ),
+            (*groups, *_profile_groups(profile, topology.pci_numa_policy)),
             group_policy=policy,
             same_subtree=tuple(
                 frozenset(suffix.strip() for suffix in suffixes.split(","))
@@ -107,13 +114,14 @@ def claim_for_flavor(
     )
 
 
-def _refuse_device_profile(specs: Mapping[str, str]) -> None:
-    spec = "accel:device_profile"
-    if spec in specs:
-        raise UsageError(
-            f"{spec}={specs[spec]}: the profile is in Cyborg, which the agent does not ask; name its "
-            "resources and traits in the flavor, as in resources1:FPGA=1 and trait1:CUSTOM_FPGA_X=required.",
-            spec=spec,
+def _profile_groups(profile: Collection[ProfileGroup], numa_policy: str | None) -> Iterator[RequestGroup]:
+    for number, group in enumerate(profile):
+        yield RequestGroup(
+            group_suffix(number),
+            group.resources,
+            tuple(frozenset({name}) for name in sorted(group.required)),
+            group.forbidden,
+            numa_policy=numa_policy,
         )
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.flavor import claim_for_flavor, parse_flavor
 from agent.claims.image import parse_image
 from agent.claims.near_names import near_class, near_trait
@@ -74,8 +75,8 @@ _ROOT_TRAIT_WANTED = "a trait such as COMPUTE_NODE, or !TRAIT"
 _TRAIT_WANTED = "a trait such as HW_CPU_X86_AVX2, in:TRAIT,TRAIT or !TRAIT"
 
 
-def parse_claim(body: object) -> ClaimRequest:
-    """The request in a body of the local API.
+def parse_claim(body: object, profiles: DeviceProfiles | None = None) -> ClaimRequest:
+    """The request in a body of the local API; `profiles` are the device profiles that a flavor may name.
 
     Raises UsageError, naming the path of the key at fault and what is allowed there.
     """
@@ -85,19 +86,20 @@ def parse_claim(body: object) -> ClaimRequest:
         if key not in given:
             choice = " (or flavor)" if key == "groups" else ""
             raise UsageError(f"{key}{choice}: missing; a claim needs it.", path=key)
-    return _read_flavor_form(given) if by_flavor else check_request(_read_groups_form(given))
+    return _read_flavor_form(given, profiles) if by_flavor else check_request(_read_groups_form(given))
 
 
-def parse_addition(body: object, consumer: str) -> ClaimRequest:
+def parse_addition(body: object, consumer: str, profiles: DeviceProfiles | None = None) -> ClaimRequest:
     """The request in a body that adds to what a domain asks for: without a consumer, maybe without groups.
 
-    `consumer` is empty where it is not known yet. Raises UsageError as `parse_claim`.
+    `consumer` is empty where it is not known yet, `profiles` as for `parse_claim`.
+    Raises UsageError as `parse_claim`.
     """
     by_flavor = isinstance(body, dict) and "flavor" in body
     form = _FLAVOR_FORM if by_flavor else _GROUPS_FORM
     read_object(body, "request", [key for key in form if key != "consumer"])
     given = {**read_object(body, "request"), "consumer": consumer or _NO_CONSUMER}
-    request = _read_flavor_form(given) if by_flavor else _read_groups_form(given)
+    request = _read_flavor_form(given, profiles) if by_flavor else _read_groups_form(given)
     if request.groups and not by_flavor:
         check_request(request)
     return replace(request, consumer=consumer)
@@ -108,10 +110,10 @@ def read_domain(value: object, path: str) -> str:
     return read_text(value, path, wanted="the XML of a domain", longest=DOMAIN_CHARS_MAX)
 
 
-def _read_flavor_form(given: Mapping[str, Any]) -> ClaimRequest:
+def _read_flavor_form(given: Mapping[str, Any], profiles: DeviceProfiles | None) -> ClaimRequest:
     consumer, identity = read_uuid(given["consumer"], "consumer"), _read_identity(given)
     image = parse_image(given["image"]) if "image" in given else None
-    return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), image, **identity)
+    return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), image, profiles, **identity)
 
 
 def _read_groups_form(given: Mapping[str, Any]) -> ClaimRequest:

@@ -309,6 +309,12 @@ _CLAIMS = (
         "cards stay free; `spread` the one with the most. CLASS:pack or CLASS:spread says so for one "
         "resource class, as in `pack, VGPU:spread`.",
     ),
+    cfg.StrOpt(
+        "device_profiles",
+        default="",
+        help="The file (YAML) of the device profiles that flavors name by accel:device_profile: a list of "
+        "name and groups, as Cyborg answers. Empty: the agent knows none, and refuses such a flavor.",
+    ),
 )
 
 _GATE = (

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from agent.errors import SettingsError
 from agent.providers.provider_config import (
-    BYTES_MAX,
     ProviderConfig,
     ProviderEntry,
     merge_entries,
     parse_provider_file,
 )
+from agent.strict_yaml import FILE_BYTES_MAX
 
 FILES_MAX = 64
 SUFFIX = ".yaml"
@@ -43,7 +43,7 @@ def load(directory: Path, *, required: bool) -> ProviderConfig:
 def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(BYTES_MAX + 1)
+            return file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise SettingsError(
             f"The provider config file {path} cannot be read: {error.strerror}.", file=str(path)

@@ -10,7 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent.claims.choice import Strategy
+from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.pci_alias import Aliases, parse_aliases
+from agent.config import device_profile_file
 from agent.config import provider_config_files as provider_config_files
 from agent.config.access import Access
 from agent.config.address import Address
@@ -141,6 +143,7 @@ class Settings:
     http: HttpSettings
     log: LogSettings
     pci_aliases: Aliases = field(default_factory=dict)
+    device_profiles: DeviceProfiles = field(default_factory=dict)
     provider_config: ProviderConfig = field(default_factory=ProviderConfig)
     files: tuple[Path, ...] = ()
     table: Table = field(default_factory=dict, repr=False)
@@ -209,6 +212,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         http=HttpSettings(tuple(map(Address.parse, table["http"]["listen"].value))),
         log=LogSettings(**_values(table, "log")),
         pci_aliases=parse_aliases(table["pci"]["alias"].value),
+        device_profiles=_device_profiles(table["claims"]["device_profiles"].value),
         provider_config=replace(
             _provider_config(table["compute"]["provider_config_location"].value),
             caps=parse_caps(table["DEFAULT"]["cap"].value),
@@ -231,6 +235,10 @@ def _provider_config(location: str) -> ProviderConfig:
         return ProviderConfig()
     directory = _absolute("[compute] provider_config_location", location)
     return provider_config_files.load(directory, required=location != PROVIDER_CONFIG_LOCATION)
+
+
+def _device_profiles(location: str) -> DeviceProfiles:
+    return device_profile_file.load(_absolute("[claims] device_profiles", location)) if location else {}
 
 
 def _host(name: str) -> str:
@@ -417,6 +425,8 @@ def reload(
     settings = build(table, wanted.files)
     if settings.provider_config != running.provider_config:
         changed.append("the provider config files")
+    if settings.device_profiles != running.device_profiles:
+        changed.append("the device profiles")
     return Reloaded(settings, tuple(changed), tuple(restart))
 
 

@@ -12,16 +12,12 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NoReturn
 
-import yaml
-
 from agent.driver import DescribedInventory
 from agent.errors import SettingsError
 from agent.providers.caps import Caps
-from agent.strict_yaml import UniqueKeyLoader
+from agent.strict_yaml import load_operator_yaml
 from agent.tree import MAX_UNIT
 
-BYTES_MAX = 256 * 1024
-DEPTH_MAX = 16
 ENTRIES_MAX = 1024
 SCHEMA_VERSION = "1.0"
 COMPUTE_NODE = "$COMPUTE_NODE"
@@ -123,40 +119,12 @@ class ProviderConfig:
     caps: Caps = field(default_factory=dict)
 
 
-class _ProviderFileLoader(UniqueKeyLoader):
-    """A loader that refuses aliases, repeated keys, and more than DEPTH_MAX levels."""
-
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(
-                problem="an alias (*name) is not allowed here: write it out", problem_mark=event.start_mark
-            )
-        self.depth += 1
-        if self.depth > DEPTH_MAX:
-            raise yaml.MarkedYAMLError(problem=f"it is nested deeper than {DEPTH_MAX} levels")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-
 def parse_provider_file(text: bytes, file: str) -> tuple[ProviderEntry, ...]:
     """The entries of one file that add something.
 
     Raises SettingsError, naming `file` and the key, where the file is invalid.
     """
-    if len(text) > BYTES_MAX:
-        raise SettingsError(f"{file}: a provider config file has at most {BYTES_MAX} bytes.", file=file)
-    try:
-        data = yaml.load(text.decode(), Loader=_ProviderFileLoader)  # noqa: S506 - a SafeLoader, see above
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{file}: the file is not UTF-8 text.", file=file) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SettingsError(
-            f"{file}: the file is not valid YAML: {' '.join(str(error).split())}.", file=file
-        ) from error
+    data = load_operator_yaml(text, file, "provider config file")
     _check_schema(data, file)
     entries = [
         _read_entry(provider, file, f"providers[{number}]")

@@ -8,6 +8,7 @@ from agent.api.operations import WrittenDomain
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
+from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit
 from agent.driver import Guest, GuestState, UsedUnit
@@ -161,6 +162,9 @@ class SmallHost:
         with self._lock:
             pairs = [(None, claim) for claim in self._claims.values()]
         return ((loner, None), *pairs)
+
+    def device_profiles(self) -> DeviceProfiles:
+        return {}
 
     def claim(self, request: ClaimRequest) -> Claim:
         self.fault()

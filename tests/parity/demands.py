@@ -56,12 +56,18 @@ SPECS: dict[str, tuple[str, ...]] = {
     "hw:watchdog_action": ("reset",),
     "hw:locked_memory": ("true", "false"),
     "hw:no_such_spec": ("1",),
-    "accel:device_profile": ("fpga1",),
+    "accel:device_profile": ("fpga1", "fpga2", "fpga3"),
     "quota:cpu_shares": ("100",),
     "hw_rng:allowed": ("true",),
     "capabilities:hypervisor_type": ("QEMU",),
     "free": ("1",),
 }
+
+PROFILES: dict[str, list[dict[str, str]]] = {
+    "fpga1": [{"resources:FPGA": "1", "trait:CUSTOM_ARRIA10": "required", "accel:bitstream_id": "d5ca2f11"}],
+    "fpga2": [{"resources:FPGA": "2", "trait:CUSTOM_OLD": "forbidden"}, {"resources:CUSTOM_NVME": "1"}],
+}
+"""{name: groups} of the device profiles that both sides know"""
 
 IMAGE: dict[str, tuple[str, ...]] = {
     "hw_cdrom_bus": BUSES,

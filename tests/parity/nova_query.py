@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 
 from nova import context, exception, objects
+from nova.accelerator import cyborg
 from nova.api.validation.extra_specs import validators
 from nova.conf import CONF
 from nova.scheduler import request_filter
 from nova.scheduler.utils import ResourceRequest
 from nova.virt import hardware
 
+from parity.demands import PROFILES
 from parity.query import Demand, Group, Query
 
 logging.disable(logging.ERROR)  # nova warns of each property that it ignores
@@ -19,6 +21,13 @@ CONF([], project="nova", default_config_files=[])
 CONF.set_override("image_metadata_prefilter", True, group="scheduler")
 CONF.set_override("pci_in_placement", True, group="filter_scheduler")
 CONTEXT = context.RequestContext("user", "project", is_admin=True)
+
+
+def _profile_list(_client: object, name: str) -> list[dict[str, object]]:
+    return [{"name": name, "groups": PROFILES[name]}] if name in PROFILES else []
+
+
+cyborg._CyborgClient._get_device_profile_list = _profile_list  # instead of a request to Cyborg
 
 FILTERS = (
     request_filter.compute_status_filter,
@@ -67,7 +76,7 @@ def nova_query(demand: Demand) -> Query:
             image=image,
             is_bfv=False,
             num_instances=1,
-            requested_resources=[],
+            requested_resources=_profile_groups(demand),
             request_level_params=objects.RequestLevelParams(
                 root_required=set(), root_forbidden=set(), same_subtree=[]
             ),
@@ -75,6 +84,8 @@ def nova_query(demand: Demand) -> Query:
         for prefilter in FILTERS:
             prefilter(CONTEXT, spec)
         request = ResourceRequest.from_request_spec(spec)
+        if request.get_num_of_suffixed_groups() > 1 and request.suffixed_groups_from_flavor <= 1:
+            request.group_policy = request.group_policy or "none"  # as resources_from_request_spec does
     except REFUSALS as error:
         raise NovaRefuses(f"{type(error).__name__}: {error}") from error
     return Query(
@@ -88,3 +99,9 @@ def nova_query(demand: Demand) -> Query:
         frozenset(request._root_forbidden),
         request.group_policy,
     )
+
+
+def _profile_groups(demand: Demand) -> list[objects.RequestGroup]:
+    """What nova's conductor adds for a device profile."""
+    name = demand.specs.get("accel:device_profile")
+    return cyborg.get_device_profile_request_groups(CONTEXT, name) if name else []

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
+from agent.claims.device_profiles import parse_device_profiles
 from agent.claims.parse_request import parse_claim
+from parity.demands import PROFILES
 from parity.query import Demand, Group, Query
 
+DEVICE_PROFILES = parse_device_profiles(
+    json.dumps([{"name": name, "groups": groups} for name, groups in PROFILES.items()]).encode(), "profiles"
+)
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 
 
@@ -21,7 +28,7 @@ def own_query(demand: Demand) -> Query:
     }
     if demand.image is not None:
         body["image"] = dict(demand.image)
-    request = parse_claim(body)
+    request = parse_claim(body, DEVICE_PROFILES)
     return Query(
         {
             group.suffix: Group(

@@ -36,7 +36,7 @@ def like_ours(query: Query, demand: Demand) -> Query:
     forbidden = own.forbidden - ({"HW_CPU_HYPERTHREADING"} if threads else set())
     if "socket" in (both.get("hw:pci_numa_affinity_policy"), both.get("hw_pci_numa_affinity_policy")):
         dropped.add("COMPUTE_SOCKET_PCI_NUMA_AFFINITY")
-    root = set(query.root_required) | of_root
+    root = (set(query.root_required) | of_root) - {"COMPUTE_ACCELERATORS"}
     if "hw:tpm_secret_security" not in demand.specs:
         root.discard("COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER")
     groups = {**query.groups, "": replace(own, required=own.required - dropped, forbidden=forbidden)}
@@ -60,7 +60,6 @@ def without_image_viommu(demand: Demand) -> Demand:
 
 
 ONLY_HERE: Mapping[str, Callable[[Demand, Query, str], bool]] = {
-    "device profile": lambda demand, query, why: "accel:device_profile" in demand.specs,
     "unknown": lambda demand, query, why: "unknown image property" in why,
     "group policy": lambda demand, query, why: why.startswith("group_policy: the groups"),
     "group without resources": lambda demand, query, why: any(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from agent.claims.device_profiles import ProfileGroup
 from agent.claims.extra_specs import CLAIM_SPECS
 from agent.claims.image import TRAIT_PROPERTIES
 from agent.claims.parse_request import parse_claim
-from agent.errors import UsageError
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 PLAIN = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 10}
@@ -132,7 +132,7 @@ IMAGES: dict[str, Example] = {
     "hw_firmware_type": Example(image=UEFI),
     "hw_machine_type": Example(image={"hw_machine_type": "pc"}),
 }
-REFUSED = {"accel:device_profile": "fpga"}
+PROFILES = {"fpga": (ProfileGroup({"FPGA": 1}, frozenset({"CUSTOM_ARRIA10"})),)}
 OF_GROUPS = {
     "group_policy": {"resources1:VGPU": "1", "resources2:VGPU": "1", "group_policy": "isolate"},
     "same_subtree": {
@@ -142,13 +142,14 @@ OF_GROUPS = {
         "group_policy": "none",
     },
     "pci_passthrough:alias": {"pci_passthrough:alias": "a1:2"},
+    "accel:device_profile": {"accel:device_profile": "fpga"},
 }
 
 
 def ask(example: Example) -> Any:
     flavor = {"vcpus": 4, "memory_mb": 4096, "disk_gb": 10, "extra_specs": example.specs}
     image = {} if example.image is None else {"image": example.image}
-    return parse_claim({"consumer": CONSUMER, "flavor": flavor, **image})
+    return parse_claim({"consumer": CONSUMER, "flavor": flavor, **image}, PROFILES)
 
 
 def check(example: Example) -> None:
@@ -202,14 +203,11 @@ def test_groups_and_aliases_are_asked_for_as_the_flavor_says() -> None:
     assert ask(Example(OF_GROUPS["group_policy"])).group_policy == "isolate"
     assert ask(Example(OF_GROUPS["same_subtree"])).same_subtree == (frozenset({"1", "_N"}),)
     assert ask(Example(OF_GROUPS["pci_passthrough:alias"])).pci == (("a1", 2),)
-
-
-@pytest.mark.parametrize("key", REFUSED)
-def test_a_spec_that_is_refused_says_what_to_do(key: str) -> None:
-    with pytest.raises(UsageError, match="name its resources and traits in the flavor"):
-        ask(Example({key: REFUSED[key]}))
+    profile = ask(Example(OF_GROUPS["accel:device_profile"])).groups[1]
+    assert (profile.suffix, profile.resources) == ("device_profile_0", {"FPGA": 1})
+    assert profile.required == (frozenset({"CUSTOM_ARRIA10"}),)
 
 
 def test_each_row_has_an_example() -> None:
-    assert {row.key for row in CLAIM_SPECS} == {*SPECS, *REFUSED, *OF_GROUPS}
+    assert {row.key for row in CLAIM_SPECS} == {*SPECS, *OF_GROUPS}
     assert {row.key for row in TRAIT_PROPERTIES} == {*IMAGES}

@@ -10,12 +10,12 @@ from kits.paths import CHECKOUT
 from agent.driver import DescribedInventory
 from agent.errors import SettingsError
 from agent.providers.provider_config import (
-    BYTES_MAX,
     COMPUTE_NODE,
     ProviderEntry,
     merge_entries,
     parse_provider_file,
 )
+from agent.strict_yaml import FILE_BYTES_MAX
 from agent.tree import MAX_UNIT
 
 SAMPLE = CHECKOUT / "etc/plimsoll/provider_config/provider.yaml.sample"
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_refused_with_file_and_key(text: str, key: str, why: st
         "a: [",
         "? [a]\n: b",
         "a: 2026-99-99",
-        "# " + "x" * BYTES_MAX,
+        "# " + "x" * FILE_BYTES_MAX,
         "\x00",
     ],
 )
