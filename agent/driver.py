@@ -336,6 +336,29 @@ class PassedDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSigns:
+    """What the kernel shows of the health of a PCI device; a sign that is not known is None.
+
+    `answers`: it is on the bus, and its configuration space does not read as ones. `driver` is the bound
+    driver, empty without one; `vfio`: it is one of VFIO's. `only_driver` is the one that alone may be bound,
+    empty for any. `has_link`: a network interface of a card with virtual functions is up and has a carrier.
+    `fatal_errors`, `nonfatal_errors` and `memory_errors` count the uncorrected errors since the device was
+    found: on PCI Express by severity, and in its own memory. `has_power`: its power state could be changed.
+    """
+
+    address: str
+    answers: bool | None = None
+    driver: str | None = None
+    vfio: bool = False
+    only_driver: str = ""
+    has_link: bool | None = None
+    fatal_errors: int | None = None
+    nonfatal_errors: int | None = None
+    memory_errors: int | None = None
+    has_power: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """A NUMA cell. `siblings` are the hardware threads of each core, `pages` {size in KiB: count}.
 
@@ -486,6 +509,14 @@ class Driver(ABC):
 
         A driver must not call the hypervisor here. Empty where the driver does not read devices. Raises
         DriverDataError where the XML is malformed.
+        """
+        return ()
+
+    def device_signs(self) -> tuple[DeviceSigns, ...]:
+        """The signs of health of all PCI devices of the host as it was described last, with their functions.
+
+        A driver must not call the hypervisor here. Empty where the driver does not read devices. Raises
+        DriverUnavailable before the host was described.
         """
         return ()
 

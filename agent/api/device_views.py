@@ -3,9 +3,10 @@
 import time
 from collections.abc import Iterable
 
-from agent.api.shapes.devices import CordonShape, DevicesShape
+from agent.api.shapes.devices import CordonShape, DeviceHealthShape, DevicesShape
 from agent.api.views import moment
 from agent.json_checks import read_object, read_text
+from agent.providers.device_health import DeviceHealth, HealthState, Symptom
 from agent.state.cordon import ADDRESS_CHARS_MAX, REASON_CHARS_MAX, Cordon
 from agent.tracker.cordons import OfferedDevice
 
@@ -18,7 +19,7 @@ def read_cordon_body(body: object, uid: int) -> Cordon:
 
 
 def read_clear_body(body: object) -> str:
-    """The address of the device whose cordon is to end. Raises UsageError."""
+    """The address of the device that is to be offered again. Raises UsageError."""
     return _address(read_object(body, "", ("address",)).get("address"))
 
 
@@ -32,6 +33,17 @@ def cordon_view(cordon: Cordon) -> CordonShape:
     }
 
 
+def health_view(health: DeviceHealth) -> DeviceHealthShape:
+    """Why a device is unhealthy."""
+    return {
+        "address": health.address,
+        "symptoms": [symptom.value for symptom in Symptom if symptom in health.causes],
+        "reason": health.reason,
+        "since": moment(health.since),
+        "recovering": health.state is HealthState.RECOVERING,
+    }
+
+
 def devices_view(devices: Iterable[OfferedDevice]) -> DevicesShape:
     """All devices."""
     return {
@@ -42,6 +54,7 @@ def devices_view(devices: Iterable[OfferedDevice]) -> DevicesShape:
                 "provider": device.provider,
                 "holder": device.holder,
                 "cordon": cordon_view(device.cordon) if device.cordon else None,
+                "health": health_view(device.health) if device.health else None,
             }
             for device in devices
         ]

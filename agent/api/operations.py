@@ -72,13 +72,13 @@ class Operations(Protocol):
         """Take no new claims until the pause ends; None ends it. Raises StateError."""
 
     def devices(self) -> tuple[OfferedDevice, ...]:
-        """The devices that the host offers, with who has them and which are cordoned."""
+        """The devices that the host offers, with who has them and which are withheld."""
 
     def cordon(self, cordon: Cordon) -> None:
         """Give the device to no guest that does not have it. Raises UsageError, StateError."""
 
     def clear_cordon(self, address: str) -> None:
-        """Give the device to guests again. Raises UsageError where it is not cordoned, StateError."""
+        """Give the device to guests again. Raises UsageError where it is not withheld, StateError."""
 
     def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
         """Claim what the domain's XML asks for, and what is `asked` for beside it; and complete the domain.

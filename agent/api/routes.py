@@ -223,7 +223,7 @@ STATUS_ROUTES = (
         ApiRole.READER,
         handlers.devices,
         "devices",
-        "The devices for guests, who has each, and which are cordoned",
+        "The devices for guests, who has each, and which are withheld",
         {200: Result("by provider and class; CPUs are left out", DevicesShape)},
     ),
     ApiRoute(
@@ -293,7 +293,7 @@ REPAIR_ROUTES = (
         handlers.clear_cordon,
         "clearDevice",
         "Give the device to guests again",
-        {200: Result("the cordon has ended", NothingShape)},
+        {200: Result("the cordon has ended, and the symptoms are excused", NothingShape)},
         body=ClearBodyShape,
     ),
     ApiRoute(

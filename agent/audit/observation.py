@@ -15,6 +15,7 @@ from agent.claims.rows import Row, total
 from agent.claims.used import Place, use_of
 from agent.driver import Guest
 from agent.moves.states import Move
+from agent.providers.device_health import DeviceHealth
 from agent.shapes import Allocations, Held, Units, Usages
 
 
@@ -29,8 +30,8 @@ class Observation:
     `shared`: {consumer without a claim: its allocations on providers shared with this host}. `elsewhere`:
     {instance: all its allocations} of the claims that have none here any more. `unreserved`: the host without
     what the agent reserves for the `unclaimed` use of guests, {instance: {provider uuid: {class: amount}}};
-    None: nothing is reserved for that. `at`: when it was made, in
-    seconds since 1970 (UTC).
+    None: nothing is reserved for that. `at`: when it was made, in seconds since 1970 (UTC). `unhealthy`:
+    {address: health} of the devices that are not well.
     """
 
     host: ProviderIndex
@@ -46,6 +47,7 @@ class Observation:
     unclaimed: Mapping[str, Usages] = field(default_factory=dict)
     elsewhere: Mapping[str, Allocations] = field(default_factory=dict)
     at: float = 0.0
+    unhealthy: Mapping[str, DeviceHealth] = field(default_factory=dict)
 
     def allocations_here(self, consumer: str) -> Allocations:
         """The consumer's allocations on this host's own providers, as Placement lists them by provider."""
@@ -54,6 +56,21 @@ class Observation:
     def own_part(self, allocations: Allocations) -> Allocations:
         """The part of these allocations that is on this host's own providers."""
         return {uuid: amounts for uuid, amounts in allocations.items() if amounts and self.host.is_own(uuid)}
+
+    def holders_of(self, address: str) -> tuple[str, ...]:
+        """The consumers whose claim or guest has the device, or a part of it where it is a card."""
+        card = self.devices.get(f"pci:{address}")
+        units = {unit for exact in self.offered.get(card or "", {}).values() for unit in exact} | {address}
+        claimed = (
+            consumer
+            for consumer, claim in self.claims.items()
+            for classes in claim.units.values()
+            if any(units.intersection(exact) for exact in classes.values())
+        )
+        used = (
+            guest.uuid for guest in self.guests.values() if any(each.unit in units for each in guest.units)
+        )
+        return tuple(sorted({*claimed, *used}))
 
     @property
     def consumers(self) -> frozenset[str]:

@@ -75,6 +75,7 @@ class AuditReader:
                 for consumer, held in known.others.items()
             },
             at=self._clock(),
+            unhealthy=self._tracker.cordons.unhealthy(),
         )
         return replace(observation, elsewhere=self._elsewhere(observation))
 

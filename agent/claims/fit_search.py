@@ -33,8 +33,8 @@ class ProviderIndex:
 
     `providers` and `by_class` {class: providers with inventory of it} are in the order of choice. `ways` are
     the classes that exclude each other on a provider. `bound` is {group suffix: uuid of the only provider
-    that may serve the group}, `cordoned` {provider uuid: {class: number}} are the idle units that an operator
-    has cordoned. The index is made once for each tree.
+    that may serve the group}, `cordoned` {provider uuid: {class: number}} are the idle units that
+    are withheld: cordoned by an operator, or unhealthy. The index is made once for each tree.
     """
 
     tree: ProviderTree
@@ -181,7 +181,7 @@ class HostStock:
         if other is not None:
             return f"nothing of it can be given while its {other} is in use"
         number = self.host.cordoned.get(provider.uuid, {}).get(name, 0)
-        cordoned = f", {number} more cordoned (`plimsoll devices`)" if number else ""
+        cordoned = f", {number} more cordoned or unhealthy (`plimsoll devices list`)" if number else ""
         if free < left:
             return f"only {free} of its exact units are free{cordoned}"
         return f"only {free} of {inventory.capacity} are free{cordoned}"

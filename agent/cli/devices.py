@@ -21,8 +21,8 @@ def add_devices_command(add: CommandAdder) -> None:
         "devices",
         None,
         "list the devices for guests, and keep some from them",
-        "A device that is not well can be cordoned: no guest is given it, and no scheduler is offered it.\n"
-        "Who has it keeps it.",
+        "The agent offers a device that is not well to no guest and no scheduler until it is well again; an\n"
+        "operator can cordon one. Who has such a device keeps it.",
         '  plimsoll devices list\n  plimsoll devices cordon 0000:41:10.2 --reason "loses its link"\n'
         "  plimsoll devices clear 0000:41:10.2",
     )
@@ -30,7 +30,7 @@ def add_devices_command(add: CommandAdder) -> None:
     listing = add_verb(
         "list",
         list_devices,
-        "list the devices, who has each, and which are cordoned",
+        "list the devices, who has each, and which are withheld",
         "CPUs are not listed; `plimsoll tree` shows them.",
         "  plimsoll devices list\n  plimsoll devices list -o csv -c device -c holder",
     )
@@ -51,10 +51,11 @@ def add_devices_command(add: CommandAdder) -> None:
         "clear",
         clear,
         "give a device to guests again",
-        "Ends the cordon of this address.",
+        "Ends the cordon of this address. A device that is unhealthy is offered in spite of the symptoms\n"
+        "that it shows now; one that comes later counts again.",
         "  plimsoll devices clear 0000:83:00.0",
     )
-    clearing.add_argument("address", metavar="ADDRESS", help="the address that was cordoned")
+    clearing.add_argument("address", metavar="ADDRESS", help="the address that is cordoned or unhealthy")
 
 
 def list_devices(args: Namespace) -> ExitCode:
@@ -76,7 +77,7 @@ def cordon(args: Namespace) -> ExitCode:
 
 
 def clear(args: Namespace) -> ExitCode:
-    """End the cordon of a device."""
+    """Offer a device again."""
     answer = client_of(args).request("POST", "/v1/devices/clear", {"address": args.address})
     Output(args.output).show(answer, lambda _: [f"cleared: {args.address} is given to guests again"])
     return ExitCode.DONE

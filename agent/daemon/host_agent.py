@@ -1,6 +1,7 @@
 """The agent of one host: what its jobs run, and how their failures become faults with a back-off."""
 
 import threading
+import time
 from collections.abc import Callable, Collection
 
 from agent import log
@@ -199,6 +200,24 @@ class HostAgent:
             self._tracker.deliver()
         except StateError as error:
             self.report_fault(error)
+
+    def look_at_devices(self, at: float | None = None) -> None:
+        """Judge the health of the host's devices at this time, by default now.
+
+        What is not well, or well again, is withheld or given at once, and a pass is requested for Placement.
+        """
+        try:
+            changed = self._tracker.cordons.look(
+                self._reconciler.device_signs(), time.time() if at is None else at
+            )
+        except DriverError as error:  # the passes report a driver that does not answer
+            LOG.debug("The devices were not looked at: %s", error.message)
+        except StateError as error:
+            self.report_fault(error)
+        else:
+            if changed:
+                self._reconciler.invalidate()
+                self.request_pass(after_backoff=True)
 
     def is_alive(self) -> bool:
         """True if the tracker's lock can be taken, for which this waits, and no pass is stuck."""

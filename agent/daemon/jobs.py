@@ -14,7 +14,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
-THREADS = 5
+THREADS = 6
 JITTER_PART = 10
 
 _DICE = SystemRandom()

@@ -43,6 +43,7 @@ SIGNAL_POLL_S = 1.0
 AUDIT = "audit"
 DELIVER_INTERVAL_S = 10.0
 HEARTBEAT_INTERVAL_S = 10.0
+DEVICES_INTERVAL_S = 10.0
 HEARTBEATS_PER_WATCHDOG = 3
 START_EXTENSION_S = 300.0
 STATE_MODE = 0o700
@@ -53,7 +54,7 @@ FIRST_AUDIT_S = (5.0, 40.0)
 
 _DICE = SystemRandom()
 
-LOOK, VERIFY, DELIVER, HEARTBEAT = "look", "verify", "deliver", "heartbeat"
+LOOK, VERIFY, DELIVER, HEARTBEAT, DEVICES = "look", "verify", "deliver", "heartbeat", "devices"
 
 
 def run(
@@ -183,6 +184,7 @@ class Service:
         self._jobs.every(LOOK, self._look, current.update_resources_interval_s)
         self._jobs.every(DELIVER, self._agent.deliver, DELIVER_INTERVAL_S)
         self._jobs.every(HEARTBEAT, self._heartbeat, heartbeat_s)
+        self._jobs.every(DEVICES, self._agent.look_at_devices, DEVICES_INTERVAL_S)
         if current.audit_interval_s:
             self._jobs.every(AUDIT, self._agent.run_audit, current.audit_interval_s, jitter=True)
         else:

@@ -155,9 +155,9 @@ class PassSteps:
         gone = gone_units(Place(offered=resolved.units), self._tracker.rows().values())
         resolved = count_gone(resolved, gone, description.moves)
         used, unclaimed = self._survey(seen, resolved)
-        cordons = self._tracker.cordons.all()
-        cordoned = cordoned_units(resolved.units, resolved.devices, cordons)
-        idle = self._tracker.cordons.idle(resolved.units, cordoned)
+        cordons = self._tracker.cordons
+        cordoned = cordoned_units(resolved.units, resolved.devices, cordons.addresses)
+        idle = cordons.idle(resolved.units, cordoned)
         resolved = reserve_used(resolved, current, with_idle(used, idle), description.moves)
         resolved = reserve_cordoned(resolved, cordoned, idle)
         resolved = replace(
@@ -166,7 +166,7 @@ class PassSteps:
             problems=(
                 *resolved.problems,
                 *overlaid.conflicts,
-                *(cordon.sentence for cordon in cordons.values()),
+                *cordons.sentences,
             ),
         )
         desired = Desired(resolved.tree, resolved.owned)

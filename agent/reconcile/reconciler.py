@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from agent.driver import DomainNeeds, Driver, GivenResources, Guest, PassedDevice
+from agent.driver import DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
 from agent.errors import PlacementConflict, PlacementUnavailable, PlimsollError, StateError
 from agent.placement.client import PlacementClient
 from agent.providers.plan import Plan
@@ -162,6 +162,10 @@ class Reconciler:
     def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
         """The PCI devices that a domain's XML gives to its guest; see `Driver.passed_devices`."""
         return self._driver.passed_devices(xml)
+
+    def device_signs(self) -> tuple[DeviceSigns, ...]:
+        """The signs of health of the host's PCI devices; see `Driver.device_signs`. Raises DriverError."""
+        return self._driver.device_signs()
 
     def needs_of(self, xml: str) -> DomainNeeds:
         """What a domain's XML asks for; see `Driver.needs_of`."""

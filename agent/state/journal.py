@@ -10,7 +10,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.json_checks import read_choice, read_uuid
 from agent.moves.move_json import move_to_json, read_move
 from agent.moves.states import Move, MoveState
+from agent.providers.device_health import DeviceHealth, read_device_health
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt
 from agent.state import schema
@@ -393,6 +394,22 @@ class Journal:
         row = ("cordons", _dump([cordon.to_json() for cordon in cordons.values()]))
         self._write(
             lambda transaction: transaction.execute(schema.PUT_FACT, row), ("", event, detail), releases=True
+        ).wait()
+
+    def device_health(self) -> Mapping[str, DeviceHealth]:
+        """{address: health} of the devices that are unhealthy, or that an operator has cleared since."""
+        document = self._fact("device health", list) or []
+        try:
+            return {health.address: health for health in map(read_device_health, document)}
+        except PlimsollError as error:
+            raise self._unreadable("the fact 'device health'", error) from error
+
+    def remember_device_health(self, known: Collection[DeviceHealth], detail: str) -> None:
+        """Write these in place of the former ones, with an event in the history unless `detail` is empty."""
+        row = ("device health", _dump([health.to_json() for health in known]))
+        event = ("", "device health", detail) if detail else None
+        self._write(
+            lambda transaction: transaction.execute(schema.PUT_FACT, row), event, releases=True
         ).wait()
 
     def owned(self) -> OwnedProviders:

@@ -10,6 +10,7 @@ from agent.audit.findings import KIND_NAMES
 from agent.claims.claim import ClaimState
 from agent.claims.used import IDLE
 from agent.driver import GuestState
+from agent.providers.device_health import Symptom
 from agent.status.condition import HostState
 from agent.status.overview import Overview
 
@@ -22,6 +23,13 @@ def gauges(overview: Overview) -> Iterator[GaugeMetricFamily]:
     yield from _inventory(overview)
     yield from _instances(overview)
     yield _one_hot("audit_findings", "What the last audit found.", "kind", KIND_NAMES, _kinds(overview))
+    yield _one_hot(
+        "unhealthy_devices",
+        "Devices that are not well, by symptom; one with several symptoms counts for each.",
+        "symptom",
+        Symptom,
+        Counter(symptom.value for health in overview.unhealthy.values() for symptom in health.causes),
+    )
     yield _gauge(
         "reshape_pending", "1 while a reshape is due but not done.", overview.reshape_pending is not None
     )

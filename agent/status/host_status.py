@@ -216,6 +216,7 @@ class AgentStatus:
             pending=self._tracker.pending,
             reshape_pending=last.pending.message if last and last.pending else None,
             seen=self._tracker.circumstances(),
+            unhealthy=self._tracker.cordons.unhealthy(),
         )
 
     def metrics(self) -> bytes:

@@ -10,6 +10,7 @@ from agent.claims.claim import Claim
 from agent.driver import Guest
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move
+from agent.providers.device_health import DeviceHealth
 from agent.shapes import Allocations, Units, Usages
 from agent.status.condition import Fault
 from agent.tree import ProviderTree
@@ -44,6 +45,7 @@ class Overview:
     the writes that wait for Placement or for a guest to leave. `reshape_pending` is the reason why a due
     reshape was not done. `next_try_at` is when the agent tries again after a fault. `since` is the time of
     the agent's last change of state. `seen` is what the host sees beside the records of its moves.
+    `unhealthy` {address: health} are the devices that are not well.
     """
 
     at: float
@@ -66,6 +68,7 @@ class Overview:
     reshape_pending: str | None = None
     unclaimed: Usages = field(default_factory=dict)
     seen: Circumstances = field(default_factory=Circumstances)
+    unhealthy: Mapping[str, DeviceHealth] = field(default_factory=dict)
 
     @property
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:

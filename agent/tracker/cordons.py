@@ -1,13 +1,16 @@
-"""The devices of this host, who has them, and which of them an operator has cordoned."""
+"""The devices of this host, who has them, and which are withheld: cordoned by an operator, or unhealthy."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from agent.driver import DeviceSigns
 from agent.errors import UsageError
 from agent.providers.cordoned import Cordoned, cordoned_units
+from agent.providers.device_health import DeviceHealth
 from agent.shapes import Units, Usages
 from agent.state.cordon import Cordon
 from agent.state.journal import Journal
+from agent.tracker.device_watch import DeviceWatch
 from agent.tracker.register import Register
 from agent.tree import Provider
 
@@ -18,7 +21,7 @@ CPUS = "PCPU"
 class OfferedDevice:
     """An exact unit that the host offers.
 
-    `holder` is the consumer that has it, `cordon` why no other consumer may have it.
+    `holder` is the consumer that has it. `cordon` and `health` are why no other consumer may have it.
     """
 
     unit: str
@@ -26,41 +29,73 @@ class OfferedDevice:
     provider: str
     holder: str | None = None
     cordon: Cordon | None = None
+    health: DeviceHealth | None = None
 
 
 class Cordons:
-    """The cordons, kept in the journal. The book gives a cordoned unit only to who has it."""
+    """The devices that are withheld, kept in the journal. The book gives such a unit only to who has it."""
 
     def __init__(self, journal: Journal, register: Register) -> None:
         """Raises StateError where the journal cannot be read."""
         self._journal = journal
         self._register = register
         self._cordons = journal.cordons()
+        self._watch = DeviceWatch(journal)
 
-    def all(self) -> Mapping[str, Cordon]:
-        """{address: cordon}"""
-        return self._cordons
+    def unhealthy(self) -> Mapping[str, DeviceHealth]:
+        """{address: health} of the devices that are withheld because they are not well, by address."""
+        return self._watch.unhealthy()
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """The addresses of all that is withheld."""
+        return frozenset({*self._cordons, *self.unhealthy()})
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """A sentence on each device that is withheld, and how that ends."""
+        cordoned = (cordon.sentence for cordon in self._cordons.values())
+        return (*cordoned, *(health.sentence for health in self.unhealthy().values()))
+
+    def look(self, signs: Iterable[DeviceSigns], at: float) -> bool:
+        """Judge the health of the devices by their signs at this time (seconds since the epoch, UTC).
+
+        True where other devices are withheld than before. Raises StateError.
+        """
+        changed = self._watch.look(signs, at)
+        if changed:
+            self.withhold()
+        return changed
 
     def put(self, cordon: Cordon) -> None:
         """Cordon a device. Raises UsageError where the host has no such device, StateError."""
         if not self._units([cordon.address]):
             raise UsageError(
-                f"{cordon.address} is no device that this host offers; `plimsoll devices` lists them. A card "
-                "is named by its PCI address, a mediated device by its uuid."
+                f"{cordon.address} is no device that this host offers; `plimsoll devices list` shows them. A "
+                "card is named by its PCI address, a mediated device by its uuid."
             )
         detail = f"{cordon.address}: {cordon.reason}" if cordon.reason else cordon.address
         self._replace({**self._cordons, cordon.address: cordon}, "cordon", detail)
 
     def clear(self, address: str) -> None:
-        """End the cordon. Raises UsageError where the device is not cordoned, StateError."""
-        if address not in self._cordons:
-            raise UsageError(f"{address} is not cordoned; `plimsoll devices` lists what is.")
-        rest = {other: cordon for other, cordon in self._cordons.items() if other != address}
-        self._replace(rest, "clear", address)
+        """End the cordon, and offer the device in spite of the symptoms that it shows.
+
+        Raises UsageError where the device is neither cordoned nor unhealthy, StateError.
+        """
+        is_unhealthy = self._watch.clear(address)
+        if address in self._cordons:
+            rest = {other: cordon for other, cordon in self._cordons.items() if other != address}
+            self._replace(rest, "clear", address)
+        elif is_unhealthy:
+            self.withhold()
+        else:
+            raise UsageError(
+                f"{address} is neither cordoned nor unhealthy; `plimsoll devices list` shows what is."
+            )
 
     def withhold(self) -> None:
-        """Tell the book which of the units that it offers now are cordoned."""
-        cordoned = self._units(self._cordons)
+        """Tell the book which of the units that it offers now are withheld."""
+        cordoned = self._units(self.addresses)
         self._register.under_lock(lambda book: book.cordon(cordoned))
 
     def idle(self, units: Units, cordoned: Cordoned) -> Usages:
@@ -72,14 +107,19 @@ class Cordons:
         host, offered, owners = self._register.under_lock(
             lambda book: (book.host, book.offered, book.owners())
         )
-        cards = self._journal.devices()
+        cards, unhealthy = self._journal.devices(), self.unhealthy()
+
+        def card(uuid: str) -> str:
+            return cards.get(uuid, "").removeprefix("pci:")
+
         return tuple(
             OfferedDevice(
                 unit,
                 name,
                 host.tree[uuid].name,
                 owners.get((name, unit)),
-                self._cordons.get(unit) or self._cordons.get(cards.get(uuid, "").removeprefix("pci:")),
+                self._cordons.get(unit) or self._cordons.get(card(uuid)),
+                unhealthy.get(unit) or unhealthy.get(card(uuid)),
             )
             for uuid, classes in sorted(offered.items(), key=lambda item: _name_of(host.tree.get(item[0])))
             if uuid in host.tree

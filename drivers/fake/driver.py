@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from agent.driver import (
     Description,
+    DeviceSigns,
     DomainNeeds,
     Driver,
     DriverSettings,
@@ -25,6 +26,7 @@ from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
 from drivers.fake.host import FakeHost
 from drivers.fake.host_file import load_host
+from drivers.host.device_signs import device_addresses, read_signs
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
@@ -144,6 +146,11 @@ class FakeDriver(Driver):
         """See `Driver`. Empty without `root_path`."""
         pci, addresses = self._pci(), passed_addresses(xml)
         return pci.passed(addresses) if pci is not None else ()
+
+    def device_signs(self) -> tuple[DeviceSigns, ...]:
+        """See `Driver`. Empty without `root_path`."""
+        root = self._answer().root_path
+        return read_signs(Path(root, "sys"), device_addresses(self.describe().providers)) if root else ()
 
     def _pci(self) -> PciSysfs | None:
         root = self._answer().root_path

@@ -13,8 +13,8 @@ from pathlib import Path
 from agent.cpuset import parse_cpu_set
 from agent.driver import GroupMember, HostDevice, PassedDevice
 from agent.errors import UsageError
+from drivers.host.sysfs_files import entries, link_name, read_number, read_text
 
-SIZE_MAX = 65536
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _SHORT_ADDRESS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
@@ -32,6 +32,17 @@ def parse_address(text: str) -> str:
     if not _ADDRESS.fullmatch(address):
         raise UsageError(f"{text[:40]!r} is no PCI address such as 0000:41:00.0; `lspci -D` lists them.")
     return address
+
+
+def is_address(text: str) -> bool:
+    """Whether it is a PCI address with its domain, in lower case."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def has_vfio(device: Path) -> bool:
+    """Whether a driver of VFIO is bound to the device in this folder."""
+    driver = link_name(device / "driver") or ""
+    return bool(_VFIO_DRIVER.fullmatch(driver)) or (device / "vfio-dev").is_dir()
 
 
 class PciSysfs:
@@ -57,20 +68,20 @@ class PciSysfs:
             return None
         itself = self._member(path)
         vfs = tuple(sorted(link.resolve().name for link in path.glob("virtfn*")))
-        reset = _text(path / "reset_method")
+        reset = read_text(path / "reset_method")
         if reset is None and (path / "reset").exists():
             methods: tuple[str, ...] | None = ("reset",)  # before Linux 5.15
         else:
             methods = None if reset is None else tuple(reset.split())
-        cell = _number(path / "numa_node")
+        cell = read_number(path / "numa_node")
         return HostDevice(
             itself.address,
             itself.driver,
             itself.vfio,
             itself.bridge,
             tuple(self._uses(path)) if itself.driver and not itself.vfio else (),
-            _link(path / "iommu_group"),
-            tuple(self._member(other) for other in _entries(path / "iommu_group" / "devices")),
+            link_name(path / "iommu_group"),
+            tuple(self._member(other) for other in entries(path / "iommu_group" / "devices")),
             methods,
             cell,
             None if cell is None else self._nearest(cell),
@@ -87,24 +98,22 @@ class PciSysfs:
         )
 
     def _member(self, path: Path) -> GroupMember:
-        driver = _link(path / "driver") or ""
-        vfio = bool(_VFIO_DRIVER.fullmatch(driver)) or (path / "vfio-dev").is_dir()
-        bridge = (_text(path / "class") or "").startswith(_BRIDGES)
-        return GroupMember(path.name, driver, vfio, bridge)
+        bridge = (read_text(path / "class") or "").startswith(_BRIDGES)
+        return GroupMember(path.name, link_name(path / "driver") or "", has_vfio(path), bridge)
 
     # What the host itself uses it for
 
     def _uses(self, path: Path) -> Iterator[str]:
-        buffers = [entry.name for entry in _entries(path / "graphics") if entry.name.startswith("fb")]
+        buffers = [entry.name for entry in entries(path / "graphics") if entry.name.startswith("fb")]
         buffers += [
             buffer.name
-            for card in _entries(path / "drm")
-            for buffer in _entries(card / "device" / "graphics")
+            for card in entries(path / "drm")
+            for buffer in entries(card / "device" / "graphics")
             if buffer.name not in buffers
         ]
         if buffers:
             yield f"shows the host's console ({', '.join(sorted(set(buffers)))})"
-        elif _text(path / "boot_vga") == "1":
+        elif read_text(path / "boot_vga") == "1":
             yield "is the display that the host booted with"
         real = path.resolve()
         for name in self._root_disks():
@@ -123,19 +132,19 @@ class PciSysfs:
 
     def _root_disks(self) -> Iterable[str]:
         """The block devices of the root file system, with the disks below a volume or a RAID."""
-        lines = (_text(self._proc / "self" / "mountinfo") or "").splitlines()
+        lines = (read_text(self._proc / "self" / "mountinfo") or "").splitlines()
         numbers = {fields[2] for fields in map(str.split, lines) if len(fields) > 4 and fields[4] == "/"}
         start = [(self._sys / "dev" / "block" / number).resolve() for number in numbers]
-        return _with_lower((path for path in start if path.is_dir()), lambda path: _entries(path / "slaves"))
+        return _with_lower((path for path in start if path.is_dir()), lambda path: entries(path / "slaves"))
 
     def _routed_interfaces(self) -> Iterable[str]:
         """The interfaces of default routes, with those below a bridge, a bond or a VLAN."""
-        rows = [line.split() for line in (_text(self._proc / "net" / "route") or "").splitlines()[1:]]
+        rows = [line.split() for line in (read_text(self._proc / "net" / "route") or "").splitlines()[1:]]
         names = {row[0] for row in rows if len(row) > 7 and row[1] == row[7] == _DEFAULT_ROUTE}
         net = self._sys / "class" / "net"
 
         def lower(path: Path) -> list[Path]:
-            ports = [entry.name for entry in _entries(path / "brif")]
+            ports = [entry.name for entry in entries(path / "brif")]
             ports += [entry.name.removeprefix("lower_") for entry in path.glob("lower_*")]
             return [net / port for port in ports]
 
@@ -145,7 +154,7 @@ class PciSysfs:
 
     def near_cells(self) -> Mapping[int, int]:
         """{cell without CPUs: the nearest one that has some}, where the kernel tells the distances."""
-        numbers = [_cell_number(entry.name) for entry in _entries(self._sys / "devices" / "system" / "node")]
+        numbers = [_cell_number(entry.name) for entry in entries(self._sys / "devices" / "system" / "node")]
         near = {number: self._nearest(number) for number in numbers if number is not None}
         return {cell: other for cell, other in near.items() if other is not None and other != cell}
 
@@ -153,15 +162,15 @@ class PciSysfs:
         """The cell itself if it has CPUs, else the nearest that has some; of equally near ones the first."""
         with_cpus = [
             number
-            for entry in _entries(self._sys / "devices" / "system" / "node")
+            for entry in entries(self._sys / "devices" / "system" / "node")
             if (number := _cell_number(entry.name)) is not None and _has_cpus(entry)
         ]
         if cell in with_cpus or not with_cpus:
             return cell if cell in with_cpus else None
-        text = _text(self._sys / "devices" / "system" / "node" / f"node{cell}" / "distance") or ""
+        text = read_text(self._sys / "devices" / "system" / "node" / f"node{cell}" / "distance") or ""
         online = sorted(
             number
-            for entry in _entries(self._sys / "devices" / "system" / "node")
+            for entry in entries(self._sys / "devices" / "system" / "node")
             if (number := _cell_number(entry.name)) is not None
         )
         distances = dict(zip(online, (int(word) for word in text.split() if word.isdecimal()), strict=False))
@@ -172,10 +181,10 @@ class PciSysfs:
 
     def _migration_driver(self, path: Path) -> str | None:
         """The driver of VFIO for this very device, which libvirt prefers to the plain one as well."""
-        bound = _link(path / "driver") or ""
+        bound = link_name(path / "driver") or ""
         if _VFIO_DRIVER.fullmatch(bound) and bound.replace("-", "_") != _PLAIN_VFIO:
             return bound
-        alias = (_text(path / "modalias") or "").replace("pci:", "vfio_pci:", 1)
+        alias = (read_text(path / "modalias") or "").replace("pci:", "vfio_pci:", 1)
         if self._modules is None or not alias:
             return None
         for line in _lines(self._modules / "modules.alias"):
@@ -197,39 +206,12 @@ def _with_lower(start: Iterable[Path], lower: Callable[[Path], Iterable[Path]]) 
     return names
 
 
-def _entries(path: Path) -> list[Path]:
-    try:
-        return sorted(path.iterdir())
-    except OSError:
-        return []
-
-
-def _link(path: Path) -> str | None:
-    try:
-        return path.readlink().name
-    except OSError:
-        return None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(SIZE_MAX).strip()
-    except OSError:
-        return None
-
-
 def _lines(path: Path) -> Iterator[str]:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             yield from file
     except OSError:
         return
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path) or ""
-    return int(text) if text.isdecimal() else None
 
 
 def _cell_number(name: str) -> int | None:
@@ -239,6 +221,6 @@ def _cell_number(name: str) -> int | None:
 
 def _has_cpus(node: Path) -> bool:
     try:
-        return bool(parse_cpu_set(_text(node / "cpulist") or ""))
+        return bool(parse_cpu_set(read_text(node / "cpulist") or ""))
     except ValueError:
         return False

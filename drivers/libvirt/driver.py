@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from agent.driver import (
     Description,
+    DeviceSigns,
     DomainNeeds,
     Driver,
     DriverSettings,
@@ -24,13 +25,14 @@ from agent.driver import (
     Topology,
 )
 from agent.errors import DriverUnavailable, SettingsError
+from drivers.host.device_signs import device_addresses, read_signs
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
 from drivers.host.inventory import check_cpu_sets
 from drivers.host.pci_sysfs import PciSysfs
 from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
-from drivers.libvirt.describe.device_options import device_settings
+from drivers.libvirt.describe.device_options import device_settings, health_checks
 from drivers.libvirt.describe.encryption import with_context
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs
@@ -87,6 +89,7 @@ class LibvirtDriver(Driver):
             options.report_numa,
             frozenset(options.supported_tpm_secret_security),
         )
+        self._health_checks = health_checks(settings.options)
         self._device_state = DeviceState(settings.state_path)
         self._pci = PciSysfs(Path(options.sysfs_path), PROC, MODULES / os.uname().release)
         self._boot_id = boot_id()
@@ -160,6 +163,14 @@ class LibvirtDriver(Driver):
     def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
         """See `Driver`."""
         return self._pci.passed(passed_addresses(xml))
+
+    def device_signs(self) -> tuple[DeviceSigns, ...]:
+        """See `Driver`."""
+        model = self._model
+        if model is None:
+            raise DriverUnavailable("the devices of this host were not read yet")
+        addresses = device_addresses(model.description.providers)
+        return read_signs(Path(self._options.sysfs_path), addresses, self._health_checks)
 
     def unmatched_options(self) -> tuple[str, ...]:
         """See `Driver`."""

@@ -1,15 +1,25 @@
 """The devices of this host: `GET /v1/devices` and the cordons."""
 
+from collections.abc import Iterable
 from typing import Annotated, NotRequired, TypedDict
 
 from agent.api.shapes.columns import Column
-from agent.api.shapes.schema import Count, Moment, Schema, Uuid
+from agent.api.shapes.schema import Count, Moment, Schema, Uuid, Values
 
 Address = Annotated[
     str,
     Schema(minLength=1, maxLength=64),
     "a PCI address, of a card or of one of its functions, or the uuid of a mediated device",
 ]
+
+
+def _symptoms() -> Iterable[str]:
+    from agent.providers.device_health import Symptom  # late, see `Values`
+
+    return (symptom.value for symptom in Symptom)
+
+
+SymptomName = Annotated[str, Values(_symptoms)]
 
 
 class CordonShape(TypedDict):
@@ -21,6 +31,18 @@ class CordonShape(TypedDict):
     since: Moment
 
 
+class DeviceHealthShape(TypedDict):
+    """Why a device is unhealthy, and given to no guest."""
+
+    address: Annotated[
+        str, "the device, or the card that has it; `plimsoll devices clear` takes this address"
+    ]
+    symptoms: Annotated[list[SymptomName], "what made it unhealthy"]
+    reason: Annotated[str, "the same in words"]
+    since: Moment
+    recovering: Annotated[bool, "it shows none of that now; after some more looks it is offered again"]
+
+
 class DeviceShape(TypedDict):
     """An exact unit that the host offers to guests."""
 
@@ -29,6 +51,7 @@ class DeviceShape(TypedDict):
     provider: Annotated[str, "the name of the resource provider that has it"]
     holder: Annotated[Uuid | None, "the instance or the migration that has it; null: no consumer has it"]
     cordon: Annotated[CordonShape | None, "null: not cordoned"]
+    health: Annotated[DeviceHealthShape | None, "null: well, or not known to be unhealthy"]
 
 
 class DevicesShape(TypedDict):
@@ -50,9 +73,16 @@ class ClearBodyShape(TypedDict):
     address: Address
 
 
-def _cordon(device: DeviceShape) -> str:
-    cordon = device["cordon"]
-    return "-" if cordon is None else f"cordoned: {cordon['reason']}" if cordon["reason"] else "cordoned"
+def _withheld(device: DeviceShape) -> str:
+    cordon, health = device["cordon"], device["health"]
+    clauses = []
+    if cordon is not None:
+        clauses.append(f"cordoned: {cordon['reason']}" if cordon["reason"] else "cordoned")
+    if health is not None:
+        state = "recovering" if health["recovering"] else "unhealthy"
+        where = "" if health["address"] == device["unit"] else f" ({health['address']})"
+        clauses.append(f"{state}{where}: {', '.join(health['symptoms'])}")
+    return "; ".join(clauses) or "-"
 
 
 DEVICE_COLUMNS: tuple[Column[DeviceShape], ...] = (
@@ -60,6 +90,6 @@ DEVICE_COLUMNS: tuple[Column[DeviceShape], ...] = (
     Column("CLASS", lambda device: device["resource_class"]),
     Column("PROVIDER", lambda device: device["provider"]),
     Column("HOLDER", lambda device: device["holder"] or "-"),
-    Column("CORDON", _cordon),
+    Column("WITHHELD", _withheld),
 )
 """The table of `plimsoll devices`."""

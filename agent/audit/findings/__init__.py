@@ -30,6 +30,7 @@ from agent.audit.findings.shrunk_inventory import ShrunkInventory
 from agent.audit.findings.stale_migration import StaleMigration
 from agent.audit.findings.stuck_consumer import StuckConsumer
 from agent.audit.findings.unclaimed_instance import UnclaimedInstance
+from agent.audit.findings.unhealthy_device import UnhealthyDevice
 from agent.audit.findings.unknown_device import UnknownDevice
 from agent.audit.findings.unlinked_move import UnlinkedMove
 from agent.audit.findings.uses_less import UsesLess
@@ -56,6 +57,7 @@ FINDING_KINDS: tuple[FindingKind, ...] = (
     StaleMigration(),
     OrphanedAllocation(),
     UnknownDevice(),
+    UnhealthyDevice(),
     ShrunkInventory(),
 )
 """Every kind, in the order in which they judge a consumer or a move; the first finding counts."""

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from agent.device_names import custom_class
 from agent.errors import SettingsError
+from drivers.host.device_signs import CHECKS
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs, pci_address_of
 from drivers.libvirt.describe.devices import DeviceSettings
 
@@ -27,6 +28,14 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             default=True,
             help="After a reboot of the host, create the mediated devices again that its domains name, with "
             "the same uuid on the same parent. Needs a user who may manage libvirt.",
+        ),
+        cfg.ListOpt(
+            "health_checks",
+            default=list(CHECKS),
+            item_type=types.String(choices=CHECKS),
+            help="What tells whether a device is well: whether its configuration space answers; its driver; "
+            "the link of a card with virtual functions; uncorrected errors on PCI Express, and of its own "
+            "memory; its power state. A device that is not well is offered to no guest. Empty: nothing.",
         ),
     ),
     MDEV_GROUP: (
@@ -65,6 +74,12 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         ),
     ),
 }
+
+
+def health_checks(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+    """Those of `drivers.host.device_signs.CHECKS` that [devices] health_checks asks for."""
+    told = options.get("devices", {}).get("health_checks")
+    return frozenset(CHECKS if told is None else told)
 
 
 def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:

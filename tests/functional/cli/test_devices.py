@@ -57,7 +57,7 @@ def test_a_cordoned_device_is_offered_to_nobody_and_cleared_again(fresh: tuple[S
     assert sorted(unit for (unit,) in given) == VFS[1:]
     refused = plimsoll(path, "claim", "--resources", "SRIOV_NET_VF=1")
     assert refused.returncode == ExitCode.REFUSED
-    assert "1 more cordoned (`plimsoll devices`)" in one_line(refused)
+    assert "1 more cordoned or unhealthy (`plimsoll devices list`)" in one_line(refused)
     output_of(path, "devices", "clear", VF)
     assert reserved(shown, "SRIOV_NET_VF") == before
     assert claim(path, "SRIOV_NET_VF=1") == [VF]
@@ -113,7 +113,7 @@ def test_a_cordon_outlives_the_agent(fresh: tuple[Sight, Path]) -> None:
     [
         (("cordon", "0000:ff:00.0"), "0000:ff:00.0 is no device that this host offers"),
         (("cordon", ""), "is no device that this host offers"),
-        (("clear", VF), f"{VF} is not cordoned"),
+        (("clear", VF), f"{VF} is neither cordoned nor unhealthy"),
         (("cordon", VF, "--reason", "x" * 256), "reason"),
     ],
 )

@@ -1,0 +1,235 @@
+"""Whether a device is well, from what the kernel shows of it at each look. Pure.
+
+A device that shows a symptom is not unhealthy at once, and one without any not well at once: `DEBOUNCE` says
+how many looks in a row it takes, and `TRANSITIONS` which state follows. Each number there is a bound.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from agent.driver import DeviceSigns
+from agent.errors import UsageError
+from agent.json_checks import read_list, read_object, read_text
+
+
+class Symptom(StrEnum):
+    """What shows that a device is not well."""
+
+    NO_ANSWER = "no answer"
+    NO_DRIVER = "no driver"
+    NO_LINK = "no link"
+    FATAL_ERRORS = "fatal errors"
+    NONFATAL_ERRORS = "nonfatal errors"
+    MEMORY_ERRORS = "memory errors"
+    NO_POWER = "no power"
+
+
+MEANINGS: Mapping[Symptom, str] = {
+    Symptom.NO_ANSWER: "it is not on the bus, or its configuration space reads as ones",
+    Symptom.NO_DRIVER: "the driver that it had, or that its driver_override names, is not bound to it",
+    Symptom.NO_LINK: "no network interface of the card is up with a link",
+    Symptom.FATAL_ERRORS: "PCI Express reports new fatal errors (aer_dev_fatal)",
+    Symptom.NONFATAL_ERRORS: "PCI Express goes on reporting nonfatal errors (aer_dev_nonfatal)",
+    Symptom.MEMORY_ERRORS: "its memory has new uncorrected errors (ras/umc_err_count)",
+    Symptom.NO_POWER: "a change of its power state failed",
+}
+"""{symptom: a clause on it}"""
+
+
+class Debounce(NamedTuple):
+    """How many looks in a row show a symptom before its device is unhealthy, and none before it is well."""
+
+    looks: int
+    quiet: int
+
+
+DEBOUNCE: Mapping[Symptom, Debounce] = {
+    Symptom.NO_ANSWER: Debounce(2, 6),  # a reset of the device takes up to some seconds
+    Symptom.NO_DRIVER: Debounce(3, 2),  # libvirt binds another one at the start and the end of a guest
+    Symptom.NO_LINK: Debounce(3, 6),
+    Symptom.FATAL_ERRORS: Debounce(1, 60),
+    Symptom.NONFATAL_ERRORS: Debounce(3, 60),
+    Symptom.MEMORY_ERRORS: Debounce(1, 360),
+    Symptom.NO_POWER: Debounce(2, 6),
+}
+
+
+class HealthState(StrEnum):
+    """A device that is WELL or a SUSPECT is offered; one that is UNHEALTHY or RECOVERING is not."""
+
+    WELL = "well"
+    SUSPECT = "suspect"
+    UNHEALTHY = "unhealthy"
+    RECOVERING = "recovering"
+
+
+class Outcome(StrEnum):
+    """What a look adds up to: a symptom that is new, or there for long enough; none, or none for so long."""
+
+    SHOWN = "shown"
+    CONFIRMED = "confirmed"
+    QUIET = "quiet"
+    SETTLED = "settled"
+
+
+_W, _S, _U, _R = HealthState
+TRANSITIONS: Mapping[HealthState, Mapping[Outcome, HealthState]] = {
+    _W: {Outcome.SHOWN: _S, Outcome.CONFIRMED: _U, Outcome.QUIET: _W, Outcome.SETTLED: _W},
+    _S: {Outcome.SHOWN: _S, Outcome.CONFIRMED: _U, Outcome.QUIET: _W, Outcome.SETTLED: _W},
+    _U: {Outcome.SHOWN: _U, Outcome.CONFIRMED: _U, Outcome.QUIET: _R, Outcome.SETTLED: _W},
+    _R: {Outcome.SHOWN: _U, Outcome.CONFIRMED: _U, Outcome.QUIET: _R, Outcome.SETTLED: _W},
+}
+"""{state: {outcome of a look: the next state}}"""
+
+WITHHELD = frozenset({HealthState.UNHEALTHY, HealthState.RECOVERING})
+LOOKS_MAX = max(looks for debounce in DEBOUNCE.values() for looks in debounce)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """What the looks so far say of one device.
+
+    `runs` {symptom: in how many looks in a row it was shown, to the last one}; `quiet` is how many looks in a
+    row showed none. `causes` made the device unhealthy, at `since` (seconds since the epoch, UTC). `excused`
+    are symptoms that an operator has cleared: they count again once they have gone. `driver` is the host's
+    driver that was bound last, empty if none was.
+    """
+
+    address: str
+    state: HealthState = HealthState.WELL
+    runs: Mapping[Symptom, int] = field(default_factory=dict)
+    quiet: int = 0
+    causes: frozenset[Symptom] = frozenset()
+    since: float = 0.0
+    excused: frozenset[Symptom] = frozenset()
+    driver: str = ""
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether it is given to no guest."""
+        return self.state in WITHHELD
+
+    @property
+    def reason(self) -> str:
+        """Clauses on why it is unhealthy."""
+        return "; ".join(MEANINGS[symptom] for symptom in Symptom if symptom in self.causes)
+
+    @property
+    def sentence(self) -> str:
+        """What it is, and how it ends."""
+        recovering = " It shows none of that now." if self.state is HealthState.RECOVERING else ""
+        return (
+            f"The device {self.address} is unhealthy: {self.reason}.{recovering} It is given to no guest; "
+            "who has it keeps it. It is offered again when it is well, or by `plimsoll devices clear "
+            f"{self.address}`."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that `read_device_health` reads: what a restart must not forget."""
+        return {
+            "address": self.address,
+            "state": self.state.value,
+            "causes": sorted(self.causes),
+            "since": self.since,
+            "excused": sorted(self.excused),
+            "driver": self.driver,
+        }
+
+
+def read_device_health(value: object) -> DeviceHealth:
+    """The inverse of `DeviceHealth.to_json`. Raises UsageError for anything else."""
+    record: Mapping[str, Any] = read_object(value, "health")
+    try:
+        return DeviceHealth(
+            read_text(record.get("address"), "health.address"),
+            HealthState(read_text(record.get("state"), "health.state")),
+            causes=frozenset(map(Symptom, read_list(record.get("causes"), "health.causes"))),
+            since=float(record.get("since", 0.0)),
+            excused=frozenset(map(Symptom, read_list(record.get("excused"), "health.excused"))),
+            driver=read_text(record.get("driver", ""), "health.driver"),
+        )
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"health: {error}") from error
+
+
+def look(known: DeviceHealth, before: DeviceSigns | None, signs: DeviceSigns, at: float) -> DeviceHealth:
+    """What is known of the device after this look; `before` are the signs of the look before, if any.
+
+    An operator's excuse ends with its symptom. `at` is the time, see `DeviceHealth`.
+    """
+    shown = frozenset(symptoms(signs, before, known.driver))
+    excused = known.excused & shown
+    counted = shown - excused
+    runs = {symptom: min(known.runs.get(symptom, 0) + 1, LOOKS_MAX) for symptom in counted}
+    quiet = 0 if counted else min(known.quiet + 1, LOOKS_MAX)
+    confirmed = frozenset(symptom for symptom, run in runs.items() if run >= DEBOUNCE[symptom].looks)
+    state = TRANSITIONS[known.state][_outcome(runs, confirmed, quiet, known.causes)]
+    newly = state in WITHHELD and known.state not in WITHHELD
+    return DeviceHealth(
+        known.address,
+        state,
+        runs,
+        quiet,
+        (known.causes | confirmed) if state in WITHHELD else frozenset(),
+        at if newly else known.since if state in WITHHELD else 0.0,
+        excused,
+        known.driver if signs.vfio or not signs.driver else signs.driver,
+    )
+
+
+def _outcome(
+    runs: Mapping[Symptom, int], confirmed: Iterable[Symptom], quiet: int, causes: Iterable[Symptom]
+) -> Outcome:
+    if runs:
+        return Outcome.CONFIRMED if confirmed else Outcome.SHOWN
+    needed = max((DEBOUNCE[symptom].quiet for symptom in causes), default=0)
+    return Outcome.SETTLED if quiet >= needed else Outcome.QUIET
+
+
+def cleared(known: DeviceHealth) -> DeviceHealth:
+    """The device as an operator has cleared it: it is offered, and what made it unhealthy is excused."""
+    return replace(
+        known,
+        state=HealthState.WELL,
+        runs={},
+        quiet=0,
+        causes=frozenset(),
+        since=0.0,
+        excused=known.excused | known.causes,
+    )
+
+
+def symptoms(signs: DeviceSigns, before: DeviceSigns | None, driver: str) -> Iterator[Symptom]:
+    """The symptoms that the signs show.
+
+    Errors count if there are more than at the look before. `driver` is the host's driver that was bound last:
+    a device that never had one may be meant for guests alone.
+    """
+    if signs.answers is False:
+        yield Symptom.NO_ANSWER
+    if _lacks_driver(signs, driver):
+        yield Symptom.NO_DRIVER
+    if signs.has_link is False:
+        yield Symptom.NO_LINK
+    if before is not None:
+        yield from (
+            symptom
+            for symptom, now, then in (
+                (Symptom.FATAL_ERRORS, signs.fatal_errors, before.fatal_errors),
+                (Symptom.NONFATAL_ERRORS, signs.nonfatal_errors, before.nonfatal_errors),
+                (Symptom.MEMORY_ERRORS, signs.memory_errors, before.memory_errors),
+            )
+            if now is not None and then is not None and now > then
+        )
+    if signs.has_power is False:
+        yield Symptom.NO_POWER
+
+
+def _lacks_driver(signs: DeviceSigns, driver: str) -> bool:
+    if signs.driver is None:
+        return False
+    if signs.only_driver:
+        return signs.driver != signs.only_driver
+    return not signs.driver and bool(driver)

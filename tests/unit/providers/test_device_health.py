@@ -1,0 +1,176 @@
+"""When a device counts as unhealthy, and when as well again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.driver import DeviceSigns
+from agent.errors import UsageError
+from agent.providers.device_health import (
+    DEBOUNCE,
+    MEANINGS,
+    TRANSITIONS,
+    DeviceHealth,
+    HealthState,
+    Outcome,
+    Symptom,
+    cleared,
+    look,
+    read_device_health,
+)
+
+GPU = "0000:83:00.0"
+WELL = DeviceSigns(
+    GPU, True, "nvidia", has_link=True, fatal_errors=1, nonfatal_errors=1, memory_errors=1, has_power=True
+)
+SHOWS = {
+    Symptom.NO_ANSWER: {"answers": False},
+    Symptom.NO_DRIVER: {"driver": ""},
+    Symptom.NO_LINK: {"has_link": False},
+    Symptom.NO_POWER: {"has_power": False},
+}
+COUNTS = {
+    Symptom.FATAL_ERRORS: "fatal_errors",
+    Symptom.NONFATAL_ERRORS: "nonfatal_errors",
+    Symptom.MEMORY_ERRORS: "memory_errors",
+}
+
+
+def sequence(shown: Iterable[Iterable[Symptom]]) -> list[DeviceSigns]:
+    """The signs at each look, of a device that was well at the first and then shows these symptoms."""
+    found, last = [WELL], WELL
+    for symptoms in shown:
+        changes = {key: value for symptom in symptoms for key, value in SHOWS.get(symptom, {}).items()}
+        grown = {
+            COUNTS[symptom]: getattr(last, COUNTS[symptom]) + 1 for symptom in symptoms if symptom in COUNTS
+        }
+        counts = {name: getattr(last, name) for name in COUNTS.values()}
+        last = replace(WELL, **{**counts, **grown, **changes})
+        found.append(last)
+    return found
+
+
+def after(looks: Sequence[DeviceSigns], known: DeviceHealth | None = None) -> list[DeviceHealth]:
+    """What is known after each look."""
+    known, before, states = known or DeviceHealth(GPU), None, []
+    for number, signs in enumerate(looks):
+        known = look(known, before, signs, float(number))
+        before = signs
+        states.append(known)
+    return states
+
+
+@pytest.mark.parametrize("symptom", Symptom)
+def test_a_symptom_makes_unhealthy_after_its_looks_and_not_before(symptom: Symptom) -> None:
+    needed, quiet = DEBOUNCE[symptom]
+    states = after(sequence([{symptom}] * needed + [set()] * quiet))
+    assert [each.is_withheld for each in states[: needed + 1]] == [False] * needed + [True]
+    found = states[needed]
+    assert found.causes == {symptom} and found.since == float(needed) and MEANINGS[symptom] in found.sentence
+    assert f"plimsoll devices clear {GPU}" in found.sentence
+    assert all(each.is_withheld and each.since == found.since for each in states[needed : needed + quiet])
+    assert not states[-1].is_withheld and states[-1].causes == frozenset()
+
+
+@pytest.mark.parametrize("symptom", [symptom for symptom in Symptom if DEBOUNCE[symptom].looks > 1])
+def test_one_look_alone_is_no_symptom(symptom: Symptom) -> None:
+    states = after(sequence([{symptom}, set()] * 20))
+    assert not any(each.is_withheld for each in states)
+
+
+def test_a_symptom_that_comes_and_goes_stays_withheld() -> None:
+    needed, quiet = DEBOUNCE[Symptom.NO_LINK]
+    states = after(sequence([{Symptom.NO_LINK}] * needed + [*[set()] * (quiet - 1), {Symptom.NO_LINK}] * 5))
+    assert all(each.is_withheld for each in states[needed:])
+    assert {each.state for each in states[needed:]} == {HealthState.UNHEALTHY, HealthState.RECOVERING}
+    assert "It shows none of that now." in states[needed + 1].sentence
+
+
+def test_a_device_whose_counters_stand_still_is_well() -> None:
+    assert not any(each.is_withheld for each in after([replace(WELL, fatal_errors=7)] * 3))
+    shrunk = [replace(WELL, fatal_errors=number) for number in (7, 0, 0)]
+    assert not any(each.is_withheld for each in after(shrunk)), "the device was found anew"
+
+
+@pytest.mark.parametrize(
+    ("drivers", "withheld"),
+    [
+        (("", "", "", "", ""), False),  # never had one: it is for guests alone
+        (("igbvf", "vfio-pci", "vfio-pci", "", "igbvf"), False),  # a guest that ends
+        (("", "vfio-pci", "", "", "", ""), False),  # a guest that ends, on a host without that driver
+        (("igbvf", "", "", ""), True),
+        (("igbvf", "vfio-pci", "", "", ""), True),
+    ],
+)
+def test_a_driver_is_missing_if_the_host_had_one(drivers: tuple[str, ...], withheld: bool) -> None:
+    looks = [replace(WELL, driver=driver, vfio=driver == "vfio-pci") for driver in drivers]
+    assert after(looks)[-1].is_withheld is withheld
+
+
+def test_a_driver_that_alone_may_be_bound_and_is_not() -> None:
+    wrong = replace(WELL, driver="nouveau", only_driver="vfio-pci")
+    assert after([wrong] * 3)[-1].causes == {Symptom.NO_DRIVER}
+    right = replace(WELL, driver="vfio-pci", vfio=True, only_driver="vfio-pci")
+    assert not after([right] * 3)[-1].is_withheld
+
+
+def test_what_is_not_known_is_no_symptom() -> None:
+    assert not any(each.is_withheld for each in after([DeviceSigns(GPU)] * 5))
+    assert not any(each.is_withheld for each in after([WELL, *[DeviceSigns(GPU)] * 5]))
+
+
+def test_an_operators_word_excuses_what_is_shown_until_it_has_gone() -> None:
+    ill = after(sequence([{Symptom.NO_LINK}] * 3))[-1]
+    known = cleared(ill)
+    assert not known.is_withheld
+    no_link = replace(WELL, has_link=False)
+    still = after([no_link] * 10, known)
+    assert not any(each.is_withheld for each in still)
+    other = after([replace(no_link, answers=False)] * 2, still[-1])[-1]
+    assert other.is_withheld and other.causes == {Symptom.NO_ANSWER}, "another symptom counts"
+    again = after([WELL, no_link, no_link, no_link], still[-1])[-1]
+    assert again.is_withheld and again.causes == {Symptom.NO_LINK}, "it had gone, and came back"
+
+
+def test_a_restart_forgets_no_unhealthy_device_and_no_excuse() -> None:
+    ill = after(sequence([{Symptom.NO_DRIVER}] * 3))[-1]
+    read = read_device_health(ill.to_json())
+    assert (read.state, read.causes, read.since) == (ill.state, ill.causes, ill.since)
+    unbound = replace(WELL, driver="")
+    assert after([unbound] * 9, read)[-1].is_withheld, "its driver is still the one that is missed"
+    assert after([WELL] * 2, read)[-1].is_withheld is False
+    excused = read_device_health(after([unbound], cleared(ill))[-1].to_json())
+    assert not any(each.is_withheld for each in after([unbound] * 9, excused))
+
+
+@pytest.mark.parametrize(
+    "change", [{"state": "gone"}, {"causes": ["old age"]}, {"causes": 1}, {"since": None}, {"address": 1}]
+)
+def test_a_record_that_makes_no_sense_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        read_device_health({**DeviceHealth(GPU).to_json(), **change})
+
+
+def test_the_table_has_every_state_and_outcome_and_every_symptom_a_meaning() -> None:
+    assert TRANSITIONS.keys() == set(HealthState) and DEBOUNCE.keys() == MEANINGS.keys() == set(Symptom)
+    assert all(row.keys() == set(Outcome) for row in TRANSITIONS.values())
+
+
+@given(st.lists(st.frozensets(st.sampled_from(list(Symptom))), max_size=60))
+def test_every_device_that_is_well_for_long_enough_is_offered_again(shown: list[frozenset[Symptom]]) -> None:
+    """And none is withheld that did not show one symptom so often in a row as the table says."""
+    looks = sequence(shown)
+    states = after(looks)
+    for number, known in enumerate(states[1:], start=1):
+        if known.is_withheld and not states[number - 1].is_withheld:
+            assert any(
+                all(symptom in each for each in shown[max(0, number - needed) : number]) and number >= needed
+                for symptom, (needed, _) in DEBOUNCE.items()
+            )
+    longest = max(quiet for _, quiet in DEBOUNCE.values())
+    assert not after([looks[-1], *[WELL] * (longest + 1)], states[-1])[-1].is_withheld
