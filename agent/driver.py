@@ -337,7 +337,9 @@ class PassedDevice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSigns:
-    """What the kernel shows of the health of a PCI device; a sign that is not known is None.
+    """What the kernel shows of the health of a PCI device, or of a cell's memory; None is not known.
+
+    `address` is that of the device, or "numa:" and the id of the cell.
 
     `answers`: it is on the bus, and its configuration space does not read as ones. `driver` is the bound
     driver, empty without one; `vfio`: it is one of VFIO's. `only_driver` is the one that alone may be bound,
@@ -513,7 +515,9 @@ class Driver(ABC):
         return ()
 
     def device_signs(self) -> tuple[DeviceSigns, ...]:
-        """The signs of health of all PCI devices of the host as it was described last, with their functions.
+        """The signs of health of what the host has, as it was described last.
+
+        That is: its PCI devices with their functions, and the memory of cells with large pages.
 
         A driver must not call the hypervisor here. Empty where the driver does not read devices. Raises
         DriverUnavailable before the host was described.

@@ -15,7 +15,7 @@ from agent.claims.rows import Row, total
 from agent.claims.used import Place, use_of
 from agent.driver import Guest
 from agent.moves.states import Move
-from agent.providers.device_health import DeviceHealth
+from agent.providers.device_health import CELL, DeviceHealth
 from agent.shapes import Allocations, Held, Units, Usages
 
 
@@ -58,7 +58,16 @@ class Observation:
         return {uuid: amounts for uuid, amounts in allocations.items() if amounts and self.host.is_own(uuid)}
 
     def holders_of(self, address: str) -> tuple[str, ...]:
-        """The consumers whose claim or guest has the device, or a part of it where it is a card."""
+        """The consumers whose claim or guest has the device, or a part of it where it is a card.
+
+        Of a cell's memory: those that Placement has on its large pages.
+        """
+        if address.startswith(CELL):
+            kind = f"pages:{address.removeprefix(CELL)}:"
+            pages = (
+                self.holders.get(uuid, {}) for device, uuid in self.devices.items() if device.startswith(kind)
+            )
+            return tuple(sorted({consumer for on_it in pages for consumer in on_it}))
         card = self.devices.get(f"pci:{address}")
         units = {unit for exact in self.offered.get(card or "", {}).values() for unit in exact} | {address}
         claimed = (

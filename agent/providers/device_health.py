@@ -13,6 +13,9 @@ from agent.driver import DeviceSigns
 from agent.errors import UsageError
 from agent.json_checks import read_list, read_object, read_text
 
+CELL = "numa:"
+"""What the address of a cell's memory begins with."""
+
 
 class Symptom(StrEnum):
     """What shows that a device is not well."""
@@ -32,7 +35,7 @@ MEANINGS: Mapping[Symptom, str] = {
     Symptom.NO_LINK: "no network interface of the card is up with a link",
     Symptom.FATAL_ERRORS: "PCI Express reports new fatal errors (aer_dev_fatal)",
     Symptom.NONFATAL_ERRORS: "PCI Express goes on reporting nonfatal errors (aer_dev_nonfatal)",
-    Symptom.MEMORY_ERRORS: "its memory has new uncorrected errors (ras/umc_err_count)",
+    Symptom.MEMORY_ERRORS: "its memory has new uncorrected errors",
     Symptom.NO_POWER: "a change of its power state failed",
 }
 """{symptom: a clause on it}"""
@@ -121,10 +124,15 @@ class DeviceHealth:
         """What it is, and how it ends."""
         recovering = " It shows none of that now." if self.state is HealthState.RECOVERING else ""
         return (
-            f"The device {self.address} is unhealthy: {self.reason}.{recovering} It is given to no guest; "
-            "who has it keeps it. It is offered again when it is well, or by `plimsoll devices clear "
-            f"{self.address}`."
+            f"{self._name} is unhealthy: {self.reason}.{recovering} It is given to no guest; who has it "
+            f"keeps it. It is offered again when it is well, or by `plimsoll devices clear {self.address}`."
         )
+
+    @property
+    def _name(self) -> str:
+        if self.address.startswith(CELL):
+            return f"The memory in large pages of NUMA cell {self.address.removeprefix(CELL)}"
+        return f"The device {self.address}"
 
     def to_json(self) -> dict[str, Any]:
         """The form that `read_device_health` reads: what a restart must not forget."""

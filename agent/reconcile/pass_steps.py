@@ -19,7 +19,7 @@ from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, State
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
 from agent.providers.caps import with_caps
-from agent.providers.cordoned import cordoned_units, reserve_cordoned, with_idle
+from agent.providers.cordoned import cordoned_units, idle_pages, reserve_cordoned, with_idle
 from agent.providers.gone import count_gone
 from agent.providers.overlay import with_status_disabled
 from agent.providers.overuse import find_overuse
@@ -158,8 +158,9 @@ class PassSteps:
         cordons = self._tracker.cordons
         cordoned = cordoned_units(resolved.units, resolved.devices, cordons.addresses)
         idle = cordons.idle(resolved.units, cordoned)
+        pages = idle_pages(resolved.tree, resolved.devices, used, cordons.addresses)
         resolved = reserve_used(resolved, current, with_idle(used, idle), description.moves)
-        resolved = reserve_cordoned(resolved, cordoned, idle)
+        resolved = reserve_cordoned(resolved, cordoned, idle, pages)
         resolved = replace(
             resolved,
             tree=with_caps(resolved.tree, self._provider_config.caps),

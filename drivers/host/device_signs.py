@@ -1,11 +1,12 @@
-"""Read from sysfs what the kernel shows of the health of PCI devices. No file here needs privileges.
+"""Read from sysfs what the kernel shows of the health of devices and memory. No file here needs privileges.
 
 A device that has suspended itself is not asked: to read its configuration space would wake it.
 Source: https://docs.kernel.org/PCI/sysfs-pci.html,
 https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats,
 https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci (power_state, driver_override),
-https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net (carrier) and
-https://docs.kernel.org/gpu/amdgpu/ras.html
+https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net (carrier),
+https://docs.kernel.org/gpu/amdgpu/ras.html and
+https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-devices-node (memory_failure)
 """
 
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from agent.driver import DescribedProvider, DeviceSigns
 from drivers.host.pci_sysfs import has_vfio, is_address
-from drivers.host.sysfs_files import entries, link_name, read_bytes, read_text
+from drivers.host.sysfs_files import entries, link_name, read_bytes, read_number, read_text
 
 CHECKS = ("answer", "driver", "link", "errors", "memory", "power")
 """What can be read of a device's health; the names are those of [devices] health_checks."""
@@ -24,16 +25,23 @@ HEADER_BYTES = 64
 
 _TOTAL = re.compile(r"^TOTAL_ERR_[A-Z]+ ([0-9]{1,19})$", re.ASCII | re.MULTILINE)
 _UNCORRECTED = re.compile(r"^ue: ([0-9]{1,19})$", re.ASCII | re.MULTILINE)
+PAGES, CELL = "pages", "numa:"
 _NO_DRIVER = "(null)"
 
 
 def device_addresses(providers: Iterable[DescribedProvider]) -> tuple[str, ...]:
-    """The addresses of all PCI devices behind these providers, and of all functions among their units."""
+    """The addresses of all PCI devices behind these providers, and of all functions among their units.
+
+    For the NUMA cells with large pages that is "numa:" and the id of the cell.
+    """
     return tuple(sorted({address for provider in providers for address in _addresses(provider)}))
 
 
 def _addresses(provider: DescribedProvider) -> Iterator[str]:
-    yield from filter(is_address, [provider.device.removeprefix("pci:")])
+    kind, _, rest = provider.device.partition(":")
+    if kind == PAGES:
+        yield f"{CELL}{rest.partition(':')[0]}"
+    yield from filter(is_address, [rest])
     for units in provider.units.values():
         yield from filter(is_address, units)
 
@@ -42,8 +50,21 @@ def read_signs(
     sys: Path, addresses: Iterable[str], checks: Collection[str] = CHECKS
 ) -> tuple[DeviceSigns, ...]:
     """The signs of the devices below `sys`/bus/pci/devices that these `checks` of CHECKS read."""
-    devices = sys / "bus" / "pci" / "devices"
-    return tuple(_signs(devices / address, address, checks) for address in addresses)
+    devices, nodes = sys / "bus" / "pci" / "devices", sys / "devices" / "system" / "node"
+    return tuple(
+        _memory_signs(nodes / f"node{address.removeprefix(CELL)}", address, checks)
+        if address.startswith(CELL)
+        else _signs(devices / address, address, checks)
+        for address in addresses
+    )
+
+
+def _memory_signs(node: Path, address: str, checks: Collection[str]) -> DeviceSigns:
+    """Only pages that the kernel could not take out of use count: a guest may still be given those."""
+    counts = [read_number(node / "memory_failure" / name) for name in ("total", "recovered")]
+    total, recovered = counts if "memory" in checks else (None, None)
+    errors = None if total is None or recovered is None else max(0, total - recovered)
+    return DeviceSigns(address, memory_errors=errors)
 
 
 def _signs(device: Path, address: str, checks: Collection[str]) -> DeviceSigns:

@@ -17,7 +17,7 @@ from drivers.fake import Gpu, Nic, cell
 
 GPUS = ("0000:83:00.0", "0000:84:00.0")
 PF, VFS = "0000:41:00.0", ("0000:41:10.0", "0000:41:10.2")
-PGPU, VF = "PGPU", "SRIOV_NET_VF"
+PGPU, VF, PAGES = "PGPU", "SRIOV_NET_VF", "CUSTOM_HUGEPAGES_2048KIB"
 
 
 class Host:
@@ -33,13 +33,17 @@ class Host:
         self.carrier.write_text("1\n")
         for vf in VFS:
             self.tree.add(vf, "igbvf", pf=PF)
+        self.tree.cells(node0="0-7")
+        self.failures = self.tree.sys / "devices" / "system" / "node" / "node0" / "memory_failure"
+        self.failures.mkdir()
+        self.memory_fails(0)
         self.now = 1000.0
         self.world = self._open()
 
     def _open(self) -> World:
         world = opened(self.settings)
         world.driver.change(
-            cells=(cell(0, frozenset(range(8)), 16384),),
+            cells=(cell(0, frozenset(range(8)), 16384, pages={2048: 1024}),),
             disk_gb=100,
             gpus=tuple(Gpu(address, PGPU, 1, (address,)) for address in GPUS),
             nics=(Nic("ens1f0", PF, VFS),),
@@ -80,6 +84,10 @@ class Host:
 
     def alive(self, address: str) -> None:
         (self.tree.devices / address / "config").write_bytes(bytes(64))
+
+    def memory_fails(self, pages: int) -> None:
+        for name, count in (("total", pages), ("recovered", 0)):
+            (self.failures / name).write_text(f"{count}\n")
 
     def withheld(self) -> dict[str, str]:
         """{unit: why} as `plimsoll devices list` has it."""
@@ -190,6 +198,25 @@ def test_a_fatal_error_withholds_at_once_and_for_a_while(host: Host) -> None:
     assert host.offered(PGPU) == 1
     host.look()
     assert host.offered(PGPU) == 2
+
+
+def test_large_pages_of_memory_that_fails_go_to_no_other_guest(host: Host) -> None:
+    claim = host.world.operations.claim(request(**{PAGES: 100}))
+    host.look()
+    host.memory_fails(1)
+    host.look()
+    assert host.offered(PAGES) == 0
+    with pytest.raises(DoesNotFit):
+        host.claim(PAGES)
+    (finding,) = host.world.operations.audit(heal=False).findings
+    assert (finding.subject, finding.evidence["consumers"]) == ("numa:0", [claim.consumer])
+    assert "The memory in large pages of NUMA cell 0 is unhealthy" in finding.reason
+    host.world.operations.release(claim.consumer)
+    host.world.agent.reconcile("a release")
+    assert host.offered(PAGES) == 0
+    host.world.operations.clear_cordon("numa:0")
+    host.look()
+    assert host.offered(PAGES) == 1024
 
 
 def test_a_restart_does_not_offer_it_again(host: Host) -> None:

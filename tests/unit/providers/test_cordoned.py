@@ -35,7 +35,7 @@ def test_what_somebody_has_is_not_reserved() -> None:
     assert idle == {NIC: {VF: 1}}
     assert with_idle({NIC: {VF: 1}, GPU: {"PGPU": 1}}, idle) == {NIC: {VF: 2}, GPU: {"PGPU": 1}}
     resolved = ResolvedDescription(TREE, OwnedProviders(), DEVICES, UNITS)
-    reserved = reserve_cordoned(resolved, cordoned, idle)
+    reserved = reserve_cordoned(resolved, cordoned, idle, {})
     assert reserved.tree[NIC].inventories == {PF: Inventory(1), VF: Inventory(2, reserved=1)}
     assert reserved.cordoned == {NIC: {VF}}
 

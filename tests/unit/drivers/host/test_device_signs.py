@@ -153,3 +153,16 @@ def test_no_more_is_read_than_asked_for(tmp_path: Path) -> None:
     assert os.read(reading, 100) == b"x" * 36
     os.close(reading)
     assert read_bytes(tmp_path, 64) is None
+
+
+def test_memory_that_the_kernel_could_not_take_out_of_use_counts(tree: PciTree) -> None:
+    tree.cells(node0="0-3", node1="4-7")
+    failures = tree.sys / "devices" / "system" / "node" / "node1" / "memory_failure"
+    failures.mkdir()
+    for name, count in (("total", 5), ("recovered", 3), ("failed", 1), ("delayed", 1)):
+        (failures / name).write_text(f"{count}\n")
+    pages = [DescribedProvider(f"node1_{cell}", device=f"pages:{cell}:2048") for cell in (0, 1)]
+    addresses = device_addresses([*pages, DescribedProvider("cell", device="numa:7")])
+    assert addresses == ("numa:0", "numa:1")
+    assert read_signs(tree.sys, addresses) == (DeviceSigns("numa:0"), DeviceSigns("numa:1", memory_errors=2))
+    assert read_signs(tree.sys, ["numa:1"], ["answer"]) == (DeviceSigns("numa:1"),)
