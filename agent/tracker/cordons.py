@@ -1,5 +1,6 @@
 """The devices of this host, who has them, and which are withheld: cordoned by an operator, or unhealthy."""
 
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -33,12 +34,16 @@ class OfferedDevice:
 
 
 class Cordons:
-    """The devices that are withheld, kept in the journal. The book gives such a unit only to who has it."""
+    """The devices that are withheld, kept in the journal. The book gives such a unit only to who has it.
+
+    Any thread may call; one change of the cordons at a time is written.
+    """
 
     def __init__(self, journal: Journal, register: Register) -> None:
         """Raises StateError where the journal cannot be read."""
         self._journal = journal
         self._register = register
+        self._writing = threading.Lock()
         self._cordons = journal.cordons()
         self._watch = DeviceWatch(journal)
 
@@ -67,6 +72,12 @@ class Cordons:
             self.withhold()
         return changed
 
+    def read_back(self) -> None:
+        """Continue with what is on disk. Raises StateError where the journal cannot be read."""
+        with self._writing:
+            self._cordons = self._journal.cordons()
+            self.withhold()
+
     def put(self, cordon: Cordon) -> None:
         """Cordon a device. Raises UsageError where the host has no such device, StateError."""
         if not self._units([cordon.address]):
@@ -75,23 +86,25 @@ class Cordons:
                 "card is named by its PCI address, a mediated device by its uuid."
             )
         detail = f"{cordon.address}: {cordon.reason}" if cordon.reason else cordon.address
-        self._replace({**self._cordons, cordon.address: cordon}, "cordon", detail)
+        with self._writing:
+            self._replace({**self._cordons, cordon.address: cordon}, "cordon", detail)
 
     def clear(self, address: str) -> None:
         """End the cordon, and offer the device in spite of the symptoms that it shows.
 
         Raises UsageError where the device is neither cordoned nor unhealthy, StateError.
         """
-        is_unhealthy = self._watch.clear(address)
-        if address in self._cordons:
-            rest = {other: cordon for other, cordon in self._cordons.items() if other != address}
-            self._replace(rest, "clear", address)
-        elif is_unhealthy:
-            self.withhold()
-        else:
-            raise UsageError(
-                f"{address} is neither cordoned nor unhealthy; `plimsoll devices list` shows what is."
-            )
+        with self._writing:
+            is_unhealthy = self._watch.clear(address)
+            if address in self._cordons:
+                rest = {other: cordon for other, cordon in self._cordons.items() if other != address}
+                self._replace(rest, "clear", address)
+            elif is_unhealthy:
+                self.withhold()
+            else:
+                raise UsageError(
+                    f"{address} is neither cordoned nor unhealthy; `plimsoll devices list` shows what is."
+                )
 
     def withhold(self) -> None:
         """Tell the book which of the units that it offers now are withheld."""
@@ -129,6 +142,7 @@ class Cordons:
         )
 
     def _replace(self, cordons: Mapping[str, Cordon], event: str, detail: str) -> None:
+        """The caller has the lock `_writing`."""
         self._journal.remember_cordons(cordons, event, detail)
         self._cordons = cordons
         self.withhold()

@@ -159,6 +159,9 @@ class ResourceTracker:
         Claims and moves change again only after that. Without effect where no outcome was unknown. Raises
         StateUnknown while the disk does not answer, StateError.
         """
+        if self._journal.unknown_writes():
+            self._cordons.read_back()
+            self._context.admission.pause = self._journal.pause()
         self._register.read_back()
 
     # What the pass reports

@@ -2,6 +2,10 @@
 
 import json
 import os
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from kits.status import Sight
 
 from agent.config.settings import load
 from agent.errors import ExitCode
+from agent.state.cordon import Cordon
 
 VF = "0000:41:02.0"
 NIC, VFS = "0000:41:00.0", [f"0000:41:02.{number}" for number in range(8)]
@@ -123,3 +128,28 @@ def test_what_cannot_be_cordoned_or_cleared_is_said(
     refused = plimsoll(fresh[1], "devices", *words)
     assert refused.returncode == ExitCode.USAGE
     assert said in one_line(refused)
+
+
+def test_two_devices_that_are_cordoned_at_once_are_both_cordoned(
+    fresh: tuple[Sight, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, path = fresh
+    journal, first_is_on_disk = shown.world.journal, threading.Event()
+    write = journal.remember_cordons
+
+    def write_slowly(cordons: Mapping[str, Cordon], event: str, detail: str) -> None:
+        write(cordons, event, detail)
+        first_is_on_disk.set()
+        time.sleep(0.2)  # the other request comes before this one has ended
+
+    monkeypatch.setattr(journal, "remember_cordons", write_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        cordons = [Cordon(unit, "", 0, 1.0) for unit in VFS[:2]]
+        first = threads.submit(shown.world.operations.cordon, cordons[0])
+        assert first_is_on_disk.wait(10)
+        second = threads.submit(shown.world.operations.cordon, cordons[1])
+        first.result(10)
+        second.result(10)
+    assert journal.cordons() == {cordon.address: cordon for cordon in cordons}
+    listed = devices(path)
+    assert all(listed[unit]["cordon"] for unit in VFS[:2])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.agent import opened, request, told
+from kits.agent import World, opened, request, told
 from kits.placements import Embedded
 from kits.stalling_disk import StallingDisk
 
 from agent.errors import ClaimsClosed, StateUnknown
+from agent.state.cordon import Cordon
+from agent.state.pause import Pause
 from agent.status.condition import OWN, HostState
 
 
@@ -36,3 +39,33 @@ def test_a_stalled_journal_closes_the_agent_until_the_disk_answers(tmp_path: Pat
     assert asked.consumer not in journal.claims(), "the release was on disk, and is delivered"
     operations.claim(request(VCPU=1))
     world.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = opened(told(tmp_path, Embedded(tmp_path)))
+    world.agent.reconcile("test")
+    yield world
+    world.close()
+
+
+def test_a_cordon_that_was_not_confirmed_is_in_force_once_the_disk_answers(world: World) -> None:
+    cordon = Cordon(world.operations.devices()[0].unit, "", 0, 1.0)
+    disk, world.journal.wait_s = StallingDisk(world.journal._file), 0.1
+    with disk.stalled(), pytest.raises(StateUnknown):
+        world.operations.cordon(cordon)
+    world.journal.wait_s = 30.0
+    assert world.journal.cordons() == {cordon.address: cordon}
+    world.agent.reconcile("test")
+    assert world.operations.devices()[0].cordon == cordon
+
+
+def test_a_pause_that_was_not_confirmed_is_in_force_once_the_disk_answers(world: World) -> None:
+    disk, world.journal.wait_s = StallingDisk(world.journal._file), 0.1
+    with disk.stalled(), pytest.raises(StateUnknown):
+        world.operations.pause(Pause("a test", 0, 1.0))
+    world.journal.wait_s = 30.0
+    world.journal.history()
+    world.agent.reconcile("test")
+    with pytest.raises(ClaimsClosed, match="paused"):
+        world.operations.claim(request(VCPU=1))
