@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
@@ -100,15 +100,13 @@ class Libvirt:
         else:
             self._connection.defineXML(former)
 
-    def _make(self, to_make: Mapping[str, MakingShape]) -> list[Any]:
-        """Make the mediated devices that do not exist yet."""
+    def _make(self, to_make: Mapping[str, MakingShape]) -> Iterator[Any]:
+        """Make the mediated devices that do not exist yet, each when the caller asks for the next one."""
         flags = self._libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV
         present = " ".join(device.name() for device in self._connection.listAllDevices(flags))
-        made = []
         for uuid, making in to_make.items():
             if uuid.replace("-", "_") not in present:
-                made.append(self._connection.nodeDeviceCreateXML(_mdev_xml(uuid, making)))
-        return made
+                yield self._connection.nodeDeviceCreateXML(_mdev_xml(uuid, making))
 
     def _quietly(self, action: Any, *arguments: Any) -> None:
         """The error that is under way says more than one of its undoing."""

@@ -1,0 +1,67 @@
+"""A domain that libvirt refuses half-way: what was made for it is undone."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.cli.libvirt_domain import Libvirt
+from agent.errors import PlimsollError
+
+UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a60"
+
+
+class LibvirtError(Exception):
+    def get_error_code(self) -> int:
+        return FakeLibvirt.VIR_ERR_NO_DOMAIN
+
+
+class FakeLibvirt(ModuleType):
+    """A libvirt that makes one mediated device and refuses the second; `undone` says what was taken back."""
+
+    VIR_ERR_NO_DOMAIN = 42
+    VIR_DOMAIN_DEFINE_VALIDATE = VIR_DOMAIN_UNDEFINE_KEEP_NVRAM = VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV = 0
+    libvirtError = LibvirtError
+
+    def __init__(self) -> None:
+        super().__init__("libvirt")
+        self.undone: list[str] = []
+
+    def registerErrorHandler(self, handler: object, context: object) -> None:
+        pass
+
+    def open(self, uri: str) -> Any:
+        return self
+
+    def lookupByUUIDString(self, uuid: str) -> Any:
+        raise LibvirtError("no such domain")
+
+    def defineXMLFlags(self, xml: str, flags: int) -> Any:
+        return SimpleNamespace(name=lambda: "web1", undefineFlags=lambda _: self.undone.append("domain"))
+
+    def listAllDevices(self, flags: int) -> list[Any]:
+        return []
+
+    def nodeDeviceCreateXML(self, xml: str) -> Any:
+        if "first" in xml:
+            return SimpleNamespace(destroy=lambda: self.undone.append("first"))
+        raise LibvirtError("no more devices of the type")
+
+
+def test_a_second_mediated_device_that_cannot_be_made_takes_the_first_one_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    libvirt = FakeLibvirt()
+    monkeypatch.setitem(sys.modules, "libvirt", libvirt)
+    making = {"parent": "0000:42:00.0", "type": "nvidia-11"}
+    written: Any = {
+        "consumer": UUID,
+        "xml": "<domain/>",
+        "claim": {"to_make": {"first": making, "two": making}},
+    }
+    with pytest.raises(
+        PlimsollError, match="did not make the mediated devices of the domain: no more devices"
+    ):
+        Libvirt("test:///").hand_over(written, start=True)
+    assert libvirt.undone == ["first", "domain"]
