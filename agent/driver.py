@@ -398,7 +398,8 @@ class HostSettings:
     """The operator's settings for the host, for every driver; names and defaults are those of nova.
 
     A CPU set of None is not configured: without both, all CPUs are shared. A ratio of None keeps the ratio
-    that Placement has. With `cpu_power_management`, dedicated CPUs that are offline are offered, too.
+    that Placement has. With `cpu_power_management` and the strategy `cpu_state`, dedicated CPUs that are
+    offline are offered, too.
     """
 
     reserved_host_cpus: int = 0
@@ -413,6 +414,9 @@ class HostSettings:
     cpu_shared_set: frozenset[int] | None = None
     cpu_dedicated_set: frozenset[int] | None = None
     cpu_power_management: bool = False
+    cpu_power_management_strategy: str = "cpu_state"
+    cpu_power_governor_low: str = "powersave"
+    cpu_power_governor_high: str = "performance"
     reserved_huge_pages: tuple[ReservedPages, ...] = ()
 
 

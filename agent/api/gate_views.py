@@ -27,10 +27,12 @@ def parse_hook_call(body: object) -> HookCall:
 
 def verdict_view(verdict: GateVerdict) -> VerdictShape:
     """The verdict on the guest that the hook asked about."""
+    order = verdict.cpu_power
     return {
         "outcome": verdict.outcome.value,
         "consumer": verdict.consumer,
         "sentence": verdict.sentence,
+        "cpu_power": None if order is None else {"cpus": list(order.cpus), "state": order.state},
     }
 
 

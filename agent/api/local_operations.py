@@ -275,7 +275,7 @@ class LocalOperations:
     def gate(self, call: HookCall) -> GateVerdict:
         """Decide whether a guest may start or go on."""
         with self._writing(), self._recorder.record_gate() as record_outcome:
-            verdict = self._gate.decide(call)
+            verdict = self._gate.decide(call, self._supervisor.settings.driver.host_settings)
             record_outcome(verdict.outcome)
         if verdict.outcome is GateOutcome.NOTED:
             self._reconciler.invalidate()

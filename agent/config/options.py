@@ -20,6 +20,7 @@ Options = Mapping[str, tuple[Any, ...]]
 """{group: (oslo.config options, ...)}"""
 
 RATIO_MIN = 0.01
+GOVERNOR = r"^[a-z_]{1,16}$"
 HOURS_24_S = 86400
 PROVIDER_CONFIG_LOCATION = "/etc/plimsoll/provider_config"
 
@@ -122,9 +123,30 @@ _COMPUTE = (
     cfg.BoolOpt(
         "cpu_power_management",
         default=False,
-        help="Offer dedicated CPUs that are offline, too: a power manager takes idle ones offline. The "
-        "program that starts a guest brings its CPUs online first; the agent may not. Without it, an offline "
-        "CPU in cpu_dedicated_set closes the host.",
+        help="Dedicated CPUs without a guest may be down: libvirt's hook (the gate) powers a guest's CPUs up "
+        "before it starts, and down when it has ended; without the gate, the program that starts the guest "
+        "does. CPU 0 stays up. Unset: an offline CPU in cpu_dedicated_set closes the host.",
+    ),
+    cfg.StrOpt(
+        "cpu_power_management_strategy",
+        default="cpu_state",
+        choices=[
+            ("cpu_state", "a CPU that is down is offline, and is offered to guests"),
+            ("governor", "a CPU that is down is online and has the governor cpu_power_governor_low"),
+        ],
+        help="How dedicated CPUs are powered down.",
+    ),
+    cfg.StrOpt(
+        "cpu_power_governor_low",
+        default="powersave",
+        regex=GOVERNOR,
+        help="The governor of dedicated CPUs without a guest.",
+    ),
+    cfg.StrOpt(
+        "cpu_power_governor_high",
+        default="performance",
+        regex=GOVERNOR,
+        help="The governor of dedicated CPUs with a guest.",
     ),
     cfg.IntOpt(
         "resource_provider_association_refresh",

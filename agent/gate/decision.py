@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agent.gate.cpu_power import CpuOrder
+
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
@@ -28,8 +30,12 @@ class GateOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """`consumer` is the guest's uuid; `sentence` explains the outcome to the operator."""
+    """`consumer` is the guest's uuid; `sentence` explains the outcome to the operator.
+
+    `cpu_power` is what the hook does with the guest's CPUs before it lets libvirt go on.
+    """
 
     outcome: GateOutcome
     consumer: str | None
     sentence: str
+    cpu_power: CpuOrder | None = None

@@ -7,13 +7,15 @@ Source: https://libvirt.org/hooks.html#etc-libvirt-hooks-qemu
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from uuid import uuid4
 
 from agent.claims.refusal import label
 from agent.doctor.device_checks import start_problems
-from agent.driver import Guest, PassedDevice
+from agent.driver import Guest, HostSettings, PassedDevice
 from agent.errors import ClaimsClosed, DeviceUnfit, DriverDataError, Refused, UsageError
 from agent.gate.admission import GuestAdmission, demand_of
+from agent.gate.cpu_power import power_down, power_up
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.domain_request import with_allocated_disk
 from agent.gate.expected_guests import ExpectedGuests
@@ -50,19 +52,21 @@ class Gate:
         self._expected = ExpectedGuests(tracker, clock)
         self._settler = Settler(tracker, self._expected)
 
-    def decide(self, call: HookCall) -> GateVerdict:
-        """Let the guest go on.
+    def decide(self, call: HookCall, settings: HostSettings = HostSettings()) -> GateVerdict:  # noqa: B008 - frozen
+        """Let the guest go on; by `settings` its CPUs are powered up or down.
 
         Raises Refused where it may not; UsageError for XML that is not a domain; DriverUnavailable,
         PlacementError, StateError where the gate cannot decide.
         """
         match call.operation, call.sub_operation:
             case "prepare", "begin":
-                return self._start(self._check_devices(call.xml, self._read(call.xml)))
+                guest = self._check_devices(call.xml, self._read(call.xml))
+                return replace(self._start(guest), cpu_power=power_up(guest, settings))
             case "migrate", "begin":
                 return self._come_in(self._check_devices(call.xml, self._read(call.xml)))
             case "release", "end":
-                return self._leave(self._read(call.xml))
+                guest = self._read(call.xml)
+                return replace(self._leave(guest), cpu_power=power_down(guest, settings, self._others(guest)))
         return GateVerdict(
             GateOutcome.IGNORED, None, f"the gate does nothing at {call.operation} {call.sub_operation}"
         )
@@ -113,6 +117,12 @@ class Gate:
                     problems=problems,
                 )
         return guest
+
+    def _others(self, guest: Guest) -> list[Guest]:
+        """The other guests that are here."""
+        rows = self._tracker.rows().values()
+        present = [row.guest for row in rows if row.guest is not None and row.instance != guest.uuid]
+        return [other for other in present if other.state not in ABSENT]
 
     def _start(self, guest: Guest) -> GateVerdict:
         self._expected.let_in(guest.uuid)

@@ -23,6 +23,9 @@ DEADLINE_S = 5.0
 DEADLINE_MAX_S = 60.0
 ALLOW, REFUSE = "allow", "refuse"
 
+CPU = "/sys/devices/system/cpu/cpu%d/"
+STATES = {"online": b"1", "offline": b"0"}
+
 XML_MAX = 2**20
 ANSWER_MAX = 2**20
 CHUNK = 2**16
@@ -118,11 +121,59 @@ def ask_agent(config: HookConfig, operation: str, sub_operation: str) -> None:
     except (FileNotFoundError, ConnectionError) as error:
         raise NoDecision(f"no agent at {config.socket} ({error.strerror})") from None
     if status == 200:
+        set_cpu_power(answer)
         return
     reason = error_message(answer) or f"the agent answered with status {status}"
     if status in UNDECIDED_STATUSES or not 400 <= status < 500:
         raise NoDecision(reason)
     raise StartRefused(reason)
+
+
+def set_cpu_power(answer: bytes) -> None:
+    """Power the guest's CPUs up or down as the agent's answer says; the agent itself may not.
+
+    Raises StartRefused where a CPU cannot be brought online or offline. A governor that cannot be set is only
+    logged: the guest runs with it, if slowly.
+    """
+    if b'"cpus"' not in answer:
+        return
+    import json  # late: only such an answer needs it
+
+    order = json.loads(answer)["cpu_power"]
+    state = str(order["state"])
+    for cpu in map(int, order["cpus"]):
+        if state in STATES:
+            problem = write_below_sys(CPU % cpu + "online", STATES[state])
+            if problem:
+                raise StartRefused(f"CPU {cpu} cannot be brought {state}: {problem}")
+        elif state.replace("_", "").isalpha():
+            problem = write_below_sys(CPU % cpu + "cpufreq/scaling_governor", state.encode())
+            if problem:
+                log_to_syslog(SYSLOG_WARNING, f"CPU {cpu} does not get the governor {state}: {problem}")
+
+
+def write_below_sys(path: str, value: bytes) -> str:
+    """Write the value, unless the file has it; what is wrong, "" where nothing is.
+
+    A file that is missing is no fault: the kernel cannot change that of this CPU.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.read(file, CHUNK).strip() == value:
+                return ""
+        finally:
+            os.close(file)
+        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(file, value)
+        finally:
+            os.close(file)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{path} cannot be written ({error.strerror})"
+    return ""
 
 
 def seconds_left(deadline: float) -> float:

@@ -12,12 +12,20 @@ def _outcomes() -> Iterable[str]:
     return GateOutcome
 
 
+class CpuPowerShape(TypedDict):
+    """What the hook does with CPUs of the host."""
+
+    cpus: list[int]
+    state: Annotated[str, "online, offline, or a governor of cpufreq"]
+
+
 class VerdictShape(TypedDict):
     """The gate's verdict: the guest may go on."""
 
     outcome: Annotated[str, Values(_outcomes)]
     consumer: Annotated[Uuid | None, "the uuid of the guest"]
     sentence: str
+    cpu_power: Annotated[CpuPowerShape | None, "for libvirt's hook, which may write it below /sys"]
 
 
 class GuestVerdictShape(TypedDict):

@@ -49,7 +49,7 @@ def describe_host(
 
 def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
     """The facts, with dedicated CPUs that a power manager may have taken offline as if they were online."""
-    if not settings.cpu_power_management:
+    if not settings.cpu_power_management or settings.cpu_power_management_strategy != "cpu_state":
         return facts
     present = frozenset[int]().union(*(cell.cpus for cell in facts.capabilities.cells))
     return replace(facts, online=facts.online | ((settings.cpu_dedicated_set or frozenset()) & present))

@@ -42,7 +42,8 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         ("PCPU",),
         "CPUs of cpu_dedicated_set; offline ones with cpu_power_management, without it an error",
         "the same, with their ids as exact units",
-        difference="nova brings CPUs online when a guest starts; here the program that starts the guest does",
+        difference="libvirt's hook powers a guest's CPUs up and down, as nova does; without the gate, the "
+        "program that starts the guest does",
     ),
     HostRow(
         ("MEMORY_MB",),

@@ -91,6 +91,51 @@ def test_only_an_answer_about_the_guest_decides(
         hook.ask_agent(config, "prepare", "begin")
 
 
+def test_the_cpus_of_the_answer_are_powered_up_and_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(hook, "CPU", f"{tmp_path}/cpu%d/")
+    for cpu in (2, 3):
+        (tmp_path / f"cpu{cpu}" / "cpufreq").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}" / "online").write_text("0\n")
+        (tmp_path / f"cpu{cpu}" / "cpufreq" / "scaling_governor").write_text("powersave\n")
+
+    def done(cpus: list[int], state: str) -> None:
+        hook.set_cpu_power(json.dumps({"outcome": "x", "cpu_power": {"cpus": cpus, "state": state}}).encode())
+
+    done([2, 3, 9], "online")
+    assert [(tmp_path / f"cpu{cpu}" / "online").read_text()[0] for cpu in (2, 3)] == ["1", "1"]
+    done([3], "offline")
+    assert (tmp_path / "cpu3" / "online").read_text()[0] == "0"
+    done([2], "performance")
+    assert (tmp_path / "cpu2" / "cpufreq" / "scaling_governor").read_text() == "performance"
+    done([3], "../x")
+    assert (tmp_path / "cpu3" / "cpufreq" / "scaling_governor").read_text() == "powersave\n"
+    hook.set_cpu_power(b'{"cpu_power": null, "sentence": "\\"cpus\\""}')
+
+
+def test_a_cpu_that_cannot_be_brought_online_refuses_the_guest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(hook, "CPU", f"{tmp_path}/cpu%d/")
+    (tmp_path / "cpu2" / "online").mkdir(parents=True)
+    (tmp_path / "cpu2" / "cpufreq" / "scaling_governor").mkdir(parents=True)
+    logged: list[str] = []
+    monkeypatch.setattr(hook, "log_to_syslog", lambda _, text: logged.append(text))
+    order = '{"cpu_power": {"cpus": [2], "state": "%s"}}'
+    with pytest.raises(
+        StartRefused, match=r"CPU 2 cannot be brought online: .*cpu2/online cannot be written"
+    ):
+        hook.set_cpu_power((order % "online").encode())
+    hook.set_cpu_power((order % "performance").encode())
+    assert logged and "does not get the governor performance" in logged[0]
+    monkeypatch.setattr(hook, "read_xml", lambda _: "<domain/>")
+    monkeypatch.setattr(hook, "post", lambda *_: (200, (order % "offline").encode()))
+    monkeypatch.setattr(hook, "write_below_sys", lambda *_: "it cannot be written")
+    assert hook.main(["hook", "vm", "release", "end"], str(tmp_path / "none")) == 0, "libvirt goes on"
+    assert "release of vm: CPU 2 cannot be brought offline" in logged[1]
+
+
 def test_an_operation_that_is_no_question_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     def post(*_: object) -> tuple[int, bytes]:
         raise AssertionError("nothing may be sent")

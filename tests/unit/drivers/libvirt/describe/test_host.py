@@ -65,6 +65,8 @@ def test_dedicated_cpus_that_a_power_manager_took_offline_are_offered() -> None:
     assert root.units == {"PCPU": ("1", "3")} and root.inventories["VCPU"].total == 1
     assert describe_topology(managed, settings).dedicated_cpus == {1, 3}
     assert with_managed_cpus(facts, replace(settings, cpu_power_management=False)) == facts
+    governor = replace(settings, cpu_power_management_strategy="governor")
+    assert with_managed_cpus(facts, governor) == facts, "CPUs that are down are online"
     nowhere = replace(settings, cpu_dedicated_set=frozenset({1, 64}))
     with pytest.raises(DriverDataError, match="names CPU 64"):
         describe_host(with_managed_cpus(facts, nowhere), nowhere, "node1")

@@ -1,0 +1,55 @@
+"""Dedicated CPUs that are down: up before their guest starts, down when it has ended, on a whole host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.agent import World, opened, told
+from kits.placements import Placement
+
+from agent.gate.cpu_power import CpuOrder
+from agent.gate.decision import HookCall
+from drivers.fake import cell
+
+OPTIONS = """[compute]
+cpu_shared_set = 0-3
+cpu_dedicated_set = 4-7
+cpu_power_management = true
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path, placement: Placement) -> Iterator[World]:
+    found = opened(told(tmp_path, placement, OPTIONS))
+    found.driver.change(cells=(cell(0, frozenset(range(8)), 16384),), disk_gb=100, guests=())
+    found.agent.reconcile("start")
+    yield found
+    found.close()
+
+
+def call(world: World, operation: str, uuid: str, *cpus: int) -> CpuOrder | None:
+    pins = "".join(f"<vcpupin vcpu='{vcpu}' cpuset='{cpu}'/>" for vcpu, cpu in enumerate(cpus))
+    xml = (
+        f"<domain type='kvm'><name>vm</name><uuid>{uuid}</uuid><memory unit='MiB'>512</memory>"
+        f"<vcpu>{len(cpus) or 1}</vcpu><cputune>{pins}</cputune></domain>"
+    )
+    where = "begin" if operation == "prepare" else "end"
+    return world.operations.gate(HookCall(operation, where, xml)).cpu_power
+
+
+def test_the_gate_has_the_cpus_of_a_guest_powered_up_and_down(world: World) -> None:
+    one, other = str(uuid4()), str(uuid4())
+    assert call(world, "prepare", one, 4, 5) == CpuOrder((4, 5), "online")
+    assert call(world, "prepare", other) is None, "it has shared CPUs"
+    assert call(world, "release", one, 4, 5) == CpuOrder((4, 5), "offline")
+
+
+def test_a_reload_changes_how(world: World) -> None:
+    settings = world.agent.settings
+    host = replace(settings.driver.host_settings, cpu_power_management_strategy="governor")
+    world.agent.apply_settings(replace(settings, driver=replace(settings.driver, host_settings=host)), None)
+    assert call(world, "prepare", str(uuid4()), 6) == CpuOrder((6,), "performance")
