@@ -12,7 +12,7 @@ from pathlib import Path
 from agent.durable import files
 from agent.errors import StateError, UsageError
 
-CONF = Path("plimsoll").with_suffix(".conf")
+SETTINGS_FILE = "plimsoll.conf"
 UNITS = Path("etc/systemd/system")
 PACKAGED_UNIT = Path("usr/lib/systemd/system/plimsoll-agent.service")
 LINK = Path("usr/local/bin/plimsoll")
@@ -94,7 +94,7 @@ def service_files(
             SETTINGS / "provider_config/provider.yaml.sample",
             _read(sources.etc / "provider_config/provider.yaml.sample"),
         ),
-        ServiceFile(SETTINGS / f"{CONF}.sample", _read(sources.etc / CONF)),
+        ServiceFile(SETTINGS / f"{SETTINGS_FILE}.sample", _read(sources.etc / SETTINGS_FILE)),
     ]
     if systemd_version >= DROP_IN_SINCE:
         found.append(ServiceFile(UNITS / DROP_IN, _read(sources.systemd / DROP_IN)))
