@@ -137,7 +137,8 @@ class HostAgent:
     def _reads_back(self) -> bool:
         """Whether the agent knows what is on its disk: after a write of unknown outcome it reads it."""
         try:
-            self._tracker.read_back()
+            if self._tracker.read_back():
+                self._reconciler.invalidate()  # what was read back may be due in Placement
         except StateError as error:
             self.report_fault(error)
             return False

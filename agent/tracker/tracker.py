@@ -153,16 +153,18 @@ class ResourceTracker:
         """Why claims are closed, None while they are open."""
         return self._context.admission.closed_reason
 
-    def read_back(self) -> None:
+    def read_back(self) -> bool:
         """After a journal write whose outcome was unknown: continue with what is on disk.
 
-        Claims and moves change again only after that. Without effect where no outcome was unknown. Raises
-        StateUnknown while the disk does not answer, StateError.
+        Claims and moves change again only after that. False, without effect, where no outcome was unknown.
+        Raises StateUnknown while the disk does not answer, StateError.
         """
-        if self._journal.unknown_writes():
-            self._cordons.read_back()
-            self._context.admission.pause = self._journal.pause()
+        if not self._journal.unknown_writes():
+            return False
+        self._cordons.read_back()
+        self._context.admission.pause = self._journal.pause()
         self._register.read_back()
+        return True
 
     # What the pass reports
 

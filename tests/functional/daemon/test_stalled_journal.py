@@ -49,8 +49,16 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.close()
 
 
+def reserved(world: World) -> int:
+    """All that is reserved of the class of the first device, as Placement has it."""
+    name = world.operations.devices()[0].resource_class
+    tree, _ = world.operations.tree()
+    return sum(each.inventories[name].reserved for each in tree if name in each.inventories)
+
+
 def test_a_cordon_that_was_not_confirmed_is_in_force_once_the_disk_answers(world: World) -> None:
     cordon = Cordon(world.operations.devices()[0].unit, "", 0, 1.0)
+    before = reserved(world)
     disk, world.journal.wait_s = StallingDisk(world.journal._file), 0.1
     with disk.stalled(), pytest.raises(StateUnknown):
         world.operations.cordon(cordon)
@@ -58,6 +66,7 @@ def test_a_cordon_that_was_not_confirmed_is_in_force_once_the_disk_answers(world
     assert world.journal.cordons() == {cordon.address: cordon}
     world.agent.reconcile("test")
     assert world.operations.devices()[0].cordon == cordon
+    assert reserved(world) == before + 1, "Placement has it too"
 
 
 def test_a_pause_that_was_not_confirmed_is_in_force_once_the_disk_answers(world: World) -> None:
