@@ -69,7 +69,7 @@ def is_ordinary(secret: str) -> bool:
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
     """The text without these secrets. One that is an ordinary word is masked only where a value stands.
 
-    Else a token `admin` would make riddles of the sentences about the role admin.
+    Else a token `admin` would make the sentences about the role admin unreadable.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         if not is_ordinary(secret):

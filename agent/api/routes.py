@@ -282,7 +282,7 @@ REPAIR_ROUTES = (
         ApiRole.ADMIN,
         handlers.cordon,
         "cordonDevice",
-        "Give the device to no guest; who has it keeps it, also after a restart of the agent",
+        "Give the device to no guest; the guest that has it keeps it, also after a restart of the agent",
         {200: Result("the cordon", CordonShape)},
         body=CordonBodyShape,
     ),

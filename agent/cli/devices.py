@@ -22,7 +22,7 @@ def add_devices_command(add: CommandAdder) -> None:
         None,
         "list the devices for guests, and keep some from them",
         "The agent offers a device that is not well to no guest and no scheduler until it is well again; an\n"
-        "operator can cordon one. Who has such a device keeps it.",
+        "operator can cordon one. A guest that has such a device keeps it.",
         '  plimsoll devices list\n  plimsoll devices cordon 0000:41:10.2 --reason "loses its link"\n'
         "  plimsoll devices clear 0000:41:10.2",
     )
@@ -39,8 +39,8 @@ def add_devices_command(add: CommandAdder) -> None:
         "cordon",
         cordon,
         "give a device to no guest, until `plimsoll devices clear`",
-        "Who has the device keeps it. The cordon is kept over restarts of the agent. The address of a card\n"
-        "stands for all that the card offers.",
+        "A guest that has the device keeps it. The cordon is kept over restarts of the agent. The address\n"
+        "of a card stands for all that the card offers.",
         '  plimsoll devices cordon 0000:83:00.0 --reason "fell off the bus twice"',
     )
     cordoning.add_argument(

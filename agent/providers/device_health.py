@@ -124,8 +124,9 @@ class DeviceHealth:
         """What it is, and how it ends."""
         recovering = " It shows none of that now." if self.state is HealthState.RECOVERING else ""
         return (
-            f"{self._name} is unhealthy: {self.reason}.{recovering} It is given to no guest; who has it "
-            f"keeps it. It is offered again when it is well, or by `plimsoll devices clear {self.address}`."
+            f"{self._name} is unhealthy: {self.reason}.{recovering} It is given to no guest; the guest "
+            "that has it keeps it. It is offered again when it is well, or by "
+            f"`plimsoll devices clear {self.address}`."
         )
 
     @property

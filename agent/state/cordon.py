@@ -28,8 +28,8 @@ class Cordon:
         """What it is, and how it ends."""
         why = f": {self.reason}" if self.reason else ""
         return (
-            f"The device {self.address} is cordoned by uid {self.uid}{why}. It is given to no guest; who has "
-            f"it keeps it. When it is well, run `plimsoll devices clear {self.address}`."
+            f"The device {self.address} is cordoned by uid {self.uid}{why}. It is given to no guest; the "
+            f"guest that has it keeps it. When it is well, run `plimsoll devices clear {self.address}`."
         )
 
     def to_json(self) -> dict[str, Any]:
