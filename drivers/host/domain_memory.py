@@ -16,7 +16,8 @@ BYTES_PER_MIB = 2**20
 CELLS_MAX = 1024
 DEFAULT_HUGE_PAGE_KIB = 2048
 _MEMORY_OF_THE_HOST = ("dimm", "virtio-mem")
-"""Other memory devices are files. A virtio-mem counts in full: its guest may take all of it."""
+"""A virtio-mem counts in full: its guest may take all of it."""
+_FILES = ("nvdimm", "virtio-pmem")
 
 
 def memory_nodes(root: Element, what: str) -> frozenset[int]:
@@ -67,6 +68,25 @@ def _memory_devices(root: Element, what: str) -> Iterator[tuple[int, int, Elemen
         if device.get("model") in _MEMORY_OF_THE_HOST and size is not None:
             cell = number(device.findtext("target/node", "0"), f"{what}: memory device", CELLS_MAX)
             yield cell, -(-size_bytes(size, f"{what}: memory device") // BYTES_PER_MIB), device
+
+
+def memory_files(root: Element) -> tuple[str, ...]:
+    """The paths of the memory devices that take no memory of the host."""
+    return tuple(path for device in _files(root) if (path := (device.findtext("source/path") or "").strip()))
+
+
+def file_bytes(root: Element, what: str) -> int:
+    """The part of <memory> that is in such devices: libvirt adds their sizes to it."""
+    sizes = (device.find("target/size") for device in _files(root))
+    in_files = sum(size_bytes(size, f"{what}: memory device") for size in sizes if size is not None)
+    memory = root.find("memory")
+    whole = 0 if memory is None else size_bytes(memory, f"{what}: <memory>")
+    in_cells = sum(mb for _, mb, _ in guest_cells(root, what)) if root.findall("cpu/numa/cell") else 1
+    return in_files if whole - in_files >= in_cells * BYTES_PER_MIB else 0
+
+
+def _files(root: Element) -> list[Element]:
+    return [device for device in root.findall("devices/memory") if device.get("model") in _FILES]
 
 
 def _own_nodes(device: Element | None, what: str) -> frozenset[int]:

@@ -11,7 +11,14 @@ from xml.etree.ElementTree import Element
 
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import DriverDataError
-from drivers.host.domain_memory import DEFAULT_HUGE_PAGE_KIB, cpu_set, memory_nodes, used_memory
+from drivers.host.domain_memory import (
+    DEFAULT_HUGE_PAGE_KIB,
+    cpu_set,
+    file_bytes,
+    memory_files,
+    memory_nodes,
+    used_memory,
+)
 from drivers.host.unit_locations import UnitLocation, locate_units
 from drivers.host.xml_parser import number, parse_xml, pci_address, size_bytes, text_of, uuid_of
 
@@ -46,7 +53,8 @@ class Domain:
     bound, if it is. `mdevs` are uuids of mediated devices, `pci_devices` PCI addresses of <hostdev> and of
     NVMe devices that are disks, `interfaces` PCI addresses of <interface>. `memory` is the part of the memory
     that is bound to nodes or in huge pages. `vcpus_may_change`: vCPUs may be added to it, or taken from it,
-    while it runs. `encrypted`: its memory is, by SEV or TDX.
+    while it runs. `encrypted`: its memory is, by SEV or TDX. `memory_files` are the paths of its memory
+    devices that take no memory of the host, such as /dev/dax0.0.
     """
 
     uuid: str
@@ -63,6 +71,7 @@ class Domain:
     memory: tuple[UsedMemory, ...] = ()
     vcpus_may_change: bool = False
     encrypted: bool = False
+    memory_files: tuple[str, ...] = ()
 
 
 def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT_HUGE_PAGE_KIB) -> Domain:
@@ -79,7 +88,7 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         uuid=uuid_of(root.findtext("uuid"), f"{what}: <uuid>"),
         name=text_of(root, "name", what),
         vcpus=len(vcpus),
-        memory_mb=-(-size_bytes(memory, f"{what}: <memory>") // BYTES_PER_MIB),
+        memory_mb=-(-(size_bytes(memory, f"{what}: <memory>") - file_bytes(root, what)) // BYTES_PER_MIB),
         pins=_pins(root, vcpus, what),
         emulator_pin=cpu_set(root.find("cputune/emulatorpin"), what),
         disks=tuple(counted_disks(root)),
@@ -98,6 +107,7 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         vcpus_may_change=len(vcpus) < _most_vcpus(root, what)
         or any(vcpu.get("hotpluggable") == "yes" for vcpu in root.findall("vcpus/vcpu")),
         encrypted=any(element.get("type") in ENCRYPTION_TYPES for element in root.findall("launchSecurity")),
+        memory_files=memory_files(root),
     )
 
 

@@ -7,7 +7,8 @@ import importlib.util
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -38,6 +39,7 @@ from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs
 from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
 from drivers.libvirt.describe.moves import GuestDomain
+from drivers.libvirt.describe.pmem import unmatched_namespaces, with_used_namespaces, write_namespaces
 from drivers.libvirt.describe.suggestions import suggestions
 from drivers.libvirt.describe.unmatched import unmatched_options
 from drivers.libvirt.io.change_notifier import ChangeNotifier
@@ -88,6 +90,7 @@ class LibvirtDriver(Driver):
             device_settings(settings.options),
             options.report_numa,
             frozenset(options.supported_tpm_secret_security),
+            options.pmem_namespaces,
         )
         self._health_checks = health_checks(settings.options)
         self._device_state = DeviceState(settings.state_path)
@@ -141,7 +144,8 @@ class LibvirtDriver(Driver):
         disk_gb = readers.domains.disk_gb(domain.uuid, domain.disks)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
         guest = starting_guest(domain, disk_gb, dedicated, model.locations)
-        return with_context(guest, domain, model.encryption)
+        guest = with_context(guest, domain, model.encryption)
+        return with_used_namespaces(guest, domain, model.pmem, self._model_settings.pmem)
 
     def needs_of(self, xml: str) -> DomainNeeds:
         """See `Driver`."""
@@ -154,7 +158,12 @@ class LibvirtDriver(Driver):
 
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
         """See `Driver`."""
-        return write_domain(xml, given, replace=replace)
+        model, labels = self._model, self._model_settings.pmem
+        units = {device.unit for device in given.devices if device.resource_class in labels.values()}
+        others = tuple(device for device in given.devices if device.unit not in units)
+        written = write_domain(xml, changed(given, devices=others), replace=replace)
+        found = () if model is None else model.pmem
+        return write_namespaces(written, (each for each in found if each.name in units))
 
     def host_device(self, address: str) -> HostDevice | None:
         """See `Driver`."""
@@ -175,7 +184,13 @@ class LibvirtDriver(Driver):
     def unmatched_options(self) -> tuple[str, ...]:
         """See `Driver`."""
         model = self._model
-        return () if model is None else tuple(unmatched_options(model.devices, self._model_settings.devices))
+        if model is None:
+            return ()
+        settings = self._model_settings
+        return (
+            *unmatched_options(model.devices, settings.devices),
+            *unmatched_namespaces(model.pmem, settings.pmem),
+        )
 
     def disk_free_gb(self) -> int | None:
         """See `Driver`."""
@@ -323,7 +338,7 @@ class LibvirtDriver(Driver):
 
 def _keep_same(old: HostModel, new: HostModel) -> HostModel:
     """The new model, with the objects of the old one where they are equal."""
-    return replace(
+    return changed(
         new,
         description=old.description if old.description == new.description else new.description,
         topology=old.topology if old.topology == new.topology else new.topology,

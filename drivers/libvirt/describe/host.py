@@ -8,6 +8,7 @@ from drivers.host.inventory import shares, split_cpus
 from drivers.host.providers import host_providers
 from drivers.host.reserved_pages import without_reserved_pages
 from drivers.libvirt.describe.encryption import moved_traits
+from drivers.libvirt.describe.pmem import PmemNamespace
 from drivers.libvirt.describe.traits import (
     guest_traits,
     host_traits,
@@ -31,6 +32,7 @@ class HostFacts:
     online: frozenset[int]
     memory_mb: int
     disk_gb: int
+    pmem: tuple[PmemNamespace, ...] = ()
 
 
 def describe_host(

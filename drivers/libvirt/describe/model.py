@@ -1,7 +1,7 @@
 """Build the answers of `Driver` from all that was read of a host. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettings, Topology
 from drivers.host.providers import cell_provider_name, host_providers, page_providers
@@ -32,6 +32,7 @@ from drivers.libvirt.describe.host import (
     with_reserved_pages,
 )
 from drivers.libvirt.describe.moves import GuestDomain, moves_of
+from drivers.libvirt.describe.pmem import PmemLabels, PmemNamespace, with_namespaces, with_used_namespaces
 from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
 from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
 
@@ -42,7 +43,8 @@ REMOTE_MANAGED_PORTS = "COMPUTE_REMOTE_MANAGED_PORTS"
 class ModelSettings:
     """`name` is the host's; with `report_numa` each cell has a provider with its CPUs, memory and devices.
 
-    `tpm_secrets` are the ways of keeping the secrets of emulated TPMs that this host's control plane has.
+    `tpm_secrets` are the ways of keeping the secrets of emulated TPMs that this host's control plane has,
+    `pmem` the classes of configured namespaces of persistent memory.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ModelSettings:
     devices: DeviceSettings
     report_numa: bool = False
     tpm_secrets: frozenset[str] = frozenset()
+    pmem: PmemLabels = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class HostModel:
 
     `units` {unit: record} and `history` are to be remembered. `missing` are the records of units that domains
     name and that do not exist now. `locations` {unit: location} has all described units. `encryption` are the
-    providers of contexts for encrypted memory.
+    providers of contexts for encrypted memory, `pmem` the namespaces of persistent memory.
     """
 
     description: Description
@@ -70,6 +73,7 @@ class HostModel:
     locations: Mapping[str, UnitLocation]
     history: DeviceHistory
     encryption: tuple[DescribedProvider, ...] = ()
+    pmem: tuple[PmemNamespace, ...] = ()
 
 
 def build_model(
@@ -93,6 +97,7 @@ def build_model(
     missing = missing_records(named, devices, settings.devices, known)
     host_and_cells = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
     host_and_cells = with_tpm_secrets(host_and_cells, settings.tpm_secrets)
+    host_and_cells = with_namespaces(host_and_cells, host.pmem, settings.pmem)
     if has_remote_managed_ports(devices, settings.devices):
         root, *others = host_and_cells
         host_and_cells = (replace(root, traits=root.traits | {REMOTE_MANAGED_PORTS}), *others)
@@ -111,7 +116,12 @@ def build_model(
     locations = unit_locations(providers, devices, settings.devices, missing)
     located = [
         GuestDomain(
-            with_context(locate_units(guest_domain.guest, locations), guest_domain.domain, encryption),
+            with_used_namespaces(
+                with_context(locate_units(guest_domain.guest, locations), guest_domain.domain, encryption),
+                guest_domain.domain,
+                host.pmem,
+                settings.pmem,
+            ),
             guest_domain.domain,
         )
         for guest_domain in domains
@@ -130,6 +140,7 @@ def build_model(
         locations,
         history,
         encryption,
+        host.pmem,
     )
 
 

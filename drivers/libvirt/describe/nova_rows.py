@@ -93,10 +93,9 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
     ),
     HostRow(
         ("CUSTOM_PMEM_NAMESPACE_*",),
-        "[libvirt] pmem_namespaces",
-        _OTHER,
-        Reported.NO,
-        "a flavor that asks for it is refused on the host",
+        "[libvirt] pmem_namespaces: on the root; one that is not there is an error",
+        "the same, with the namespaces' names as exact units",
+        difference="a namespace that is not there is named in the status and not offered",
     ),
     HostRow(
         ("NET_PACKET_RATE_*",),

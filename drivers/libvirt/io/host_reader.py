@@ -17,6 +17,7 @@ from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.io.connection import Connection, Session
 from drivers.libvirt.io.deadline import CallDeadline, DeadlineRunner
 from drivers.libvirt.io.options import LibvirtOptions
+from drivers.libvirt.io.pmem_sysfs import read_namespaces
 from drivers.libvirt.xml.capabilities import (
     Capabilities,
     DomainCapabilities,
@@ -109,6 +110,7 @@ class HostReader:
             online=online or frozenset().union(*(cell.cpus for cell in slow_facts.capabilities.cells)),
             memory_mb=slow_facts.memory_mb,
             disk_gb=disk_bytes // BYTES_PER_GIB,
+            pmem=read_namespaces(Path(self._options.sysfs_path)) if self._options.pmem_namespaces else (),
         )
 
     def _read_slow_facts(self, session: Session, online: frozenset[int]) -> _SlowFacts:

@@ -8,6 +8,7 @@ from oslo_config import cfg, types
 
 from agent.errors import SettingsError
 from drivers.libvirt.describe.cpu_model import MODES, CpuModel
+from drivers.libvirt.describe.pmem import PmemLabels, parse_pmem_namespaces
 from drivers.libvirt.describe.tpm_secrets import WAYS
 
 
@@ -18,6 +19,7 @@ class LibvirtOptions:
     connection_uri: str = "qemu:///system"
     virt_type: str | None = None
     cpu_model: CpuModel = field(default_factory=CpuModel)
+    pmem_namespaces: PmemLabels = field(default_factory=dict)
     supported_tpm_secret_security: tuple[str, ...] = ()
     call_timeout: float = 10.0
     probe_timeout: float = 60.0
@@ -37,6 +39,7 @@ class LibvirtOptions:
         given["cpu_model"] = CpuModel.of(
             values.get("cpu_mode"), values.get("cpu_models") or (), values.get("cpu_model_extra_flags") or ()
         )
+        given["pmem_namespaces"] = parse_pmem_namespaces(given.get("pmem_namespaces", ()))
         given["supported_tpm_secret_security"] = tuple(given.get("supported_tpm_secret_security", ()))
         given["storage_pools"] = tuple(given.get("storage_pools", ()))
         options = cls(**given)
@@ -83,6 +86,12 @@ OPTIONS = (
         default=[],
         help="How the secrets of guests' TPMs are kept (user, host, deployment), as traits; a scheduler of "
         "nova asks for one. Unset: the agent neither sets these traits nor takes them away.",
+    ),
+    cfg.ListOpt(
+        "pmem_namespaces",
+        default=[],
+        help="Namespaces of persistent memory (mode devdax, created with a name) for guests, as "
+        "LABEL:NAME|NAME, ...: hw:pmem=LABEL gives a guest one of them, CUSTOM_PMEM_NAMESPACE_LABEL.",
     ),
     cfg.FloatOpt(
         "call_timeout",
