@@ -11,6 +11,7 @@ from uuid import UUID
 
 from agent import log
 from agent.api import audit_views, gate_views, move_views, status_views
+from agent.api.capacity_views import capacity_view, defrag_view
 from agent.api.device_views import cordon_view, devices_view, read_clear_body, read_cordon_body
 from agent.api.operations import Operations
 from agent.api.shapes.claims import ReleasedShape
@@ -161,6 +162,20 @@ def make_claim(call: Call) -> ApiResponse:
     return ApiResponse(
         201, claim_view(claim, call.operations.providers()), {"Location": f"/v1/claims/{claim.consumer}"}
     )
+
+
+def capacity(call: Call) -> ApiResponse:
+    """How many guests that ask for this fit, and what is stranded."""
+    request = parse_claim(call.body, call.operations.device_profiles())
+    found = call.operations.capacity(request)
+    claims = {claim.consumer: claim for _, claim in call.operations.instances() if claim is not None}
+    return ApiResponse(200, capacity_view(request, found, claims))
+
+
+def defrag(call: Call) -> ApiResponse:
+    """The moves that make room for a guest."""
+    request = parse_claim(call.body, call.operations.device_profiles())
+    return ApiResponse(200, defrag_view(request, call.operations.defrag(request)))
 
 
 def show_claim(call: Call) -> ApiResponse:

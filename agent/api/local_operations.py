@@ -9,7 +9,9 @@ from uuid import uuid4
 from agent import log
 from agent.api.operations import WrittenDomain
 from agent.audit.auditor import Auditor, AuditReport
+from agent.claims.capacity import Capacity
 from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
+from agent.claims.defrag import Defrag
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
 from agent.claims.given import given_resources
@@ -174,6 +176,14 @@ class LocalOperations:
     def explain(self, request: ClaimRequest) -> Fit:
         """Try a claim without making it."""
         return self._tracker.explain(self._complete(request))
+
+    def capacity(self, request: ClaimRequest) -> Capacity:
+        """How many such guests fit."""
+        return self._tracker.capacity(self._complete(request))
+
+    def defrag(self, request: ClaimRequest) -> Defrag:
+        """The moves that make room."""
+        return self._tracker.defrag(self._complete(request))
 
     def pause(self, pause: Pause | None) -> None:
         """Pause the host, or end that."""

@@ -4,7 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from agent.audit.auditor import AuditReport
+from agent.claims.capacity import Capacity
 from agent.claims.claim import Claim, Fit
+from agent.claims.defrag import Defrag
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.parse_request import ClaimRequest
 from agent.driver import Guest
@@ -67,6 +69,12 @@ class Operations(Protocol):
 
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without doing it; also while claims are closed."""
+
+    def capacity(self, request: ClaimRequest) -> Capacity:
+        """How many guests that ask for this fit one after the other; also while claims are closed."""
+
+    def defrag(self, request: ClaimRequest) -> Defrag:
+        """The fewest moves of guests that make room for this one; nothing is moved."""
 
     def pause(self, pause: Pause | None) -> None:
         """Take no new claims until the pause ends; None ends it. Raises StateError."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from agent.api import handlers
 from agent.api.handlers import ApiResponse, Call
 from agent.api.shapes.audit import AuditShape
+from agent.api.shapes.capacity import CapacityShape, DefragShape
 from agent.api.shapes.claims import ClaimShape, DomainShape, ExplanationShape, ReleasedShape
 from agent.api.shapes.devices import ClearBodyShape, CordonBodyShape, CordonShape, DevicesShape
 from agent.api.shapes.gate import ClaimedRunningShape, VerdictShape
@@ -348,6 +349,26 @@ REPAIR_ROUTES = (
 )
 
 CLAIM_ROUTES = (
+    ApiRoute(
+        "POST",
+        "/v1/capacity",
+        ApiRole.READER,
+        handlers.capacity,
+        "capacity",
+        "How many guests that ask for this fit one after the other, and what is stranded by which guests",
+        {200: Result("the capacity", CapacityShape)},
+        body=ClaimBodyShape,
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/defrag",
+        ApiRole.READER,
+        handlers.defrag,
+        "defrag",
+        "The fewest moves of guests that make room for one that asks for this; nothing is moved",
+        {200: Result("the moves", DefragShape)},
+        body=ClaimBodyShape,
+    ),
     ApiRoute(
         "POST",
         "/v1/claims",

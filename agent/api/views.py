@@ -11,6 +11,7 @@ from agent.api.shapes.claims import (
     DomainShape,
     ExplanationShape,
     GuestCellShape,
+    HoldingShape,
     MakingShape,
     ProviderAllocationShape,
     ShortfallShape,
@@ -168,7 +169,7 @@ def explanation_view(request: ClaimRequest, fit: Fit) -> ExplanationShape:
         "units": _units(fit.units),
         "cells": _cells(fit.cells),
         "to_make": _makings(fit.makings),
-        "shortfalls": [_shortfall(shortfall) for shortfall in fit.shortfalls],
+        "shortfalls": [shortfall_view(shortfall) for shortfall in fit.shortfalls],
     }
 
 
@@ -205,7 +206,17 @@ def _makings(makings: Makings) -> dict[str, MakingShape]:
     return {unit: cast(MakingShape, dict(making)) for unit, making in sorted(makings.items())}
 
 
-def _shortfall(shortfall: Shortfall) -> ShortfallShape:
+def holding_of_fit(fit: Fit) -> HoldingShape:
+    """The place that a fit found."""
+    return {
+        "allocations": allocations_view(fit.allocations),
+        "units": _units(fit.units),
+        "cells": _cells(fit.cells),
+    }
+
+
+def shortfall_view(shortfall: Shortfall) -> ShortfallShape:
+    """A provider that cannot give what is asked for."""
     return {
         "resource_class": shortfall.resource_class,
         "asked": shortfall.asked,

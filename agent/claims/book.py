@@ -7,6 +7,7 @@ are kept up to date with each change, so that the time of a fit does not depend 
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from agent.claims.choice import Choice, Strategy
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
@@ -25,6 +26,9 @@ from agent.driver import Guest
 from agent.providers.cordoned import Cordoned, idle_cordoned
 from agent.providers.exclusive import room
 from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class Reading:
@@ -400,6 +404,48 @@ class Book:
     def used(self) -> Usages:
         """{provider: {class: amount}} that all rows together need."""
         return self._used
+
+    # Searches
+
+    def without(self, instances: Collection[str] = ()) -> "Book":
+        """A copy for a search, in which these instances and their migrations have and use nothing."""
+        gone = frozenset(instances).union(self._moving[each] for each in instances if each in self._moving)
+
+        def stays(column: Mapping[Key, Value]) -> dict[Key, Value]:
+            return {key: value for key, value in column.items() if key not in gone}
+
+        def others(owners: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+            return {unit: owner for unit, owner in owners.items() if owner not in gone}
+
+        copy = Book(choice=self._choice)
+        copy.to_make, copy._place, copy._cordoned = self.to_make, self._place, self._cordoned
+        copy.claims, copy._held = stays(self.claims), stays(self._held)
+        copy._rows, copy._needs, copy._unclaimed = (
+            stays(self._rows),
+            stays(self._needs),
+            stays(self._unclaimed),
+        )
+        copy._moving, copy._restrictions = stays(self._moving), stays(self._restrictions)
+        copy._instances = stays(self._instances)
+        copy._taken, copy._in_guests = others(self._taken), others(self._in_guests)
+        copy._in_use = others(self._in_use)
+        copy._used = {uuid: dict(amounts) for uuid, amounts in self._used.items()}
+        for instance in gone & self._needs.keys():
+            copy._count(self._needs[instance], -1)
+        copy._cells = self._cells.without(gone)
+        return copy
+
+    def movable(self) -> tuple[str, ...]:
+        """The instances whose claim alone says what they have, and that are in no move, in order."""
+        return tuple(
+            consumer
+            for consumer, claim in sorted(self.claims.items())
+            if claim.state is ClaimState.CLAIMED
+            and consumer not in self._moving
+            and consumer not in self._instances
+            and consumer in self._rows
+            and not self._rows[consumer].doubted
+        )
 
     # The agent's claims
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         GuestCellShape,
         HoldingShape,
         MakingShape,
+        ShortfallShape,
     )
     from agent.api.shapes.columns import Column, Row
 
@@ -110,6 +111,21 @@ def holding_lines(
     )
     yield from table_lines(columns, rows, style)
     yield from cells_lines(holding["cells"], style)
+
+
+def shortfall_lines(shortfalls: Sequence[ShortfallShape], style: Style) -> Iterator[str]:
+    """A table of what is missing where; nothing where nothing is."""
+    from agent.api.shapes.columns import Column
+
+    columns: tuple[Column[ShortfallShape], ...] = (
+        Column("RESOURCE CLASS", lambda short: short["resource_class"] or "-"),
+        Column("ASKED", lambda short: short["asked"]),
+        Column("FREE", lambda short: short["free"]),
+        Column("PROVIDER", lambda short: short["provider"] or "-"),
+        Column("WHY", lambda short: short["reason"]),
+    )
+    if shortfalls:
+        yield from table_lines(columns, shortfalls, style)
 
 
 def mapping_lines(

@@ -16,10 +16,12 @@ from dataclasses import replace
 
 from agent.backoff import Backoff
 from agent.claims.book import Reading
+from agent.claims.capacity import Capacity, capacity
 from agent.claims.choice import Strategy
 from agent.claims.claim import Claim, Fit
+from agent.claims.defrag import Defrag, defrag
 from agent.claims.doubt import DoubtKind
-from agent.claims.fit import ProviderIndex
+from agent.claims.fit import ProviderIndex, check_placeable
 from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
@@ -313,6 +315,16 @@ class ResourceTracker:
         Raises UsageError for what this agent cannot place.
         """
         return self._claims.explain(request, restriction)
+
+    def capacity(self, request: ClaimRequest) -> Capacity:
+        """How many guests that ask for this fit, by a copy of the book. Raises UsageError."""
+        check_placeable(request)
+        return capacity(self._register.under_lock(lambda book: book.without()), request)
+
+    def defrag(self, request: ClaimRequest) -> Defrag:
+        """The fewest moves that make room for the request, by a copy of the book. Raises UsageError."""
+        check_placeable(request)
+        return defrag(self._register.under_lock(lambda book: book.without()), request)
 
     def choose_by(self, strategy: Strategy) -> None:
         """From now on, choose by this strategy where several places fit a claim."""

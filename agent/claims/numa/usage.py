@@ -5,7 +5,7 @@ is counted, and the CPUs that it is pinned to.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from agent.claims.claim import Claim
@@ -33,6 +33,19 @@ class CellUsage:
         self._in_guests: dict[int, str] = {}
         self._guests: dict[str, Guest] = {}
         self._coming: dict[str, Guest] = {}
+
+    def without(self, consumers: Collection[str]) -> "CellUsage":
+        """A copy in which these consumers have no claim and no guest."""
+        copy = CellUsage()
+        copy.host = self.host
+        copy._claims, copy._owners = dict(self._claims), dict(self._owners)
+        copy._use, copy._charged = Counter(self._use), Counter(self._charged)
+        copy._in_guests = {cpu: who for cpu, who in self._in_guests.items() if who not in consumers}
+        copy._guests = {who: guest for who, guest in self._guests.items() if who not in consumers}
+        copy._coming = {who: guest for who, guest in self._coming.items() if who not in consumers}
+        for consumer in consumers:
+            copy.remove(consumer)
+        return copy
 
     def refresh(self, host: HostCells) -> None:
         """Replace the host's cells, and count all claims anew."""
