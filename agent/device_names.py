@@ -14,6 +14,9 @@ ONE_TIME_USE = "HW_PCI_ONE_TIME_USE"
 TYPES = {"type-PCI": "CUSTOM_PCI_TYPE_PCI", "type-PF": "CUSTOM_PCI_TYPE_PF", "type-VF": "CUSTOM_PCI_TYPE_VF"}
 """{nova's device_type: trait}; type-PF is a physical function that can have virtual functions."""
 
+VDPA_CLASS, VDPA_TRAIT = "CUSTOM_VDPA", "CUSTOM_PCI_TYPE_VDPA"
+"""The class of functions that guests get over vDPA without a configured one, and the trait of all of them."""
+
 _PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
 _ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}", re.ASCII | re.IGNORECASE)
 

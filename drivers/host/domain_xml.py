@@ -54,7 +54,7 @@ class Domain:
     NVMe devices that are disks, `interfaces` PCI addresses of <interface>. `memory` is the part of the memory
     that is bound to nodes or in huge pages. `vcpus_may_change`: vCPUs may be added to it, or taken from it,
     while it runs. `encrypted`: its memory is, by SEV or TDX. `memory_files` are the paths of its memory
-    devices that take no memory of the host, such as /dev/dax0.0.
+    devices that take no memory of the host, such as /dev/dax0.0; `vdpa` those of its vDPA devices.
     """
 
     uuid: str
@@ -72,6 +72,7 @@ class Domain:
     vcpus_may_change: bool = False
     encrypted: bool = False
     memory_files: tuple[str, ...] = ()
+    vdpa: tuple[str, ...] = ()
 
 
 def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT_HUGE_PAGE_KIB) -> Domain:
@@ -108,6 +109,11 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         or any(vcpu.get("hotpluggable") == "yes" for vcpu in root.findall("vcpus/vcpu")),
         encrypted=any(element.get("type") in ENCRYPTION_TYPES for element in root.findall("launchSecurity")),
         memory_files=memory_files(root),
+        vdpa=_unique(
+            source.get("dev", "").strip()
+            for source in root.findall("devices/interface[@type='vdpa']/source")
+            if source.get("dev")
+        ),
     )
 
 

@@ -42,6 +42,7 @@ from drivers.libvirt.describe.moves import GuestDomain
 from drivers.libvirt.describe.pmem import unmatched_namespaces, with_used_namespaces, write_namespaces
 from drivers.libvirt.describe.suggestions import suggestions
 from drivers.libvirt.describe.unmatched import unmatched_options
+from drivers.libvirt.describe.vdpa import vdpa_functions, with_functions, write_vdpa
 from drivers.libvirt.io.change_notifier import ChangeNotifier
 from drivers.libvirt.io.deadline import DeadlineRunner
 from drivers.libvirt.io.device_state import DeviceState, boot_id
@@ -141,6 +142,7 @@ class LibvirtDriver(Driver):
         if model is None or readers is None:
             raise DriverUnavailable("the devices of this host were not read yet")
         domain = parse_domain(xml, huge_page_kib=default_huge_page_kib())
+        domain = with_functions(domain, vdpa_functions(model.devices.cards))
         disk_gb = readers.domains.disk_gb(domain.uuid, domain.disks)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
         guest = starting_guest(domain, disk_gb, dedicated, model.locations)
@@ -158,12 +160,16 @@ class LibvirtDriver(Driver):
 
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
         """See `Driver`."""
-        model, labels = self._model, self._model_settings.pmem
-        units = {device.unit for device in given.devices if device.resource_class in labels.values()}
-        others = tuple(device for device in given.devices if device.unit not in units)
-        written = write_domain(xml, changed(given, devices=others), replace=replace)
-        found = () if model is None else model.pmem
-        return write_namespaces(written, (each for each in found if each.name in units))
+        model = self._model
+        if model is None:
+            return write_domain(xml, given, replace=replace)
+        functions, classes = vdpa_functions(model.devices.cards), self._model_settings.pmem.values()
+        vdpa = [device for device in given.devices if device.unit in functions.values()]
+        memory = {device.unit for device in given.devices if device.resource_class in classes}
+        others = (each for each in given.devices if each not in vdpa and each.unit not in memory)
+        written = write_domain(xml, changed(given, devices=tuple(others)), replace=replace)
+        written = write_vdpa(written, vdpa, functions)
+        return write_namespaces(written, (each for each in model.pmem if each.name in memory))
 
     def host_device(self, address: str) -> HostDevice | None:
         """See `Driver`."""

@@ -7,22 +7,26 @@ Source: https://docs.kernel.org/PCI/pci-iov-howto.html and
 https://docs.kernel.org/driver-api/vfio-mediated-device.html
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from drivers.libvirt.xml.nodedevs import MediatedDevice, NetDevice, NodeDevice, PciDevice
+from drivers.libvirt.xml.nodedevs import MediatedDevice, NetDevice, NodeDevice, PciDevice, VdpaDevice
 
 _NETWORK = 0x02
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A PCI function, its virtual functions by address, and the mediated devices on any of them by uuid."""
+    """A PCI function, its virtual functions by address, and the mediated devices on any of them by uuid.
+
+    `vdpa` {address of a function: /dev/vhost-vdpa-N} are those that a guest gets over vDPA.
+    """
 
     device: PciDevice
     vfs: tuple[PciDevice, ...] = ()
     mdevs: tuple[MediatedDevice, ...] = ()
     interface: NetDevice | None = None
+    vdpa: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -76,17 +80,22 @@ def cards_of(devices: Iterable[NodeDevice]) -> tuple[Card, ...]:
             vfs.setdefault(function.physical_function, []).append(function)
     mdevs: dict[str, list[MediatedDevice]] = {}
     interfaces: dict[str, NetDevice] = {}
+    vdpa: dict[str, dict[str, str]] = {}
     for device in devices:
         if isinstance(device, MediatedDevice) and device.parent in card_addresses:
             mdevs.setdefault(card_addresses[device.parent], []).append(device)
         elif isinstance(device, NetDevice) and device.parent in functions:
             interfaces[functions[device.parent].address] = device
+        elif isinstance(device, VdpaDevice) and device.parent in functions:
+            parent = functions[device.parent]
+            vdpa.setdefault(card_addresses[parent.name], {})[parent.address] = device.path
     return tuple(
         Card(
             device=function,
             vfs=tuple(sorted(vfs.get(function.address, ()), key=lambda vf: vf.address)),
             mdevs=tuple(sorted(mdevs.get(function.address, ()), key=lambda mdev: (mdev.uuid, mdev.name))),
             interface=interfaces.get(function.address),
+            vdpa=vdpa.get(function.address, {}),
         )
         for function in sorted(functions.values(), key=lambda function: function.address)
         if function.physical_function is None

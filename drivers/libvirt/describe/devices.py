@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from agent.device_names import (
     TYPES,
+    VDPA_CLASS,
+    VDPA_TRAIT,
     mdev_type_trait,
     pci_class,
     physical_network_trait,
@@ -155,7 +157,8 @@ def _traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
     traits: set[str] = set()
     for function, spec in offered:
         traits |= {vendor_trait(function.vendor_id), product_trait(function.product_id)}
-        traits.add(TYPES[_device_type(function)])
+        is_vdpa = function.address in context.card.vdpa
+        traits.add(VDPA_TRAIT if is_vdpa else TYPES[_device_type(function)])
         vgpu = _vgpu_spec(context, function)
         if vgpu is not None:
             traits.add(mdev_type_trait(vgpu.type_id))
@@ -186,7 +189,7 @@ def _check_same_specs(context: CardContext, offered: OfferedFunctions) -> None:
     """Raises DriverDataError where the virtual functions of the card have different specs."""
     first: tuple[PciDevice, DeviceSpec] | None = None
     for function, spec in offered:
-        if spec is None or function.physical_function is None:
+        if spec is None or function.physical_function is None or function.address in context.card.vdpa:
             continue
         if spec.one_time_use:
             raise DriverDataError(
@@ -304,6 +307,8 @@ def _resource_class(context: CardContext, function: PciDevice, spec: DeviceSpec 
         return spec.resource_class
     if function.address in context.facts.vgpu_types:
         return "VGPU"  # in use, though its type is not enabled
+    if function.address in context.card.vdpa:
+        return VDPA_CLASS
     if context.card.is_network and function.physical_function is not None:
         return "SRIOV_NET_VF"
     return pci_class(function.vendor_id, function.product_id)

@@ -7,6 +7,7 @@ the names of network interfaces, the slots of cards and the NUMA cells, and deri
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from agent.device_names import VDPA_CLASS
 from agent.driver import DescribedProvider
 from drivers.host.providers import cell_device
 from drivers.libvirt.describe.cards import Card, UnitRecord
@@ -178,8 +179,11 @@ def _cell_ids(devices: Iterable[str]) -> list[int]:
 
 
 def renamed_classes(provider: DescribedProvider, history: DeviceHistory) -> Iterator[tuple[str, str]]:
-    """(former class, current class) for each former class of the device that it no longer has."""
+    """(former class, current class) for each former class of the device that it no longer has.
+
+    A function whose vDPA device is made or removed is another kind of unit, and not one with another name.
+    """
     for former in history.get(provider.device, ()):
-        if former not in provider.inventories:
-            for current in sorted(provider.units.keys() & provider.inventories.keys()):
+        if former not in provider.inventories and former != VDPA_CLASS:
+            for current in sorted(provider.units.keys() & provider.inventories.keys() - {VDPA_CLASS}):
                 yield former, current

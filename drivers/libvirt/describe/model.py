@@ -35,6 +35,7 @@ from drivers.libvirt.describe.moves import GuestDomain, moves_of
 from drivers.libvirt.describe.pmem import PmemLabels, PmemNamespace, with_namespaces, with_used_namespaces
 from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
 from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
+from drivers.libvirt.describe.vdpa import with_vdpa
 
 REMOTE_MANAGED_PORTS = "COMPUTE_REMOTE_MANAGED_PORTS"
 
@@ -93,6 +94,7 @@ def build_model(
     host = with_reserved_pages(with_managed_cpus(host, settings.host), settings.host)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
+    domains = with_vdpa(domains, devices.cards)
     named = _named_units(domains)
     missing = missing_records(named, devices, settings.devices, known)
     host_and_cells = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)

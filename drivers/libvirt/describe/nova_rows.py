@@ -70,6 +70,12 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         difference="nova leaves network devices out of Placement",
     ),
     HostRow(
+        ("CUSTOM_VDPA",),
+        "the class of device_spec or CUSTOM_PCI_*, for functions with a vDPA device",
+        "for functions with a vDPA device, unless device_spec has a class: on the card's provider",
+        difference="nova tells them apart by the type of device, which Placement does not know",
+    ),
+    HostRow(
         ("CUSTOM_PCI_*",),
         "device_spec without physical_network or devname, if report_in_placement is set",
         "device_spec, also with these",

@@ -1,4 +1,4 @@
-"""Parse node devices: PCI functions, network interfaces and mediated devices. Pure.
+"""Parse node devices: PCI functions, network interfaces, vDPA and mediated devices. Pure.
 
 Names of node devices are not parsed where the XML has the value: the name of a network device changes with
 its MAC address, that of a mediated device with libvirt's version. Source: https://libvirt.org/formatnode.html
@@ -67,7 +67,16 @@ class MediatedDevice:
     active: bool = True
 
 
-NodeDevice = PciDevice | NetDevice | MediatedDevice
+@dataclass(frozen=True, slots=True)
+class VdpaDevice:
+    """A vDPA device; `parent` is a node device's name, `path` its device such as /dev/vhost-vdpa-0."""
+
+    name: str
+    parent: str
+    path: str
+
+
+NodeDevice = PciDevice | NetDevice | MediatedDevice | VdpaDevice
 
 
 def parse_node_device(text: str, what: str = "a node device", *, active: bool = True) -> NodeDevice | None:
@@ -82,6 +91,9 @@ def parse_node_device(text: str, what: str = "a node device", *, active: bool = 
                 return _net(name, root, capability, what)
             case "mdev":
                 return _mdev(name, root, capability, what, active)
+            case "vdpa":
+                path = capability.findtext("chardev", "").strip()
+                return VdpaDevice(name, root.findtext("parent", ""), path) if path else None
     return None
 
 
