@@ -13,7 +13,12 @@ from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference, use_difference
 from agent.claims.used import Place
 from agent.driver import Guest
-from agent.moves.ownership import SplitAllocations, same_amounts, split_allocations
+from agent.moves.ownership import (
+    SplitAllocations,
+    may_be_migration,
+    same_amounts,
+    split_allocations,
+)
 from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
@@ -121,6 +126,8 @@ class ConsumerCase:
         """
         if self.claim is not None or self.guest is not None:
             return ()
+        if not may_be_migration(self.placed.consumer_type):
+            return ()
         return tuple(
             claim.consumer
             for claim in self._claims_that_left
@@ -134,7 +141,10 @@ class ConsumerCase:
 
     @property
     def possible_holders(self) -> tuple[str, ...]:
-        """The consumers without guest and claim that have as much here as the claim: maybe its migration."""
+        """The consumers without guest and claim that have as much here as the claim: maybe its migration.
+
+        Not those whose type says that they are none.
+        """
         if self.claim is None:
             return ()
         claimed = self.observation.own_part(self.claim.allocations)
@@ -143,6 +153,7 @@ class ConsumerCase:
             consumer
             for consumer in sorted(self.observation.consumers - known)
             if same_amounts(self.observation.allocations_here(consumer), claimed)
+            and may_be_migration(self.observation.types.get(consumer, ""))
         )
 
     @property

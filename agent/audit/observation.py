@@ -28,10 +28,11 @@ class Observation:
     this host's own tree. `devices`: {device: provider uuid}. `offered`: the exact units of the driver.
 
     `shared`: {consumer without a claim: its allocations on providers shared with this host}. `elsewhere`:
-    {instance: all its allocations} of the claims that have none here any more. `unreserved`: the host without
-    what the agent reserves for the `unclaimed` use of guests, {instance: {provider uuid: {class: amount}}};
-    None: nothing is reserved for that. `at`: when it was made, in seconds since 1970 (UTC). `unhealthy`:
-    {address: health} of the devices that are not well.
+    {instance: all its allocations} of the claims that have none here any more, and `types`: {consumer that may
+    hold the place of such a claim: its consumer type}. `unreserved`: the host without what the agent reserves
+    for the `unclaimed` use of guests, {instance: {provider uuid: {class: amount}}}; None: nothing is reserved
+    for that. `at`: when it was made, in seconds since 1970 (UTC).
+    `unhealthy`: {address: health} of the devices that are not well.
     """
 
     host: ProviderIndex
@@ -46,6 +47,7 @@ class Observation:
     unreserved: ProviderIndex | None = None
     unclaimed: Mapping[str, Usages] = field(default_factory=dict)
     elsewhere: Mapping[str, Allocations] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
     at: float = 0.0
     unhealthy: Mapping[str, DeviceHealth] = field(default_factory=dict)
 

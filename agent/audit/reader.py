@@ -77,7 +77,8 @@ class AuditReader:
             at=self._clock(),
             unhealthy=self._tracker.cordons.unhealthy(),
         )
-        return replace(observation, elsewhere=self._elsewhere(observation))
+        observation = replace(observation, elsewhere=self._elsewhere(observation))
+        return replace(observation, types=self._types(observation))
 
     def _elsewhere(self, observation: Observation) -> Mapping[str, Allocations]:
         """Read what the instances have whose claims have no allocation here, if another consumer may have it.
@@ -94,6 +95,19 @@ class AuditReader:
             instance: allocations
             for instance, allocations in held.items()
             if allocations and not any(map(observation.host.is_own, allocations))
+        }
+
+    def _types(self, observation: Observation) -> Mapping[str, str]:
+        """Read the types of the consumers that may hold the place of an instance that is elsewhere.
+
+        Raises PlacementError.
+        """
+        if not observation.elsewhere:
+            return {}
+        known = observation.claims.keys() | observation.guests.keys() | observation.consumers_in_moves
+        return {
+            consumer: self._client.allocations_of(consumer).consumer_type
+            for consumer in sorted(observation.consumers - known)
         }
 
     def guests_now(self) -> frozenset[str]:

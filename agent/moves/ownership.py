@@ -180,8 +180,12 @@ def resembles_migration(candidate: MoveConsumer, instance: MoveConsumer) -> bool
     Below microversion 1.38 no consumer has a type. A new instance of the same project looks the same as a
     migration there; so nothing is done on a resemblance, except that nothing is freed.
     """
-    untyped = candidate.consumer_type in ("", "unknown")
-    return (untyped or candidate.consumer_type == MIGRATION_TYPE) and _same_owner(candidate, instance)
+    return may_be_migration(candidate.consumer_type) and _same_owner(candidate, instance)
+
+
+def may_be_migration(consumer_type: str) -> bool:
+    """Whether a consumer of that type is a migration, or may be one because it has none."""
+    return consumer_type in ("", "unknown", MIGRATION_TYPE)
 
 
 def _same_owner(candidate: MoveConsumer, instance: MoveConsumer) -> bool:

@@ -200,18 +200,25 @@ class MigrationLinker:
     def _moved_away(self, departures: Mapping[str, _Departure]) -> set[str]:
         """The guests that had moved away before, without a claim, and that are not back.
 
-        Also guests that run here and of which neither the agent nor Placement has anything on this host.
+        Also guests that run here and of which neither the agent nor Placement has anything on this host's
+        own providers: their disks may still be in a pool that the hosts share. Not those that may be on
+        their way: a consumer here may be the migration of a move under way.
         """
         strays = self._context.register.under_lock(
-            lambda book: {guest for guest in book.unclaimed() if not book.row(guest).has}
+            lambda book: {
+                guest for guest in book.unclaimed() if not any(map(book.host.is_own, book.row(guest).has))
+            }
         )
         return {
             guest
             for guest in self._context.guests.moved_away | strays
             if guest not in departures
             and not self._is_moving(guest)
-            and self._places.has_left(self._client.allocations_of(guest))
+            and self._is_gone(self._client.allocations_of(guest))
         }
+
+    def _is_gone(self, instance: ConsumerAllocations) -> bool:
+        return self._places.has_left(instance) and not self._places.possible_migrations(instance)
 
     # What became of their places
 
@@ -222,13 +229,15 @@ class MigrationLinker:
         for instance, departure in departures.items():
             if instance in linked or departure.move is not None:
                 continue  # a move that has ended without a successor is finished as any other
-            if not candidates[instance]:
+            migrations = candidates[instance]
+            lookalikes = migrations or self._places.lookalikes(departure.place, departure.instance)
+            if not lookalikes:
                 linked |= self._drop_departed(departure)
                 gone.add(instance)
             else:
                 LOG.warning(
                     "%s",
-                    _uncertain(instance, candidates[instance], candidates[instance]),
+                    _uncertain(instance, migrations, lookalikes),
                     fields={"consumer": instance},
                 )
         return linked, gone

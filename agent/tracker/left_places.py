@@ -110,6 +110,23 @@ class LeftPlaces:
             raise PlacementConflict(f"Another client wrote the allocations of {instance.consumer} meanwhile.")
         return found
 
+    def possible_migrations(self, instance: ConsumerAllocations) -> list[str]:
+        """The consumers without a claim or a move that hold something here and may be its migration.
+
+        For an instance whose place here the agent does not know.
+        """
+        strangers = self._context.register.under_lock(
+            lambda book: [
+                consumer for consumer, held in book.others.items() if any(map(book.host.is_own, held))
+            ]
+        )
+        suspects = self._judged(strangers, instance, resembles_migration)
+        return [
+            consumer
+            for consumer in suspects
+            if self.own_part(self._client.allocations_of(consumer).allocations)
+        ]
+
     def _takers(self, place: Claim, instance: ConsumerAllocations, judge: Judge) -> list[str]:
         holders = self._holders(place, lambda book, each: book.holders_of(each.allocations))
         return [

@@ -217,6 +217,24 @@ def test_a_guest_whose_evacuation_was_confirmed_while_its_host_was_dead_is_told(
     claimed.check_settled()
 
 
+def test_an_evacuated_guest_is_told_beside_an_instance_that_was_placed_on_its_resources(
+    claimed: World,
+) -> None:
+    """The instance has just as much as the guest, and its type says that it is no migration."""
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
+    claimed.schedule(OTHER, **ON_A)
+    claimed.a.restart()
+    claimed.a.see(INSTANCE)
+    claimed.a.look()
+    found = {each.subject: each for each in claimed.a.auditor.audit().findings}
+    assert {subject: each.kind for subject, each in found.items()} == {
+        INSTANCE: "moved away",
+        OTHER: "orphaned allocation",
+    }
+    assert INSTANCE not in found[OTHER].reason
+
+
 @pytest.mark.parametrize("known", [False, True], ids=["source has not looked", "source knows"])
 def test_a_guest_still_on_the_source_of_a_move_that_a_caller_confirmed_is_told(
     claimed: World, *, known: bool

@@ -149,6 +149,45 @@ def test_a_new_instance_without_a_type_is_nobodys_migration(
     world.check_settled()
 
 
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_a_guest_whose_untyped_move_is_under_way_has_not_moved_away(
+    world: World, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is told to remove the only guest: who holds its place may well be its migration."""
+    untyped(world)
+    world.a.tracker.claim(asks(**SMALL))
+    world.a.see(INSTANCE)
+    world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    for _ in range(2):
+        world.settle()
+        assert world.a.tracker.circumstances().moved_away == frozenset()
+    assert "Remove the guest" not in caplog.text
+    tracker = world.b.tracker
+    (tracker.confirm_move if end == "confirm" else tracker.revert_move)(MIGRATION)
+    world.settle()
+    assert world.a.tracker.circumstances().moved_away == ({INSTANCE} if end == "confirm" else frozenset())
+
+
+@pytest.mark.parametrize("pool", [{}, DISK], ids=["own disk", "shared pool"])
+@pytest.mark.parametrize("version", ["1.37", "1.39"], ids=["untyped", "typed"])
+def test_an_unclaimed_guest_whose_move_is_under_way_has_not_moved_away(
+    placement: Placement, tmp_path: Path, version: str, pool: dict[str, dict[str, int]]
+) -> None:
+    """A scheduler placed it, and no agent claimed for it: its migration holds what it had here."""
+    wanted = {name: amount for name, amount in SMALL.items() if pool or name != "DISK_GB"}
+    with World(tmp_path, placement, microversion=version) as world:
+        world.schedule(INSTANCE, **ON_A, **pool)
+        world.a.uses[INSTANCE] = {"VCPU": 2, "MEMORY_MB": 1024}
+        world.a.see(INSTANCE)
+        world.settle()
+        world.b.tracker.begin_move(asks(**wanted), MoveKind.LIVE_MIGRATE, MIGRATION)
+        world.settle()
+        assert world.a.tracker.circumstances().moved_away == frozenset()
+        world.b.tracker.confirm_move(MIGRATION)
+        world.settle()
+        assert world.a.tracker.circumstances().moved_away == {INSTANCE}
+
+
 # A move that is begun again under another uuid, before the source looks
 
 

@@ -81,9 +81,10 @@ def test_what_an_instance_that_left_may_have_handed_over_names_its_claim(
 ) -> None:
     lost = observe(claimed({"VCPU": 2}, state=state), placed={MIGRATION: here})
     left = replace(lost, elsewhere={CONSUMER: THERE})
-    origins = consumer_case(left, here, MIGRATION).possible_origins
-    assert origins == ((CONSUMER,) if found else ())
-    assert consumer_case(lost, here, MIGRATION).possible_origins == ()
+    untyped = partial(consumer_case, consumer=MIGRATION, consumer_type="unknown")
+    assert untyped(left, here).possible_origins == ((CONSUMER,) if found else ())
+    assert untyped(lost, here).possible_origins == ()
+    assert consumer_case(left, here, MIGRATION).possible_origins == (), "an instance, by its type"
     assert consumer_case(left, here, MIGRATION).is_comparable
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kits.audit import (
     CONSUMER,
     ELSEWHERE,
@@ -36,6 +38,14 @@ def test_a_claimed_guest_that_stayed_behind_is_reported_shut_off_or_not() -> Non
 def test_while_a_consumer_holds_the_claims_place_the_move_is_under_way() -> None:
     held = {MIGRATION: CLAIMS[CONSUMER].allocations}
     assert JUDGE(consumer_case(observe(CLAIMS, guests=(running(CONSUMER),), placed=held), THERE)) is None
+
+
+def test_a_consumer_that_is_no_migration_by_its_type_hides_no_guest() -> None:
+    held = {MIGRATION: CLAIMS[CONSUMER].allocations}
+    observation = observe(CLAIMS, guests=(running(CONSUMER),), placed=held)
+    for consumer_type, found in (("INSTANCE", True), ("MIGRATION", False), ("unknown", False)):
+        typed = replace(observation, types={MIGRATION: consumer_type})
+        assert (JUDGE(consumer_case(typed, THERE)) is not None) == found
 
 
 def test_a_guest_without_a_claim_is_reported_while_it_runs() -> None:
