@@ -28,8 +28,8 @@ class Observation:
     this host's own tree. `devices`: {device: provider uuid}. `offered`: the exact units of the driver.
 
     `shared`: {consumer without a claim: its allocations on providers shared with this host}. `elsewhere`:
-    {instance: all its allocations} of the claims that have none here any more, and `types`: {consumer that may
-    hold the place of such a claim: its consumer type}. `unreserved`: the host without what the agent reserves
+    {instance: all its allocations} of the claims that have none here any more, and `types`: {consumer that
+    may hold the place of such a claim: its type}. `unreserved`: the host without what the agent reserves
     for the `unclaimed` use of guests, {instance: {provider uuid: {class: amount}}}; None: nothing is reserved
     for that. `at`: when it was made, in seconds since 1970 (UTC).
     `unhealthy`: {address: health} of the devices that are not well.

@@ -74,8 +74,7 @@ class MoveFinisher:
             return self._step(_REBUILT[move.state], move)  # a rebuild writes nothing to Placement
         self._check_known()
         secured = self._context.writer.secure(move.instance, move.migration) is not None
-        instance = self._client.allocations_of(move.instance)
-        migration = self._client.allocations_of(move.migration)
+        instance, migration = self._read(move)
         match move.state:
             case MoveState.BEGINNING:
                 return self._resolve_begin(move, instance, migration, secured)
@@ -89,6 +88,18 @@ class MoveFinisher:
                 return self._end_left(move, instance)
             case _:
                 return self._observe(move, instance, migration)
+
+    def _read(self, move: Move) -> tuple[ConsumerAllocations, ConsumerAllocations]:
+        """(instance, migration) as they were at one moment, as far as the end of the move goes.
+
+        A migration that holds nothing may have ended after the instance was read: then the instance is what
+        it was during the move, so it is read again.
+        """
+        instance = self._client.allocations_of(move.instance)
+        migration = self._client.allocations_of(move.migration)
+        if not migration.allocations:
+            instance = self._client.allocations_of(move.instance)
+        return instance, migration
 
     def _check_known(self) -> None:
         if self._context.register.host.root is None:

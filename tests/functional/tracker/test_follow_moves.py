@@ -327,6 +327,43 @@ def test_an_end_at_a_source_that_cannot_tell_whose_migration_it_is_changes_nothi
     assert world.a.tracker.confirm_move(MIGRATION, instance=INSTANCE).state is MoveState.CONFIRMED
 
 
+# A move that ends while the other host reads of it
+
+
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+@pytest.mark.parametrize("reader", ["source", "destination"])
+@pytest.mark.parametrize("read_first", [INSTANCE, MIGRATION], ids=["instance", "migration"])
+@pytest.mark.parametrize("runs", [False, True], ids=["no guest", "guest"])
+def test_a_move_that_ends_between_two_reads_ends_as_it_did(
+    claimed: World, reader: str, end: str, read_first: str, runs: bool
+) -> None:
+    """The instance is read while the move is under way, and the migration after it, or the other way round."""
+    before = claimed.a.tracker.claims()
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    moved = claimed.b.tracker.claims()
+    asking, ending = (claimed.a, claimed.b) if reader == "source" else (claimed.b, claimed.a)
+    if runs:
+        (claimed.b if end == "confirm" else claimed.a).see(INSTANCE)
+    ended = []
+
+    def end_meanwhile(call: str) -> None:
+        if call == f"GET /allocations/{read_first}" and not ended:
+            ended.append(call)
+            tracker = ending.tracker
+            (tracker.confirm_move if end == "confirm" else tracker.revert_move)(MIGRATION)
+
+    asking.tap.after = end_meanwhile
+    asking.look()
+    assert ended
+    claimed.settle()
+    assert claimed.placed_all() == (AT_B if end == "confirm" else AT_A)
+    at_source, at_destination = (dict(agent.tracker.claims()) for agent in claimed.agents)
+    assert at_source == ({} if end == "confirm" else before)
+    assert at_destination == (moved if end == "confirm" else {})
+    claimed.check_settled()
+
+
 # A guest that stays behind
 
 
