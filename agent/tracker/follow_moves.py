@@ -232,6 +232,8 @@ class MigrationLinker:
             migrations = candidates[instance]
             lookalikes = migrations or self._places.lookalikes(departure.place, departure.instance)
             if not lookalikes:
+                if self._client.allocations_of(instance) != departure.instance:
+                    continue  # it was written after it was read: perhaps its move was reverted just now
                 linked |= self._drop_departed(departure)
                 gone.add(instance)
             else:

@@ -337,7 +337,7 @@ def test_an_end_at_a_source_that_cannot_tell_whose_migration_it_is_changes_nothi
 def test_a_move_that_ends_between_two_reads_ends_as_it_did(
     claimed: World, reader: str, end: str, read_first: str, runs: bool
 ) -> None:
-    """The instance is read while the move is under way, and the migration after it, or the other way round."""
+    """The instance was read during the move, and the migration after it; or the other way round."""
     before = claimed.a.tracker.claims()
     claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     claimed.settle()
@@ -362,6 +362,29 @@ def test_a_move_that_ends_between_two_reads_ends_as_it_did(
     assert at_source == ({} if end == "confirm" else before)
     assert at_destination == (moved if end == "confirm" else {})
     claimed.check_settled()
+
+
+@pytest.mark.parametrize("version", ["1.37", "1.39"], ids=["untyped", "typed"])
+def test_a_guest_whose_move_is_reverted_while_the_source_looks_has_not_moved_away(
+    placement: Placement, tmp_path: Path, version: str
+) -> None:
+    with World(tmp_path, placement, microversion=version) as world:
+        world.a.tracker.claim(asks(**SMALL))
+        world.a.see(INSTANCE)
+        world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+        world.a.refresh()
+        ended = []
+
+        def revert(call: str) -> None:
+            if call == f"GET /allocations/{INSTANCE}" and not ended:
+                ended.append(world.b.tracker.revert_move(MIGRATION))
+
+        world.a.tap.after = revert
+        world.a.tracker.follow_moves()
+        assert ended
+        assert world.a.tracker.circumstances().moved_away == frozenset()
+        world.settle()
+        world.check_settled()
 
 
 # A guest that stays behind
