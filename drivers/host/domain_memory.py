@@ -75,13 +75,24 @@ def memory_files(root: Element) -> tuple[str, ...]:
     return tuple(path for device in _files(root) if (path := (device.findtext("source/path") or "").strip()))
 
 
+def epc_bytes(root: Element, what: str) -> int:
+    """The memory for SGX enclaves, which is none of the host's other memory."""
+    return _device_bytes(root, what, ("sgx-epc",))
+
+
+def _device_bytes(root: Element, what: str, models: tuple[str, ...]) -> int:
+    devices = (device for device in root.findall("devices/memory") if device.get("model") in models)
+    sizes = (device.find("target/size") for device in devices)
+    return sum(size_bytes(size, f"{what}: memory device") for size in sizes if size is not None)
+
+
 def file_bytes(root: Element, what: str) -> int:
-    """The part of <memory> that is in such devices: libvirt adds their sizes to it."""
-    sizes = (device.find("target/size") for device in _files(root))
-    in_files = sum(size_bytes(size, f"{what}: memory device") for size in sizes if size is not None)
+    """The part of <memory> that is in such devices, or for enclaves: libvirt adds their sizes to it."""
+    cells = root.findall("cpu/numa/cell")
+    in_files = _device_bytes(root, what, (*_FILES, *(("sgx-epc",) if cells else ())))
     memory = root.find("memory")
     whole = 0 if memory is None else size_bytes(memory, f"{what}: <memory>")
-    in_cells = sum(mb for _, mb, _ in guest_cells(root, what)) if root.findall("cpu/numa/cell") else 1
+    in_cells = sum(mb for _, mb, _ in guest_cells(root, what)) if cells else 1
     return in_files if whole - in_files >= in_cells * BYTES_PER_MIB else 0
 
 

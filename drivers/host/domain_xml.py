@@ -14,6 +14,7 @@ from agent.errors import DriverDataError
 from drivers.host.domain_memory import (
     DEFAULT_HUGE_PAGE_KIB,
     cpu_set,
+    epc_bytes,
     file_bytes,
     memory_files,
     memory_nodes,
@@ -55,6 +56,7 @@ class Domain:
     that is bound to nodes or in huge pages. `vcpus_may_change`: vCPUs may be added to it, or taken from it,
     while it runs. `encrypted`: its memory is, by SEV or TDX. `memory_files` are the paths of its memory
     devices that take no memory of the host, such as /dev/dax0.0; `vdpa` those of its vDPA devices.
+    `epc_mb` is its memory for SGX enclaves.
     """
 
     uuid: str
@@ -73,6 +75,7 @@ class Domain:
     encrypted: bool = False
     memory_files: tuple[str, ...] = ()
     vdpa: tuple[str, ...] = ()
+    epc_mb: int = 0
 
 
 def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT_HUGE_PAGE_KIB) -> Domain:
@@ -109,6 +112,7 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         or any(vcpu.get("hotpluggable") == "yes" for vcpu in root.findall("vcpus/vcpu")),
         encrypted=any(element.get("type") in ENCRYPTION_TYPES for element in root.findall("launchSecurity")),
         memory_files=memory_files(root),
+        epc_mb=-(-epc_bytes(root, what) // BYTES_PER_MIB),
         vdpa=_unique(
             source.get("dev", "").strip()
             for source in root.findall("devices/interface[@type='vdpa']/source")

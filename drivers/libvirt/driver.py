@@ -30,16 +30,16 @@ from drivers.host.device_signs import device_addresses, read_signs
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
+from drivers.host.file_backed_memory import check_file_backed_memory
 from drivers.host.inventory import check_cpu_sets
 from drivers.host.pci_sysfs import PciSysfs
 from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings, health_checks
-from drivers.libvirt.describe.encryption import with_context
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs
-from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
+from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model, with_devices_of_domain
 from drivers.libvirt.describe.moves import GuestDomain
-from drivers.libvirt.describe.pmem import unmatched_namespaces, with_used_namespaces, write_namespaces
+from drivers.libvirt.describe.pmem import unmatched_namespaces, write_namespaces
 from drivers.libvirt.describe.suggestions import suggestions
 from drivers.libvirt.describe.unmatched import unmatched_options
 from drivers.libvirt.describe.vdpa import vdpa_functions, with_functions, write_vdpa
@@ -92,6 +92,7 @@ class LibvirtDriver(Driver):
             options.report_numa,
             frozenset(options.supported_tpm_secret_security),
             options.pmem_namespaces,
+            options.file_backed_memory,
         )
         self._health_checks = health_checks(settings.options)
         self._device_state = DeviceState(settings.state_path)
@@ -109,6 +110,7 @@ class LibvirtDriver(Driver):
         """See `Driver`."""
         check_cpu_sets(settings.host_settings)
         options = LibvirtOptions.of(settings.options.get("libvirt", {}))
+        check_file_backed_memory(options.file_backed_memory, settings.host_settings)
         if importlib.util.find_spec("libvirt") is None:
             raise SettingsError(
                 "the libvirt driver needs libvirt's Python binding: install plimsoll[libvirt], or Debian's "
@@ -146,8 +148,7 @@ class LibvirtDriver(Driver):
         disk_gb = readers.domains.disk_gb(domain.uuid, domain.disks)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
         guest = starting_guest(domain, disk_gb, dedicated, model.locations)
-        guest = with_context(guest, domain, model.encryption)
-        return with_used_namespaces(guest, domain, model.pmem, self._model_settings.pmem)
+        return with_devices_of_domain(guest, domain, model.encryption, model.pmem, self._model_settings)
 
     def needs_of(self, xml: str) -> DomainNeeds:
         """See `Driver`."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from agent.driver import Cell, DescribedProvider, HostSettings, Topology
 from agent.errors import DriverDataError
+from drivers.host.file_backed_memory import with_file_backed_memory
 from drivers.host.inventory import shares, split_cpus
 from drivers.host.providers import host_providers
 from drivers.host.reserved_pages import without_reserved_pages
@@ -55,6 +56,16 @@ def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
         return facts
     present = frozenset[int]().union(*(cell.cpus for cell in facts.capabilities.cells))
     return replace(facts, online=facts.online | ((settings.cpu_dedicated_set or frozenset()) & present))
+
+
+def with_file_backed_cells(facts: HostFacts, memory_mb: int) -> HostFacts:
+    """The facts with the cells' shares of memory in files; 0: as they are."""
+    cells = with_file_backed_memory(facts.capabilities.cells, memory_mb)
+    return replace(
+        facts,
+        capabilities=replace(facts.capabilities, cells=cells),
+        memory_mb=memory_mb or facts.memory_mb,
+    )
 
 
 def with_reserved_pages(facts: HostFacts, settings: HostSettings) -> HostFacts:

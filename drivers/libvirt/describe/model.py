@@ -1,9 +1,11 @@
 """Build the answers of `Driver` from all that was read of a host. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettings, Topology
+from drivers.host.domain_xml import Domain
+from drivers.host.file_backed_memory import MEMORY_FILES
 from drivers.host.providers import cell_provider_name, host_providers, page_providers
 from drivers.host.unit_locations import UnitLocation, locate_units
 from drivers.libvirt.describe.cards import UnitRecord
@@ -28,11 +30,13 @@ from drivers.libvirt.describe.host import (
     describe_topology,
     host_cells,
     reportable_traits,
+    with_file_backed_cells,
     with_managed_cpus,
     with_reserved_pages,
 )
 from drivers.libvirt.describe.moves import GuestDomain, moves_of
 from drivers.libvirt.describe.pmem import PmemLabels, PmemNamespace, with_namespaces, with_used_namespaces
+from drivers.libvirt.describe.sgx import epc_providers, with_epc
 from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
 from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
 from drivers.libvirt.describe.vdpa import with_vdpa
@@ -45,7 +49,8 @@ class ModelSettings:
     """`name` is the host's; with `report_numa` each cell has a provider with its CPUs, memory and devices.
 
     `tpm_secrets` are the ways of keeping the secrets of emulated TPMs that this host's control plane has,
-    `pmem` the classes of configured namespaces of persistent memory.
+    `pmem` the classes of configured namespaces of persistent memory. With `file_backed_mb` the memory
+    of guests is in files of that size together.
     """
 
     name: str
@@ -54,6 +59,7 @@ class ModelSettings:
     report_numa: bool = False
     tpm_secrets: frozenset[str] = frozenset()
     pmem: PmemLabels = field(default_factory=dict)
+    file_backed_mb: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,8 @@ def build_model(
     `known` are the records and `history` the history of the model before; `boot` is the id of the host's
     current boot. Raises DriverDataError where a configured CPU is not online or device specs contradict.
     """
-    host = with_reserved_pages(with_managed_cpus(host, settings.host), settings.host)
+    host = with_managed_cpus(with_file_backed_cells(host, settings.file_backed_mb), settings.host)
+    host = with_reserved_pages(host, settings.host)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
     domains = with_vdpa(domains, devices.cards)
@@ -100,9 +107,10 @@ def build_model(
     host_and_cells = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
     host_and_cells = with_tpm_secrets(host_and_cells, settings.tpm_secrets)
     host_and_cells = with_namespaces(host_and_cells, host.pmem, settings.pmem)
-    if has_remote_managed_ports(devices, settings.devices):
-        root, *others = host_and_cells
-        host_and_cells = (replace(root, traits=root.traits | {REMOTE_MANAGED_PORTS}), *others)
+    traits = {REMOTE_MANAGED_PORTS} if has_remote_managed_ports(devices, settings.devices) else set()
+    traits |= {MEMORY_FILES} if settings.file_backed_mb else set()
+    root, *others = host_and_cells
+    host_and_cells = (replace(root, traits=root.traits | traits), *others)
     cells = host_cells(host)
     cards = describe_cards(
         devices,
@@ -114,15 +122,17 @@ def build_model(
     )
     pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
     encryption = tuple(encryption_providers(settings.name, host.guests))
-    providers = (*host_and_cells, *encryption, *pages, *cards)
+    enclaves = epc_providers(settings.name, host.guests, report_numa=settings.report_numa)
+    providers = (*host_and_cells, *encryption, *enclaves, *pages, *cards)
     locations = unit_locations(providers, devices, settings.devices, missing)
     located = [
         GuestDomain(
-            with_used_namespaces(
-                with_context(locate_units(guest_domain.guest, locations), guest_domain.domain, encryption),
+            with_devices_of_domain(
+                locate_units(guest_domain.guest, locations),
                 guest_domain.domain,
+                encryption,
                 host.pmem,
-                settings.pmem,
+                settings,
             ),
             guest_domain.domain,
         )
@@ -146,8 +156,24 @@ def build_model(
     )
 
 
+def with_devices_of_domain(
+    guest: Guest,
+    domain: Domain | None,
+    encryption: Collection[DescribedProvider],
+    pmem: Iterable[PmemNamespace],
+    settings: ModelSettings,
+) -> Guest:
+    """The located guest with what its domain has beside PCI and mediated devices; see `HostModel`."""
+    guest = with_epc(with_context(guest, domain, encryption), domain)
+    return with_used_namespaces(guest, domain, pmem, settings.pmem)
+
+
 def _reportable(host: HostFacts, settings: ModelSettings) -> frozenset[str]:
-    return reportable_traits(host) | tpm_secret_traits(settings.tpm_secrets) | {REMOTE_MANAGED_PORTS}
+    return (
+        reportable_traits(host)
+        | tpm_secret_traits(settings.tpm_secrets)
+        | {REMOTE_MANAGED_PORTS, MEMORY_FILES}
+    )
 
 
 def _named_units(guest_domains: Sequence[GuestDomain]) -> frozenset[str]:

@@ -48,8 +48,9 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
     HostRow(
         ("MEMORY_MB",),
         "the host's memory, or file_backed_memory; reserved_host_memory_mb, reserved_huge_pages",
-        "the host's memory, on the root or its cells; reserved_host_memory_mb, reserved_huge_pages",
-        difference="there is no file_backed_memory; the memory of reserved pages is not offered",
+        "the same, on the root or its cells",
+        difference="the memory of reserved pages is not offered; file_backed_memory beside overcommit or "
+        "reserved memory is an error",
     ),
     HostRow(
         ("DISK_GB",),
@@ -96,6 +97,12 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         ("MEM_ENCRYPTION_CONTEXT",),
         "AMD SEV, SEV-ES or SEV-SNP, and Intel TDX: a provider each, with the processor's number of keys",
         "the same, by the same names; the traits are on these providers",
+    ),
+    HostRow(
+        ("CUSTOM_SGX_EPC_MB",),
+        "never",
+        "memory for SGX enclaves: a provider for each cell, from libvirt 8.10",
+        difference="nova has only the traits",
     ),
     HostRow(
         ("CUSTOM_PMEM_NAMESPACE_*",),
@@ -179,7 +186,7 @@ TRAITS: Sequence[HostRow] = (
     HostRow(
         ("COMPUTE_FIRMWARE_*",), "never", "the domain capabilities", difference="nova does not report them"
     ),
-    HostRow(("COMPUTE_MEM_BACKING_FILE",), "file_backed_memory is set", _OTHER, Reported.NO),
+    HostRow(("COMPUTE_MEM_BACKING_FILE",), "file_backed_memory is set", "the same"),
     HostRow(
         ("COMPUTE_EPHEMERAL_ENCRYPTION*",),
         "the image backend encrypts",

@@ -19,6 +19,7 @@ class LibvirtOptions:
     connection_uri: str = "qemu:///system"
     virt_type: str | None = None
     cpu_model: CpuModel = field(default_factory=CpuModel)
+    file_backed_memory: int = 0
     pmem_namespaces: PmemLabels = field(default_factory=dict)
     supported_tpm_secret_security: tuple[str, ...] = ()
     call_timeout: float = 10.0
@@ -86,6 +87,14 @@ OPTIONS = (
         default=[],
         help="How the secrets of guests' TPMs are kept (user, host, deployment), as traits; a scheduler of "
         "nova asks for one. Unset: the agent neither sets these traits nor takes them away.",
+    ),
+    cfg.IntOpt(
+        "file_backed_memory",
+        default=_DEFAULT.file_backed_memory,
+        min=0,
+        help="MiB for the memory of guests in files (memory_backing_dir in libvirt's qemu.conf), which are "
+        "then MEMORY_MB instead of the host's memory; 0: none. It needs reserved_host_memory_mb = 0 and no "
+        "overcommit of memory, and no large pages are offered.",
     ),
     cfg.ListOpt(
         "pmem_namespaces",

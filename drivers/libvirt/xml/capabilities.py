@@ -39,7 +39,8 @@ class DomainCapabilities:
     `enums` {"disk.bus": {"virtio", "sata"}} are the enumerations of supported elements, `features` the names
     of supported features. `cpu` is the host-model CPU as the text of a <cpu> element, "" if there is none.
     `described` are the kinds of devices of which libvirt says whether guests can have them; older versions
-    are silent about some. `slots` {kind of encrypted memory: number of guests}. `libvirt` and `qemu` are
+    are silent about some. `slots` {kind of encrypted memory: number of guests}. `epc` {NUMA cell:
+    bytes of memory for SGX enclaves}. `libvirt` and `qemu` are
     (major, minor, release), or zeros where unknown.
     """
 
@@ -49,6 +50,7 @@ class DomainCapabilities:
     cpu: str = ""
     described: frozenset[str] = frozenset()
     slots: Mapping[str, int] = field(default_factory=dict)
+    epc: Mapping[int, int] = field(default_factory=dict)
     libvirt: Version = (0, 0, 0)
     qemu: Version = (0, 0, 0)
 
@@ -129,6 +131,7 @@ def parse_domain_capabilities(text: str) -> DomainCapabilities:
         cpu=_host_model(root, text_of(root, "arch", what)),
         described=frozenset(element.tag for element in root.findall("devices/*")),
         slots=_encryption_slots(root, what),
+        epc=_epc(root, what),
     )
 
 
@@ -163,6 +166,17 @@ def _encryption_slots(root: Element, what: str) -> dict[str, int]:
     }
 
 
+def _epc(root: Element, what: str) -> dict[int, int]:
+    """The sections of the enclave page cache by cell; before libvirt 8.10 there are none in the XML."""
+    sizes: dict[int, int] = {}
+    for section in root.findall("features/sgx[@supported='yes']/sections/section"):
+        cell = number(section.get("node", "0"), f"{what}: SGX section", 2**16)
+        size = Element("size", {"unit": section.get("unit", "KiB")})
+        size.text = section.get("size")
+        sizes[cell] = sizes.get(cell, 0) + size_bytes(size, f"{what}: SGX section")
+    return sizes
+
+
 def _host_model(root: Element, arch: str) -> str:
     """The host-model CPU in the form of an argument of libvirt's baselineCPU."""
     mode = root.find("cpu/mode[@name='host-model'][@supported='yes']")
@@ -190,6 +204,7 @@ def merge(capabilities: Iterable[DomainCapabilities]) -> DomainCapabilities | No
             features=merged.features | other.features,
             described=merged.described | other.described,
             slots={**other.slots, **merged.slots},
+            epc={**other.epc, **merged.epc},
         )
     return merged
 

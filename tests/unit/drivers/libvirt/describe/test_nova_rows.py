@@ -9,6 +9,7 @@ import os_traits
 import pytest
 
 from agent.providers.owner import OWNER_TRAIT
+from drivers.host.file_backed_memory import MEMORY_FILES
 from drivers.libvirt.describe.model import REMOTE_MANAGED_PORTS
 from drivers.libvirt.describe.nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported, row_of
 from drivers.libvirt.describe.traits import reportable_guest_traits, reportable_host_traits
@@ -18,6 +19,7 @@ OF_ROOT = reportable_host_traits() | reportable_guest_traits()
 OF_OTHERS = frozenset(
     {
         REMOTE_MANAGED_PORTS,
+        MEMORY_FILES,
         "COMPUTE_STATUS_DISABLED",
         "HW_NUMA_ROOT",
         "HW_PCI_LIVE_MIGRATABLE",
