@@ -39,6 +39,7 @@ from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs
 from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model, with_devices_of_domain
 from drivers.libvirt.describe.moves import GuestDomain
+from drivers.libvirt.describe.ovs import parse_ovs
 from drivers.libvirt.describe.pmem import unmatched_namespaces, write_namespaces
 from drivers.libvirt.describe.suggestions import suggestions
 from drivers.libvirt.describe.unmatched import unmatched_options
@@ -92,6 +93,7 @@ class LibvirtDriver(Driver):
             options.report_numa,
             frozenset(options.supported_tpm_secret_security),
             options.pmem_namespaces,
+            parse_ovs(settings.options.get("ovs", {}), settings.host),
             options.file_backed_memory,
         )
         self._health_checks = health_checks(settings.options)

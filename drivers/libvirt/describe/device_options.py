@@ -65,6 +65,29 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "physical_network, resource_class, traits, live_migratable, one_time_use. May be repeated.",
         ),
     ),
+    "ovs": (
+        cfg.ListOpt(
+            "bridge_mappings",
+            default=[],
+            help="The bridges of physical networks, NETWORK:BRIDGE, as for Neutron's Open vSwitch agent.",
+        ),
+        cfg.ListOpt(
+            "resource_provider_bandwidths",
+            default=[],
+            help="Bandwidth of bridges, in kbit/s: BRIDGE:EGRESS:INGRESS; rp_tunnelled stands for all "
+            "tunnels. Leave it unset where Neutron's agent reports it, as the two options below.",
+        ),
+        cfg.ListOpt(
+            "resource_provider_packet_processing_without_direction",
+            default=[],
+            help="What the switch can process, in 1000 packets/s: :RATE.",
+        ),
+        cfg.ListOpt(
+            "resource_provider_packet_processing_with_direction",
+            default=[],
+            help="The same for a switch in hardware: :EGRESS:INGRESS.",
+        ),
+    ),
     "sriov_nic": (
         cfg.ListOpt(
             "resource_provider_bandwidths",

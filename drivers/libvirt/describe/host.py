@@ -34,6 +34,7 @@ class HostFacts:
     memory_mb: int
     disk_gb: int
     pmem: tuple[PmemNamespace, ...] = ()
+    image_cache_mb: int = 0
 
 
 def describe_host(
@@ -56,6 +57,12 @@ def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
         return facts
     present = frozenset[int]().union(*(cell.cpus for cell in facts.capabilities.cells))
     return replace(facts, online=facts.online | ((settings.cpu_dedicated_set or frozenset()) & present))
+
+
+def with_image_cache(settings: HostSettings, image_cache_mb: int) -> HostSettings:
+    """The settings with the disk of cached images among what guests do not get."""
+    reserved_mb = settings.reserved_host_disk_mb + image_cache_mb
+    return replace(settings, reserved_host_disk_mb=reserved_mb) if image_cache_mb else settings
 
 
 def with_file_backed_cells(facts: HostFacts, memory_mb: int) -> HostFacts:

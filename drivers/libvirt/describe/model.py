@@ -31,10 +31,12 @@ from drivers.libvirt.describe.host import (
     host_cells,
     reportable_traits,
     with_file_backed_cells,
+    with_image_cache,
     with_managed_cpus,
     with_reserved_pages,
 )
 from drivers.libvirt.describe.moves import GuestDomain, moves_of
+from drivers.libvirt.describe.ovs import OvsSettings, ovs_providers
 from drivers.libvirt.describe.pmem import PmemLabels, PmemNamespace, with_namespaces, with_used_namespaces
 from drivers.libvirt.describe.sgx import epc_providers, with_epc
 from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
@@ -59,6 +61,7 @@ class ModelSettings:
     report_numa: bool = False
     tpm_secrets: frozenset[str] = frozenset()
     pmem: PmemLabels = field(default_factory=dict)
+    ovs: OvsSettings = field(default_factory=OvsSettings)
     file_backed_mb: int = 0
 
 
@@ -97,6 +100,7 @@ def build_model(
     `known` are the records and `history` the history of the model before; `boot` is the id of the host's
     current boot. Raises DriverDataError where a configured CPU is not online or device specs contradict.
     """
+    settings = replace(settings, host=with_image_cache(settings.host, host.image_cache_mb))
     host = with_managed_cpus(with_file_backed_cells(host, settings.file_backed_mb), settings.host)
     host = with_reserved_pages(host, settings.host)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
@@ -123,7 +127,8 @@ def build_model(
     pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
     encryption = tuple(encryption_providers(settings.name, host.guests))
     enclaves = epc_providers(settings.name, host.guests, report_numa=settings.report_numa)
-    providers = (*host_and_cells, *encryption, *enclaves, *pages, *cards)
+    switch = ovs_providers(settings.name, settings.ovs)
+    providers = (*host_and_cells, *encryption, *enclaves, *pages, *cards, *switch)
     locations = unit_locations(providers, devices, settings.devices, missing)
     located = [
         GuestDomain(

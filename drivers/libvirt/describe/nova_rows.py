@@ -55,8 +55,8 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
     HostRow(
         ("DISK_GB",),
         "instances_path, LVM or RBD; reserved_host_disk_mb, and the image cache where configured",
-        "images_path or storage_pools; reserved_host_disk_mb",
-        difference="the agent has no image cache",
+        "images_path or storage_pools; reserved_host_disk_mb, and the image cache by image_cache_path",
+        difference="the cache is a directory that the operator names: the agent has none",
     ),
     HostRow(
         ("VGPU",),
@@ -85,7 +85,7 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
     HostRow(
         ("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"),
         "never: Neutron's agents report it",
-        "of network cards for which it is configured",
+        "of network cards and Open vSwitch bridges for which it is configured",
     ),
     HostRow(
         ("CUSTOM_HUGEPAGES_*",),
@@ -113,8 +113,7 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
     HostRow(
         ("NET_PACKET_RATE_*",),
         "never: Neutron's agents report it",
-        "never; the providers of other services are kept",
-        Reported.LEFT,
+        "of Open vSwitch where it is configured; the providers of other services are kept",
     ),
     HostRow(
         ("NUMA_*", "IPV4_ADDRESS", "VGPU_DISPLAY_HEAD"),

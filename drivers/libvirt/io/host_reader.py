@@ -29,7 +29,8 @@ from drivers.libvirt.xml.capabilities import (
 )
 
 LOG = logging.getLogger(__name__)
-BYTES_PER_GIB = 2**30
+BYTES_PER_GIB, MIB_PER_GIB = 2**30, 1024
+BYTES_PER_BLOCK = 512
 CAPABILITIES_INTERVAL_S = 3600.0
 """Capabilities may take libvirt seconds. The online CPUs, which change more often, have their own call."""
 MACHINES = {"x86_64": ("pc", "q35")}
@@ -75,13 +76,15 @@ class HostReader:
 
     def read(self) -> HostFacts:
         """The host now. Raises DriverUnavailable or DriverDataError."""
-        disk_bytes = 0
+        disk_bytes = cache_bytes = 0
         if not self._options.storage_pools:
             disk_bytes = self._file_system.run("read its size", self._images_size)
+        if self._options.image_cache_path:
+            cache_bytes = self._file_system.run("read the image cache", self._image_cache_size)
 
         def read(session: Session) -> HostFacts:
             pools = sum(_pool_sizes(session, self._options.storage_pools))
-            return self._facts(session, disk_bytes + pools)
+            return self._facts(session, disk_bytes + pools, cache_bytes)
 
         return self._connection.run("read the host", read, lambda facts: facts)
 
@@ -98,7 +101,7 @@ class HostReader:
             // BYTES_PER_GIB
         )
 
-    def _facts(self, session: Session, disk_bytes: int) -> HostFacts:
+    def _facts(self, session: Session, disk_bytes: int, cache_bytes: int) -> HostFacts:
         online = _online(session)
         slow_facts = session.slow_facts
         if slow_facts is None or slow_facts.online != online or slow_facts.is_old():
@@ -110,6 +113,7 @@ class HostReader:
             online=online or frozenset().union(*(cell.cpus for cell in slow_facts.capabilities.cells)),
             memory_mb=slow_facts.memory_mb,
             disk_gb=disk_bytes // BYTES_PER_GIB,
+            image_cache_mb=-(-cache_bytes // BYTES_PER_GIB) * MIB_PER_GIB,
             pmem=read_namespaces(Path(self._options.sysfs_path)) if self._options.pmem_namespaces else (),
         )
 
@@ -192,6 +196,22 @@ class HostReader:
     def _images_free(self, _deadline: CallDeadline) -> int:
         status = self._images_file_system()
         return status.f_bavail * status.f_frsize
+
+    def _image_cache_size(self, _deadline: CallDeadline) -> int:
+        """What the cached images take of the file system of images_path, as nova counts it."""
+        path = Path(self._options.image_cache_path)
+        try:
+            if path.stat().st_dev != Path(self._options.images_path).stat().st_dev:
+                return 0
+            sizes = [entry.stat() for entry in path.iterdir() if entry.is_file()]
+        except FileNotFoundError:
+            return 0  # the first image makes the directory, and an image may be removed at any time
+        except OSError as error:
+            raise DriverUnavailable(
+                f"cannot read [libvirt] image_cache_path {path}: {error.strerror}; let this user read the "
+                "directory, or remove the option"
+            ) from error
+        return sum(status.st_blocks * BYTES_PER_BLOCK for status in sizes)
 
     def _images_file_system(self) -> os.statvfs_result:
         path = self._options.images_path

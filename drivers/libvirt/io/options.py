@@ -29,6 +29,7 @@ class LibvirtOptions:
     full_connection: bool = True
     storage_pools: tuple[str, ...] = ()
     images_path: str = "/var/lib/libvirt/images"
+    image_cache_path: str = ""
     report_numa: bool = False
     sysfs_path: str = "/sys"
 
@@ -46,9 +47,13 @@ class LibvirtOptions:
         options = cls(**given)
         if len(set(options.storage_pools)) != len(options.storage_pools):
             raise SettingsError("[libvirt] storage_pools names a pool twice; remove one of them")
-        for name in ("images_path", "sysfs_path"):
+        if options.image_cache_path and options.storage_pools:
+            raise SettingsError(
+                "[libvirt] image_cache_path is for images_path; with storage_pools, set reserved_host_disk_mb"
+            )
+        for name in ("images_path", "image_cache_path", "sysfs_path"):
             path = getattr(options, name)
-            if not path.startswith("/"):
+            if path and not path.startswith("/"):
                 raise SettingsError(f"[libvirt] {name} {path!r} must be an absolute path")
         return options
 
@@ -142,6 +147,12 @@ OPTIONS = (
         "images_path",
         default=_DEFAULT.images_path,
         help="The directory of the guests' disks; without storage_pools, its file system is DISK_GB.",
+    ),
+    cfg.StrOpt(
+        "image_cache_path",
+        default=_DEFAULT.image_cache_path,
+        help="The directory of cached images that are the base of guests' disks; what its files take on the "
+        "file system of images_path is reserved (nova: reserve_disk_resource_for_image_cache). Empty: none.",
     ),
     cfg.BoolOpt(
         "report_numa",

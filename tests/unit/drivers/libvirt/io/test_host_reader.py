@@ -37,6 +37,25 @@ def test_slow_facts_are_read_once_in_a_connection(connection: Connection, tmp_pa
     assert reader.read().capabilities is facts.capabilities
 
 
+def test_cached_images_take_what_their_blocks_take_on_the_file_system_of_the_guests(
+    connection: Connection, tmp_path: Path
+) -> None:
+    """As nova counts: files alone, their blocks and not their length, whole GiB, one file system."""
+    cache = tmp_path / "_base"
+    options = LibvirtOptions(images_path=str(tmp_path), image_cache_path=str(cache), full_connection=False)
+    reader = HostReader(connection, options)
+    assert reader.read().image_cache_mb == 0, "the directory comes with the first image"
+    (cache / "swap").mkdir(parents=True)
+    (cache / "swap" / "x").write_bytes(b"x" * 4096)
+    assert reader.read().image_cache_mb == 0
+    with (cache / "image").open("wb") as file:
+        file.write(b"x" * 4096)
+        file.truncate(3 * 2**30)  # sparse: its blocks are a few KiB
+    assert reader.read().image_cache_mb == 1024
+    elsewhere = LibvirtOptions(images_path="/proc", image_cache_path=str(cache), full_connection=False)
+    assert HostReader(connection, elsewhere).read().image_cache_mb == 0
+
+
 def test_a_directory_that_is_missing_is_named_with_what_to_do(connection: Connection) -> None:
     reader = HostReader(connection, LibvirtOptions(images_path="/no/such/directory", full_connection=False))
     with pytest.raises(DriverUnavailable, match=r"/no/such/directory: No such file .* create the directory"):
