@@ -29,9 +29,10 @@ class Observation:
 
     `shared`: {consumer without a claim: its allocations on providers shared with this host}. `elsewhere`:
     {instance: all its allocations} of the claims that have none here any more, and `types`: {consumer that
-    may hold the place of such a claim: its type}. `unreserved`: the host without what the agent reserves
-    for the `unclaimed` use of guests, {instance: {provider uuid: {class: amount}}}; None: nothing is reserved
-    for that. `at`: when it was made, in seconds since 1970 (UTC).
+    may hold the place of such a claim: its type}. `moved_away`: the guests that the agent knows to have
+    moved away. `unreserved`: the host without what the agent reserves for the `unclaimed` use of guests,
+    {instance: {provider uuid: {class: amount}}}; None: nothing is reserved for that. `at`: when it was made,
+    in seconds since 1970 (UTC).
     `unhealthy`: {address: health} of the devices that are not well.
     """
 
@@ -48,6 +49,7 @@ class Observation:
     unclaimed: Mapping[str, Usages] = field(default_factory=dict)
     elsewhere: Mapping[str, Allocations] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
+    moved_away: frozenset[str] = frozenset()
     at: float = 0.0
     unhealthy: Mapping[str, DeviceHealth] = field(default_factory=dict)
 

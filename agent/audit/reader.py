@@ -63,6 +63,7 @@ class AuditReader:
             host=ProviderIndex.of(with_shared, self._root),
             unreserved=ProviderIndex.of(without_reservations(with_shared, known.host.tree), self._root),
             unclaimed=self._tracker.unclaimed(),
+            moved_away=self._tracker.circumstances().moved_away,
             guests={guest.uuid: guest for guest in guests},
             claims=known.claims,
             moves=known.moves,

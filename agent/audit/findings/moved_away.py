@@ -23,15 +23,29 @@ class MovedAway(FindingKind):
             "None: move the guest, or its allocation.",
             "no",
         ),
+        TableRow(
+            "A guest that moved to another host, and whose claim here has ended, is still defined here.",
+            "None: remove the definition.",
+            "no",
+        ),
     )
 
     def judge_consumer(self, case: ConsumerCase) -> Finding | None:
-        """A guest whose allocations are all on other hosts; without a claim, a guest that runs."""
+        """A guest whose allocations are all on other hosts.
+
+        Without a claim, a guest that runs, or of which the agent knows that it moved away: a definition that
+        was never here with a claim is nobody's concern.
+        """
         if case.guest is None or case.guest.problem or not case.placed.allocations or case.parts.here:
             return None
-        if case.claim is None:
-            if case.guest.state in NOT_HERE:
+        if case.claim is None and case.guest.state in NOT_HERE:
+            if case.consumer not in case.observation.moved_away:
                 return None
+            reason = (
+                f"The guest {case.consumer} is still defined on this host, but by Placement it has moved "
+                "away: remove the definition."
+            )
+        elif case.claim is None:
             reason = (
                 f"The guest {case.consumer} is on this host, but its allocation is elsewhere: move the "
                 "guest, or its allocation."

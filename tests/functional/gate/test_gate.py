@@ -278,9 +278,11 @@ def test_a_guest_that_stayed_behind_is_shown_as_moved_away(
         assert sentence in plimsoll(host.socket, *command).stdout
     with listening(host.world.operations.host_status) as url:
         assert ">MOVED AWAY</span>" in fetch(url + "/")[2].decode()
+    assert plimsoll(host.socket, "audit").stdout.startswith("moved away: ")
     host.driver.remove_guest(vm.uuid)
     for _ in range(2):
         host.world.agent.verify()
+    assert "nothing differs" in plimsoll(host.socket, "audit").stdout
     assert host.world.operations.status()["reasons"] == [] and host.world.agent._tracker.claims() == {}
     assert b"plimsoll_moved_away_guests 0.0" in host.world.operations.host_status.metrics()
 

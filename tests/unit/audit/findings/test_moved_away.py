@@ -54,6 +54,9 @@ def test_a_guest_without_a_claim_is_reported_while_it_runs() -> None:
     assert finding is not None and finding.repair == () and "move the guest" in finding.reason
     merely_defined = observe(guests=(in_state(GuestState.SHUTOFF, guest),))
     assert JUDGE(consumer_case(merely_defined, THERE)) is None
+    left_behind = replace(merely_defined, moved_away=frozenset({CONSUMER}))
+    told = JUDGE(consumer_case(left_behind, THERE))
+    assert told is not None and told.repair == () and "remove the definition" in told.reason
 
 
 def test_a_guest_whose_allocation_is_here_or_nowhere_is_another_finding() -> None:
