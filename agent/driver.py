@@ -37,6 +37,32 @@ class DescribedInventory:
 
 
 @dataclass(frozen=True, slots=True)
+class CardShape:
+    """One size in which a card can be given: `size` slots of its axis, and `counters` {counter: amount}.
+
+    `units` {exact unit: the slot in which it starts} are all places that the size may have on the card, one
+    unit each. Sizes of different `mode` are never on a card together.
+    """
+
+    size: int
+    units: Mapping[str, int]
+    counters: Mapping[str, int] = field(default_factory=dict)
+    mode: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CardLayout:
+    """How a card is divided: `slots` of its axis, `counters` {counter: total}, {resource class: shape}.
+
+    See `agent.providers.cards.division`.
+    """
+
+    slots: int
+    counters: Mapping[str, int]
+    shapes: Mapping[str, CardShape]
+
+
+@dataclass(frozen=True, slots=True)
 class DescribedProvider:
     """A provider that the host should have in Placement; `parent` is a name, None for the host itself.
 
@@ -50,6 +76,9 @@ class DescribedProvider:
 
     `to_make` {resource class: {unit: {"parent": PCI address, "type": id of a mediated type}}} are units that
     do not exist yet and how to create them.
+
+    `card` says how the classes of a card share its room, where each size may be in certain places only. Their
+    `units` are all places; the total of each class is how many of it the empty card can give.
     """
 
     name: str
@@ -62,6 +91,7 @@ class DescribedProvider:
     cell: int | None = None
     ways: tuple[frozenset[str], ...] = ()
     to_make: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    card: CardLayout | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.claims.rows import NOT_USED, Doubted, Row, beyond
 from agent.claims.used import IDLE, Place, use_of
 from agent.driver import Guest
+from agent.providers.cards.stock import Card, CardStock
 from agent.providers.cordoned import Cordoned, idle_cordoned
 from agent.providers.exclusive import room
 from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages
@@ -44,15 +45,16 @@ class Reading:
 class Book:
     """What of the host is held, claimed and used, by whom, and what is left.
 
-    `claims` {consumer uuid: claim} are the agent's claims, and `to_make` the units that do not exist yet, as
-    the driver describes them; read them only. `choice` compares places that fit; its devices and cells come
-    with each `refresh`.
+    `claims` {consumer uuid: claim} are the agent's claims. `to_make` are the units that do not exist yet, and
+    `cards` {provider uuid: card} those whose classes share their room, as the driver describes them. Read
+    them only. `choice` compares places that fit; its devices and cells come with each `refresh`.
     """
 
     def __init__(self, claims: Iterable[Claim] = (), choice: Choice | None = None) -> None:
         self._choice = choice or Choice()
         self.claims: dict[str, Claim] = {}
         self.to_make: UnitsToMake = {}
+        self.cards: Mapping[str, Card] = {}
         self._place = Place()
         self._rows: dict[str, Row] = {}
         self._needs: dict[str, Usages] = {}
@@ -188,6 +190,47 @@ class Book:
     def idle_cordoned(self, units: Units, cordoned: Cordoned) -> Usages:
         """{provider uuid: {class: number}} of the cordoned units among `units` that no consumer has."""
         return idle_cordoned(units, cordoned, {*self._taken, *self._in_guests}) if cordoned else {}
+
+    def left_on_cards(self, cards: Mapping[str, Card]) -> Usages:
+        """{provider uuid: {class: number}} that these cards can still give to a new consumer."""
+        return {uuid: self._card_stock(uuid, card, None).left for uuid, card in cards.items()}
+
+    def _card_stock(self, uuid: str, card: Card, consumer: str | None) -> CardStock:
+        """The card beside what other consumers than this one have."""
+        owners = {unit: self._taken.get(unit) or self._in_guests.get(unit) for unit in card.part_of}
+        taken = {unit for unit, owner in owners.items() if owner not in (None, consumer)}
+        own = self._own(consumer).get(uuid, {}) if consumer is not None else {}
+        used = {name: n - own.get(name, 0) for name, n in self._used.get(uuid, {}).items()}
+        return card.stock(taken, used, {unit for unit in self._cordoned if owners.get(unit) is None})
+
+    def _card_stocks(self, holder: str, classes: Collection[str]) -> Mapping[str, CardStock]:
+        """{provider uuid: what is left beside others than the holder} of the cards with these classes."""
+        return {
+            uuid: self._card_stock(uuid, card, holder)
+            for uuid, card in self.cards.items()
+            if not card.model.shapes.keys().isdisjoint(classes)
+        }
+
+    def _with_places(self, holder: str, result: Fit, stocks: Mapping[str, CardStock]) -> Fit:
+        """The fit with units of cards that have room for each other, those that the holder has first."""
+        units = dict(result.units)
+        for uuid, stock in stocks.items():
+            amounts = result.allocations.get(uuid, {})
+            wanted = {name: amount for name, amount in amounts.items() if name in stock.left}
+            if not any(wanted.values()):
+                continue
+            own = [
+                unit
+                for unit in stock.card.part_of
+                if holder in (self._taken.get(unit), self._in_guests.get(unit))
+            ]
+            found = stock.together(wanted, own)
+            if found is None:
+                provider, (name, amount) = self.host.tree.get(uuid), next(iter(wanted.items()))
+                reason = "the card has no place for all of it beside what is on it"
+                return Fit(False, {}, {}, (Shortfall.at(provider, name, amount, stock.left[name], reason),))
+            units[uuid] = {**units.get(uuid, {}), **found}
+        return replace(result, units=units)
 
     def leave_out(self, uuids: Collection[str]) -> None:
         """Choose nothing on these providers until the next `refresh`: Placement does not have them."""
@@ -418,7 +461,8 @@ class Book:
             return {unit: owner for unit, owner in owners.items() if owner not in gone}
 
         copy = Book(choice=self._choice)
-        copy.to_make, copy._place, copy._cordoned = self.to_make, self._place, self._cordoned
+        copy.to_make, copy.cards = self.to_make, self.cards
+        copy._place, copy._cordoned = self._place, self._cordoned
         copy.claims, copy._held = stays(self.claims), stays(self._held)
         copy._rows, copy._needs, copy._unclaimed = (
             stays(self._rows),
@@ -500,11 +544,12 @@ class Book:
 
         A guest that runs may have what it uses, also on a host that is over-committed.
         """
-        units = self._free_units(request.resources, request.consumer)
-        used, cells = self._beside(request.consumer), self._stock(request)
-        return self._complete(
-            request, fit(request, self._host_for(request.consumer), used, units, cells, self._choice)
-        )
+        consumer = request.consumer
+        host = self._host_for(consumer, consumer, request.resources)
+        units = self._free_units(request.resources, consumer, host.cards)
+        used, cells = self._beside(consumer), self._stock(request)
+        result = fit(request, host, used, units, cells, self._choice)
+        return self._complete(request, result, consumer, host.cards)
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
         """Whether the allocations `held` cover the request.
@@ -515,10 +560,14 @@ class Book:
         if not exact:
             return cover(request, self.host, held, {})
         classes = {name for amounts in held.values() for name in amounts}
-        units = self._free_units(classes, request.consumer)
-        result = cover(request, self.host, held, units, self._stock(request))
-        crowded = self._crowded(request.consumer, result.allocations) if result.fits else ()
-        return Fit(False, {}, {}, crowded) if crowded else self._complete(request, result)
+        consumer = request.consumer
+        host = self._host_for(consumer, consumer, classes)
+        units = self._free_units(classes, consumer, host.cards)
+        result = cover(request, host, held, units, self._stock(request))
+        crowded = self._crowded(consumer, result.allocations) if result.fits else ()
+        if crowded:
+            return Fit(False, {}, {}, crowded)
+        return self._complete(request, result, consumer, host.cards)
 
     def free(self, uuid: str, name: str, consumer: str) -> int:
         """The amount of the class `name` that the consumer could have there, with what it already has."""
@@ -545,15 +594,17 @@ class Book:
             if claimed_here
             else current
         )
-        units = self._free_units(request.resources, migration if claimed_here else request.consumer)
+        holder = migration if claimed_here else request.consumer
+        host = self._host_for(request.consumer, holder, request.resources)
+        units = self._free_units(request.resources, holder, host.cards)
         cells, used = self._stock(request, keeps=claimed_here), self._without(stays)
-        host = self._host_for(request.consumer)
         if shared:
             classes = {name for uuid in shared for name in held[uuid]}
             result = fit(request, host.without(classes), used, units, cells, self._choice)
             if result.fits:
-                return self._complete(request, result)
-        return self._complete(request, fit(request, host, used, units, cells, self._choice))
+                return self._complete(request, result, holder, host.cards)
+        result = fit(request, host, used, units, cells, self._choice)
+        return self._complete(request, result, holder, host.cards)
 
     def holders_of(self, allocations: Allocations) -> tuple[str, ...]:
         """The consumers without a claim that have exactly these allocations in this host's own tree."""
@@ -607,8 +658,17 @@ class Book:
             return self._capacity(uuid, name)
         return int(inventory.total * inventory.allocation_ratio)
 
-    def _complete(self, request: ClaimRequest, result: Fit) -> Fit:
-        """The fit with the makings of those of its units that do not exist yet, and the units by group."""
+    def _complete(
+        self, request: ClaimRequest, result: Fit, holder: str, stocks: Mapping[str, CardStock]
+    ) -> Fit:
+        """The fit with the places of its units on cards, their makings and the units by group.
+
+        `stocks` are what is left of the cards beside others than the holder.
+        """
+        if result.fits and stocks:
+            result = self._with_places(holder, result, stocks)
+            if not result.fits:
+                return result
         makings = {
             unit: makings[unit]
             for uuid, classes in result.units.items()
@@ -629,9 +689,11 @@ class Book:
         )
         return replace(result, makings=makings, group_units=units_of_groups(mappings))
 
-    def _host_for(self, consumer: str) -> ProviderIndex:
+    def _host_for(self, consumer: str, holder: str, classes: Collection[str]) -> ProviderIndex:
         bound = self._restrictions.get(consumer, UNRESTRICTED).bound
         host = replace(self.host, bound=bound) if bound else self.host
+        if self.cards:
+            host = replace(host, cards=self._card_stocks(holder, classes))
         idle = self.idle_cordoned(self.offered, self._cordoned)
         return replace(host, cordoned=idle) if idle else host
 
@@ -677,10 +739,20 @@ class Book:
         inventory = provider.inventories.get(name) if provider else None
         return inventory.capacity if inventory else 0
 
-    def _free_units(self, classes: Collection[str], consumer: str) -> Units:
-        """The free units of these classes, first those that the consumer's guest uses."""
+    def _free_units(self, classes: Collection[str], consumer: str, stocks: Mapping[str, CardStock]) -> Units:
+        """The free units of these classes, first those that the consumer's guest uses.
+
+        `stocks` are the cards of these classes, whose units are as many as the card can still give.
+        """
         free_units: dict[str, dict[str, tuple[str, ...]]] = {}
         for uuid, offered in self.offered.items():
+            if uuid in self.cards:
+                if uuid in stocks:
+                    free_units[uuid] = {
+                        name: stocks[uuid].units(name)
+                        for name in offered.keys() & classes & stocks[uuid].left.keys()
+                    }
+                continue
             room = self._room(uuid, consumer) if uuid in self.host.ways else {}
             for name in offered.keys() & classes:
                 excluded_with = [other for other in room if other != name] if name in room else []

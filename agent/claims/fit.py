@@ -91,7 +91,7 @@ def cover(
         )
         for provider in host.tree
     )
-    owned = ProviderIndex.of(own, host.root.uuid if host.root else None)
+    owned = replace(ProviderIndex.of(own, host.root.uuid if host.root else None), cards=host.cards)
     if cells is None and wants_cells(request.topology):
         result = fit_in_sum(request, HostStock(owned, {}, units))
     else:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from agent.claims.choice import Choice
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.providers.cards.stock import CardStock
 from agent.providers.exclusive import WaysOf, can_give_together, excluding_class, room
 from agent.shapes import Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
@@ -34,7 +35,8 @@ class ProviderIndex:
     `providers` and `by_class` {class: providers with inventory of it} are in the order of choice. `ways` are
     the classes that exclude each other on a provider. `bound` is {group suffix: uuid of the only provider
     that may serve the group}, `cordoned` {provider uuid: {class: number}} are the idle units that
-    are withheld: cordoned by an operator, or unhealthy. The index is made once for each tree.
+    are withheld: cordoned by an operator, or unhealthy. `cards` {provider uuid: what
+    is left} are cards whose classes share their room. The index is made once for each tree.
     """
 
     tree: ProviderTree
@@ -44,6 +46,7 @@ class ProviderIndex:
     ways: WaysOf = field(default_factory=dict)
     bound: Mapping[str, str] = field(default_factory=dict)
     cordoned: Usages = field(default_factory=dict)
+    cards: Mapping[str, CardStock] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "ProviderIndex":
@@ -180,6 +183,8 @@ class HostStock:
         other = excluding_class(self.host.ways.get(provider.uuid, ()), name, used)
         if other is not None:
             return f"nothing of it can be given while its {other} is in use"
+        if provider.uuid in self.host.cards and free < inventory.total - used.get(name, 0):
+            return f"beside what is on the card, it has room for {free} of it"
         number = self.host.cordoned.get(provider.uuid, {}).get(name, 0)
         cordoned = f", {number} more cordoned or unhealthy (`plimsoll devices list`)" if number else ""
         if free < left:
@@ -193,6 +198,11 @@ class HostStock:
 
     def can_give_together(self, provider: Provider, wanted: Mapping[str, int]) -> bool:
         """Whether no class in `wanted` {class: amount}, nor any in use, excludes another."""
+        card = self.host.cards.get(provider.uuid)
+        if card is not None:
+            parts = {name: amount for name, amount in wanted.items() if amount and name in card.left}
+            if len(parts) > 1 and card.together(parts) is None:
+                return False
         ways = self.host.ways.get(provider.uuid, ())
         offered = {
             name: inventory.total - inventory.reserved for name, inventory in provider.inventories.items()
@@ -294,6 +304,7 @@ class FitSearch:
         demanded = Counter(name for slot in slots for name in slot.resources)
         self._contended = {name for name, times in demanded.items() if times > 1}
         self._excluding = {name for ways in stock.host.ways.values() for way in ways for name in way}
+        self._excluding |= {name for card in stock.host.cards.values() for name in card.left}
         self._contended |= self._excluding & demanded.keys()
         self._taken: Counter[tuple[str, str]] = Counter()
         self._hopeless: set[_State] = set()

@@ -20,6 +20,7 @@ import os_traits
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import DriverDataError, StateError
+from agent.providers.cards.stock import Card
 from agent.shapes import Classes, Units, UnitsToMake
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
@@ -107,7 +108,7 @@ class ResolvedDescription:
     each other} and `to_make` {uuid: units that do not exist yet}; see `DescribedProvider`. `problems` are
     sentences on what was left out of the description, and `notices` those that are no fault. `gone` {uuid:
     classes} has claimed units that exist no more in its totals (`agent.providers.gone`), `cordoned` {uuid:
-    classes} units that an operator has cordoned.
+    classes} units that an operator has cordoned. `cards` {uuid: card} are cards whose classes share room.
     """
 
     tree: ProviderTree
@@ -121,6 +122,7 @@ class ResolvedDescription:
     to_make: UnitsToMake = field(default_factory=dict)
     gone: Classes = field(default_factory=dict)
     cordoned: Classes = field(default_factory=dict)
+    cards: Mapping[str, Card] = field(default_factory=dict)
 
 
 def resolve(
@@ -167,6 +169,11 @@ def resolve(
         },
         {uuids[provider.name]: provider.ways for provider in description.providers if provider.ways},
         {uuids[provider.name]: provider.to_make for provider in description.providers if provider.to_make},
+        cards={
+            uuids[provider.name]: Card.of(provider.card)
+            for provider in description.providers
+            if provider.card is not None
+        },
     )
 
 

@@ -19,6 +19,7 @@ from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, State
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
 from agent.providers.caps import with_caps
+from agent.providers.cards.stock import reserve_places
 from agent.providers.cordoned import cordoned_units, idle_pages, reserve_cordoned, with_idle
 from agent.providers.gone import count_gone
 from agent.providers.overlay import with_status_disabled
@@ -72,6 +73,7 @@ class Pass:
     the `unclaimed` use of guests reserved. `pending`
     says why a reshape that is due is not done. `retained` has a sentence for each inventory that stays
     because consumers hold some of it, `overused` the sentences on each provider that is over capacity.
+    `left_on_cards` is what it offers of cards whose classes share their room.
     """
 
     seen: HostView
@@ -84,6 +86,7 @@ class Pass:
     written: tuple[Operation, ...] = ()
     retained: tuple[str, ...] = ()
     overused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    left_on_cards: Usages = field(default_factory=dict)
 
     @property
     def exact_units(self) -> ExactUnits:
@@ -160,6 +163,9 @@ class PassSteps:
         idle = cordons.idle(resolved.units, cordoned)
         pages = idle_pages(resolved.tree, resolved.devices, used, cordons.addresses)
         resolved = reserve_used(resolved, current, with_idle(used, idle), description.moves)
+        left = self._tracker.left_on_cards(resolved.cards)
+        resolved = replace(resolved, tree=reserve_places(resolved.tree, left, used))
+        idle = {uuid: amounts for uuid, amounts in idle.items() if uuid not in left}
         resolved = reserve_cordoned(resolved, cordoned, idle, pages)
         resolved = replace(
             resolved,
@@ -171,7 +177,7 @@ class PassSteps:
             ),
         )
         desired = Desired(resolved.tree, resolved.owned)
-        return Pass(seen, current, description, resolved, desired, unclaimed)
+        return Pass(seen, current, description, resolved, desired, unclaimed, left_on_cards=left)
 
     def read_held(self, seen: HostView, current: ProviderTree, *, reread: bool) -> None:
         """Enter into the book what Placement holds on `current`, as far as that may have changed.
@@ -400,4 +406,4 @@ def _moving(desired: Desired) -> frozenset[tuple[str, str]]:
 def _layout(seen: HostView, resolved: ResolvedDescription) -> HostLayout | None:
     if seen.topology is None:
         return None
-    return HostLayout(seen.topology, resolved.cells, resolved.ways, resolved.to_make)
+    return HostLayout(seen.topology, resolved.cells, resolved.ways, resolved.to_make, resolved.cards)

@@ -109,7 +109,13 @@ class Reconciler:
             or self._tracker.unclaimed() not in self._unclaimed
             or (bool(self._use.classes) and self._use.differs(self._tracker.in_use()))
             or (self._seen is not None and self._seen.left_behind != self._tracker.left_behind())
+            or self._cards_differ()
         )
+
+    def _cards_differ(self) -> bool:
+        """Whether cards can give something else than the last pass offers."""
+        last = self._last
+        return last is not None and last.left_on_cards != self._tracker.left_on_cards(last.resolved.cards)
 
     def running_s(self) -> float:
         """For how many seconds the present pass has been running; 0 if none is."""
@@ -310,6 +316,7 @@ class Reconciler:
             and not self._use.differs(seen.used)
             and seen.unclaimed in self._unclaimed
             and seen.left_behind == self._seen.left_behind
+            and not self._cards_differ()
         )
 
     def _read_current(self, reread: bool) -> ProviderTree:

@@ -211,6 +211,7 @@ class Register:
         with self._lock:
             self._book.refresh(host, held, units, cells, kept=kept, reading=reading)
             self._book.to_make = layout.to_make if layout else {}
+            self._book.cards = layout.cards if layout else {}
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:

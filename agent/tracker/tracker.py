@@ -33,6 +33,7 @@ from agent.errors import PlacementConflict, PlacementUnavailable
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.providers.cards.stock import Card
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
 from agent.shapes import Held, Units, Usages
@@ -193,6 +194,10 @@ class ResourceTracker:
     def reading(self) -> AbstractContextManager[Reading]:
         """Read Placement in the block, and enter the result with `refresh`."""
         return self._register.reading()
+
+    def left_on_cards(self, cards: Mapping[str, Card]) -> Usages:
+        """{provider uuid: {class: number}} that these cards can still give beside what consumers have."""
+        return self._register.under_lock(lambda book: book.left_on_cards(cards)) if cards else {}
 
     def doubtful(self) -> frozenset[str]:
         """The providers of which the last refresh contradicted what the agent wrote: read them again."""

@@ -3,9 +3,19 @@
 CONTRIBUTING.md has the recipe for a new resource class or kind of device.
 """
 
-from drivers.fake.devices import Gpu, Nic
+from drivers.fake.devices import DividedGpu, Gpu, Nic
 from drivers.fake.driver import FakeDriver, default_host
 from drivers.fake.host import FakeHost, cell
 from drivers.fake.host_file import load_host, parse_host
 
-__all__ = ["FakeDriver", "FakeHost", "Gpu", "Nic", "cell", "default_host", "load_host", "parse_host"]
+__all__ = [
+    "DividedGpu",
+    "FakeDriver",
+    "FakeHost",
+    "Gpu",
+    "Nic",
+    "cell",
+    "default_host",
+    "load_host",
+    "parse_host",
+]

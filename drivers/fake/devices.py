@@ -6,10 +6,14 @@ them come the file's schema, the provider, the moves and the table in docs/drive
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.device_names import physical_network_trait
-from agent.driver import DescribedInventory, DescribedProvider
+from agent.driver import CardLayout, DescribedInventory, DescribedProvider
+from agent.errors import DriverDataError
+from agent.providers.cards.division import CardModel
+from agent.providers.cards.stock import layout_of
+from agent.providers.cards.tables import MIG, MIXED_SIZES
 from drivers.fake.schema import (
     ADDRESS,
     ADDRESSES,
@@ -22,6 +26,18 @@ from drivers.fake.schema import (
     TRAITS,
     file_key,
 )
+
+VFS_OF_A_CARD = 32
+"""So many virtual functions each card of the fake host has; a part of a mixed size takes one."""
+
+CARD_TABLES: Mapping[str, CardModel] = {
+    **{
+        f"mixed {card}": sizes.model({str(gib): gib for gib in sizes.starts}, VFS_OF_A_CARD)
+        for card, sizes in MIXED_SIZES.items()
+    },
+    **{f"MIG {card}": model for card, model in MIG.items()},
+}
+"""{`table` of a divided card: its model}"""
 
 _NUMA = file_key(AMOUNT, "the id of the cell that it is on; none if it has no affinity")
 _TRAITS = file_key(TRAITS, "more traits of its provider")
@@ -127,6 +143,54 @@ class Gpu(Device):
         for resource_class, total in self.types.items():
             classes_by_total.setdefault(total, set()).add(resource_class)
         return tuple(map(frozenset, classes_by_total.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class DividedGpu(Device):
+    """A graphics card that is divided into several sizes at once, each in certain places only.
+
+    `shapes` {resource class: GiB of a vGPU, or a slice of MIG} are of the card's table.
+    """
+
+    address: str = field(metadata=file_key(ADDRESS, "the PCI address of the card"))
+    table: str = field(
+        metadata=file_key(
+            {"enum": sorted(CARD_TABLES)}, "the card, and how it is divided: in mixed sizes, or by MIG"
+        )
+    )
+    shapes: Mapping[str, str] = field(
+        metadata=file_key(
+            {"type": "object", "propertyNames": CLASS, "additionalProperties": TEXT, "minProperties": 1},
+            "the size of each class: the GiB of a vGPU (`8`), or a slice of MIG (`1g.5gb`)",
+        )
+    )
+    traits: frozenset[str] = field(default=frozenset(), metadata=_TRAITS)
+    numa: int | None = field(default=None, metadata=_NUMA)
+
+    def name_suffix(self) -> str:
+        """See `Device`."""
+        return f"pci_{self.address}"
+
+    def totals(self) -> Mapping[str, int]:
+        """See `Device`. Raises DriverDataError for a shape that the card does not have."""
+        return self._layout()[1]
+
+    def exact_units(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Device`."""
+        return {name: tuple(shape.units) for name, shape in self._layout()[0].shapes.items()}
+
+    def describe(self, host_name: str, parent: str) -> DescribedProvider:
+        """See `Device`."""
+        described = Device.describe(self, host_name, parent)
+        return replace(described, card=self._layout()[0])
+
+    def _layout(self) -> tuple[CardLayout, Mapping[str, int]]:
+        try:
+            return layout_of(
+                CARD_TABLES[self.table], self.shapes, lambda name, start: f"{self.address}/{name}@{start}"
+            )
+        except KeyError as error:
+            raise DriverDataError(f"{self.address}: {self.table} has no shape {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from agent.driver import Cell, Guest, MoveInstruction
-from drivers.fake.devices import Device, Gpu, Nic
+from drivers.fake.devices import Device, DividedGpu, Gpu, Nic
 from drivers.fake.schema import (
     AMOUNT,
     CELL,
@@ -38,6 +38,9 @@ class FakeHost:
         default=frozenset(), metadata=file_key(TRAITS, "the traits of the host, besides `COMPUTE_NODE`")
     )
     gpus: tuple[Gpu, ...] = field(default=(), metadata=_device_key(Gpu, "graphics cards"))
+    divided_gpus: tuple[DividedGpu, ...] = field(
+        default=(), metadata=_device_key(DividedGpu, "graphics cards that are divided into several sizes")
+    )
     nics: tuple[Nic, ...] = field(default=(), metadata=_device_key(Nic, "network cards with SR-IOV"))
     guests: tuple[Guest, ...] = field(
         default=(), metadata=file_key(list_of(GUEST), "the guests, running or only defined")

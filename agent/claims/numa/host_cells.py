@@ -13,6 +13,7 @@ from agent.claims.fit_search import HostStock, ProviderIndex
 from agent.claims.numa.cell_fit import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
 from agent.device_names import is_page_class, page_class
 from agent.driver import Cell, Guest, Topology
+from agent.providers.cards.stock import Card
 from agent.providers.exclusive import WaysOf
 from agent.shapes import Allocations, UnitsToMake
 from agent.tree import Inventory, Provider, ProviderTree
@@ -33,13 +34,15 @@ class HostLayout:
     """What the driver describes of the host in addition to its inventories.
 
     `of_provider` is {provider uuid: id of its NUMA cell}, `ways` {provider uuid: classes that exclude each
-    other} and `to_make` {provider uuid: units that do not exist yet}; see `DescribedProvider`.
+    other}, `to_make` {provider uuid: units that do not exist yet} and `cards` {provider uuid: card whose
+    classes share its room}; see `DescribedProvider`.
     """
 
     topology: Topology
     of_provider: Mapping[str, int] = field(default_factory=dict)
     ways: WaysOf = field(default_factory=dict)
     to_make: UnitsToMake = field(default_factory=dict)
+    cards: Mapping[str, Card] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,189 @@
+"""What a card can still give beside the parts that consumers have, as amounts and as exact units. Pure.
+
+Each place that a size may have on the card is an exact unit, so a claim's unit says where its part is. A
+consumer that holds an amount in Placement without a unit has no place yet: the best places are counted as its
+own, and where there is none, the card gives nothing more.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from agent.driver import CardLayout, CardShape
+from agent.providers.cards.division import CardModel, Division, Part, Shape
+from agent.shapes import Usages
+from agent.tree import Provider, ProviderTree
+
+Unit = tuple[str, str]
+"""(resource class, exact unit)"""
+
+
+def layout_of(
+    model: CardModel, classes: Mapping[str, str], unit_at: Callable[[str, int], str]
+) -> tuple[CardLayout, Mapping[str, int]]:
+    """How a driver describes the card, and {resource class: how many of it the empty card can give}.
+
+    `classes` are {resource class: shape}, each of one class; `unit_at(class, start)` names the exact unit.
+    Raises KeyError for a shape that the model does not have.
+    """
+    empty = model.divided()
+    shapes = {name: model.shapes[shape] for name, shape in classes.items()}
+    layout = {
+        name: CardShape(
+            shape.size, {unit_at(name, start): start for start in shape.starts}, shape.counters, shape.mode
+        )
+        for name, shape in shapes.items()
+    }
+    return CardLayout(model.slots, model.counters, layout), {
+        name: empty.left(shape) for name, shape in classes.items()
+    }
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card whose shapes are resource classes: the start of each unit, and the unit at each place."""
+
+    model: CardModel
+    part_of: Mapping[Unit, Part]
+    unit_at: Mapping[Part, str]
+
+    @classmethod
+    def of(cls, layout: CardLayout) -> "Card":
+        """The card that a driver describes."""
+        shapes = tuple(
+            (name, shape.size, tuple(sorted(shape.units.values())), _items(shape.counters), shape.mode)
+            for name, shape in layout.shapes.items()
+        )
+        parts = {
+            (name, unit): Part(name, start)
+            for name, shape in layout.shapes.items()
+            for unit, start in shape.units.items()
+        }
+        return cls(
+            _model(layout.slots, _items(layout.counters), shapes),
+            parts,
+            {part: unit for (_, unit), part in parts.items()},
+        )
+
+    def stock(
+        self, taken: Collection[Unit], used: Mapping[str, int], withheld: Collection[Unit] = ()
+    ) -> "CardStock":
+        """What is left beside the `taken` units, where {class: amount} is `used`, units or not.
+
+        A card with a `withheld` unit gives nothing.
+        """
+        parts = [self.part_of[unit] for unit in taken if unit in self.part_of]
+        division = self.model.divided(parts)
+        full = any(unit in self.part_of for unit in withheld)
+        for shape in self.model.largest_first:
+            without_unit = used.get(shape.name, 0) - sum(part.shape == shape.name for part in parts)
+            for _ in range(without_unit):
+                start = division.best_start(shape.name)
+                if start is None:
+                    full = True
+                    break
+                division = division.with_part(Part(shape.name, start))
+        return CardStock(self, division, full)
+
+
+_Items = tuple[tuple[str, int], ...]
+_ShapeKey = tuple[str, int, tuple[int, ...], _Items, str]
+
+
+def _items(counters: Mapping[str, int]) -> _Items:
+    return tuple(sorted(counters.items()))
+
+
+@lru_cache(maxsize=64)
+def _model(slots: int, counters: _Items, shapes: tuple[_ShapeKey, ...]) -> CardModel:
+    """The model, the same object for equal cards: what it works out once takes milliseconds."""
+    return CardModel(
+        slots,
+        dict(counters),
+        {name: Shape(name, size, starts, dict(used), mode) for name, size, starts, used, mode in shapes},
+    )
+
+
+@dataclass(frozen=True)
+class CardStock:
+    """A card beside all that is on it; a `full` one gives nothing more."""
+
+    card: Card
+    division: Division
+    full: bool = False
+
+    @cached_property
+    def left(self) -> Mapping[str, int]:
+        """{class: how many more the card can give, if it gives no more of any other}"""
+        names = self.card.model.shapes
+        return {name: 0 if self.full else self.division.left(name) for name in names}
+
+    def units(self, name: str) -> tuple[str, ...]:
+        """As many free units of the class as are `left`, which a consumer can have together, best first."""
+        parts, division = list[Part](), self.division
+        while len(parts) < self.left[name]:
+            start = division.best_start(name)
+            if start is None:  # the best places, one by one, are not the most places
+                return self._units(self.division.place({name: self.left[name]}) or parts)
+            parts.append(Part(name, start))
+            division = division.with_part(parts[-1])
+        return self._units(parts)
+
+    def together(
+        self, wanted: Mapping[str, int], preferred: Iterable[Unit] = ()
+    ) -> Mapping[str, tuple[str, ...]] | None:
+        """Units for these amounts {class: amount} of the card's classes together; None where there are none.
+
+        Those `preferred` are taken as far as they are free and asked for.
+        """
+        if self.full and any(wanted.values()):
+            return None
+        division, given = self.division, list[Part]()
+        for unit in preferred:
+            part = self.card.part_of.get(unit)
+            asked = 0 if part is None else wanted.get(part.shape, 0) - _count(given, part.shape)
+            if part is not None and asked > 0 and part.start in division.starts(part.shape):
+                given.append(part)
+                division = division.with_part(part)
+        rest = {name: amount - _count(given, name) for name, amount in wanted.items()}
+        placed = division.place(rest)
+        if placed is None:
+            return self.together(wanted) if given else None
+        parts = (*given, *placed)
+        return {
+            name: self._units(part for part in parts if part.shape == name)
+            for name, amount in wanted.items()
+            if amount
+        }
+
+    def _units(self, parts: Iterable[Part]) -> tuple[str, ...]:
+        return tuple(self.card.unit_at[part] for part in parts)
+
+
+def _count(parts: Iterable[Part], name: str) -> int:
+    return sum(part.shape == name for part in parts)
+
+
+def reserve_places(tree: ProviderTree, left: Usages, used: Usages) -> ProviderTree:
+    """The tree with so much reserved that of each class of a card no more is offered than it can still give.
+
+    `left` {provider uuid: {class: number}} are cards, `used` of the same form what consumers have.
+    """
+    for uuid, left_here in left.items():
+        provider = tree.get(uuid)
+        if provider is not None:
+            tree = tree.with_provider(_reserved(provider, left_here, used.get(uuid, {})))
+    return tree
+
+
+def _reserved(provider: Provider, left: Mapping[str, int], used: Mapping[str, int]) -> Provider:
+    inventories = {
+        name: replace(
+            inventory,
+            reserved=max(inventory.reserved, inventory.total - used.get(name, 0) - left[name]),
+        )
+        if name in left
+        else inventory
+        for name, inventory in provider.inventories.items()
+    }
+    return replace(provider, inventories=inventories)

@@ -1,0 +1,237 @@
+"""Cards that are divided into several sizes: Placement offers what can be made, each claim has its place."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.agent import World, opened, request, told
+from kits.placements import Placement
+
+from agent.claims.claim import Claim
+from agent.errors import DoesNotFit, PlimsollError
+from agent.moves.states import MoveKind
+from agent.providers.cards.division import CardModel
+from agent.state.cordon import Cordon
+from drivers.fake import DividedGpu, cell
+from drivers.fake.devices import CARD_TABLES
+
+CARD = "0000:84:00.0"
+SIZES = {
+    "mixed A100 40 GB": {"CUSTOM_VGPU_4": "4", "CUSTOM_VGPU_8": "8", "CUSTOM_VGPU_20": "20"},
+    "MIG A100 40 GB": {
+        "CUSTOM_MIG_1": "1g.5gb",
+        "CUSTOM_MIG_2": "2g.10gb",
+        "CUSTOM_MIG_3": "3g.20gb",
+        "CUSTOM_MIG_4": "4g.20gb",
+    },
+}
+STEPS = 24
+
+
+class Host:
+    """An agent on a host with one divided card, and what its claims have there."""
+
+    def __init__(self, placement: Placement, directory: Path, table: str) -> None:
+        self.table, self.sizes = table, SIZES[table]
+        self.model: CardModel = CARD_TABLES[table]
+        self.settings = told(directory, placement)
+        self.claims: dict[str, Claim] = {}
+        self.world = self._open()
+
+    def _open(self) -> World:
+        world = opened(self.settings)
+        world.driver.change(
+            cells=(cell(0, frozenset(range(8)), 16384),),
+            gpus=(),
+            nics=(),
+            divided_gpus=(DividedGpu(CARD, self.table, self.sizes),),
+            flat_devices=False,
+        )
+        world.agent.reconcile("the start")
+        return world
+
+    def restart(self) -> None:
+        self.world.close()
+        self.world = self._open()
+
+    def claim(self, **amounts: int) -> Claim:
+        claim = self.world.operations.claim(request(**amounts))
+        self.claims[claim.consumer] = claim
+        return claim
+
+    def release(self, consumer: str) -> None:
+        self.world.operations.release(consumer)
+        del self.claims[consumer]
+
+    def parts(self) -> list[tuple[str, int]]:
+        """(class, start) of every part that a claim has, as its units say."""
+        units = [unit for claim in self.claims.values() for _, _, unit in claim.exact]
+        return [
+            (name, int(start)) for name, _, start in (unit.split("/")[1].rpartition("@") for unit in units)
+        ]
+
+    def slots(self, name: str, start: int) -> frozenset[int]:
+        return frozenset(range(start, start + self.model.shapes[self.sizes[name]].size))
+
+    def most(self, name: str) -> int:
+        """How many more of the class there is room for beside the parts, by trying all sets of places."""
+        taken = frozenset[int]().union(*(self.slots(*part) for part in self.parts()))
+        shape = self.model.shapes[self.sizes[name]]
+        places = [start for start in shape.starts if not self.slots(name, start) & taken]
+        counters = [
+            (
+                total
+                - sum(
+                    self.model.shapes[self.sizes[each]].counters.get(counter, 0) for each, _ in self.parts()
+                )
+            )
+            // shape.counters[counter]
+            for counter, total in self.model.counters.items()
+            if shape.counters.get(counter)
+        ]
+        for number in range(len(places), 0, -1):
+            for chosen in combinations(places, number):
+                slots = [slot for start in chosen for slot in self.slots(name, start)]
+                if len(slots) == len(set(slots)):
+                    return min([number, *counters])
+        return 0
+
+    def check(self) -> None:
+        """No part overlaps another, and Placement offers of each class exactly what there is room for."""
+        self.world.agent.reconcile("a test")
+        taken = [slot for part in self.parts() for slot in self.slots(*part)]
+        assert len(taken) == len(set(taken)), self.parts()
+        for name in self.sizes:
+            most = self.most(name)
+            assert [self.candidates({name: number}) for number in (most, most + 1)] == [most > 0, False], name
+
+    def candidates(self, amounts: Mapping[str, int]) -> bool:
+        """Whether Placement has an allocation candidate."""
+        wanted = ",".join(f"{name}:{amount}" for name, amount in amounts.items() if amount)
+        if not wanted:
+            return False
+        path = f"/allocation_candidates?resources={wanted}"
+        reply = self.world.wire.inner.request("GET", path, microversion="1.36")
+        assert reply.status == 200
+        return bool(reply.body["allocation_requests"])
+
+
+@pytest.fixture(params=sorted(SIZES))
+def host(request: pytest.FixtureRequest, placement: Placement, tmp_path: Path) -> Iterator[Host]:
+    host = Host(placement, tmp_path, request.param)
+    yield host
+    host.world.close()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_after_each_claim_release_and_start_placement_offers_what_can_be_made(host: Host, seed: int) -> None:
+    dice = random.Random(seed)
+    host.check()
+    for step in range(STEPS):
+        if host.claims and dice.random() < 0.4:
+            host.release(dice.choice(sorted(host.claims)))
+        else:
+            name = dice.choice(sorted(host.sizes))
+            most = host.most(name)
+            if most:
+                host.claim(**{name: dice.randint(1, min(2, most))})
+            else:
+                with pytest.raises(DoesNotFit):
+                    host.claim(**{name: 1})
+        host.check()
+        if step == STEPS // 2:
+            host.restart()
+            host.check()
+    assert host.world.operations.audit(heal=False).findings == ()
+
+
+@pytest.fixture
+def mig(placement: Placement, tmp_path: Path) -> Iterator[Host]:
+    host = Host(placement, tmp_path, "MIG A100 40 GB")
+    yield host
+    host.world.close()
+
+
+def allocate(host: Host, **amounts: int) -> str:
+    """An allocation that a scheduler wrote."""
+    consumer, (card,) = (
+        str(uuid4()),
+        (each.uuid for each in host.world.operations.tree()[0] if each.name.endswith(CARD)),
+    )
+    body = {
+        "allocations": {card: {"resources": amounts}},
+        "consumer_generation": None,
+        "project_id": "p",
+        "user_id": "u",
+    }
+    reply = host.world.wire.inner.request("PUT", f"/allocations/{consumer}", body, microversion="1.36")
+    assert reply.status == 204, reply.body
+    return consumer
+
+
+def test_two_sizes_for_one_guest_have_places_beside_each_other_or_are_refused(mig: Host) -> None:
+    mig.claim(CUSTOM_MIG_3=1, CUSTOM_MIG_4=1)
+    assert sorted(mig.parts()) == [("CUSTOM_MIG_3", 4), ("CUSTOM_MIG_4", 0)]
+    mig.release(next(iter(mig.claims)))
+    mig.check()
+    mig.claim(CUSTOM_MIG_2=1)
+    mig.check()
+    assert mig.candidates({"CUSTOM_MIG_3": 1, "CUSTOM_MIG_4": 1}), "each alone fits, so placement offers both"
+    with pytest.raises(DoesNotFit):
+        mig.claim(CUSTOM_MIG_3=1, CUSTOM_MIG_4=1)
+    mig.claim(CUSTOM_MIG_3=1)
+    mig.check()
+
+
+def test_a_schedulers_allocation_gets_a_place_when_it_is_claimed(mig: Host) -> None:
+    mig.claim(CUSTOM_MIG_1=1)
+    mig.check()
+    consumer = allocate(mig, CUSTOM_MIG_3=1)
+    mig.world.agent.verify()
+    assert not mig.candidates({"CUSTOM_MIG_4": 1}) or not mig.candidates({"CUSTOM_MIG_3": 2})
+    asked = replace(request(CUSTOM_MIG_3=1), consumer=consumer)
+    mig.claims[consumer] = mig.world.operations.claim(asked)
+    assert mig.claims[consumer].adopted
+    mig.check()
+
+
+def test_a_scheduler_that_was_faster_than_the_pass_meets_a_refusal_in_words(mig: Host) -> None:
+    mig.check()
+    mig.claim(CUSTOM_MIG_4=1)  # no pass follows: placement still offers the whole card
+    late = allocate(mig, CUSTOM_MIG_3=2)
+    mig.world.agent.verify()
+    with pytest.raises(PlimsollError, match="beside what is on the card, it has room for 1 of it"):
+        mig.world.operations.claim(replace(request(CUSTOM_MIG_3=2), consumer=late))
+    assert not any(mig.candidates({name: 1}) for name in mig.sizes), "nothing more is offered of a full card"
+
+
+def test_a_resize_on_the_host_has_another_place_than_the_one_it_leaves(mig: Host) -> None:
+    claim = mig.claim(CUSTOM_MIG_3=1)
+    mig.check()
+    move = mig.world.operations.begin_move(
+        MoveKind.SAME_HOST_RESIZE, str(uuid4()), replace(request(CUSTOM_MIG_3=1), consumer=claim.consumer)
+    )
+    assert move.old is not None and move.new is not None
+    units = {unit for each in (move.old, move.new) for _, _, unit in each.exact}
+    assert len(units) == 2
+    mig.world.agent.reconcile("a move")
+    assert not mig.candidates({"CUSTOM_MIG_3": 1}), "both places are taken until the move ends"
+
+
+def test_a_cordoned_card_gives_nothing_and_its_guest_keeps_its_part(mig: Host) -> None:
+    claim = mig.claim(CUSTOM_MIG_2=1)
+    mig.world.operations.cordon(Cordon(CARD, "", 0, 1.0))
+    mig.world.agent.reconcile("a cordon")
+    assert not any(mig.candidates({name: 1}) for name in mig.sizes)
+    with pytest.raises(DoesNotFit):
+        mig.claim(CUSTOM_MIG_1=1)
+    assert mig.world.operations.audit(heal=False).findings == ()
+    assert mig.world.operations.claim(claim.request).units == claim.units
+    mig.world.operations.clear_cordon(CARD)
+    mig.check()
