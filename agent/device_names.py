@@ -17,6 +17,9 @@ TYPES = {"type-PCI": "CUSTOM_PCI_TYPE_PCI", "type-PF": "CUSTOM_PCI_TYPE_PF", "ty
 VDPA_CLASS, VDPA_TRAIT = "CUSTOM_VDPA", "CUSTOM_PCI_TYPE_VDPA"
 """The class of functions that guests get over vDPA without a configured one, and the trait of all of them."""
 
+PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
+"""How the classes of namespaces of persistent memory begin; the rest is the operator's label."""
+
 _PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
 _ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}", re.ASCII | re.IGNORECASE)
 

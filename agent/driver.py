@@ -197,14 +197,17 @@ class DeviceKind(StrEnum):
     INTERFACE = "interface"
     PCI = "pci"
     MEDIATED = "mdev"
+    VDPA = "vdpa"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class NeededDevice:
     """A device of the host that a domain asks for.
 
-    `alias` is its alias without the prefix `ua-`, empty where it has none. `unit` is the PCI address or the
-    uuid that the domain names, empty where any device will do. `text` is how a sentence names the element.
+    `alias` is its alias without the prefix `ua-`, empty where it has none. `unit` is the PCI address, the
+    uuid or the name of the device that the domain names, empty where any device will do. `text` is how a
+    sentence names the element.
     """
 
     kind: DeviceKind

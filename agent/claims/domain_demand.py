@@ -20,6 +20,8 @@ from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup, Topo
 from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.cpuset import format_cpu_set
 from agent.device_names import (
+    PMEM_PREFIX,
+    VDPA_CLASS,
     device_aliases,
     is_page_class,
     mdev_type_trait,
@@ -398,6 +400,10 @@ def _kinds(offered: Units) -> Iterator[tuple[str, DeviceKind]]:
                 continue
             if name == VF_CLASS:
                 yield name, DeviceKind.INTERFACE
+            elif name == VDPA_CLASS:
+                yield name, DeviceKind.VDPA
+            elif name.startswith(PMEM_PREFIX):
+                yield name, DeviceKind.MEMORY
             else:
                 is_pci = _PCI_ADDRESS.fullmatch(units[0]) is not None
                 yield name, DeviceKind.PCI if is_pci else DeviceKind.MEDIATED

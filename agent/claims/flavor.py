@@ -18,6 +18,7 @@ from agent.claims.flavor_hw import pmem_labels, read_whole_spec, topology_of
 from agent.claims.host_traits import encryption_trait, host_traits
 from agent.claims.image import Image, check_encryption, image_traits, required_traits, with_image
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, check_request
+from agent.device_names import PMEM_PREFIX
 from agent.json_checks import below, fault, read_object, read_text, read_whole
 from agent.tree import MAX_UNIT
 
@@ -174,7 +175,7 @@ def _asked_by_specs(specs: Mapping[str, str]) -> dict[str, int]:
     """The resources that `hw:` specs ask of the unsuffixed group, beside CPUs and memory."""
     asked = {"MEM_ENCRYPTION_CONTEXT": 1} if encryption_trait(specs) else {}
     for label in pmem_labels(specs):
-        name = f"CUSTOM_PMEM_NAMESPACE_{label.upper()}"
+        name = f"{PMEM_PREFIX}{label.upper()}"
         asked[name] = asked.get(name, 0) + 1
     return asked
 

@@ -16,11 +16,12 @@ from dataclasses import replace
 
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.request import ClaimRequest, is_device_group
-from agent.device_names import LIVE_MIGRATABLE, TYPES, mdev_types
+from agent.device_names import LIVE_MIGRATABLE, TYPES, VDPA_CLASS, mdev_types
 from agent.errors import Refused
 from agent.shapes import Allocations, Units
 
-_PORT = "SRIOV_NET_VF"
+_PORTS = frozenset({"SRIOV_NET_VF", VDPA_CLASS})
+"""A port is taken from the guest before it moves, and given to it anew at the destination."""
 
 MdevTypes = Mapping[str, frozenset[str]]
 """{resource class: traits of the mediated device types of which the guest's device at the source may be}"""
@@ -104,7 +105,7 @@ def check_live_migratable(
         provider = host.tree.get(uuid)
         if provider is None or not types & provider.traits or LIVE_MIGRATABLE in provider.traits:
             continue
-        for name in sorted(amounts.keys() & offered.get(uuid, {}).keys() - {_PORT}):
+        for name in sorted(amounts.keys() & offered.get(uuid, {}).keys() - _PORTS):
             raise _refusal(f"{name} on {provider.name}", "[pci] device_spec", request)
 
 

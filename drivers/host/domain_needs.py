@@ -15,6 +15,7 @@ from drivers.host.domain_memory import (
     DEFAULT_HUGE_PAGE_KIB,
     bound_nodes,
     cpu_set,
+    file_bytes,
     guest_cells,
     memory_nodes,
     page_kib_of,
@@ -55,7 +56,7 @@ def read_needs(
         uuid=uuid,
         name=(root.findtext("name") or "").strip(),
         vcpus=None if root.find("vcpu") is None else len(present_vcpus(root, what)),
-        memory_mb=None if memory is None else _mib(memory, f"{what}: <memory>"),
+        memory_mb=None if memory is None else _mib(memory, what, file_bytes(root, what)),
         disk_gb=disk_gb(uuid, tuple(counted_disks(root))) or 0,
         dedicated={cpu: pin for cpu, pin in pins.items() if pin is None or pin in dedicated},
         pinned=frozenset(pins),
@@ -66,8 +67,8 @@ def read_needs(
     )
 
 
-def _mib(element: Element, what: str) -> int:
-    return -(-size_bytes(element, what) // BYTES_PER_MIB)
+def _mib(memory: Element, what: str, in_files: int) -> int:
+    return -(-(size_bytes(memory, f"{what}: <memory>") - in_files) // BYTES_PER_MIB)
 
 
 def _single_pins(root: Element, what: str) -> dict[int, int | None]:

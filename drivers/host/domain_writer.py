@@ -18,8 +18,9 @@ from agent.device_names import device_aliases
 from agent.driver import DeviceKind, GivenCell, GivenDevice, GivenResources
 from agent.errors import DriverDataError, UsageError
 from drivers.host.domain_document import DomainDocument, Element, add_child, child, set_text
+from drivers.host.domain_memory import file_bytes
 from drivers.host.domain_needs import ALIAS_PREFIX, device_kind
-from drivers.host.xml_parser import pci_address, size_bytes, size_bytes_of_page
+from drivers.host.xml_parser import parse_xml, pci_address, size_bytes, size_bytes_of_page
 
 VF_CLASS = "SRIOV_NET_VF"
 KIB_PER_MIB = 1024
@@ -80,11 +81,24 @@ def _contradictions(root: Element, given: GivenResources, replace: bool) -> Iter
     if vcpus and vcpus != str(given.vcpus):
         yield f"<vcpu> is {vcpus}, and the claim has {given.vcpus} CPUs"
     memory = root.find("memory")
-    if memory is not None and -(-_kib(memory) // KIB_PER_MIB) != given.memory_mb:
-        yield f"<memory> is {_kib(memory)} KiB, and the claim has {given.memory_mb} MiB"
+    if memory is not None:
+        kib = _kib(memory) - _kib_in_files(root)
+        if -(-kib // KIB_PER_MIB) != given.memory_mb:
+            yield f"<memory> is {kib} KiB, and the claim has {given.memory_mb} MiB"
     if not replace:
         yield from _pin_contradictions(root, given)
         yield from _cell_contradictions(root, given.cells)
+
+
+def _kib_in_files(root: Element) -> int:
+    """The part of <memory> that takes no memory of the host."""
+    what = "the domain"
+    if root.find("devices/memory") is None:
+        return 0
+    return (
+        file_bytes(parse_xml(str(etree.tostring(root, encoding="unicode")), what, "domain"), what)
+        // KIB_PER_MIB
+    )
 
 
 def _pin_contradictions(root: Element, given: GivenResources) -> Iterator[str]:

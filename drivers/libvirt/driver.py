@@ -37,7 +37,13 @@ from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings, health_checks
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs
-from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model, with_devices_of_domain
+from drivers.libvirt.describe.model import (
+    HostModel,
+    ModelSettings,
+    build_model,
+    with_devices_of_domain,
+    with_other_devices,
+)
 from drivers.libvirt.describe.moves import GuestDomain
 from drivers.libvirt.describe.ovs import parse_ovs
 from drivers.libvirt.describe.pmem import unmatched_namespaces, write_namespaces
@@ -155,11 +161,12 @@ class LibvirtDriver(Driver):
     def needs_of(self, xml: str) -> DomainNeeds:
         """See `Driver`."""
         with self._lock:
-            readers = self._readers
+            readers, model = self._readers, self._model
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
         if readers is None:
             raise DriverUnavailable("the devices of this host were not read yet")
-        return read_needs(xml, dedicated, default_huge_page_kib(), readers.domains.disk_gb)
+        needs = read_needs(xml, dedicated, default_huge_page_kib(), readers.domains.disk_gb)
+        return needs if model is None else with_other_devices(needs, xml, model, self._model_settings)
 
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
         """See `Driver`."""

@@ -12,16 +12,20 @@ from kits.agent import World, opened
 from kits.api_client import serving
 from kits.cli_process import output_of, plimsoll
 from kits.domain_requests import DomainCase, draw_case
-from kits.libvirt_daemon import PrivateLibvirtd
+from kits.libvirt_daemon import PrivateLibvirtd, small_domain
 from kits.tracker import fast_directory
 
 from agent.claims.claim import Claim
 from agent.cli.libvirt_domain import Libvirt
 from agent.config.settings import load
+from agent.driver import GivenDevice
 from agent.errors import ExitCode, UsageError
 from drivers.fake import FakeHost, Gpu, Nic, cell
+from drivers.host.domain_needs import read_needs
 from drivers.host.domain_xml import Domain, parse_domain
 from drivers.host.unit_locations import described_locations
+from drivers.libvirt.describe.pmem import PmemNamespace, write_namespaces
+from drivers.libvirt.describe.vdpa import write_vdpa
 
 pytestmark = [pytest.mark.libvirtd, pytest.mark.slow]
 
@@ -201,3 +205,23 @@ def test_a_domain_that_does_not_start_leaves_what_was_there(
         defined.undefine()
     with pytest.raises(UsageError, match="give its XML as a FILE"):
         Libvirt(libvirtd.uri).definition(uuid)
+
+
+def test_libvirt_takes_memory_devices_and_vdpa_and_counts_the_memory_as_the_agent_does() -> None:
+    """libvirt adds the size of a memory device that is a file to <memory>; the guest's memory is without."""
+    numa = "</features><cpu><numa><cell id='0' cpus='0' memory='32' unit='MiB'/></numa></cpu>"
+    xml = small_domain("web", MDEVS[0]).replace("</features>", numa)
+    xml = write_namespaces(xml, [PmemNamespace("ns0", "/dev/dax0.0", 2**30, 2**21)])
+    given = [GivenDevice("", "CUSTOM_VDPA", "0000:41:10.0")]
+    xml = write_vdpa(xml, given, {"/dev/vhost-vdpa-0": "0000:41:10.0"})
+    daemon = PrivateLibvirtd()
+    daemon.start()
+    try:
+        with closing(libvirt.open(daemon.uri)) as connection:
+            defined = connection.defineXML(xml).XMLDesc()
+    finally:
+        daemon.stop()
+    read = parse_domain(defined)
+    assert "<memory unit='KiB'>1081344</memory>" in defined, "32 MiB and 1 GiB"
+    assert (read.memory_mb, read_needs(defined).memory_mb) == (32, 32)
+    assert (read.memory_files, read.vdpa) == (("/dev/dax0.0",), ("/dev/vhost-vdpa-0",))

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.driver import Cell, DescribedProvider, Description, Guest, HostSettings, Topology
+from agent.driver import Cell, DescribedProvider, Description, DomainNeeds, Guest, HostSettings, Topology
 from drivers.host.domain_xml import Domain
 from drivers.host.file_backed_memory import MEMORY_FILES
 from drivers.host.providers import cell_provider_name, host_providers, page_providers
 from drivers.host.unit_locations import UnitLocation, locate_units
+from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.cards import UnitRecord
 from drivers.libvirt.describe.devices import (
     DeviceFacts,
@@ -37,11 +38,17 @@ from drivers.libvirt.describe.host import (
 )
 from drivers.libvirt.describe.moves import GuestDomain, moves_of
 from drivers.libvirt.describe.ovs import OvsSettings, ovs_providers
-from drivers.libvirt.describe.pmem import PmemLabels, PmemNamespace, with_namespaces, with_used_namespaces
+from drivers.libvirt.describe.pmem import (
+    PmemLabels,
+    PmemNamespace,
+    needed_namespaces,
+    with_namespaces,
+    with_used_namespaces,
+)
 from drivers.libvirt.describe.sgx import epc_providers, with_epc
 from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
 from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
-from drivers.libvirt.describe.vdpa import with_vdpa
+from drivers.libvirt.describe.vdpa import needed_vdpa, vdpa_functions, with_vdpa
 
 REMOTE_MANAGED_PORTS = "COMPUTE_REMOTE_MANAGED_PORTS"
 
@@ -171,6 +178,19 @@ def with_devices_of_domain(
     """The located guest with what its domain has beside PCI and mediated devices; see `HostModel`."""
     guest = with_epc(with_context(guest, domain, encryption), domain)
     return with_used_namespaces(guest, domain, pmem, settings.pmem)
+
+
+def with_other_devices(
+    needs: DomainNeeds, xml: str, model: HostModel, settings: ModelSettings
+) -> DomainNeeds:
+    """The needs, with the devices that only this driver knows: functions over vDPA, namespaces of memory.
+
+    Raises DriverDataError for malformed XML.
+    """
+    root = parse_xml(xml, "the domain", "domain")
+    vdpa = needed_vdpa(root, vdpa_functions(model.devices.cards))
+    memory = needed_namespaces(root, model.pmem, settings.pmem)
+    return replace(needs, devices=(*needs.devices, *vdpa, *memory))
 
 
 def _reportable(host: HostFacts, settings: ModelSettings) -> frozenset[str]:

@@ -8,10 +8,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element as PlainElement
 
-from agent.driver import DescribedInventory, DescribedProvider, Guest, UsedUnit
+from agent.device_names import PMEM_PREFIX
+from agent.driver import DescribedInventory, DescribedProvider, DeviceKind, Guest, NeededDevice, UsedUnit
 from agent.errors import SettingsError
 from drivers.host.domain_document import DomainDocument, Element, add_child, child, set_text
+from drivers.host.domain_memory import memory_files
 from drivers.host.domain_xml import Domain
 from drivers.host.xml_parser import size_bytes
 
@@ -53,7 +56,7 @@ def parse_pmem_namespaces(words: Iterable[str]) -> PmemLabels:
                 )
             if name in classes:
                 raise SettingsError(f"{OPTION} names {name} twice; remove one of them.")
-            classes[name] = f"CUSTOM_PMEM_NAMESPACE_{label.upper()}"
+            classes[name] = f"{PMEM_PREFIX}{label.upper()}"
     return classes
 
 
@@ -89,6 +92,16 @@ def with_used_namespaces(
         amounts[labels[name]] = amounts.get(labels[name], 0) + 1
     units = tuple(UsedUnit(labels[name], name, "host") for name in used)
     return replace(guest, resources=amounts, units=(*guest.units, *units))
+
+
+def needed_namespaces(
+    root: PlainElement, found: Iterable[PmemNamespace], labels: PmemLabels
+) -> Iterator[NeededDevice]:
+    """The configured namespaces that a domain names; other files are none of the host's devices."""
+    names = {namespace.path: namespace.name for namespace in found if namespace.name in labels}
+    for path in memory_files(root):
+        if path in names:
+            yield NeededDevice(DeviceKind.MEMORY, "", names[path], f"<memory> {path}")
 
 
 def write_namespaces(text: str, namespaces: Iterable[PmemNamespace]) -> str:

@@ -5,12 +5,14 @@ class of their own unless [pci] device_spec gives one; their units are PCI addre
 https://libvirt.org/formatnode.html and nova 34, nova/virt/libvirt/host.py (`_get_device_type`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from xml.etree.ElementTree import Element
 
 from agent.device_names import VDPA_CLASS
-from agent.driver import GivenDevice, Guest, UsedUnit
+from agent.driver import DeviceKind, GivenDevice, Guest, NeededDevice, UsedUnit
 from drivers.host.domain_document import DomainDocument, add_child, child
+from drivers.host.domain_needs import ALIAS_PREFIX
 from drivers.host.domain_xml import Domain
 from drivers.libvirt.describe.cards import Card
 from drivers.libvirt.describe.moves import GuestDomain
@@ -49,10 +51,22 @@ def with_units(guest: Guest, domain: Domain, functions: Mapping[str, str]) -> Gu
     return replace(guest, units=(*guest.units, *units)) if units else guest
 
 
+def needed_vdpa(root: Element, functions: Mapping[str, str]) -> Iterator[NeededDevice]:
+    """The functions that a domain asks for; one whose device the host does not have keeps its path."""
+    for interface in root.findall("devices/interface[@type='vdpa']"):
+        source, alias = interface.find("source"), interface.find("alias")
+        path = "" if source is None else source.get("dev", "").strip()
+        name = "" if alias is None else alias.get("name", "")
+        name = name.removeprefix(ALIAS_PREFIX) if name.startswith(ALIAS_PREFIX) else ""
+        text = f"<interface type='vdpa'{f' {ALIAS_PREFIX}{name}' if name else ''}>"
+        yield NeededDevice(DeviceKind.VDPA, name, functions.get(path, path), text)
+
+
 def write_vdpa(text: str, devices: Iterable[GivenDevice], functions: Mapping[str, str]) -> str:
     """The domain's XML with an interface for each of these devices that it does not have yet.
 
-    `functions` as of `vdpa_functions`. Raises DriverDataError for malformed XML.
+    An interface without a device gets one. `functions` as of `vdpa_functions`.
+    Raises DriverDataError for malformed XML.
     """
     paths = {address: path for path, address in functions.items()}
     document = DomainDocument(text)
@@ -61,10 +75,13 @@ def write_vdpa(text: str, devices: Iterable[GivenDevice], functions: Mapping[str
     missing = [paths[device.unit] for device in devices if paths.get(device.unit, "") not in {"", *present}]
     if not missing:
         return text
+    interfaces = document.root.findall("devices/interface[@type='vdpa']")
+    open_ones = iter([each for each in interfaces if each.find("source[@dev]") is None])
     for path in missing:
-        interface = add_child(
-            child(document.root, "devices"), "interface", {"type": "vdpa"}, after=("interface",)
-        )
-        add_child(interface, "source", {"dev": path})
-        add_child(interface, "model", {"type": "virtio"})
+        interface = next(open_ones, None)
+        if interface is None:
+            devices_element = child(document.root, "devices")
+            interface = add_child(devices_element, "interface", {"type": "vdpa"}, after=("interface",))
+            add_child(interface, "model", {"type": "virtio"})
+        child(interface, "source").set("dev", path)
     return document.text

@@ -211,6 +211,29 @@ def test_every_fault_is_told_at_once() -> None:
     assert len(told) == 3 and "0000:99:00.0, which no provider of this host has" in told[2]
 
 
+def test_vdpa_and_memory_are_asked_for_only_where_the_domain_names_them() -> None:
+    """A plain <hostdev> without an address never gets a function over vDPA, nor a namespace of memory."""
+    card = Provider("nic2", "nic2", "host", {"CUSTOM_VDPA": Inventory(1)})
+    root = Provider(
+        "host", "host", inventories={"VCPU": Inventory(16), "CUSTOM_PMEM_NAMESPACE_A": Inventory(1)}
+    )
+    units = {"nic2": {"CUSTOM_VDPA": ("0000:51:10.0",)}, "host": {"CUSTOM_PMEM_NAMESPACE_A": ("ns0",)}}
+    devices = HostDevices(ProviderIndex.of(ProviderTree([root, card]), "host"), units, {})
+
+    def asked(*needed: NeededDevice) -> list[dict[str, int]]:
+        found = demand_of_domain(replace(NEEDS, devices=needed), ASKED, devices)
+        return [dict(group.resources) for group in found.request.groups if group.suffix]
+
+    for kind in (DeviceKind.PCI, DeviceKind.MEDIATED, DeviceKind.INTERFACE):
+        with pytest.raises(UsageError, match="no such device"):
+            asked(NeededDevice(kind, text="<hostdev>"))
+    assert asked(NeededDevice(DeviceKind.VDPA, text="<interface>")) == [{"CUSTOM_VDPA": 1}]
+    assert asked(NeededDevice(DeviceKind.VDPA, unit="0000:51:10.0")) == [{"CUSTOM_VDPA": 1}]
+    assert asked(NeededDevice(DeviceKind.MEMORY, unit="ns0")) == [{"CUSTOM_PMEM_NAMESPACE_A": 1}]
+    with pytest.raises(UsageError, match="/dev/vhost-vdpa-7, which no provider of this host has"):
+        asked(NeededDevice(DeviceKind.VDPA, unit="/dev/vhost-vdpa-7", text="<interface>"))
+
+
 def test_a_move_asks_for_the_same_anywhere() -> None:
     needs = replace(
         NEEDS,

@@ -38,7 +38,7 @@ def is_refused(resource_class: str, traits: frozenset[str], request: ClaimReques
     return False
 
 
-@pytest.mark.parametrize("resource_class", ["CUSTOM_NIC", "SRIOV_NET_VF"])
+@pytest.mark.parametrize("resource_class", ["CUSTOM_NIC", "SRIOV_NET_VF", "CUSTOM_VDPA"])
 @pytest.mark.parametrize("amount", [0, 1])
 def test_only_a_passed_through_device_that_is_not_declared_is_in_the_way(
     resource_class: str, amount: int
@@ -46,7 +46,7 @@ def test_only_a_passed_through_device_that_is_not_declared_is_in_the_way(
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}),))
     for typed, declared in itertools.product((True, False), repeat=2):
         traits = frozenset({TYPE} if typed else ()) | ({LIVE_MIGRATABLE} if declared else set())
-        expected = bool(amount) and typed and not declared and resource_class != "SRIOV_NET_VF"
+        expected = bool(amount) and typed and not declared and resource_class == "CUSTOM_NIC"
         assert is_refused(resource_class, frozenset(traits), request, amount) is expected
 
 

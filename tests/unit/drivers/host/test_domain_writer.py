@@ -109,6 +109,18 @@ def test_devices_that_the_domain_does_not_mention_are_added() -> None:
     assert (domain.pci_devices, domain.mdevs) == (("0000:83:00.0",), (MDEV,))
 
 
+def test_memory_that_is_a_file_is_no_memory_of_the_claim() -> None:
+    """libvirt's definition of a guest with persistent memory has its size in <memory>."""
+    device = (
+        "<memory model='nvdimm'><source><path>/x</path></source><target><size unit='GiB'>8</size></target>"
+    )
+    text = DOMAIN.replace("<memory unit='GiB'>4", "<memory unit='GiB'>12")
+    text = text.replace("</domain>", f"<devices>{device}</memory></devices></domain>", 1)
+    assert parse_domain(write_domain(text, GUEST)).memory_mb == 4096
+    with pytest.raises(UsageError, match="<memory> is 8388608 KiB, and the claim has 4096 MiB"):
+        write_domain(text.replace("<memory unit='GiB'>12", "<memory unit='GiB'>16"), GUEST)
+
+
 def test_the_guest_sees_its_devices_on_their_cells() -> None:
     root = ElementTree.fromstring(write_domain(DOMAIN, replace(GUEST, cells=CELLS)))
     controllers = {each.get("index"): each for each in root.findall("devices/controller")}

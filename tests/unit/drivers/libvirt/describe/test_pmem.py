@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from kits.libvirt_node import domain
 
-from agent.driver import DescribedInventory, DescribedProvider, Guest, GuestState, UsedUnit
+from agent.driver import DescribedInventory, DescribedProvider, DeviceKind, Guest, GuestState, UsedUnit
 from agent.errors import SettingsError
 from drivers.host.domain_xml import Domain, guest_of, parse_domain
+from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.pmem import (
     PmemNamespace,
+    needed_namespaces,
     parse_pmem_namespaces,
     unmatched_namespaces,
     with_namespaces,
@@ -79,3 +81,10 @@ def test_a_domain_gets_a_memory_device_for_each_namespace_once() -> None:
     assert write_namespaces(given, FOUND[:2]) == given
     more = write_namespaces(given, FOUND)
     assert '<maxMemory slots="3" unit="KiB">19398656</maxMemory>' in more.replace("'", '"')
+
+
+def test_a_domain_needs_the_configured_namespaces_that_it_names() -> None:
+    text = domain(1, devices=NVDIMM.format("/dev/dax2.0") + NVDIMM.format("/var/lib/file"))
+    (needed,) = needed_namespaces(parse_xml(text, "x", "domain"), FOUND, LABELS)
+    assert (needed.kind, needed.unit) == (DeviceKind.MEMORY, "ns2")
+    assert not list(needed_namespaces(parse_xml(text, "x", "domain"), FOUND, {}))

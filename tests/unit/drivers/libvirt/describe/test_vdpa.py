@@ -9,12 +9,13 @@ from kits.libvirt_model import DEVICES, FACTS
 from kits.libvirt_node import domain
 from kits.recorded_cards import NIC0, recorded
 
-from agent.driver import GivenDevice, GuestState
+from agent.driver import DeviceKind, GivenDevice, GuestState
 from drivers.host.domain_xml import guest_of, parse_domain, starting_guest
+from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.cards import Card, cards_of
 from drivers.libvirt.describe.device_spec import parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
-from drivers.libvirt.describe.vdpa import vdpa_functions, with_functions, write_vdpa
+from drivers.libvirt.describe.vdpa import needed_vdpa, vdpa_functions, with_functions, write_vdpa
 from drivers.libvirt.xml.nodedevs import PciDevice, VdpaDevice, parse_node_device
 
 NODE_DEVICE = """<device><name>vdpa_vdpa{n}</name><path>/sys/devices/x/vdpa{n}</path><parent>{parent}</parent>
@@ -81,3 +82,18 @@ def test_a_domain_gets_an_interface_for_each_that_it_lacks(present: bool) -> Non
     written = write_vdpa(text, given, functions)
     assert parse_domain(written).vdpa == ("/dev/vhost-vdpa-0", "/dev/vhost-vdpa-1")
     assert write_vdpa(written, given, functions) == written
+
+
+def test_an_interface_without_a_device_gets_one_and_a_domain_says_what_it_needs() -> None:
+    functions = vdpa_functions(cards_with(2))
+    open_one = "<interface type='vdpa'><alias name='ua-red'/></interface>"
+    text = domain(1, devices=open_one + INTERFACE.format("/dev/vhost-vdpa-9"))
+    needed = list(needed_vdpa(parse_xml(text, "x", "domain"), functions))
+    assert [(each.kind, each.alias, each.unit) for each in needed] == [
+        (DeviceKind.VDPA, "red", ""),
+        (DeviceKind.VDPA, "", "/dev/vhost-vdpa-9"),
+    ]
+    written = write_vdpa(text, [GivenDevice("red", "CUSTOM_VDPA", VFS[1])], functions)
+    assert parse_domain(written).vdpa == ("/dev/vhost-vdpa-1", "/dev/vhost-vdpa-9")
+    (first, _) = needed_vdpa(parse_xml(written, "x", "domain"), functions)
+    assert (first.alias, first.unit) == ("red", VFS[1])
