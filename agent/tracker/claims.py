@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from agent import log
 from agent.claims.book import Book
@@ -24,6 +24,8 @@ from agent.tracker.replace_claim import replace_claim
 from agent.tracker.withdraw import withdraw
 
 LOG = log.get(__name__)
+
+Result = TypeVar("Result")
 
 StartDecision = Callable[[Claim | None, Move | None], tuple[GuestDemand, bool]]
 """Takes the granted claim of a guest that starts and its move; returns what it needs, and whether the claim
@@ -48,11 +50,13 @@ class ClaimOperations:
     def claim(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Claim:
         """See `ResourceTracker.claim`."""
         check_placeable(request)
-        with (
-            self._context.turns.take(request.consumer, request),
-            restricted(self._register, request, restriction),
-        ):
-            return self._claim(request)
+        with self._context.turns.take(request.consumer, request):
+
+            def claim() -> Claim:
+                with restricted(self._register, request, restriction):
+                    return self._claim(request)
+
+            return self._with_left_places(request.consumer, claim)
 
     def explain(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Fit:
         """See `ResourceTracker.explain`."""
@@ -103,19 +107,35 @@ class ClaimOperations:
     def admit(self, consumer: str, decide: StartDecision) -> Admitted:
         """See `ResourceTracker.admit`."""
         with self._context.turns.take(consumer):
-            claim, move = self._register.claim_and_move_of(consumer)
-            is_new = claim is None or claim.state is not ClaimState.CLAIMED
-            demand, is_held = decide(None if is_new else claim, move)
-            with reserved_for(self._register, demand):
-                if claim is not None and not is_new and is_held:
-                    return Admitted(claim, True)
-                self._context.admission.check()
-                if is_new:
-                    claim = self._claim(demand.request)
-                    # An earlier attempt may have chosen other units, and its write may have been done.
-                    if decide(claim, move)[1]:
-                        return Admitted(claim, False)
-                return Admitted(replace_claim(self._context, demand.request), False)
+            return self._with_left_places(consumer, lambda: self._admit(consumer, decide))
+
+    def _admit(self, consumer: str, decide: StartDecision) -> Admitted:
+        claim, move = self._register.claim_and_move_of(consumer)
+        is_new = claim is None or claim.state is not ClaimState.CLAIMED
+        demand, is_held = decide(None if is_new else claim, move)
+        with reserved_for(self._register, demand):
+            if claim is not None and not is_new and is_held:
+                return Admitted(claim, True)
+            self._context.admission.check()
+            if is_new:
+                claim = self._claim(demand.request)
+                # An earlier attempt may have chosen other units, and its write may have been done.
+                if decide(claim, move)[1]:
+                    return Admitted(claim, False)
+            return Admitted(replace_claim(self._context, demand.request), False)
+
+    def _with_left_places(self, consumer: str, attempt: Callable[[], Result]) -> Result:
+        """What `attempt` returns, tried again where it frees places that the consumer may have been given.
+
+        A scheduler may put an instance where another one was that moved away. While the agent could take the
+        new one for the migration of the other, it keeps the place; a claim for it says that it is none.
+        """
+        try:
+            return attempt()
+        except DoesNotFit:
+            if not self._linker.drop_left_places(consumer):
+                raise
+        return attempt()
 
     def extend(self, claim: Claim, request: ClaimRequest) -> Claim | None:
         """See `ResourceTracker.extend`."""

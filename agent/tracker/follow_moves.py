@@ -332,6 +332,32 @@ class MigrationLinker:
             self._context.register.step_claim(ClaimStep.RELOCATE, consumer, place)
             return True
 
+    def drop_left_places(self, instance: str) -> bool:
+        """Drop the claims of those that left for good and whose places only `instance` may have; whether any.
+
+        The caller claims for `instance` on this host: so it is nobody's migration, with a type or without.
+        The caller has its turn. Raises PlacementError, StateError.
+        """
+        gone = self._context.register.under_lock(lambda book: sorted(book.suspects - {instance}))
+        if not gone or not self._places.own_part(self._client.allocations_of(instance).allocations):
+            return False
+        suspects = self._context.register.under_lock(
+            lambda book: [
+                consumer
+                for consumer in gone
+                if consumer in book.claims and instance in book.possible_holders(book.claims[consumer])
+            ]
+        )
+        dropped = [consumer for consumer in suspects if self._drop_alone(consumer, instance)]
+        return bool(dropped)
+
+    def _drop_alone(self, consumer: str, instance: str) -> bool:
+        """Only where no operation on the consumer is under way: the caller has another turn already."""
+        if consumer in self._context.guests:
+            return False
+        with self._context.turns.take_idle([consumer]) as idle:
+            return bool(idle) and self._drop_left(consumer, known=instance)
+
     def _drop_departed(self, departure: _Departure) -> set[str]:
         """Drop the claim of an instance that lives elsewhere, when no consumer holds its part of this host:
         the move was confirmed meanwhile."""
@@ -345,20 +371,30 @@ class MigrationLinker:
             )
             return set()
         with self._context.turns.take(consumer):
-            claim = self._context.register.claim_of(consumer)
-            held = self._client.allocations_of(consumer)
-            if claim is None or claim.state is not ClaimState.CLAIMED or not self._places.has_left(held):
-                return set()
-            try:
-                holders = self._places.possible_holders(claim, held)
-            except PlacementConflict as conflict:
-                LOG.info("%s The agent looks again later.", conflict.message)
-                return set()
-            if holders:
-                LOG.warning("%s", _uncertain(consumer, [], holders), fields={"consumer": consumer})
-                return set()
-            self._context.register.step_claim(ClaimStep.LEFT, consumer)
-            return {consumer}
+            return {consumer} if self._drop_left(consumer) else set()
+
+    def _drop_left(self, consumer: str, known: str = "") -> bool:
+        """Drop the claim if no consumer but the instance `known` may hold its place.
+
+        The caller has the consumer's turn.
+        """
+        claim, move = self._context.register.claim_and_move_of(consumer)
+        if claim is None or claim.state is not ClaimState.CLAIMED or move is not None:
+            return False
+        held = self._client.allocations_of(consumer)
+        if not self._places.has_left(held):
+            return False
+        try:
+            holders = self._places.possible_holders(claim, held)
+        except PlacementConflict as conflict:
+            LOG.info("%s The agent looks again later.", conflict.message)
+            return False
+        holders = [holder for holder in holders if holder != known]
+        if holders:
+            LOG.warning("%s", _uncertain(consumer, [], holders), fields={"consumer": consumer})
+            return False
+        self._context.register.step_claim(ClaimStep.LEFT, consumer)
+        return True
 
 
 def _uncertain(instance: str, migrations: Collection[str], lookalikes: Collection[str]) -> str:

@@ -13,6 +13,7 @@ from kits.tracker import uuid_of
 
 from agent.errors import (
     ClaimConflict,
+    DoesNotFit,
     UnknownConsumer,
 )
 from agent.moves.states import MoveKind, MoveState
@@ -147,6 +148,47 @@ def test_a_new_instance_without_a_type_is_nobodys_migration(
     assert world.a.tracker.claims().keys() == {OTHER}
     assert world.placed(OTHER) == {"a": {"VCPU": 2}, "a-nic": {"SRIOV_NET_VF": 1}}
     world.check_settled()
+
+
+@pytest.mark.parametrize("version", ["1.37", "1.39"], ids=["untyped", "typed"])
+def test_an_instance_gets_the_last_device_of_one_that_moved_away_once_it_is_claimed(
+    placement: Placement, tmp_path: Path, version: str
+) -> None:
+    """A scheduler placed it there before the source looked; while the other guest is there, it waits."""
+    wanted = {"VCPU": 2, "SRIOV_NET_VF": 2}
+    with World(tmp_path, placement, microversion=version) as world:
+        before = world.a.tracker.claim(asks(**wanted)).claim
+        world.b.tracker.begin_move(asks(**wanted), MoveKind.COLD_MIGRATE, MIGRATION)
+        world.b.tracker.confirm_move(MIGRATION)
+        here = {uuid_of("a"): {"VCPU": 2}, uuid_of("a-nic"): {"SRIOV_NET_VF": 2}}
+        PlacementClient(world.a.tap, microversion=version).write_allocations(ConsumerAllocations(OTHER, here))
+        world.a.see(INSTANCE)
+        world.a.refresh()
+        with pytest.raises(DoesNotFit):
+            world.a.tracker.claim(asks(OTHER, **wanted))
+        assert world.a.tracker.claims().keys() == {INSTANCE}
+        world.a.see()
+        after = world.a.tracker.claim(asks(OTHER, **wanted)).claim
+        assert after.units == before.units
+        assert world.a.tracker.claims().keys() == {OTHER}
+        world.settle()
+        world.check_settled()
+
+
+def test_a_claim_frees_no_place_that_a_migration_may_have(world: World) -> None:
+    """The move of the other one is under way, and its migration has no type."""
+    untyped(world)
+    wanted = {"VCPU": 2, "SRIOV_NET_VF": 2}
+    world.a.tracker.claim(asks(**wanted))
+    before = world.a.tracker.claims()
+    world.b.tracker.begin_move(asks(**wanted), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.a.refresh()
+    with pytest.raises(DoesNotFit):
+        world.a.tracker.claim(asks(OTHER, **wanted))
+    assert world.a.tracker.claims() == before
+    world.b.tracker.revert_move(MIGRATION)
+    world.settle()
+    assert world.a.tracker.claims() == before
 
 
 @pytest.mark.parametrize("end", ["confirm", "revert"])
