@@ -11,6 +11,7 @@ from agent.config.settings import load
 from agent.doctor import checks_host, checks_service, checks_state
 from agent.doctor.as_user import agent_user, checks_as
 from agent.doctor.check import DoctorCheck, bad, good, warning
+from agent.doctor.cpu_power import cpu_power
 from agent.doctor.device_checks import check_device
 from agent.driver import GuestState, PassedDevice
 from agent.errors import DriverError, SettingsError
@@ -44,6 +45,7 @@ def examine(
     def requests() -> Iterator[DoctorCheck]:
         yield from checks_service.placement(settings)
         yield from checks_host.hypervisor(settings)
+        yield from cpu_power(settings)
 
     if user is not None and os.geteuid() == 0:
         yield good("user", f"The checks that follow are made as {user.pw_name}, the agent's user.")
