@@ -11,6 +11,7 @@ from agent.claims.claim import Claim
 from agent.claims.defrag import Defrag, DefragMove
 from agent.claims.parse_request import request_to_json
 from agent.claims.request import ClaimRequest
+from agent.moves.states import MoveKind
 
 
 def capacity_view(request: ClaimRequest, capacity: Capacity, claims: Mapping[str, Claim]) -> CapacityShape:
@@ -53,5 +54,6 @@ def _move(move: DefragMove) -> DefragMoveShape:
         "consumer": move.claim.consumer,
         "name": move.claim.request.name,
         "here": holding_of_fit(move.here) if move.here is not None else None,
+        "kind": (MoveKind.LIVE_MIGRATE if move.is_live else MoveKind.COLD_MIGRATE).value,
         "request": cast(ClaimByGroupsShape, request_to_json(move.claim.request)),
     }

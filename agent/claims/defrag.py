@@ -18,6 +18,7 @@ MOVES_MAX = 3
 """Larger sets are not tried one by one."""
 FITS_MAX = 1500
 CPUS = "PCPU"
+_LIVE = (CPUS, "SRIOV_NET_VF")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,11 @@ class DefragMove:
 
     claim: Claim
     here: Fit | None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it can move while it runs, as far as its devices tell: network ports do, others may not."""
+        return all(name in _LIVE for _, name, _ in self.claim.exact)
 
 
 @dataclass(frozen=True, slots=True)

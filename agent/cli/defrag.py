@@ -85,7 +85,7 @@ def begin_line(move: DefragMoveShape) -> str:
     """
     request: Mapping[str, Any] = move["request"]
     groups = request["groups"]
-    words = ["plimsoll", "move", "begin", move["consumer"], "--kind", "live-migrate"]
+    words = ["plimsoll", "move", "begin", move["consumer"], "--kind", move["kind"].replace("_", "-")]
     if request.keys() & _BEYOND or any(group.keys() - _PLAIN for group in groups):
         return " ".join([*words, "--domain", quote(f"{move['name'] or move['consumer']}.xml")])
     for group in groups:

@@ -25,10 +25,12 @@ def describe_host(host: FakeHost, settings: HostSettings, name: str) -> Descript
     pages = tuple(page_providers(name, host.cells, report_numa=host.report_numa))
     devices = tuple(_devices(host, name))
     cpus = split_cpus(frozenset().union(*(cell.cpus for cell in host.cells)), settings)
-    moves = host.moves or tuple(derived_moves(host, name, cpus, devices))
+    plain = tuple(device for device in devices if device.card is None)
+    moves = host.moves or tuple(derived_moves(host, name, cpus, plain))
     providers = (*host_and_cells, *pages, *devices)
     if host.flat_devices:
-        providers = (_with_devices(host_and_cells[0], devices), *host_and_cells[1:], *pages)
+        divided = tuple(device for device in devices if device.card is not None)
+        providers = (_with_devices(host_and_cells[0], plain), *host_and_cells[1:], *pages, *divided)
     return Description(providers, moves, reportable_traits())
 
 

@@ -57,7 +57,9 @@ class FakeHost:
     )
     flat_devices: bool = field(
         default=False,
-        metadata=file_key(FLAG, "`true`: count the inventory of all devices on the host's own provider"),
+        metadata=file_key(
+            FLAG, "`true`: count the inventory of all but divided devices on the host's own provider"
+        ),
     )
     root_path: str | None = field(
         default=None,

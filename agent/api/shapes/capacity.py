@@ -41,6 +41,7 @@ class DefragMoveShape(TypedDict):
     consumer: Uuid
     name: str
     here: Annotated[HoldingShape | None, "its new place on this host; null: it has to go to another host"]
+    kind: Annotated[str, "live_migrate, or cold_migrate where a device may forbid that"]
     request: Annotated[ClaimRequestShape, "what its claim asks for"]
 
 

@@ -105,6 +105,15 @@ def test_the_command_for_the_other_host_asks_for_the_same(host: tuple[World, Pat
     assert sorted(words[6:]) == sorted(wanted)
 
 
+def test_a_guest_with_a_device_moves_cold(host: tuple[World, Path]) -> None:
+    world, path = host
+    world.driver.change(gpus=(Gpu(GPU, "PGPU", 1, (GPU,), numa=0),))
+    world.agent.reconcile("a card")
+    output_of(path, "claim", "--resources", "PGPU=1,MEMORY_MB=1024", "--name", "train", "-o", "json")
+    said = output_of(path, "defrag", "--dry-run", "--resources", "PGPU=1")
+    assert "--kind cold-migrate" in said and "train" in said
+
+
 def test_where_it_fits_and_where_nothing_helps(host: tuple[World, Path]) -> None:
     _, path = host
     assert output_of(path, "defrag", "--dry-run", *PLAIN) == "it fits: no guest has to move\n"
