@@ -10,7 +10,7 @@ from agent.driver import DescribedInventory, DescribedProvider, Description, Hos
 from drivers.fake.host import FakeHost
 from drivers.fake.moves import derived_moves
 from drivers.host.inventory import split_cpus
-from drivers.host.providers import cell_provider_name, host_providers, page_providers
+from drivers.host.providers import REPORTABLE, cell_provider_name, host_providers, page_providers
 
 
 def describe_host(host: FakeHost, settings: HostSettings, name: str) -> Description:
@@ -36,12 +36,14 @@ def describe_host(host: FakeHost, settings: HostSettings, name: str) -> Descript
 
 @cache
 def reportable_traits() -> frozenset[str]:
-    """The standard traits of CPUs and of what guests can have: those of the host file are all there are.
+    """The standard traits of CPUs, of what guests can have, of cells and of devices.
+
+    Those of the host file are all there are.
 
     COMPUTE_STATUS_DISABLED is not among them: the control plane sets it, for a host that is switched off.
     """
     names = (*os_traits.get_traits("HW_CPU_"), *os_traits.get_traits("COMPUTE_"))
-    return frozenset(names) - {os_traits.COMPUTE_STATUS_DISABLED}
+    return (frozenset(names) | REPORTABLE) - {os_traits.COMPUTE_STATUS_DISABLED}
 
 
 def describe_topology(host: FakeHost, settings: HostSettings) -> Topology:

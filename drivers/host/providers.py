@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from agent.device_names import page_class
+from agent.device_names import LIVE_MIGRATABLE, ONE_TIME_USE, page_class
 from agent.driver import Cell, DescribedInventory, DescribedProvider, HostSettings
 from agent.tree import MAX_UNIT
 from drivers.host.inventory import (
@@ -16,6 +16,10 @@ from drivers.host.inventory import (
 
 HUGE_KIB = 1024
 """The smallest page size in KiB that is reported. Base pages are smaller on every architecture."""
+
+NUMA_ROOT = "HW_NUMA_ROOT"
+REPORTABLE = frozenset({NUMA_ROOT, LIVE_MIGRATABLE, ONE_TIME_USE})
+"""The standard traits that drivers report of cells and of PCI devices (`Description.reportable`)."""
 
 
 def host_providers(
@@ -109,7 +113,7 @@ def _cell_providers(
                 **cpu_inventories(len(own_shared), len(own_dedicated), reserved_cpus[index], settings),
                 **memory_inventory(cell.memory_mb, reserved_mb[index], settings),
             },
-            traits=frozenset({"HW_NUMA_ROOT", *map(page_class, _huge_page_sizes(cell))}),
+            traits=frozenset({NUMA_ROOT, *map(page_class, _huge_page_sizes(cell))}),
             device=cell_device(cell.id),
             units=cpu_units(own_dedicated),
             cell=cell.id,

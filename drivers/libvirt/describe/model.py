@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from agent.driver import Cell, DescribedProvider, Description, DomainNeeds, Guest, HostSettings, Topology
 from drivers.host.domain_xml import Domain
 from drivers.host.file_backed_memory import MEMORY_FILES
-from drivers.host.providers import cell_provider_name, host_providers, page_providers
+from drivers.host.providers import REPORTABLE, cell_provider_name, host_providers, page_providers
 from drivers.host.unit_locations import UnitLocation, locate_units
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.cards import UnitRecord
@@ -198,6 +198,7 @@ def _reportable(host: HostFacts, settings: ModelSettings) -> frozenset[str]:
         reportable_traits(host)
         | tpm_secret_traits(settings.tpm_secrets)
         | {REMOTE_MANAGED_PORTS, MEMORY_FILES}
+        | REPORTABLE
     )
 
 

@@ -93,6 +93,8 @@ def test_the_traits_that_a_driver_could_report_are_standard_ones_and_not_the_clo
         trait for trait in description.providers[0].traits if trait.startswith(("HW_CPU_", "COMPUTE_"))
     }
     assert of_the_host and of_the_host <= description.reportable
+    of_the_rest = {"HW_NUMA_ROOT", "HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE"}
+    assert of_the_rest <= description.reportable
 
 
 @every_settings
