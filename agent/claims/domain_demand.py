@@ -22,6 +22,7 @@ from agent.cpuset import format_cpu_set
 from agent.device_names import (
     PMEM_PREFIX,
     VDPA_CLASS,
+    VDPA_TRAIT,
     device_aliases,
     is_page_class,
     mdev_type_trait,
@@ -361,14 +362,17 @@ class _DeviceSearch:
     def _sorts(self, kind: DeviceKind, *, or_function: bool = False) -> list[_Sort]:
         """The sorts of devices of the kind on this host.
 
-        `or_function`: also those that may be in an element of that kind.
+        `or_function`: also those that may be in an element of that kind. Functions over vDPA may have a class
+        of the operator's, so no device of their card is chosen for an element that does not name it.
         """
         kinds = {kind, DeviceKind.INTERFACE} if or_function and kind is DeviceKind.PCI else {kind}
         sorts = {
             _Sort(name, physical_networks(provider.traits) | mdev_types(provider.traits))
             for provider in self._devices.host.providers
             for name in self._devices.offered.get(provider.uuid, {})
-            if name in provider.inventories and self._kinds.get(name) in kinds
+            if name in provider.inventories
+            and self._kinds.get(name) in kinds
+            and not (self._kinds[name] is DeviceKind.PCI and VDPA_TRAIT in provider.traits)
         }
         return sorted(sorts, key=lambda sort: (sort.resource_class, sorted(sort.traits)))
 

@@ -227,6 +227,15 @@ def test_vdpa_and_memory_are_asked_for_only_where_the_domain_names_them() -> Non
     for kind in (DeviceKind.PCI, DeviceKind.MEDIATED, DeviceKind.INTERFACE):
         with pytest.raises(UsageError, match="no such device"):
             asked(NeededDevice(kind, text="<hostdev>"))
+    own = Provider(
+        "n", "n", "host", {"CUSTOM_FAST": Inventory(1)}, traits=frozenset({"CUSTOM_PCI_TYPE_VDPA"})
+    )
+    of_operator = HostDevices(
+        ProviderIndex.of(ProviderTree([root, own]), "host"), {"n": {"CUSTOM_FAST": ("0000:51:10.0",)}}, {}
+    )
+    with pytest.raises(UsageError, match="no such device"):
+        needs = replace(NEEDS, devices=(NeededDevice(DeviceKind.PCI, text="<hostdev>"),))
+        demand_of_domain(needs, ASKED, of_operator)
     assert asked(NeededDevice(DeviceKind.VDPA, text="<interface>")) == [{"CUSTOM_VDPA": 1}]
     assert asked(NeededDevice(DeviceKind.VDPA, unit="0000:51:10.0")) == [{"CUSTOM_VDPA": 1}]
     assert asked(NeededDevice(DeviceKind.MEMORY, unit="ns0")) == [{"CUSTOM_PMEM_NAMESPACE_A": 1}]
