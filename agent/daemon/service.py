@@ -137,6 +137,7 @@ class Service:
         self._notifier.extend_timeout(START_EXTENSION_S)
         self._notifier.status("running the first pass")
         self._agent.reconcile("the start")
+        self._agent.look_at_devices()
         self._agent.is_alive()  # the first heartbeat
         self._open()
 

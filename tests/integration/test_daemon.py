@@ -10,9 +10,10 @@ from uuid import uuid4
 import pytest
 from kits.daemon_process import Daemon, Manager, eventually
 from kits.libvirt_daemon import PrivateLibvirtd
+from kits.pci_tree import PciTree
 from kits.placements import OpenStack
 
-from agent.errors import ClaimsClosed, DaemonUnreachable, ExitCode, PlimsollError
+from agent.errors import ClaimsClosed, DaemonUnreachable, DoesNotFit, ExitCode, PlimsollError
 
 CLIENTS = 16
 RESIDENT_MAX_MB = 80
@@ -365,3 +366,24 @@ def test_a_libvirtd_that_comes_late_crashes_and_comes_back(make: Make, libvirtd:
     eventually("ready", lambda: daemon.status()["state"] == "ready", 90)
     assert daemon.client.get("/v1/tree") == before
     assert len(daemon.lines("Degraded:")) == len(daemon.lines("Ready:")) == 2
+
+
+@pytest.mark.slow
+def test_the_daemon_looks_at_its_devices_and_withholds_one_that_does_not_answer(
+    make: Make, tmp_path: Path
+) -> None:
+    gpu = "0000:83:00.0"
+    tree = PciTree(tmp_path / "root")
+    (tree.add(gpu, "nvidia") / "config").write_bytes(b"\xff" * 64)
+    host = tmp_path / "host.yaml"
+    host.write_text(
+        "cells: [{id: 0, cpus: 0-3, memory_mb: 4096}]\n"
+        f'gpus: [{{address: "{gpu}", resource_class: PGPU, units: ["{gpu}"]}}]\n'
+        f"root_path: {tree.root}\n"
+    )
+    daemon = make({**FAKE, "fake": {"host_file": str(host)}})
+    daemon.start()
+    eventually("ready", lambda: daemon.status()["state"] == "ready")
+    eventually("withheld", lambda: any(gpu in reason for reason in daemon.status()["reasons"]), 30.0)
+    with pytest.raises(DoesNotFit):
+        daemon.claim({"PGPU": 1})
