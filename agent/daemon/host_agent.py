@@ -130,7 +130,7 @@ class HostAgent:
     def _verify(self, why: str) -> PassReport:
         report = self._reconciler.verify(why)
         self.end_pass(report)
-        if self.condition.fault is None:
+        if report.error is None and not self._is_placement_away():
             self._follow_moves()
         return report
 
@@ -162,7 +162,7 @@ class HostAgent:
 
         So what is plugged into a guest is a finding at once, and not only at the next audit.
         """
-        if self.condition.state is not HostState.READY or self.is_placement_paused():
+        if not self._is_known():
             return
         try:
             changed = self._tracker.follow_use(grow=self._settings.claims_grow)
@@ -174,9 +174,15 @@ class HostAgent:
         if changed and self._settings.audit_interval_s:
             self._run_audit(lambda: self._auditor.audit(in_full=False))
 
+    def _is_known(self) -> bool:
+        """Whether the last pass saw the whole host and Placement; it may have left a reshape undone."""
+        fault = self.condition.fault
+        is_known = self.condition.state is HostState.READY or (fault is not None and fault.concern == RESHAPE)
+        return is_known and not self.is_placement_paused()
+
     def run_audit(self) -> None:
         """Run the scheduled audit. It repairs the agent's own records if the settings allow that."""
-        if self.condition.state is not HostState.READY or self.is_placement_paused():
+        if not self._is_known():
             return
         heal_own = self._settings.audit_heal_own
         self._run_audit(lambda: self._auditor.audit_on_schedule(heal_own=heal_own))
