@@ -19,13 +19,14 @@ def move_to_json(move: Move) -> Json:
         "since": move.since,
         "adopted": move.adopted,
         "instance_generation": move.instance_generation,
+        "reverts_from": move.reverts_from,
     }
 
 
 def read_move(value: object) -> Move:
     """The move of a JSON object. Raises UsageError where a value is missing or invalid."""
     record = read_object(value, "move")
-    new = record.get("new")
+    new, reverts_from = record.get("new"), record.get("reverts_from")
     return Move(
         read_uuid(record.get("migration"), "migration"),
         read_uuid(record.get("instance"), "instance"),
@@ -38,4 +39,5 @@ def read_move(value: object) -> Move:
         read_seconds(record.get("since"), "since"),
         record.get("adopted") is True,
         generation if isinstance(generation := record.get("instance_generation"), int) else None,
+        None if reverts_from is None else read_allocations(reverts_from),
     )

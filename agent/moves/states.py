@@ -72,7 +72,8 @@ class MoveStep(StrEnum):
     REFUSE = "move_refuse"
     """Placement has nothing of the move (to begin), or refuses to take it back (to revert)."""
     FOUND = "move_found"
-    """The source was reshaped: the migration's allocation is on other providers of it than before."""
+    """The agent read what the move's record did not have: where a reshape of the source put the migration's
+    allocation, or what the instance holds before the source reverts."""
     CONFIRM = "move_confirm"
     REVERT = "move_revert"
     DELETE = "move_delete"
@@ -101,6 +102,7 @@ MOVE_TRANSITIONS: Mapping[tuple[MoveState | None, MoveStep], MoveState] = {
     (_S.BEGUN, _T.REVERT): _S.REVERTING,
     (_S.BEGUN, _T.DELETE): _S.DELETING,
     (_S.REVERTING, _T.REFUSE): _S.BEGUN,
+    (_S.REVERTING, _T.FOUND): _S.REVERTING,
     (_S.CONFIRMING, _T.DELETE): _S.DELETING,
     (_S.REVERTING, _T.DELETE): _S.DELETING,
     **{
@@ -137,6 +139,7 @@ class Move:
 
     `instance_generation` is the generation that the instance had in Placement when the source learned of the
     move, None if it is not known. While it is the same, no client wrote the instance, so no revert did.
+    `reverts_from` are the allocations from which the source takes the instance back, since it was asked to.
     """
 
     migration: str
@@ -150,6 +153,7 @@ class Move:
     since: float = 0.0
     adopted: bool = False
     instance_generation: int | None = None
+    reverts_from: Allocations | None = None
 
     @property
     def ended(self) -> bool:

@@ -66,7 +66,7 @@ class MoveFinisher:
         )
 
     def _finish(self, move: Move) -> Move:
-        if move.waits_for_guest and self._guest_is_here(move):
+        if self.waits_for_guest(move):
             return move
         if move.state is MoveState.LEAVING and self._guest_is_here(move):
             return move
@@ -101,6 +101,23 @@ class MoveFinisher:
             instance = self._client.allocations_of(move.instance)
         return instance, migration
 
+    def waits_for_guest(self, move: Move) -> bool:
+        """Whether an ending move waits until its guest has left this host."""
+        return move.waits_for_guest and self._guest_is_here(move)
+
+    def follow_end(self, move: Move) -> Move:
+        """Find out whether another client has ended a move that waits for its guest.
+
+        Then Placement holds nothing for the guest here any more. Returns the move after that. Raises
+        PlacementConflict where another client writes meanwhile; PlacementError, StateError.
+        """
+        if not self.waits_for_guest(move):
+            return move
+        self._check_known()
+        migration = self._client.allocations_of(move.migration)
+        instance = self._client.allocations_of(move.instance)
+        return move if migration.allocations else self._ended_elsewhere(move, instance)
+
     def _check_known(self) -> None:
         if self._context.register.host.root is None:
             raise PlacementUnavailable(
@@ -126,6 +143,9 @@ class MoveFinisher:
             return self._finish(self._step(MoveStep.REVERT, move))
         if where is ObservedState.ORPHANED and whole:
             return self._finish(self._step(MoveStep.DELETE, move))
+        if where is ObservedState.CHANGED and whole:
+            # The begin was executed, and another host has begun to move the instance onward since.
+            return self._finish(self._step(MoveStep.GRANT, move))
         if where is ObservedState.AFTER:
             return self._step(MoveStep.FREED, move)
         if where is ObservedState.NEITHER:
@@ -177,6 +197,7 @@ class MoveFinisher:
                 consumer=move.instance,
                 migration=move.migration,
             )
+        move = self._check_taken_from(move, instance)
         if observed_state(move, instance.allocations, migration.allocations) is ObservedState.CHANGED:
             self._warn(
                 move,
@@ -199,6 +220,27 @@ class MoveFinisher:
                 migration=move.migration,
             ) from full
         return self._step(MoveStep.RESTORED, move)
+
+    def _check_taken_from(self, move: Move, instance: ConsumerAllocations) -> Move:
+        """Remember from which place the source takes the instance back, when it is first asked to.
+
+        An attempt that Placement did not answer is repeated only for that place: meanwhile another host may
+        have begun another move. Raises ClaimConflict where the instance has another place by now.
+        """
+        if move.role is not MoveRole.SOURCE:
+            return move
+        if move.reverts_from is None:
+            return self._step(MoveStep.FOUND, replace(move, reverts_from=instance.allocations))
+        if move.reverts_from == instance.allocations:
+            return move
+        self._step(MoveStep.REFUSE, replace(move, reverts_from=None))
+        raise ClaimConflict(
+            f"{move.instance} has been moved on since the revert of migration {move.migration} was asked "
+            "for, and before Placement took it: nothing was reverted. Look where it is, then confirm or "
+            "revert.",
+            consumer=move.instance,
+            migration=move.migration,
+        )
 
     def _delete(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         if instance.allocations and self._has_moved_on(move, instance):
@@ -250,6 +292,10 @@ class MoveFinisher:
             return self._follow_source(move, migration.allocations)
         if migration.allocations:
             return self._finish(self._step(MoveStep.DELETE, move))
+        return self._ended_elsewhere(move, instance)
+
+    def _ended_elsewhere(self, move: Move, instance: ConsumerAllocations) -> Move:
+        """The migration holds nothing any more: end the move as Placement shows that another client did."""
         end = self._observed_end(move, instance) or MoveStep.FREED
         lost = end is MoveStep.GONE or end is (
             MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED

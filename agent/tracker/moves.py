@@ -6,6 +6,7 @@ delivered later.
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 from agent import log
 from agent.claims.fit import check_placeable
@@ -77,7 +78,7 @@ class MoveOperations:
         StateError.
         """
         with self._context.turns.take_both(move.instance, move.migration):
-            present = self._register.moves()[move.migration]
+            present = self._present(move)
             if present.ended:
                 raise ClaimConflict(
                     f"The move of {move.instance} has just been {present.state}: try again.",
@@ -99,6 +100,9 @@ class MoveOperations:
 
         Raises PlacementUnavailable, StateError; other refusals are logged and the move stays pending.
         """
+        return self._bring_nearer(migration, self._finisher.finish)
+
+    def _bring_nearer(self, migration: str, finish: Callable[[Move], Move]) -> bool:
         move = self._register.move_by_migration(migration)
         if move is None:
             return False
@@ -107,7 +111,7 @@ class MoveOperations:
             if present is None or present.ended:
                 return False
             try:
-                return self._finisher.finish(present).state is not present.state
+                return finish(present).state is not present.state
             except PlacementUnavailable:
                 raise
             except (PlacementError, Refused) as error:
@@ -119,6 +123,11 @@ class MoveOperations:
         linked = self._linker.link_all()  # first: a migration that is known is not taken for another's
         begun = [move for move in self._register.moves().values() if move.state is MoveState.BEGUN]
         changed = sum(self.deliver(move.migration) for move in begun)
+        changed += sum(
+            self._bring_nearer(move.migration, self._finisher.follow_end)
+            for move in self._register.moves().values()
+            if self._finisher.waits_for_guest(move)
+        )
         return linked + changed + (self._linker.link_all() if changed else 0)
 
     def _end(
@@ -143,7 +152,7 @@ class MoveOperations:
                 migration=migration,
             )
         with self._context.turns.take_both(known.instance, migration):
-            move = self._register.moves()[migration]
+            move = self._present(known)
             if unless():
                 return move
             if move.state is MoveState.BEGINNING:
@@ -151,12 +160,28 @@ class MoveOperations:
             if move.ended:
                 return _ended_as(move, end)
             if move.state is MoveState.BEGUN:
-                move = self._register.step_move(step, move)
+                move = self._register.step_move(step, replace(move, reverts_from=None))
             elif move.state.value != ("confirming" if step is MoveStep.CONFIRM else "reverting"):
                 raise ClaimConflict(
                     f"Migration {migration} of {move.instance} is {move.state} already.", migration=migration
                 )
             return self._finish_or_wait(move) if now or move.kind is MoveKind.REBUILD else move
+
+    def _present(self, known: Move) -> Move:
+        """The move as it is now; the caller has its turns.
+
+        Raises ClaimConflict where it is not there any more: the journal did not take the step that made it
+        known.
+        """
+        present = self._register.move_by_migration(known.migration)
+        if present is None:
+            raise ClaimConflict(
+                f"The agent's journal did not take migration {known.migration} of {known.instance}: try "
+                "again.",
+                consumer=known.instance,
+                migration=known.migration,
+            )
+        return present
 
     def _finish_or_wait(self, move: Move) -> Move:
         """The finished move; the move as it is where Placement does not answer, to be delivered later."""
