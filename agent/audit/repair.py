@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from agent.claims.claim import Claim
+from agent.claims.refusal import amounts_text
 from agent.claims.request import ClaimRequest
+from agent.claims.restriction import Restriction
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
 
@@ -30,6 +32,17 @@ class TakeClaim:
 
     def __str__(self) -> str:
         return f"record a claim for the allocation of {self.request.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """Claim what a guest without a claim uses, with the units that it has."""
+
+    request: ClaimRequest
+    restriction: Restriction
+
+    def __str__(self) -> str:
+        return f"claim what the guest {self.request.consumer} uses: {amounts_text(self.request.resources)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,7 @@ class EndMove:
         return f"confirm the migration {self.migration}"
 
 
-Repair = WriteAllocations | TakeClaim | RecordUse | DropClaim | Deliver | EndMove
+Repair = WriteAllocations | TakeClaim | ClaimUse | RecordUse | DropClaim | Deliver | EndMove
 
 
 def _text(allocations: Allocations) -> str:

@@ -3,13 +3,22 @@
 Each write is guarded by the consumer's generation in Placement, and the finding is judged again right before.
 """
 
-from dataclasses import replace
-
 from agent.audit.finding import Finding
 from agent.audit.observation import Observation
 from agent.audit.reader import AuditReader
-from agent.audit.repair import Deliver, DropClaim, EndMove, RecordUse, Repair, TakeClaim, WriteAllocations
+from agent.audit.repair import (
+    ClaimUse,
+    Deliver,
+    DropClaim,
+    EndMove,
+    RecordUse,
+    Repair,
+    TakeClaim,
+    WriteAllocations,
+)
 from agent.claims.claim import Claim
+from agent.claims.request import ClaimRequest
+from agent.claims.restriction import Restriction
 from agent.errors import PlacementConflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tracker.tracker import ResourceTracker
@@ -39,6 +48,8 @@ class Repairer:
                 self._drop_claim(observation, finding, consumer)
             case TakeClaim(request):
                 self._tracker.claim(request)
+            case ClaimUse(request, restriction):
+                self._claim_use(observation, finding, request, restriction)
             case RecordUse(before, after):
                 self._record_use(observation, finding, before, after)
             case EndMove(migration):
@@ -52,16 +63,19 @@ class Repairer:
             self._tracker.take_back_reserved(write.consumer)
             self._tracker.heal(write)
 
+    def _claim_use(
+        self, observation: Observation, finding: Finding, request: ClaimRequest, restriction: Restriction
+    ) -> None:
+        """The claim's intent is journaled first, so no allocation is left without a claim."""
+        with self._tracker.turn(finding.subject):
+            self._check_unchanged(observation, finding)
+        self._tracker.claim(request, restriction)
+
     def _record_use(self, observation: Observation, finding: Finding, before: Claim, after: Claim) -> None:
-        """The claim first: while Placement has less, the agent still offers nothing of it."""
         with self._tracker.turn(after.consumer):
             if finding not in self._reader.judge_row_alone(observation, after.consumer):
                 raise _changed(finding)
-            held = self._client.allocations_of(after.consumer)
-            if held.allocations not in (before.allocations, after.allocations):
-                raise _changed(finding)
             self._tracker.record_use(before, after)
-            self._tracker.heal(replace(held, allocations=after.allocations))
 
     def _drop_claim(self, observation: Observation, finding: Finding, consumer: str) -> None:
         with self._tracker.turn(consumer):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from uuid import uuid4
 
+from agent.claims.domain_request import with_allocated_disk
 from agent.claims.refusal import label
 from agent.doctor.device_checks import start_problems
 from agent.driver import Guest, HostSettings, PassedDevice
@@ -17,7 +18,6 @@ from agent.errors import ClaimsClosed, DeviceUnfit, DriverDataError, Refused, Us
 from agent.gate.admission import GuestAdmission, demand_of
 from agent.gate.cpu_power import power_down, power_up
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
-from agent.gate.domain_request import with_allocated_disk
 from agent.gate.expected_guests import ExpectedGuests
 from agent.gate.settle import ABSENT, Settler
 from agent.moves.ownership import split_allocations

@@ -10,11 +10,11 @@ from functools import partial
 
 from agent import log
 from agent.claims.claim import Claim, ClaimState
+from agent.claims.domain_request import DISK, GATE_USER, with_disk
 from agent.claims.refusal import label
 from agent.driver import Guest, GuestState
 from agent.errors import DoesNotFit, PlacementError, PlacementUnavailable, Refused, UnknownConsumer
 from agent.gate.coverage import brought_in_by_gate, made_by_gate
-from agent.gate.domain_request import DISK, GATE_USER, with_disk
 from agent.gate.expected_guests import ExpectedGuests
 from agent.moves.states import Move, MoveRole, MoveState
 from agent.tracker.tracker import ResourceTracker

@@ -1,6 +1,6 @@
 """Claims that follow their guests: resources and units that were not known when the claim was made."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from agent.claims.book import Book
@@ -9,6 +9,7 @@ from agent.claims.doubt import DoubtKind
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.claims.refusal import does_not_fit, label
 from agent.errors import ClaimConflict, PlacementFull
+from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
 from agent.tracker.guarded_write import checked
@@ -39,15 +40,32 @@ def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
             )
         return after
 
-    unclaimed = context.register.under_lock(lambda book: book.row(consumer).unclaimed)
+    waits = f"extension of {label(request)}", "the agent extends the claim again"
+    return _write_grown(context, held, choose, DoubtKind.EXTEND, *waits)
+
+
+def _write_grown(
+    context: TrackerContext,
+    held: ConsumerAllocations,
+    choose: Callable[[Book], Claim],
+    kind: DoubtKind,
+    subject: str,
+    while_unknown: str,
+) -> Claim:
+    """Reserve the grown claim that `choose` makes, write it to Placement, and journal it after that.
+
+    `held` is what Placement holds for the claim's consumer. What a pass reserved for the use of the
+    consumer's guest is taken back first, so that the growth fits.
+    """
+    unclaimed = context.register.under_lock(lambda book: book.row(held.consumer).unclaimed)
     with context.register.reserved(choose) as after:
         context.take_back_reserved(unclaimed)
-        outcome = context.writer.send(DoubtKind.EXTEND, replace(held, allocations=after.allocations))
+        outcome = context.writer.send_over_bar(kind, replace(held, allocations=after.allocations))
         try:
-            checked(outcome, f"extension of {label(request)}", "the agent extends the claim again")
+            checked(outcome, subject, while_unknown)
         except PlacementFull as full:
-            raise context.refused_by_placement(request, after.allocations, full) from full
-        context.register.step_claim(ClaimStep.FOUND, consumer, after)
+            raise context.refused_by_placement(after.request, after.allocations, full) from full
+        context.register.step_claim(ClaimStep.FOUND, held.consumer, after)
     return after
 
 
@@ -75,15 +93,20 @@ def _sum(first: Allocations, second: Allocations) -> Allocations:
 
 
 def record_use(context: TrackerContext, before: Claim, after: Claim) -> None:
-    """Replace the claim `before` by `after`, which has more of what the guest uses; Placement is not written.
+    """Replace the claim `before` by `after`, which has more of what the guest uses, in one write.
 
-    The caller has the consumer's turn. Raises ClaimConflict where the claim has changed, or another consumer
-    has one of the units; StateError.
+    As `extend_claim`, also for the instance of a move. The caller has the consumer's turn. Raises
+    ClaimConflict where the claim has changed, Placement holds something else for it, or another consumer has
+    one of the units; PlacementError, StateError: then the claim is as it was.
     """
     consumer = after.consumer
+    held = context.writer.secure(consumer) or context.client.allocations_of(consumer)
 
-    def check(book: Book) -> None:
-        if book.claims.get(consumer) != before:
+    def choose(book: Book) -> Claim:
+        if book.claims.get(consumer) != before or held.allocations not in (
+            before.allocations,
+            after.allocations,
+        ):
             raise ClaimConflict(f"The claim of {consumer} has changed: audit again.", consumer=consumer)
         for _, name, unit in after.exact:
             owner = book.owner(name, unit)
@@ -93,9 +116,10 @@ def record_use(context: TrackerContext, before: Claim, after: Claim) -> None:
                     "one of the two.",
                     consumer=consumer,
                 )
+        return after
 
-    context.register.under_lock(check)
-    context.register.step_claim(ClaimStep.FOUND, consumer, after)
+    waits = f"repair of {label(after.request)}", "the next audit shows it"
+    _write_grown(context, held, choose, DoubtKind.EXTEND, *waits)
 
 
 def follow_guests(context: TrackerContext) -> None:

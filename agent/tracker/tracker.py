@@ -421,9 +421,10 @@ class ResourceTracker:
         return replace(write, generation=secured.generation)
 
     def record_use(self, before: Claim, after: Claim) -> None:
-        """Replace the claim `before` by `after`, which has what its guest uses, in the journal alone.
+        """Replace the claim `before` by `after`, which has what its guest uses, in one write to Placement.
 
-        The caller has the consumer's turn, and writes Placement next. Raises ClaimConflict, StateError.
+        The caller has the consumer's turn. Raises ClaimConflict, PlacementError, StateError: then the claim
+        is as it was.
         """
         record_use(self._context, before, after)
 

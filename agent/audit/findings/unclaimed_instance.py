@@ -5,16 +5,17 @@ from collections.abc import Collection
 from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow
 from agent.audit.observation import Observation
-from agent.audit.repair import TakeClaim, WriteAllocations
+from agent.audit.repair import ClaimUse, TakeClaim
 from agent.claims.claim import Shortfall
+from agent.claims.domain_request import request_for_domain
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.restriction import Restriction
 from agent.claims.used import IDLE
 from agent.driver import Guest
-from agent.moves.states import request_for_allocations
-from agent.placement.client import ConsumerAllocations
-from agent.shapes import Allocations
+from agent.shapes import Units
 
-AGENT_IDENTITY = ("plimsoll", "plimsoll")
+AGENT = "plimsoll"
+AGENT_IDENTITY = (AGENT, AGENT)
 """The project and the user of the agent's claims where the request names no others."""
 
 
@@ -28,8 +29,8 @@ class UnclaimedInstance(FindingKind):
     rows = (
         TableRow(
             "A guest that is not shut off has neither a claim nor an allocation.",
-            "An allocation of what the guest uses, its devices where they are, and a claim for it. If that "
-            "does not fit, the finding lists the shortfalls and has no repair.",
+            "A claim of what the guest uses, with the devices that it has. If that does not fit, the finding "
+            "lists the shortfalls and has no repair.",
             "no",
         ),
         TableRow(
@@ -49,7 +50,6 @@ class UnclaimedInstance(FindingKind):
             return self._without_allocation(case, case.guest)
         if not case.parts.here or (case.placed.project_id, case.placed.user_id) != AGENT_IDENTITY:
             return None
-        request = request_for_allocations(case.consumer, case.placed.allocations, name=case.guest.name)
         return Finding(
             self.name,
             case.consumer,
@@ -57,50 +57,64 @@ class UnclaimedInstance(FindingKind):
             "claim.",
             case.evidence,
             own=True,
-            repair=(TakeClaim(request),),
+            repair=(TakeClaim(_request_for(case, case.guest)),),
         )
 
     def _without_allocation(self, case: ConsumerCase, guest: Guest) -> Finding:
         reason = f"The guest {guest.uuid} ({guest.name}) is on this host, and has no claim"
-        allocations, problem = _place(case.observation, guest)
+        observation = case.observation
+        problem = _problem(observation, guest)
         if problem:
             return Finding(self.name, guest.uuid, f"{reason}; {problem}.", case.evidence)
-        request = request_for_allocations(guest.uuid, allocations, name=guest.name)
-        write = ConsumerAllocations(guest.uuid, allocations)
-        return Finding(
-            self.name,
-            guest.uuid,
-            f"{reason}.",
-            case.evidence,
-            repair=(WriteAllocations(write), TakeClaim(request)),
-        )
+        cells = {cell.id: cell.provider for cell in observation.cells.cells}
+        wanted = request_for_domain(guest, observation.host, observation.devices, cells, user_id=AGENT)
+        claim = ClaimUse(wanted.request, Restriction(_offered(observation, wanted.named), bound=wanted.bound))
+        return Finding(self.name, guest.uuid, f"{reason}.", case.evidence, repair=(claim,))
 
 
-def _place(observation: Observation, guest: Guest) -> tuple[Allocations, str]:
-    """(allocations, "") of what the guest uses, its devices where they are; ({}, clause) where that fails."""
-    allocations: dict[str, dict[str, int]] = {}
+def _offered(observation: Observation, units: Units) -> Units:
+    """The units of the classes of which the driver offers all of them; it may not name those of a class."""
+    return {
+        uuid: {
+            name: exact
+            for name, exact in classes.items()
+            if set(exact) <= set(observation.offered.get(uuid, {}).get(name, ()))
+        }
+        for uuid, classes in units.items()
+    }
+
+
+def _request_for(case: ConsumerCase, guest: Guest) -> ClaimRequest:
+    """A request that the guest's allocation covers, also where two providers have amounts of one class."""
+    groups = tuple(
+        RequestGroup(f"_{number}", dict(amounts))
+        for number, (_, amounts) in enumerate(sorted(case.placed.allocations.items()), start=1)
+    )
+    return ClaimRequest(
+        case.consumer,
+        groups,
+        group_policy="none" if len(groups) > 1 else None,
+        name=guest.name,
+        project_id=AGENT,
+        user_id=AGENT,
+    )
+
+
+def _problem(observation: Observation, guest: Guest) -> str:
+    """Why what the guest uses cannot be claimed, as a clause; empty if it can."""
     rest = dict(guest.resources)
     for used in guest.units:
         provider = observation.devices.get(used.device)
         if provider is None or used.resource_class not in _classes(observation, provider):
-            return {}, f"its {used.resource_class} {used.unit} is on no provider of this host"
-        _add(allocations, provider, used.resource_class, 1)
+            return f"its {used.resource_class} {used.unit} is on no provider of this host"
         rest[used.resource_class] = rest.get(used.resource_class, 1) - 1
     rest = {name: amount for name, amount in rest.items() if amount > 0}
     if rest:
         request = ClaimRequest(guest.uuid, (RequestGroup("", rest),))
         result = observation.fit(request)
         if not result.fits:
-            return {}, f"it does not fit ({_describe(result.shortfalls)})"
-        for provider, amounts in result.allocations.items():
-            for name, amount in amounts.items():
-                _add(allocations, provider, name, amount)
-    return (allocations, "") if allocations else ({}, "the resources that it uses are not known")
-
-
-def _add(allocations: dict[str, dict[str, int]], provider: str, name: str, amount: int) -> None:
-    amounts = allocations.setdefault(provider, {})
-    amounts[name] = amounts.get(name, 0) + amount
+            return f"it does not fit ({_describe(result.shortfalls)})"
+    return "" if rest or guest.units else "the resources that it uses are not known"
 
 
 def _classes(observation: Observation, uuid: str) -> Collection[str]:

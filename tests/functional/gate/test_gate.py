@@ -17,11 +17,11 @@ from kits.gate import GatedHost, claim_of, domain, gated, guest
 from kits.status import fetch, listening
 
 from agent.claims.claim import ClaimState
+from agent.claims.domain_request import GATE_USER
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.config.access import Access
 from agent.driver import Guest, GuestState
 from agent.gate import settle
-from agent.gate.domain_request import GATE_USER
 from agent.moves.states import MoveKind, MoveState
 from drivers.fake.host import cell
 

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from kits.tracker import request
 
-from agent.audit.repair import Deliver, DropClaim, EndMove, RecordUse, Repair, TakeClaim, WriteAllocations
+from agent.audit.repair import (
+    ClaimUse,
+    Deliver,
+    DropClaim,
+    EndMove,
+    RecordUse,
+    Repair,
+    TakeClaim,
+    WriteAllocations,
+)
 from agent.claims.claim import Claim, ClaimState
+from agent.claims.restriction import UNRESTRICTED
 from agent.placement.client import ConsumerAllocations
 
 ALLOCATIONS = {"p2": {"VGPU": 1}, "p1": {"VCPU": 2, "MEMORY_MB": 512}}
@@ -24,6 +34,7 @@ def test_the_sentence_of_each_step() -> None:
             "delete the allocations of c (if its generation is still 7)",
         ),
         (TakeClaim(request("c", VCPU=1)), "record a claim for the allocation of c"),
+        (ClaimUse(request("c", VCPU=1), UNRESTRICTED), "claim what the guest c uses: 1 VCPU"),
         (RecordUse(CLAIM, CLAIM), "claim what the guest c uses: p1: MEMORY_MB=512, VCPU=2; p2: VGPU=1"),
         (DropClaim("c"), "release the claim of c"),
         (Deliver("c"), "finish or undo the pending operation of c"),

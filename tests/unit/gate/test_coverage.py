@@ -8,8 +8,8 @@ from kits.audit import CONSUMER, a_move, claimed
 from kits.tracker import VFS, uuid_of
 
 from agent.claims.claim import Claim
+from agent.claims.domain_request import GATE_USER, DomainRequest
 from agent.gate.coverage import brought_in_by_gate, covers, made_by_gate
-from agent.gate.domain_request import GATE_USER, DomainRequest
 from agent.moves.states import MoveState
 
 NIC, HOST = uuid_of("nic0"), uuid_of("host")

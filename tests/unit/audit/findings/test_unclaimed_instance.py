@@ -7,7 +7,7 @@ from kits.tracker import uuid_of
 
 from agent.audit.finding import Finding
 from agent.audit.findings.unclaimed_instance import UnclaimedInstance
-from agent.audit.repair import TakeClaim, WriteAllocations
+from agent.audit.repair import ClaimUse, TakeClaim
 from agent.driver import Guest, GuestState, UsedUnit
 
 HERE = {uuid_of("host"): {"VCPU": 1}}
@@ -19,12 +19,13 @@ def judge(guest: Guest) -> Finding:
     return finding
 
 
-def test_a_guest_is_placed_where_its_devices_are() -> None:
+def test_a_guest_claims_what_it_uses_where_its_devices_are() -> None:
     finding = judge(running(CONSUMER, UsedUnit("VGPU", "mdev", "gpu1"), VGPU=1, VCPU=2))
-    write, take = finding.repair
-    assert isinstance(write, WriteAllocations) and isinstance(take, TakeClaim)
-    assert write.write.allocations == {uuid_of("gpu1"): {"VGPU": 1}, uuid_of("host"): {"VCPU": 2}}
-    assert take.request.resources == {"VGPU": 1, "VCPU": 2}
+    (claim,) = finding.repair
+    assert isinstance(claim, ClaimUse)
+    assert claim.request.resources == {"VGPU": 1, "VCPU": 2}
+    (vgpu,) = (group for group in claim.request.groups if group.suffix)
+    assert vgpu.resources == {"VGPU": 1} and claim.restriction.bound == {vgpu.suffix: uuid_of("gpu1")}
 
 
 def test_without_a_place_it_is_reported_with_the_reason() -> None:

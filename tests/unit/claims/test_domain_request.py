@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from kits.tracker import provider, uuid_of
 
-from agent.claims.fit import ProviderIndex
-from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
-from agent.gate.domain_request import (
+from agent.claims.domain_request import (
     GATE_USER,
     DomainRequest,
     request_for_domain,
     with_allocated_disk,
     with_disk,
 )
+from agent.claims.fit import ProviderIndex
+from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.tree import ProviderTree
 
 UUID = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

@@ -1,4 +1,4 @@
-"""The claim request for a domain that is about to start: its amounts, and the units that it names. Pure."""
+"""The claim request for a guest as its domain describes it: its amounts, and the units it names. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,12 @@ class DomainRequest:
 
 
 def request_for_domain(
-    guest: Guest, host: ProviderIndex, devices: Mapping[str, str], cells: Mapping[int, str]
+    guest: Guest,
+    host: ProviderIndex,
+    devices: Mapping[str, str],
+    cells: Mapping[int, str],
+    *,
+    user_id: str = GATE_USER,
 ) -> DomainRequest:
     """The request for the guest that the domain's XML describes.
 
@@ -58,7 +63,7 @@ def request_for_domain(
         tuple(groups),
         group_policy="none" if len(amounts) > 1 else None,
         name=guest.name,
-        user_id=GATE_USER,
+        user_id=user_id,
     )
     return DomainRequest(request, named, unmanaged, memory, bound)
 
