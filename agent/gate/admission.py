@@ -7,23 +7,24 @@ from collections.abc import Callable, Mapping
 
 from agent import log
 from agent.claims.claim import Claim
-from agent.claims.refusal import amounts_text, label
-from agent.claims.restriction import Restriction
-from agent.driver import Guest
-from agent.errors import ClaimConflict, ClaimsClosed, DoesNotFit, PlacementUnavailable
-from agent.gate.coverage import covers, made_by_gate
-from agent.gate.decision import GateOutcome, GateVerdict
-from agent.gate.domain_request import (
+from agent.claims.domain_request import (
     UNSEEN_MDEV,
     DomainRequest,
     request_for_domain,
     with_allocated_disk,
     with_claimed_devices,
 )
+from agent.claims.refusal import amounts_text, label
+from agent.claims.restriction import Restriction
+from agent.driver import Guest
+from agent.errors import ClaimConflict, ClaimsClosed, DoesNotFit, PlacementFull, PlacementUnavailable
+from agent.gate.coverage import covers, made_by_gate
+from agent.gate.decision import GateOutcome, GateVerdict
 from agent.moves.states import Move
-from agent.placement.client import PlacementClient
+from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.shapes import Units
 from agent.tracker.guest_demand import GuestDemand
+from agent.tracker.holdings import allocations_for
 from agent.tracker.tracker import ResourceTracker
 
 LOG = log.get(__name__)
@@ -89,12 +90,14 @@ class GuestAdmission:
 
         Raises ClaimConflict, PlacementUnavailable where the claim may not be replaced, or cannot be now.
         """
-        unreachable = self._check_still_here(claim)
+        held, unreachable = self._check_still_here(claim)
         if not made_by_gate(claim):
             if not covers(claim, wanted):
                 raise _not_covered(claim, wanted)
+            self._hold_again(claim, held, move)
             return True
         if claim.request.resources == wanted.request.resources and covers(claim, wanted):
+            self._hold_again(claim, held, move)
             return True
         if unreachable is not None:
             raise unreachable  # the claim could not be replaced
@@ -106,25 +109,45 @@ class GuestAdmission:
             )
         return False
 
-    def _check_still_here(self, claim: Claim) -> PlacementUnavailable | None:
+    def _check_still_here(
+        self, claim: Claim
+    ) -> tuple[ConsumerAllocations | None, PlacementUnavailable | None]:
         """Raises ClaimConflict where the guest has moved to another host, which it may be running on.
 
-        Returns the error where Placement is unreachable: then the agent's own record decides.
+        Returns what Placement holds for it, or the error where Placement is unreachable: then the agent's own
+        record decides.
         """
         try:
-            allocations = self._client.allocations_of(claim.consumer).allocations
+            held = self._client.allocations_of(claim.consumer)
         except PlacementUnavailable as error:
             LOG.warning(
                 "%s starts without a check whether it has moved away: %s", claim.consumer, error.message
             )
-            return error
+            return None, error
         host = self._tracker.host()
-        if allocations and not any(host.is_own(uuid) for uuid in allocations):
+        if held.allocations and not any(host.is_own(uuid) for uuid in held.allocations):
             raise ClaimConflict(
                 f"{label(claim.request)} has its resources on another host: it has moved there.",
                 consumer=claim.consumer,
             )
-        return None
+        return held, None
+
+    def _hold_again(self, claim: Claim, held: ConsumerAllocations | None, move: Move | None) -> None:
+        """Write the claim's allocation again where Placement holds nothing for it any more.
+
+        Another client deleted it: then a scheduler was offered what the guest is about to use. Raises
+        ClaimConflict where another consumer holds that meanwhile, PlacementError.
+        """
+        if held is None or held.allocations or move is not None:
+            return
+        try:
+            self._tracker.heal(allocations_for(claim, held.generation))
+        except PlacementFull as full:
+            raise ClaimConflict(
+                f"Placement holds nothing for {label(claim.request)} any more, and other consumers hold what "
+                f"it claimed: release its claim, then claim it again. ({full.message})",
+                consumer=claim.consumer,
+            ) from full
 
 
 def demand_of(guest: Guest, wanted: DomainRequest) -> GuestDemand:

@@ -12,8 +12,16 @@ from agent.claims.fit import check_placeable
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import other_claim_conflict
 from agent.claims.restriction import UNRESTRICTED, Restriction
-from agent.errors import ClaimConflict, DoesNotFit, PlacementUnavailable, Refused, UnknownConsumer
+from agent.errors import (
+    ClaimConflict,
+    DoesNotFit,
+    PlacementFull,
+    PlacementUnavailable,
+    Refused,
+    UnknownConsumer,
+)
 from agent.moves.states import Move, moving_conflict
+from agent.placement.client import ConsumerAllocations
 from agent.tracker.claim_attempt import ClaimAttempt
 from agent.tracker.context import TrackerContext
 from agent.tracker.follow_guest import extend_claim
@@ -169,8 +177,33 @@ class ClaimOperations:
     def end_doubts(self, consumer: str) -> bool:
         """End the doubts of a consumer that has no pending claim. Raises as `deliver`."""
         with self._context.turns.take(consumer):
-            self._context.writer.secure(consumer)
+            may_differ = self._context.writer.may_have_replaced(consumer)
+            held = self._context.writer.secure(consumer)
+            if held is not None and may_differ:
+                self._hold_as_claimed(held)
             return True
+
+    def _hold_as_claimed(self, held: ConsumerAllocations) -> None:
+        """A write for another claim of the consumer was done unseen, and its claim stayed: write that again.
+
+        Raises PlacementError; where others hold the place by now, only log it: the audit shows it.
+        """
+        claim, move = self._register.claim_and_move_of(held.consumer)
+        if claim is None or claim.state is not ClaimState.CLAIMED or move is not None:
+            return
+        is_here = any(self._register.host.is_own(uuid) for uuid in held.allocations)
+        if not is_here or held.allocations == claim.allocations:
+            return
+        outcome = self._context.writer.send(DoubtKind.HEAL, replace(held, allocations=claim.allocations))
+        try:
+            checked(outcome, f"allocation of {held.consumer}", "the agent looks again")
+        except PlacementFull as full:
+            LOG.error(
+                "%s holds something else than its claim: %s",
+                held.consumer,
+                full.message,
+                fields={"consumer": held.consumer},
+            )
 
     def watch(self, consumer: str) -> bool:
         """Look again whether an earlier first write of the consumer came late; whether it did.

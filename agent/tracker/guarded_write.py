@@ -150,6 +150,11 @@ class GuardedWriter:
         """Whether a write for the consumer has an unknown outcome."""
         return any(not doubt.fenced for doubt in self._doubts.of([consumer]))
 
+    def may_have_replaced(self, consumer: str) -> bool:
+        """Whether a write of unknown outcome gives the consumer something else than its claim has."""
+        kinds = (DoubtKind.REPLACE, DoubtKind.EXTEND)
+        return any(doubt.kind in kinds and not doubt.fenced for doubt in self._doubts.of([consumer]))
+
     # Fences
 
     def secure(
