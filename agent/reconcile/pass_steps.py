@@ -53,6 +53,7 @@ class HostView:
     The driver reports `description`, `guests` and `topology`; the tracker knows what is `used`, and what
     guests use `unclaimed`. `doubted` are providers whose allocations may have changed although their
     generations have not. The instances of the guests `left_behind` have moved to other hosts; status says so.
+    `claimed_at` {consumer: seconds since the epoch} are the claims before the driver was asked.
     """
 
     description: Description
@@ -62,6 +63,7 @@ class HostView:
     doubted: frozenset[str] = frozenset()
     unclaimed: Mapping[str, Usages] = field(default_factory=dict)
     left_behind: frozenset[str] = frozenset()
+    claimed_at: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,7 @@ class PassSteps:
                 proved,
                 this.exact_units,
                 lambda tree: self._refresh_tracker(reached, tree),
+                claimed_at=this.seen.claimed_at,
             )
         except ReshapeRefused as refusal:
             return replace(reached, pending=refusal)

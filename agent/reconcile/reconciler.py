@@ -299,6 +299,7 @@ class Reconciler:
         return Plan(this.written)
 
     def _describe(self) -> HostView:
+        claimed_at = {consumer: claim.since for consumer, claim in self._tracker.claims().items()}
         description, guests, topology = (
             self._driver.describe(),
             self.read_guests(),
@@ -306,7 +307,8 @@ class Reconciler:
         )
         doubted = frozenset(self._last.overused if self._last else ())
         unclaimed, left = self._tracker.unclaimed(), self._tracker.left_behind()
-        return HostView(description, self._tracker.in_use(), guests, topology, doubted, unclaimed, left)
+        in_use = self._tracker.in_use()
+        return HostView(description, in_use, guests, topology, doubted, unclaimed, left, claimed_at)
 
     def _is_known(self, seen: HostView) -> bool:
         """Whether the last pass already saw the host like this."""

@@ -223,13 +223,17 @@ class ReshapeRunner:
         proved: ProvedReshape,
         exact: ExactUnits,
         refresh: Callable[[ProviderTree], object],
+        *,
+        claimed_at: Mapping[str, float],
     ) -> ProviderTree:
         """Carry out the reshape and return Placement's tree.
 
         `current` is Placement's tree before the pass staged it as `stage`. `refresh` hands the new tree to
-        the tracker, before an operation on a consumer that has moved goes on. Raises ReshapeRefused where
-        nothing was changed, PlacementConflict where another writer changed the inventories that move,
-        PlacementUnavailable where the outcome may be unknown; then `settle` finds it out.
+        the tracker, before an operation on a consumer that has moved goes on. `claimed_at` {consumer: seconds
+        since the epoch} are the claims before the driver described the host. Raises ReshapeRefused where
+        nothing was changed, PlacementConflict where another writer changed the inventories that move, or a
+        consumer that the driver names was claimed anew; PlacementUnavailable where the outcome may be
+        unknown; then `settle` finds it out.
         """
         leaving, coming = moving_slots(proved.instructions)
         for resource_class in new_custom_classes(coming, current):
@@ -240,6 +244,7 @@ class ReshapeRunner:
                 with self._tracker.turns_on(leaving, consumers) as taken:
                     allocated = self._read_allocated(stage, desired)
                     if allocated.consumers.keys() <= taken:
+                        self._check_claimed_anew(desired, claimed_at)
                         request = _Request(current, stage, desired, allocated, exact, self._new_id())
                         self._finish(self._send_until_done(request), exact)
                         tree = self._client.read_tree(self._root_uuid, stage)
@@ -249,6 +254,20 @@ class ReshapeRunner:
             except ClaimConflict as conflict:
                 raise _postponed(conflict.message) from conflict
         raise _postponed("other clients allocate what is to move")
+
+    def _check_claimed_anew(self, desired: Desired, claimed_at: Mapping[str, float]) -> None:
+        """Check that what the driver says of single consumers is about their present claims.
+
+        The caller has their turns. Raises PlacementConflict.
+        """
+        claims = self._tracker.claims()
+        for consumer in {who for due in desired.moves for who in (due.move.consumers or {})}:
+            now = claims[consumer].since if consumer in claims else None
+            if now != claimed_at.get(consumer):
+                raise PlacementConflict(
+                    f"{consumer} was claimed anew after the driver had described it; the agent asks the "
+                    "driver again and plans anew."
+                )
 
     def _send_until_done(self, request: _Request) -> Receipt:
         """Send the request until Placement accepts it; returns the receipt of what it executed."""

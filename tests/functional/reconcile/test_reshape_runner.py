@@ -14,7 +14,7 @@ from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.reshape_load import Load, loaded, reshaped
 from kits.tracker import Crash, Death, fast_directory, request
 
-from agent.driver import MoveInstruction
+from agent.driver import Description, MoveInstruction
 from agent.errors import DoesNotFit, PlacementFull, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations
 
@@ -390,6 +390,29 @@ def test_a_consumer_that_changes_in_between_is_planned_anew(world: World) -> Non
     assert (report.error, report.pending) == (None, None)
     assert world.placed("a") == {"gpu1": {"VGPU": 1}, HOST: {"VCPU": 1}}
     assert world.placed("gone") == {}
+
+
+def test_what_the_driver_says_of_a_guest_is_not_said_of_its_next_claim(world: World) -> None:
+    """The guest is pinned; before the reshape it is released, and claimed anew for one that is not."""
+    world.see(host())
+    pinned = world.tracker.claim(request(uuid_of("guest"), VCPU=4)).claim
+    there = {pinned.consumer: {"VCPU": 4}}
+    seen: list[str] = []
+
+    def change(call: str) -> None:
+        if call.startswith("GET") and not seen:
+            seen.append(call)
+            world.tracker.release(pinned.consumer)
+            world.tracker.claim(pinned.request)
+            world.driver.description = Description(
+                (dedicated,), (MoveInstruction(HOST, {"VCPU": 32}, HOST, {}, {"VCPU": "PCPU"}),)
+            )
+
+    dedicated = provider(HOST, None, VCPU=32, PCPU=32)
+    world.tap.before = change
+    report = world.see(dedicated, moves=(MoveInstruction(HOST, {"VCPU": 32}, HOST, there, {"VCPU": "PCPU"}),))
+    assert seen and (report.error, report.pending) == (None, None)
+    assert world.raw.allocations_of(pinned.consumer).allocations == {ROOT: {"VCPU": 4}}
 
 
 def test_an_endless_conflict_is_put_off_to_the_next_pass(world: World) -> None:
