@@ -3,8 +3,7 @@
     ./dev simulate --law-off units      # the first seed that notices, as a story
 
 A law is turned off by a patch of the function that keeps it. `seed` is the first that noticed when this was
-written; after a change of the agent it may be another one, among the first 500. Of these, none notices
-"delivery" today: most doubts are followed up with the next request, too.
+written; after a change of the agent it may be another one, among the first 500.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ LAWS_OFF = {
     "unknown": LawOff("an unknown write is not a refused one", _unknown, 15),
     "fences": LawOff("a doubt ends by a fence", _fences, 42),
     "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 126),
-    "delivery": LawOff("doubts are followed up without a request", _recovery, 1216),
+    "delivery": LawOff("doubts are followed up without a request", _recovery, 26),
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 305),
     "turns": LawOff("one operation at a time for each consumer", _turns, 109),
     "release": LawOff("a release gives back what is held", _release, 201),

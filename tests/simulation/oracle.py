@@ -161,7 +161,7 @@ class Oracle:
         for uuid, guest in host.guests.items():
             for unit in guest.units:
                 owner = owners.get(unit, uuid)
-                if owner == uuid or guest.since > min(host.seen_at, submitted_at):
+                if owner == uuid or guest.since >= min(host.seen_at, submitted_at):
                     if owner != uuid:
                         self.excused.add((host.name, unit[1], owner, uuid))
                     continue
@@ -188,7 +188,7 @@ class Oracle:
         known_at = min(host.seen_at, submitted_at)
         needs = self._needs(host, rows, providers, known_at=submitted_at)
         used = self._used(host, self.scheduler.now + 1, set(providers), seen=False)
-        parties = {self.party(consumer) for consumer, row in rows.items() if row.state != "releasing"}
+        parties = set(map(self.party, rows))
         new = parties - self.claiming.get(host.name, set())
         self.claiming[host.name] = parties
         before = self.needs
@@ -234,7 +234,7 @@ class Oracle:
         self, host: Host, rows: Mapping[str, Row], providers: Iterable[str], known_at: float
     ) -> dict[tuple[str, str], dict[str, int]]:
         """{(provider, class): {party: what it needs there}}, as far as the agent could know at that time."""
-        held, claimed, used = self._columns(host, rows, set(providers), known_at)
+        held, claimed, used = self._columns(host, rows, set(providers), known_at, releasing=True)
         needs: dict[tuple[str, str], dict[str, int]] = {}
         for key in {*held, *claimed, *used}:
             columns = [column.get(key, Counter()) for column in (held, claimed, used)]
@@ -242,16 +242,27 @@ class Oracle:
             needs[key] = {party: max(column[party] for column in columns) for party in parties}
         return needs
 
-    def _columns(self, host: Host, rows: Mapping[str, Row], mine: set[str], known_at: float) -> list[Column]:
-        """Held, claimed and used, as far as the agent could know at that time."""
+    def _columns(
+        self,
+        host: Host,
+        rows: Mapping[str, Row],
+        mine: set[str],
+        known_at: float,
+        *,
+        releasing: bool = False,
+    ) -> list[Column]:
+        """Held, claimed and used, as far as the agent could know at that time.
+
+        `releasing`: also claims whose release is not done; they are given to no other.
+        """
         held: Column = {}
         claimed: Column = {}
         for consumer, allocations in self.network.holdings().items():
             at, author = self.written_at.get(consumer, (0.0, ""))
-            if author == host.name or at <= min(host.verified_at, known_at):
+            if author == host.name or at < min(host.verified_at, known_at):
                 _add(held, self.party(consumer), allocations, mine)
         for consumer, row in rows.items():
-            if row.state != "releasing":
+            if releasing or row.state != "releasing":
                 _add(claimed, self.party(consumer), row.allocations, mine)
         return [held, claimed, self._used(host, known_at, mine)]
 
@@ -272,7 +283,7 @@ class Oracle:
         }
         used: Column = {}
         for uuid, guest in host.guests.items():
-            if not guest.runs or (seen and guest.since > min(host.seen_at, known_at)):
+            if not guest.runs or (seen and guest.since >= min(host.seen_at, known_at)):
                 continue
             for name, unit in guest.units:
                 place = place_of.get((name, unit))
@@ -292,6 +303,11 @@ class Oracle:
         self.promises[promise.host, min(promise.party)] = promise
         if not promise.party & self.disturbed:
             self._judge(lambda: self._is_held(promise, "the answer"))
+
+    def is_written_by_others(self, consumer: str, since: float) -> bool:
+        """Whether the last who wrote the consumer since then is no agent."""
+        at, author = self.written_at.get(consumer, (NEVER, ""))
+        return at >= since and author not in self.hosts
 
     def forget(self, host: str, consumer: str) -> None:
         """Somebody asks for something else."""
@@ -348,7 +364,7 @@ class Oracle:
     def _conserved(
         self, consumer: str, before: Mapping[str, Amounts], after: Mapping[str, Amounts], write: Write
     ) -> None:
-        if _sum(before) != _sum(after):
+        if _with_cpus_alike(_sum(before)) != _with_cpus_alike(_sum(after)):
             raise Violation(
                 "a reshape conserves sums",
                 f"{self.name(consumer)} had {dict(_sum(before))} and has {dict(_sum(after))} "
@@ -389,7 +405,9 @@ class Oracle:
                 for provider, amounts in row.allocations.items()
                 if there.get(provider) != amounts
             }
-            if lacking and not self._is_one_of_several_alike(row, rows):
+            if lacking and not (
+                self._is_one_of_several_alike(row, rows) or self._is_handed_onward(host, row, rows)
+            ):
                 raise Violation(
                     "nothing is lost",
                     f"{who} claims {lacking} on host {host.name}, and Placement holds {dict(there)}",
@@ -413,6 +431,22 @@ class Oracle:
             and not held.get(consumer, {}).keys() & row.allocations.keys()
         ]
         return bool(migrations) and row in left and len(left) > 1
+
+    def _is_handed_onward(self, host: Host, row: Row, rows: Mapping[str, Row]) -> bool:
+        """Whether a second move took the instance onward before the move to this host was ended.
+
+        The second migration holds just this place; the agent keeps it until one of the moves is ended.
+        """
+        arriving = any(
+            move["instance"] == row.consumer and move["state"] == "begun" and move["role"] != "source"
+            for move in self.moves(host)
+        )
+        held = self.network.holdings()
+        return arriving and any(
+            instance == row.consumer and _sum(held.get(consumer, {})) == _sum(row.allocations)
+            for consumer, instance in self.party_of.items()
+            if consumer != instance and consumer not in rows
+        )
 
     def _nothing_leaked(self, host: Host, rows: Mapping[str, Row]) -> None:
         moving = self._moving()
@@ -517,6 +551,13 @@ class Oracle:
                 yield f"{host.name}: guest {self.name(uuid)} {guest.state} {used}"
         for consumer, allocations in self.network.holdings().items():
             yield f"Placement: {self.name(consumer)} {dict(allocations)}"
+
+
+def _with_cpus_alike(amounts: Counter[str]) -> Counter[str]:
+    """The driver says that VCPU of a guest whose CPUs are pinned are PCPU from now on."""
+    alike = Counter(amounts)
+    alike["VCPU"] += alike.pop("PCPU", 0)
+    return alike
 
 
 def _alike(row: Row, guest: SimGuest) -> bool:

@@ -225,13 +225,15 @@ class Story:
 
         def call(operations: Any) -> Any:
             value = function(operations)
-            alone = all(each.ended or each is answer for each in self.asked.get(consumer, ()))
-            if self.latest.get(consumer) is answer and alone:
+            others = [each for each in self.asked.get(consumer, ()) if each is not answer]
+            if self.latest.get(consumer) is answer and not overlapped and all(each.ended for each in others):
                 answer.value = value
                 answer.ended = True
                 then(answer)
             return value
 
+        # Of two at once, either may be done first; what is granted then need not stay.
+        overlapped = any(not each.ended for each in self.asked.get(consumer, ()))
         answer = self.hosts[host].ask(operation, call)
         self.latest[consumer] = answer
         self.asked.setdefault(consumer, []).append(answer)
@@ -252,6 +254,8 @@ class Story:
 
         def granted(answer: Answer) -> None:
             claim: Claim = answer.value
+            if self.oracle.is_written_by_others(uuid_of(consumer), since=answer.begun_at):
+                return
             if consumer not in self.moved or claim.since >= EPOCH + answer.begun_at:
                 self._promise(host, {consumer}, claim)
 
@@ -344,6 +348,8 @@ class Story:
                 if len(free) < amount:
                     return
                 units += [(name, unit) for unit in free]
+        if consumer in self.moved:
+            self.oracle.disturbed.add(uuid)  # the host may not know yet that it is another's
         here.put_guest(uuid, SimGuest(consumer, amounts, tuple(units)))
 
     def _free_units(self, host: Host, name: str) -> list[str]:
@@ -632,6 +638,12 @@ class Story:
     def claim_of(self, host: str, consumer: str) -> Any:
         """The row of the host's journal."""
         return self.oracle.rows(self.hosts[host]).get(uuid_of(consumer))
+
+    def unfinished_moves(self, host: str) -> set[str]:
+        """The names of the migrations that the host's journal has, and that have not ended."""
+        ended = ("confirmed", "reverted", "deleted")
+        moves = self.oracle.moves(self.hosts[host])
+        return {self.oracle.name(str(move["migration"])) for move in moves if move["state"] not in ended}
 
     def held(self, consumer: str) -> dict[str, int]:
         """What Placement holds for the consumer, by class."""

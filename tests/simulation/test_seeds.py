@@ -15,23 +15,13 @@ from simulation.story import SENTENCES, Step, Story
 
 SEEDS = 300
 CHUNK = 25
-KNOWN = {
-    164: "An agent is killed in a claim. While it starts, another host begins the claim's move and reverts "
-    "it: the allocation comes back after the agent has dropped the claim. Only the audit finds it.",
-    168: "Another host begins an evacuation and releases the instance. Before the source has learned of it, "
-    "its gate lets the guest start under a claim that is not held any more. Only the audit finds it.",
-}
-"""{seed: what is not mended yet}: when it is, the seed fails here until it is taken out."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_no_law_is_broken(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = tell(draw(seed))
-        if seed in KNOWN:
-            assert outcome.law, f"seed {seed} breaks no law any more: take it out of KNOWN"
-        else:
-            assert not outcome.law, f"{outcome.report}\n\n./dev simulate --seed {seed} tells it shorter"
+        assert not outcome.law, f"{outcome.report}\n\n./dev simulate --seed {seed} tells it shorter"
 
 
 def digest(seed: int) -> str:

@@ -465,3 +465,143 @@ def test_two_moves_that_look_alike_keep_both_places_until_both_have_ended(confir
         for web, before in told.items():
             claim = story.claim_of("a", web)
             assert claim is None if confirmed == 2 else sorted(unit for _, unit in claim.units) == before
+
+
+def test_what_a_guest_uses_after_a_revert_at_both_hosts_is_not_offered() -> None:
+    """The destination waits for its guest to go; meanwhile the source takes the instance back."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted
+        a.guest_starts("web1")
+        assert b.begins_move("web1", "move1", "live_migrate", **WEB).granted
+        a.guest_moves("web1", "b")
+        b.looks()
+        assert b.reverts("move1").granted and a.reverts("move1").granted
+        story.comes_to_rest()
+        assert "move1" not in story.unfinished_moves("a")
+        b.guest_goes("web1")
+        story.comes_to_rest()
+        assert story.claim_of("b", "web1") is None
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_moves_are_followed_while_a_reshape_cannot_be_done(deleted: bool) -> None:
+    """No cell has so much memory, so the reshape waits; the migration takes the place over all the same."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **LARGE).granted
+        a.reshapes("by cell")
+        assert b.begins_move("web1", "move1", "cold_migrate", **LARGE).granted
+        if deleted:
+            assert b.releases("web1").granted
+        story.comes_to_rest()
+        assert story.claim_of("a", "web1") is None
+        assert (story.claim_of("a", "move1") is None) == deleted
+
+
+def test_a_revert_that_is_repeated_does_not_take_back_from_a_third_host() -> None:
+    with Story("abc") as story:
+        a, b, c = story.host("a"), story.host("b"), story.host("c")
+        assert a.claims("web1", **WEB).granted
+        assert b.begins_move("web1", "move1", "cold_migrate", **WEB).granted
+        story.next_write("a", Fate.PROXY_BEFORE)
+        a.reverts("move1")
+        assert c.begins_move("web1", "move2", "evacuate", **WEB).granted
+        story.comes_to_rest()
+        assert story.held("web1") == WEB and story.claim_of("c", "web1") is not None
+
+
+def test_a_resize_that_a_kill_interrupted_is_not_forgotten_after_a_move_onward() -> None:
+    """The begin was executed; before the agent is back, another host takes the instance over."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted
+        with story.meanwhile():
+            story.next_write("a", Fate.LATE, 1.0)
+            a.begins_move("web1", "move1", "resize", **WEB)
+            story.waits(5)
+        a.dies()
+        assert story.held("move1") == WEB
+        assert b.begins_move("web1", "move2", "cold_migrate", **WEB).granted
+        a.starts()
+        story.comes_to_rest()
+        assert story.claim_of("a", "move1") is not None
+
+
+# The gate, and audits that heal
+
+
+def test_a_guest_that_starts_on_a_claim_whose_allocation_is_gone_gets_it_again() -> None:
+    """Another host evacuated and released it, and this one has not learned of that."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted
+        assert b.begins_move("web1", "move1", "evacuate", **WEB).granted
+        assert b.releases("web1").granted and not story.held("web1")
+        assert a.gate_lets_in("web1", **WEB).granted
+        assert story.held("web1") == WEB
+        story.comes_to_rest()
+
+
+def test_a_guest_does_not_start_on_a_claim_whose_place_went_to_another() -> None:
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **LARGE).granted
+        assert b.begins_move("web1", "move1", "evacuate", **LARGE).granted
+        assert b.releases("web1").granted
+        story.schedules("a", "web2", **LARGE)
+        assert story.held("web2") == LARGE
+        answer = a.gate_lets_in("web1", **LARGE)
+        assert answer.error is not None and "other consumers hold" in answer.error.message
+        a.guest_goes("web1")
+        story.comes_to_rest()
+
+
+@pytest.mark.parametrize("fate", [Fate.LATE, Fate.RESET_AFTER, Fate.PROXY_AFTER])
+def test_a_claim_stays_as_it_is_where_its_replacement_is_unknown(fate: Fate) -> None:
+    with Story("a", pooled=True) as story:
+        a, small = story.host("a"), {"VCPU": 1, "MEMORY_MB": 1024}
+        assert a.gate_lets_in("web1", **small, DISK_GB=40).granted
+        story.waits(130)
+        a.gate_sees_end("web1")
+        story.next_write("a", fate)
+        assert not a.gate_lets_in("web1", **small, DISK_GB=20).granted
+        a.guest_goes("web1")
+        a.guest_starts("web1")
+        story.comes_to_rest()
+
+
+def test_an_audit_claims_for_a_guest_with_functions_of_two_cards() -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", **WEB).granted
+        a.stranger_starts("web2", **BOTH)
+        assert a.audits().granted
+        assert story.claim_of("a", "web2") is not None and story.held("web2") == BOTH
+        story.comes_to_rest()
+
+
+def test_an_audit_while_claims_are_closed_leaves_no_allocation_without_a_claim() -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        story.next_write("a", Fate.RESET_AFTER)
+        a.stranger_starts("web1", VCPU=1, PGPU=1)
+        story.waits(1)
+        a.stranger_starts("web2", **LARGE)
+        a.audits()
+        a.guest_goes("web2")
+        story.comes_to_rest()
+
+
+def test_a_claim_stays_as_it_is_where_placement_refuses_what_its_guest_uses() -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", **WEB).granted
+        a.guest_starts("web1")
+        a.guest_grows("web1", PGPU=1)
+        with story.meanwhile():
+            a.audits()
+            story.lets(6)
+            story.schedules("a", "web2", PGPU=1)
+        story.answers_come()
+        story.comes_to_rest()
