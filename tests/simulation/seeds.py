@@ -178,7 +178,11 @@ class Narrator:
         if self.dice.random() < 0.7:
             steps.append(Step("next_write", (host, self.dice.choice(DONE), 1.0)))
         steps.append(Step("looks", (host,)))
-        if self.dice.random() < 0.8:
+        if self.dice.random() < 0.5:  # its domain does not name the disk: another claim replaces this one
+            steps.append(Step("gate_sees_end", (host, consumer)))
+            steps.append(Step("next_write", (host, self.dice.choice(DONE), 1.0)))
+            steps.append(Step("gate_lets_in", (host, consumer), tuple(WITH_DISK.items())))
+        if self.dice.random() < 0.6:
             steps.append(Step("gate_sees_end", (host, consumer)))
         return steps
 
