@@ -46,7 +46,7 @@ def test_it_finds_by_itself_and_heals_when_told(daemon: Daemon) -> None:
     assert daemon.claims() == {}
     assert "findings   1, which `plimsoll audit` shows" in plimsoll(socket, "status").stdout
     healed = plimsoll(socket, "audit", "--heal")
-    assert healed.returncode == ExitCode.DRIFT_HEALED and "healed: record a claim for" in healed.stdout
+    assert healed.returncode == ExitCode.DRIFT_HEALED and "healed: claim what the guest" in healed.stdout
     assert daemon.claims()[GUEST]["state"] == "claimed"
     again = plimsoll(socket, "audit")
     assert (again.returncode, again.stdout) == (ExitCode.DONE, "nothing differs\n")
