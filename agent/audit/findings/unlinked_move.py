@@ -3,6 +3,7 @@
 from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow
 from agent.claims.claim import ClaimState
+from agent.moves.states import MIGRATION_TYPE
 
 
 class UnlinkedMove(FindingKind):
@@ -22,6 +23,11 @@ class UnlinkedMove(FindingKind):
             "None: confirm or revert the move on its other host.",
             "no",
         ),
+        TableRow(
+            "As the two above, and Placement does not say that the consumer is a migration: it has no type.",
+            "None, and no advice: the consumer may be an instance of its own.",
+            "no",
+        ),
     )
 
     def judge_consumer(self, case: ConsumerCase) -> Finding | None:
@@ -31,7 +37,13 @@ class UnlinkedMove(FindingKind):
             return None
         if case.parts.here or not case.parts.elsewhere or case.place_is_evident:
             return None
-        if len(holders) == 1 and case.leaves_alone:
+        untyped = [who for who in holders if case.observation.types.get(who) != MIGRATION_TYPE]
+        if untyped:
+            remedy = (
+                f"{', '.join(untyped)} may be an instance of its own. Wait until it has a claim or a guest "
+                "on this host, or holds nothing on it any more."
+            )
+        elif len(holders) == 1 and case.leaves_alone:
             remedy = "Confirm or revert the move on its other host."
         else:
             command = f"plimsoll move confirm MIGRATION --instance {case.consumer}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from kits.audit import CONSUMER, ELSEWHERE, MIGRATION, claimed, consumer_case, observe
 from kits.tracker import uuid_of
 
 from agent.audit.findings.unlinked_move import UnlinkedMove
 from agent.claims.claim import Claim
+from agent.moves.states import MIGRATION_TYPE
 from agent.shapes import Allocations
 
 HERE = {uuid_of("host"): {"VCPU": 2}}
@@ -18,10 +20,13 @@ CLAIM = claimed({"VCPU": 2})[CONSUMER]
 TWIN, TWIN_MIGRATION = uuid_of("the twin"), uuid_of("the twin's migration")
 
 
-def sentence(claims: dict[str, Claim], **placed: Allocations) -> str | None:
+def sentence(
+    claims: dict[str, Claim], consumer_type: str = MIGRATION_TYPE, **placed: Allocations
+) -> str | None:
     """What is found about CONSUMER, whose instance is elsewhere, as those of all these claims."""
     lost = observe(claims, placed={uuid_of(name): each for name, each in placed.items()})
-    case = consumer_case(replace(lost, elsewhere=dict.fromkeys(claims, THERE)), THERE)
+    types = {uuid_of(name): consumer_type for name in placed}
+    case = consumer_case(replace(lost, elsewhere=dict.fromkeys(claims, THERE), types=types), THERE)
     found = UnlinkedMove().judge_consumer(case)
     assert found is None or (found.subject, found.own, found.repair) == (CONSUMER, False, ())
     return found.reason if found else None
@@ -47,6 +52,18 @@ def test_two_moves_that_look_alike_are_named() -> None:
     assert found is not None and f"--instance {CONSUMER}" in found
     assert uuid_of("migration") in found and uuid_of("other") in found
     assert sentence(twins, migration=HERE) is not None, "whose it is, is as uncertain"
+
+
+@pytest.mark.parametrize("consumer_type", ["", "unknown"])
+def test_no_end_of_a_move_is_advised_where_the_consumer_may_be_an_instance(consumer_type: str) -> None:
+    twins = {CONSUMER: CLAIM, TWIN: replace(CLAIM, consumer=TWIN)}
+    for found in (
+        sentence({CONSUMER: CLAIM}, consumer_type, migration=MOVED),
+        sentence(twins, consumer_type, migration=HERE, other=HERE),
+    ):
+        assert found is not None and f"{uuid_of('migration')}" in found
+        assert "confirm" not in found.lower() and "revert" not in found.lower()
+        assert "may be an instance of its own" in found
 
 
 def test_an_instance_that_is_here_or_nowhere_has_not_left() -> None:
