@@ -188,7 +188,8 @@ class LocalOperations:
     def pause(self, pause: Pause | None) -> None:
         """Pause the host, or end that."""
         before = self._tracker.pause
-        self._tracker.set_pause(pause)
+        with self._writing():
+            self._tracker.set_pause(pause)
         if (before is not None and before.schedulers) != (pause is not None and pause.schedulers):
             self._reconciler.invalidate()
             self._supervisor.request_pass()
@@ -199,12 +200,14 @@ class LocalOperations:
 
     def cordon(self, cordon: Cordon) -> None:
         """Offer a device to no guest."""
-        self._tracker.cordons.put(cordon)
+        with self._writing():
+            self._tracker.cordons.put(cordon)
         self._write_cordons()
 
     def clear_cordon(self, address: str) -> None:
         """Offer a device again."""
-        self._tracker.cordons.clear(address)
+        with self._writing():
+            self._tracker.cordons.clear(address)
         self._write_cordons()
 
     def _write_cordons(self) -> None:
@@ -301,7 +304,8 @@ class LocalOperations:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Around a write of allocations: report its faults, and request the pass that follows from it."""
+        """Around a write of allocations or of the journal: report its faults, and request the pass that
+        follows from it."""
         try:
             yield
         except PlacementUnavailable as error:

@@ -3,6 +3,7 @@
 import os
 import pickle
 import pwd
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -60,5 +61,7 @@ def _run_child(user: pwd.struct_passwd, checks: Callable[[], Iterable[DoctorChec
         while content:
             content = content[os.write(writing, content) :]
         code = 0
+    except Exception:  # noqa: BLE001 - the parent learns only that there is no result
+        traceback.print_exc()
     finally:
         os._exit(code)

@@ -170,7 +170,8 @@ class DomainReader:
         if reading.everything:
             self._all_read_at = time.monotonic()
         self._known = reading.guests
-        self._blocked = {uuid: returned for uuid, returned in self._blocked.items() if not returned.is_set()}
+        blocked = dict(self._blocked)  # the thread that counts vCPUs may add one meanwhile
+        self._blocked = {uuid: returned for uuid, returned in blocked.items() if not returned.is_set()}
         domains = tuple(reading.guests[uuid] for uuid in sorted(reading.guests))
         if domains != self._domains:
             self._domains = domains

@@ -78,3 +78,21 @@ def test_a_pause_that_was_not_confirmed_is_in_force_once_the_disk_answers(world:
     world.agent.reconcile("test")
     with pytest.raises(ClaimsClosed, match="paused"):
         world.operations.claim(request(VCPU=1))
+
+
+def test_a_cordon_and_a_pause_on_a_disk_that_hangs_are_a_fault_at_once(world: World) -> None:
+    cordon = Cordon(world.operations.devices()[0].unit, "", 0, 1.0)
+    for write in (
+        lambda: world.operations.cordon(cordon),
+        lambda: world.operations.pause(Pause("a test", 0, 1.0)),
+    ):
+        world.journal.wait_s = 30.0
+        world.agent.reconcile("test")
+        assert world.agent.condition.fault is None
+        disk, world.journal.wait_s = StallingDisk(world.journal._file), 0.1
+        with disk.stalled(), pytest.raises(StateUnknown):
+            write()
+        fault = world.agent.condition.fault
+        assert fault is not None and fault.concern == OWN and "disk does not answer" in fault.sentence
+        world.journal.wait_s = 30.0
+        world.journal.history()
