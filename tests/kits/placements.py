@@ -116,7 +116,7 @@ class OpenStack:
     def configured(cls, directory: Path) -> OpenStack:
         """On the database that the environment names, or on SQLite."""
         told = os.environ.get(DATABASE)
-        return cls(told) if told else cls.on_sqlite(directory)
+        return cls(_of_worker(told)) if told else cls.on_sqlite(directory)
 
     def transport(self) -> Transport:
         return open_transport(self.kind, options=self.options)
@@ -186,6 +186,12 @@ class OpenStack:
         assert self._process is not None and self._process.stdout is not None
         heard = self._process.stdout.readline()
         assert heard == f"{word}\n", heard
+
+
+def _of_worker(database: str) -> str:
+    """The database of this worker of pytest; `./dev test-remote` makes one for each."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    return database.replace("/placement?", f"/placement_{worker}?") if worker else database
 
 
 _shared: list[OpenStack] = []
