@@ -69,7 +69,7 @@ class _Attribution:
         units, stray = self._units()
         if self._guest.state in IDLE:
             return Use({}, units, stray)
-        has = self._row.has
+        has = self._has()
         for uuid, classes in units.items():
             for name, exact in classes.items():
                 self._add_units(uuid, name, len(exact), has)
@@ -86,6 +86,18 @@ class _Attribution:
             self._add_where_it_has(name, has)
             self._spread(name)
         return Use(self._amounts, units, stray)
+
+    def _has(self) -> Usages:
+        """What is held and claimed, without claims on providers that are gone and of which nothing is held.
+
+        A reshape moves the claims whose consumers hold what moves; another client has deleted the others'.
+        """
+        held, tree = self._row.held_amounts, self._place.host.tree
+        return {
+            uuid: amounts
+            for uuid, amounts in self._row.has.items()
+            if uuid in held or tree.get(uuid) is not None
+        }
 
     def _units(self) -> tuple[dict[str, dict[str, tuple[str, ...]]], tuple[UsedUnit, ...]]:
         """({provider: {class: units}}, units that are nowhere on this host)"""

@@ -158,11 +158,17 @@ class Settler:
         """Release the claim, unless the gate lets the guest in on it just now, after the driver's report.
 
         The tracker asks for that when no other operation on the consumer is under way, and the gate takes
-        note of the guest before it asks for the claim. So the claim on which a guest starts is not released.
+        note of the guest before it asks for the claim. So the claim on which a guest starts is not released,
+        and neither is one that was made since.
         """
-        let_in = partial(self._expected.is_let_in, claim.consumer)
+
+        def stays() -> bool:
+            present = self._tracker.claim_of(claim.consumer)
+            is_another = present is not None and present.since != claim.since
+            return is_another or self._expected.is_let_in(claim.consumer)
+
         done = self._try(
-            f"{claim.consumer} is not released", lambda: self._tracker.release(claim.consumer, unless=let_in)
+            f"{claim.consumer} is not released", lambda: self._tracker.release(claim.consumer, unless=stays)
         )
         if done and self._tracker.claim_of(claim.consumer) is None:
             LOG.info(

@@ -177,9 +177,13 @@ class ClaimOperations:
     def end_doubts(self, consumer: str) -> bool:
         """End the doubts of a consumer that has no pending claim. Raises as `deliver`."""
         with self._context.turns.take(consumer):
-            may_differ = self._context.writer.may_have_replaced(consumer)
-            held = self._context.writer.secure(consumer)
-            if held is not None and may_differ:
+            writer = self._context.writer
+            may_differ = writer.may_have_replaced(consumer)
+            if may_differ:
+                # Before the doubts end: they bring the agent back here where this is not answered.
+                self._hold_as_claimed(self._context.client.allocations_of(consumer))
+            held = writer.secure(consumer)
+            if may_differ and held is not None:
                 self._hold_as_claimed(held)
             return True
 
@@ -237,8 +241,7 @@ class ClaimOperations:
         if present is not None and present.state is ClaimState.CLAIMED:
             if present.request != request:
                 raise other_claim_conflict(present)
-            if moving is None:
-                self._check_held(present)
+            self._check_held(present, is_moving=moving is not None)
             return present
         if moving is not None:
             raise moving_conflict(moving)
@@ -248,7 +251,7 @@ class ClaimOperations:
             leftover = None
         return self._attempt(request, leftover)
 
-    def _check_held(self, claim: Claim) -> None:
+    def _check_held(self, claim: Claim, *, is_moving: bool) -> None:
         """Of a claim that is asked for again: Placement still holds it here. One request where it does.
 
         Raises ClaimConflict where it does not: its instance may have moved since this host last looked. While
@@ -265,7 +268,8 @@ class ClaimOperations:
         needs_own = any(is_own(uuid) for uuid in claim.allocations)
         if any(not needs_own or is_own(uuid) for uuid in held):
             return
-        self._check_not_taken_over(claim)
+        if not is_moving:
+            self._check_not_taken_over(claim)
         if held:
             reason = (
                 f"{claim.consumer} has moved away: by Placement it is on another host now. The agent drops "

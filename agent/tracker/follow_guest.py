@@ -59,12 +59,13 @@ def _write_grown(
     """
     unclaimed = context.register.under_lock(lambda book: book.row(held.consumer).unclaimed)
     with context.register.reserved(choose) as after:
-        context.take_back_reserved(unclaimed)
-        outcome = context.writer.send_over_bar(kind, replace(held, allocations=after.allocations))
-        try:
-            checked(outcome, subject, while_unknown)
-        except PlacementFull as full:
-            raise context.refused_by_placement(after.request, after.allocations, full) from full
+        if held.allocations != after.allocations:  # an earlier attempt may have been done
+            context.take_back_reserved(unclaimed)
+            outcome = context.writer.send_over_bar(kind, replace(held, allocations=after.allocations))
+            try:
+                checked(outcome, subject, while_unknown)
+            except PlacementFull as full:
+                raise context.refused_by_placement(after.request, after.allocations, full) from full
         context.register.step_claim(ClaimStep.FOUND, held.consumer, after)
     return after
 

@@ -416,13 +416,14 @@ class Oracle:
     def _is_one_of_several_alike(self, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a migration holds just this place, and more than one instance that left may be its own.
 
-        The source cannot know which, so it keeps the places of all until an operator names it.
+        The source cannot know which, so it keeps the places of all until an operator names it. What is in the
+        pool stays with the instance.
         """
-        held = self.network.holdings()
+        held = {consumer: _own(allocations) for consumer, allocations in self.network.holdings().items()}
         migrations = [
             consumer
             for consumer, instance in self.party_of.items()
-            if consumer != instance and consumer not in rows and held.get(consumer) == row.allocations
+            if consumer != instance and consumer not in rows and held.get(consumer) == _own(row.allocations)
         ]
         left = [
             other
@@ -551,6 +552,11 @@ class Oracle:
                 yield f"{host.name}: guest {self.name(uuid)} {guest.state} {used}"
         for consumer, allocations in self.network.holdings().items():
             yield f"Placement: {self.name(consumer)} {dict(allocations)}"
+
+
+def _own(allocations: Mapping[str, Amounts]) -> dict[str, Amounts]:
+    """Without what is in the pool."""
+    return {provider: amounts for provider, amounts in allocations.items() if provider != POOL}
 
 
 def _with_cpus_alike(amounts: Counter[str]) -> Counter[str]:

@@ -121,6 +121,8 @@ class Story:
         self._waits = True
         self._migrations: dict[str, tuple[str, str, str | None]] = {}
         self._under_way: dict[str, str] = {}
+        self._starting: dict[tuple[str, str], frozenset[tuple[str, str]]] = {}
+        """{(host, guest): the units that the domain names} of the guests that libvirt is about to start."""
         self.moved: set[str] = set()
         """Consumers that a move may have taken away: their host may not know it yet."""
 
@@ -355,6 +357,12 @@ class Story:
     def _free_units(self, host: Host, name: str) -> list[str]:
         taken = {unit for row in self.oracle.rows(host).values() for _, unit in row.units}
         taken |= {unit for guest in host.guests.values() for _, unit in guest.units}
+        taken |= {
+            unit
+            for (name_of, _), units in self._starting.items()
+            if name_of == host.name
+            for _, unit in units
+        }
         units = [
             unit
             for provider in host.described()
@@ -384,8 +392,11 @@ class Story:
                     units += [(name, unit) for unit in self._free_units(here, name)[:amount]]
         guest = SimGuest(consumer, _sum(row.allocations) if row is not None else amounts, tuple(units))
 
+        self._starting[host, uuid] = frozenset(units)
+
         def start(operations: Any) -> Any:
             verdict = operations.gate(HookCall("prepare", "begin", domain_of(uuid, guest)))
+            self._starting.pop((host, uuid), None)
             if not any(uuid in each.guests and each.guests[uuid].runs for each in self.hosts.values()):
                 here.put_guest(uuid, guest)
             return verdict

@@ -571,6 +571,43 @@ def test_a_claim_stays_as_it_is_where_its_replacement_is_unknown(fate: Fate) -> 
         story.comes_to_rest()
 
 
+def test_a_claim_is_held_again_although_placement_is_away_when_the_doubt_ends() -> None:
+    with Story("a", pooled=True) as story:
+        a, small = story.host("a"), {"VCPU": 1, "MEMORY_MB": 1024}
+        assert a.gate_lets_in("web1", **small, DISK_GB=40).granted
+        with story.meanwhile():
+            story.next_write("a", Fate.RESET_AFTER)
+            story.next_write("a", Fate.NOT_SENT)
+            a.looks()
+        story.waits(130)
+        story.comes_to_rest()
+
+
+def test_a_claim_that_is_asked_for_again_in_a_move_onward_is_not_confirmed() -> None:
+    """The source confirmed the move and took the instance back, before this host learned of it."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **LARGE).granted
+        assert b.begins_move("web1", "move1", "cold_migrate", **LARGE).granted
+        assert a.confirms("move1").granted
+        assert a.begins_move("web1", "move2", "live_migrate", **LARGE).granted
+        answer = b.claims("web1", **LARGE)
+        assert answer.error is not None and "moved away" in answer.error.message
+        story.comes_to_rest()
+
+
+def test_two_alike_moves_of_instances_with_a_disk_in_the_pool_keep_both_places() -> None:
+    with_disk = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 40}
+    with Story(pooled=True) as story:
+        a, b = story.host("a"), story.host("b")
+        for number in (1, 2):
+            assert b.claims(f"web{number}", **with_disk).granted
+        for number in (1, 2):
+            assert a.begins_move(f"web{number}", f"move{number}", "resize", **with_disk).granted
+        story.comes_to_rest()
+        assert all(story.claim_of("b", f"web{number}") is not None for number in (1, 2))
+
+
 def test_an_audit_claims_for_a_guest_with_functions_of_two_cards() -> None:
     with Story("a") as story:
         a = story.host("a")

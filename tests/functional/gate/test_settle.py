@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 from kits.gate import GatedHost, claim_of, domain, guest
+from kits.tracker import request
 
 from agent.claims.claim import ClaimState
 from agent.gate import settle
@@ -141,3 +142,24 @@ def test_a_guest_that_starts_while_its_claim_is_released_is_claimed_for(
     starts[0].join()
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+
+
+def test_the_end_of_a_guest_does_not_release_a_claim_that_was_made_since(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another pass has released the gate's claim, and an operator has claimed, before this pass does."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    tracker = host.world.agent._tracker
+    release = tracker.release
+
+    def late(consumer: str, **options: Any) -> bool:
+        monkeypatch.setattr(tracker, "release", release)
+        assert release(consumer)
+        tracker.claim(request(consumer, VCPU=1))
+        return release(consumer, **options)
+
+    monkeypatch.setattr(tracker, "release", late)
+    host.ends(vm, domain(vm.uuid))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 1}}
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
