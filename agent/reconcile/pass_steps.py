@@ -249,7 +249,8 @@ class PassSteps:
                 claimed_at=this.seen.claimed_at,
             )
         except ReshapeRefused as refusal:
-            return replace(reached, pending=refusal)
+            still = _with_reserved(desired, this.unclaimed.part(_moving(desired), on=True))
+            return replace(reached, desired=still, pending=refusal)
         unclaimed = self._survey(this.seen, this.resolved)[1]
         desired = _with_reserved(desired, unclaimed.part(_moving(desired), on=True))
         return replace(reached, current=tree, desired=desired, unclaimed=unclaimed)
