@@ -5,12 +5,14 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from kits.agent import opened
 from kits.api_client import serving
 from kits.cli_process import one_line, output_of, plimsoll
-from kits.status import FORGOTTEN, HOST, Sight, uuid_of
+from kits.paths import DOCS
+from kits.status import FORGOTTEN, Sight, uuid_of
 
 from agent.config.settings import load
 from agent.errors import ExitCode
@@ -70,7 +72,9 @@ def test_a_socket_that_is_no_socket(tmp_path: Path) -> None:
 def test_the_audit_speaks_in_words(full: tuple[Sight, Path]) -> None:
     done = plimsoll(full[1], "audit", FORGOTTEN)
     assert "  guest: 20 DISK_GB, 2048 MEMORY_MB, 2 VCPU\n  claim: none\n  placement: nothing\n" in done.stdout
-    assert f"{uuid_of(FORGOTTEN)} (if it has none): {HOST}: DISK_GB=20" in done.stdout
+    repair = f"repair: claim what the guest {uuid_of(FORGOTTEN)} uses: 20 DISK_GB, 2048 MEMORY_MB, 2 VCPU"
+    assert repair in done.stdout
+    assert indent(done.stdout, "    ") in (DOCS / "audit.md").read_text(), "the page shows just that"
     assert "{" not in done.stdout and "None" not in done.stdout
 
 

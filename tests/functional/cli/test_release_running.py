@@ -63,7 +63,7 @@ def test_the_repair_that_the_audit_offers_works_also_for_a_large_guest(
     agent.world.driver.add_guest(Guest(UUID, "web1", GuestState.RUNNING, used))
     found = agent("look")
     assert found.returncode == ExitCode.DRIFT_FOUND
-    assert "repair: record a claim" in found.stdout
+    assert f"repair: claim what the guest {UUID} uses" in found.stdout
     healed = agent("audit", "--heal")
     assert (healed.returncode, healed.stderr) == (ExitCode.DRIFT_HEALED, "")
     assert agent("look").returncode == ExitCode.DONE
