@@ -169,7 +169,7 @@ LAWS_OFF = {
     "delivery": LawOff("doubts are followed up without a request", _recovery, 175),
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 305),
     "turns": LawOff("one operation at a time for each consumer", _turns, 109),
-    "release": LawOff("a release gives back what is held", _release, 201),
+    "release": LawOff("a release gives back what is held", _release, 449),
 }
 
 
