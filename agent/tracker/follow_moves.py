@@ -335,7 +335,7 @@ class MigrationLinker:
     def drop_left_places(self, instance: str) -> bool:
         """Drop the claims of those that left for good and whose places only `instance` may have; whether any.
 
-        The caller claims for `instance` on this host: so it is nobody's migration, with a type or without.
+        The caller claims for `instance` on this host: so it is no migration, with a type or without.
         The caller has its turn. Raises PlacementError, StateError.
         """
         gone = self._context.register.under_lock(lambda book: sorted(book.suspects - {instance}))

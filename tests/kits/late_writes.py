@@ -33,7 +33,7 @@ ANSWERS: dict[str, Callable[[], Reply]] = {
     "500": by_a_balancer(500),
     "502": by_a_balancer(502),
     "503": by_a_balancer(503),
-    "a 204 of somebody else": by_a_balancer(204),
+    "a 204 of a middlebox": by_a_balancer(204),
 }
 """What the client gets for a write that did not reach Placement yet."""
 

@@ -34,7 +34,7 @@ class MovedAway(FindingKind):
         """A guest whose allocations are all on other hosts.
 
         Without a claim, a guest that runs, or of which the agent knows that it moved away: a definition that
-        was never here with a claim is nobody's concern.
+        was never here with a claim is no finding.
         """
         if case.guest is None or case.guest.problem or not case.placed.allocations or case.parts.here:
             return None

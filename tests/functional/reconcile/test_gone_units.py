@@ -58,7 +58,7 @@ def test_two_of_four_vanish_while_claimed_and_the_two_that_are_there_can_be_give
 
 
 def test_what_is_gone_is_counted_for_its_holder_alone(world: World) -> None:
-    """It is offered to nobody once its holder has released it, and the sentence ends."""
+    """Once its holder has released it, the agent offers it to no consumer, and the sentence ends."""
     world.see(HOST, NIC)
     first, second = claim(world, 1), claim(world, 1)
     there = [unit for unit in VFS if unit not in first.units[world.uuid("nic0")][VF]]

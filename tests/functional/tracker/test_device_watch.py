@@ -1,4 +1,4 @@
-"""A device that is not well is offered to nobody until it is: agent.tracker.device_watch, and who uses it."""
+"""The agent offers no device that is not well: agent.tracker.device_watch, and the modules that use it."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ def test_explain_makes_no_request_and_changes_nothing(kit: Kit) -> None:
 
 
 def test_a_consumer_that_nobody_can_see_does_not_bar_its_first_claim(kit: Kit) -> None:
-    """OpenStack Placement keeps one at generation 0 where somebody emptied what never held anything.
+    """OpenStack Placement keeps one at generation 0 where a client emptied what never held anything.
 
     It may be the bar of another host whose write may still come: the claim is written on past that.
     """

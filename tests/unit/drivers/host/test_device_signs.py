@@ -86,7 +86,7 @@ def test_a_card_has_a_link_if_one_of_its_interfaces_has(tree: PciTree) -> None:
     card = tree.add(PF, "igb")
     first, second = tree.interface("enp65s0f0", card), tree.interface("enp65s0f1", card)
     (first / "carrier").write_text("0\n")
-    assert signs(tree, PF).has_link is None, "nobody but its own guest needs it up"
+    assert signs(tree, PF).has_link is None, "only the guest that has the card needs it up"
     tree.add(VF, pf=PF)
     assert signs(tree, PF).has_link is False, "the kernel tells no carrier of the second, which is down"
     (second / "carrier").write_text("1\n")
