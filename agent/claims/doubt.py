@@ -131,6 +131,14 @@ class Doubt:
         """
         return min(self.writes, key=lambda write: (write.generation is None, not write.allocations))
 
+    @property
+    def first_made(self) -> str:
+        """The consumer that the write makes: Placement accepts it only while that one does not exist.
+
+        Empty if each of its consumers exists already.
+        """
+        return next((write.consumer for write in self.writes if write.generation is None), "")
+
     def gives(self, consumer: str) -> Allocations:
         """What the write gives the consumer; nothing, if it does not change the consumer."""
         return next((write.allocations for write in self.writes if write.consumer == consumer), {})

@@ -21,7 +21,7 @@ from dataclasses import replace
 from agent import log
 from agent.backoff import pause
 from agent.claims.doubt import BARRED, Doubt, DoubtfulWrite, DoubtKind, DoubtState
-from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable
+from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.outcome import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
 from agent.tracker.doubts import Doubts
@@ -206,19 +206,40 @@ class GuardedWriter:
         return [doubt for doubt in self._doubts.of([consumer]) if doubt.guard.consumer == consumer]
 
     def _raise_past(self, doubts: Iterable[Doubt], held: ConsumerAllocations) -> ConsumerAllocations:
-        """Write what the consumer holds until its generation is past those that guard the doubts."""
+        """Write what the consumer holds until its generation is past those that guard the doubts.
+
+        Placement rejects what does not fit any more, be it what the consumer holds already: units of it may
+        have vanished. Then a doubtful write that also makes a consumer is guarded by a bar of that one.
+        """
         rising = [doubt for doubt in doubts if doubt.rises]
         highest = max((doubt.guard.generation or 0 for doubt in rising), default=BARRED)
         for _ in range(RAISES_MAX):
             if held.generation is None or held.generation > highest:
                 self._settle_open(rising, DoubtState.FENCED)
                 return held
-            self.send(DoubtKind.FENCE, held).check()
+            try:
+                self.send(DoubtKind.FENCE, held).check()
+            except PlacementFull:
+                if not all(doubt.first_made for doubt in rising):
+                    raise
+                self._bar_first_made(rising)
+                return held
             held = replace(held, generation=held.generation + 1)
         raise PlacementError(
             f"A write for {held.consumer} may be executed late as long as the consumer's generation is at "
             f"most {highest}, and it is {held.generation}. The agent raises it further when it tries again."
         )
+
+    def _bar_first_made(self, doubts: Sequence[Doubt]) -> None:
+        """Bar the consumers that these writes make: while one has a record, Placement rejects its write."""
+        for doubt in doubts:
+            try:
+                self._client.bar_first_write(doubt.first_made).check()
+            except PlacementConflict as conflict:
+                if not is_barred(conflict):
+                    raise  # the late write was done just now
+                self._wait_for_half_done([doubt], conflict)
+            self._settle_open([doubt], DoubtState.FENCED)
 
     def _bar(self, doubts: Iterable[Doubt], held: ConsumerAllocations) -> None:
         """Bar the consumer if it does not exist; while it exists, its generation rejects the writes."""
@@ -245,10 +266,10 @@ class GuardedWriter:
         known = any(doubt.fenced for doubt in firsts)
         age_s = max(self._doubts.age_s(doubt) for doubt in firsts)
         if not known and 0 <= age_s < HALF_DONE_S:
+            made = firsts[0].first_made or firsts[0].guard.consumer
             raise PlacementUnavailable(
-                f"Placement did not answer the first write for {firsts[0].guard.consumer}, and may be in "
-                f"the midst of it. The agent looks again; after {HALF_DONE_S:g} s it takes the write for not "
-                "done.",
+                f"Placement did not answer the first write for {made}, and may be in the midst of it. The "
+                f"agent looks again; after {HALF_DONE_S:g} s it takes the write for not done.",
                 busy=True,
             ) from conflict
 

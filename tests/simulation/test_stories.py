@@ -642,3 +642,20 @@ def test_a_claim_stays_as_it_is_where_placement_refuses_what_its_guest_uses() ->
             story.schedules("a", "web2", PGPU=1)
         story.answers_come()
         story.comes_to_rest()
+
+
+@pytest.mark.parametrize(("fate", "later_s"), DOUBTS)
+def test_a_begin_without_an_answer_ends_also_where_the_source_lost_its_functions(
+    fate: Fate, later_s: float
+) -> None:
+    """Placement refuses to write again what the instance holds, so no rewrite of that ends the doubt."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web1", **BOTH).granted
+        b.loses_functions()
+        story.waits(60)
+        story.next_write("a", fate, later_s)
+        a.begins_move("web1", "move1", "live_migrate", **BOTH)
+        story.waits(300)
+        story.comes_to_rest()
+        assert not story.unfinished_moves("a") or story.held("move1")
