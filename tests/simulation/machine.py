@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -12,16 +13,20 @@ from uuid import UUID, uuid5
 
 from kits.gate import domain, pci, vf
 
+from agent.claims.book import Book
+from agent.claims.claim import Claim
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon.assemble import Assembled, assemble
 from agent.driver import DescribedProvider, Description, Guest, GuestState, UsedUnit
 from agent.errors import PlimsollError
 from agent.reconcile.pass_report import PassReport
+from agent.shapes import Allocations
 from agent.state.identity import Identity
 from agent.state.journal import Journal
 from agent.status.metrics import Metrics
 from agent.status.recorder import Recorder
+from agent.tracker.register import Register
 from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell
 from drivers.fake.describe import describe_host
 from simulation.disk import Disk, SimulatedFile
@@ -227,6 +232,9 @@ class Host:
         self.emptied_at = -1.0
         self.changed_at = -1.0
         self.gone_at: dict[str, float] = {}
+        self.reserved: dict[str, Allocations] = {}
+        """{consumer: what the agent has chosen to extend its claim to, and has not yet journaled}"""
+        self.on_reserved: Callable[[Host], None] = lambda host: None
         self.broken: list[str] = []
         self._hardware = hardware(number, disk_gb=0 if pooled else 100)
         self._described: tuple[DescribedProvider, ...] | None = None
@@ -254,6 +262,7 @@ class Host:
         assert self.agent is None
         self.wanted = True
         self.lives += 1
+        self.reserved.clear()
         process = Process(self.name)
         driver = (_PooledDriver if self._pooled else FakeDriver)(self._shown(), self.settings.driver)
         jobs = Jobs(self.scheduler, process, self._job_broke)
@@ -281,6 +290,7 @@ class Host:
             self._die(process)
             return
         self._watch_passes(assembled)
+        self._watch_reserved(assembled.agent._tracker._register)
         self.agent = AgentProcess(process, assembled, driver, jobs)
         agent = assembled.agent
         driver.watch(lambda why: jobs.wake("look", 0.3))
@@ -305,6 +315,21 @@ class Host:
             return report
 
         reconciler._run_pass = run_pass  # type: ignore[method-assign]
+
+    def _watch_reserved(self, register: Register) -> None:
+        inner = register.reserved
+
+        @contextmanager
+        def reserved(choose: Callable[[Book], Claim]) -> Iterator[Claim]:
+            with inner(choose) as chosen:
+                self.reserved[chosen.consumer] = chosen.allocations
+                self.on_reserved(self)
+                try:
+                    yield chosen
+                finally:
+                    self.reserved.pop(chosen.consumer, None)
+
+        register.reserved = reserved  # type: ignore[method-assign]
 
     def _job_broke(self, job: str, error: BaseException) -> None:
         self.broken.append(f"{self.name}'s job {job}: {error!r}")

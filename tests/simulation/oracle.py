@@ -87,6 +87,10 @@ class Oracle:
         """An agent's journal changed."""
         self._judge(lambda: self._committed(host, submitted_at))
 
+    def reserved(self, host: Host) -> None:
+        """An agent has chosen what it extends a claim by, from what it knows now."""
+        self._judge(lambda: self._counted(host, self.rows(host), self.scheduler.now))
+
     def _judge(self, check: Callable[[], None]) -> None:
         try:
             check()
@@ -186,6 +190,7 @@ class Oracle:
         if not providers:
             return
         known_at = min(host.seen_at, submitted_at)
+        rows = self._with_reserved(host, rows)
         needs = self._needs(host, rows, providers, known_at=submitted_at)
         used = self._used(host, self.scheduler.now + 1, set(providers), seen=False)
         parties = set(map(self.party, rows))
@@ -215,6 +220,15 @@ class Oracle:
                         f"({parts}), "
                         f"after a claim for {', '.join(map(self.name, claimed))}",
                     )
+
+    @staticmethod
+    def _with_reserved(host: Host, rows: Mapping[str, Row]) -> dict[str, Row]:
+        """The claims, with what the agent's memory has reserved to extend them."""
+        extended = dict(rows)
+        for consumer, allocations in host.reserved.items():
+            if row := rows.get(consumer):
+                extended[consumer] = row._replace(allocations=_largest(row.allocations, allocations))
+        return extended
 
     @staticmethod
     def _capacity(host: Host, provider: str, name: str, inventory: object) -> float:
@@ -568,6 +582,13 @@ def _with_cpus_alike(amounts: Counter[str]) -> Counter[str]:
 
 def _alike(row: Row, guest: SimGuest) -> bool:
     return (frozenset(guest.units), Counter(guest.resources)) == (row.units, _sum(row.allocations))
+
+
+def _largest(one: Mapping[str, Amounts], other: Mapping[str, Amounts]) -> dict[str, Amounts]:
+    """The larger of both amounts, for each provider and class."""
+    return {
+        uuid: dict(Counter(one.get(uuid, {})) | Counter(other.get(uuid, {}))) for uuid in {**one, **other}
+    }
 
 
 def _add(

@@ -149,6 +149,7 @@ class Story:
                     pooled=self._pooled,
                 )
                 host.disk.committed = partial(self.oracle.committed, host)
+                host.on_reserved = self.oracle.reserved
                 self.oracle.names[host.uuid] = f"host {name}"
                 self.hosts[name] = host
             self._run(lambda: all(host.agent is not None for host in self.hosts.values()), 120.0)
