@@ -1,9 +1,9 @@
 """The result of one check of the doctor. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 
 class CheckVerdict(StrEnum):
@@ -31,6 +31,11 @@ class DoctorCheck:
             "sentence": self.sentence,
             "remedy": self.remedy,
         }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, str]) -> Self:
+        """The check that to_json told."""
+        return cls(told["name"], CheckVerdict(told["verdict"]), told["sentence"], told["remedy"])
 
 
 def good(name: str, sentence: str) -> DoctorCheck:

@@ -2,17 +2,21 @@
 
 import os
 import pwd
+import signal
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from kits.agent import told
 from kits.placements import Embedded
 
+from agent.cli.main import main
 from agent.doctor import checks_host
 from agent.doctor.as_user import agent_user, checks_as
 from agent.doctor.check import CheckVerdict, DoctorCheck, good
-from agent.errors import DriverSlow
+from agent.errors import DriverSlow, ExitCode
 from drivers.fake import FakeDriver
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -42,6 +46,47 @@ def test_a_check_that_ends_its_process_is_told() -> None:
 
     (check,) = checks_as(pwd.getpwnam("nobody"), dies)
     assert check.verdict is CheckVerdict.WARNING and "nobody" in check.sentence
+
+
+def hangs() -> Iterator[DoctorCheck]:
+    yield good("first", "This one was made.")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+    yield good("never", "")
+
+
+@needs_root
+def test_a_child_that_hangs_is_ended_and_what_it_told_is_kept() -> None:
+    before = time.monotonic()
+    first, late = checks_as(pwd.getpwnam("nobody"), hangs, within_s=0.5)
+    assert time.monotonic() - before < 10.0
+    assert first == good("first", "This one was made.")
+    assert late.verdict is CheckVerdict.WARNING
+    assert "nobody" in late.sentence and "did not end within 0.5 s" in late.sentence
+    with pytest.raises(ChildProcessError):  # no process is left
+        os.waitpid(-1, os.WNOHANG)
+
+
+@needs_root
+def test_the_command_ends_though_its_child_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the command line: what was found is shown, and the command ends."""
+    nobody = pwd.getpwnam("nobody")
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    os.chown(state, nobody.pw_uid, nobody.pw_gid)
+    monkeypatch.setattr("agent.doctor.examine.checks_service.placement", lambda settings: hangs())
+    monkeypatch.setattr("agent.doctor.examine.checks_as", partial(checks_as, within_s=0.5))
+    file = tmp_path / "plimsoll.conf"
+    file.write_text(
+        f"[DEFAULT]\ncompute_driver = fake\nhost = vm\nstate_path = {state}\n[placement]\nkind = embedded\n"
+    )
+    code = main(["--socket", str(tmp_path / "none"), "doctor", "--config-file", str(file)])
+    told = capsys.readouterr().out
+    assert code == ExitCode.DONE, told
+    assert "This one was made." in told
+    assert "did not end within 0.5 s" in told and "runuser -u nobody -- plimsoll doctor" in told
 
 
 def test_without_another_user_the_checks_are_made_here(tmp_path: Path) -> None:
