@@ -369,6 +369,44 @@ class PassedDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class CarvedUnit:
+    """A unit that a reboot of the host removes, and how to make it again.
+
+    `unit` is the PCI address of a virtual function, or the uuid of a mediated device; `card` the address of
+    its card, `parent` that of the function on which it was made: for a virtual function its own. `type_id` is
+    the id of its mediated type, or of the vGPU type of a function under a vendor's own VFIO driver; empty for
+    any other function. `placement` is the place of a vGPU type on its card, None where that is unknown.
+    """
+
+    unit: str
+    card: str
+    parent: str
+    type_id: str = ""
+    placement: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredCarving:
+    """How the operator wants cards to be divided after each boot; keys are PCI addresses.
+
+    `vfs` {card: number of virtual functions}, `drivers` {function: the only driver that may be bound to it},
+    `vf_drivers` {card: the same for all of its virtual functions}, `vgpu_types` {function: id of a type}.
+    `mdev_types` {id of a type: the functions or cards on which it may be made; empty: any that offers it}.
+    """
+
+    vfs: Mapping[str, int] = field(default_factory=dict)
+    drivers: Mapping[str, str] = field(default_factory=dict)
+    vf_drivers: Mapping[str, str] = field(default_factory=dict)
+    vgpu_types: Mapping[str, str] = field(default_factory=dict)
+    mdev_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def allows(self, type_id: str, function: str, card: str) -> bool:
+        """Whether a device of the type may be made on this function of the card."""
+        addresses = self.mdev_types.get(type_id)
+        return addresses is not None and (not addresses or bool(addresses & {function, card}))
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceSigns:
     """What the kernel shows of the health of a PCI device, or of a cell's memory; None is not known.
 

@@ -1,0 +1,204 @@
+"""Plan the steps from what the kernel shows to a carving. Pure.
+
+A plan has no memory: after each step it can be made anew from what is seen then, and its first step is the
+next one. So a run that ended in the middle is finished by the next run.
+The order on a card is that of https://docs.kernel.org/PCI/pci-iov-howto.html: no driver may take the virtual
+functions before theirs is named, and types and mediated devices come when the functions are there.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from agent.carving.carving import NO_TYPE, Carving, VgpuType
+from agent.carving.seen import Mdev, Seen, SeenFunction
+from agent.carving.steps import Sight, Step, StepKind
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps in their order, and sentences on what is not done, with who stands in the way."""
+
+    steps: tuple[Step, ...] = ()
+    refusals: tuple[str, ...] = ()
+
+
+def plan(carving: Carving, seen: Seen) -> Plan:
+    """What is to be done. Where nothing differs the plan is empty."""
+    planner = _Planner(carving, seen)
+    for card in planner.cards():
+        planner.plan_card(card)
+    return Plan(tuple(planner.steps), tuple(planner.refusals))
+
+
+class _Planner:
+    """Collects steps. `functions` are those seen, and those that the steps so far make."""
+
+    def __init__(self, carving: Carving, seen: Seen) -> None:
+        self.steps: list[Step] = []
+        self.refusals: list[str] = []
+        self._carving = carving
+        self._seen = seen
+        self._functions = dict(seen.functions)
+        self._complete: set[str] = set()
+        """Cards that get no other virtual functions than those they have."""
+
+    def cards(self) -> list[str]:
+        """The cards that the carving is about, in the order of their addresses."""
+        wanted = self._carving
+        named = {*wanted.drivers, *wanted.types, *(mdev.parent for mdev in wanted.mdevs.values())}
+        return sorted({*wanted.vfs, *wanted.vf_drivers, *map(self._seen.card_of, named)})
+
+    def plan_card(self, card: str) -> None:
+        """Plan the steps of a card: its functions, then their drivers, types and mediated devices."""
+        wanted = self._carving
+        if card in wanted.drivers:
+            self._plan_driver(card, card, wanted.drivers[card])
+        if card in wanted.vfs:
+            self._plan_vfs(card, wanted.vfs[card])
+        for function, driver in sorted(self._drivers_of_vfs(card).items()):
+            self._plan_driver(card, function, driver)
+        for function, vgpu_type in sorted(self._on(card, wanted.types).items()):
+            self._plan_type(card, function, vgpu_type)
+        for uuid, mdev in sorted(wanted.mdevs.items()):
+            if self._seen.card_of(mdev.parent) == card:
+                self._plan_mdev(card, uuid, mdev)
+
+    def _on(self, card: str, wanted: Mapping[str, _T]) -> dict[str, _T]:
+        return {function: value for function, value in wanted.items() if self._seen.card_of(function) == card}
+
+    def _drivers_of_vfs(self, card: str) -> dict[str, str]:
+        general = self._carving.vf_drivers.get(card)
+        vfs = [function.address for function in self._functions.values() if function.card == card]
+        drivers = dict.fromkeys(vfs, general) if general is not None else {}
+        own = self._on(card, self._carving.drivers)
+        own.pop(card, None)
+        return drivers | own
+
+    def _add(self, kind: StepKind, card: str, function: str, value: str, unit: str = "") -> None:
+        self.steps.append(Step(kind, card, function, value, unit))
+
+    # Virtual functions
+
+    def _plan_vfs(self, card: str, number: int) -> None:
+        function = self._functions.get(card)
+        if function is None or function.vfs_max is None:
+            if number == 0 and function is not None:
+                return
+            self._add(StepKind.AWAIT, card, card, Sight.SRIOV)
+            function = replace(function or SeenFunction(card), vfs_max=number)
+        if function.vfs_max is not None and number > function.vfs_max:
+            self.refusals.append(
+                f"{card} can have {function.vfs_max} virtual functions, and [devices] sriov_vfs wants "
+                f"{number}."
+            )
+            self._complete.add(card)
+            return
+        changes = function.vfs_number != number
+        if changes and function.vfs_number and not self._may_remove_vfs(function, number):
+            self._complete.add(card)
+            return
+        if changes and function.vfs_number:
+            self._add(StepKind.VFS, card, card, "0")
+            self._forget_vfs(card)
+        if card in self._carving.vf_drivers and function.autoprobe is not False:
+            self._add(StepKind.AUTOPROBE, card, card, "0")
+        if changes and number:
+            self._add(StepKind.VFS, card, card, str(number))
+        if number and (changes or len(function.vfs) < number):
+            self._add(StepKind.AWAIT, card, card, Sight.VFS, str(number))
+            for address in function.vf_addresses[:number]:
+                self._functions.setdefault(address, SeenFunction(address, card=card))
+        else:
+            self._complete.add(card)
+
+    def _may_remove_vfs(self, card: SeenFunction, number: int) -> bool:
+        """Whether nothing has any of the card's virtual functions; if something has, a refusal says what."""
+        held = [clause for vf in card.vfs for clause in self._what_has(vf)]
+        if held:
+            self.refusals.append(
+                f"{card.address} has {card.vfs_number} virtual functions, and [devices] sriov_vfs wants "
+                f"{number}; the number cannot change while one is in use: {'; '.join(held)}."
+            )
+        return not held
+
+    def _what_has(self, vf: str) -> Iterator[str]:
+        yield from self._carving.held_on(vf)
+        function = self._functions.get(vf)
+        if function is not None:
+            yield from (f"{vf}: {use}" for use in function.uses)
+        for uuid, mdev in sorted(self._seen.mdevs.items()):
+            if mdev.parent == vf and uuid not in self._carving.holders:
+                yield f"{vf} has the mediated device {uuid}"
+
+    def _forget_vfs(self, card: str) -> None:
+        self._functions = {
+            address: function for address, function in self._functions.items() if function.card != card
+        }
+
+    # Functions
+
+    def _function(self, card: str, address: str) -> SeenFunction | None:
+        """The function, after a wait where it is not there yet; None where it will not come."""
+        function = self._functions.get(address)
+        if function is not None:
+            return function
+        if card != address and card in self._complete:
+            self.refusals.append(f"{address} is none of the virtual functions of {card}.")
+            return None
+        self._add(StepKind.AWAIT, card, address, Sight.FUNCTION)
+        return SeenFunction(address)
+
+    def _plan_driver(self, card: str, address: str, driver: str) -> None:
+        function = self._function(card, address)
+        if function is None:
+            return
+        if function.driver not in ("", driver) and function.uses:
+            self.refusals.append(
+                f"{address} has the driver {function.driver}, and [devices] driver_overrides wants {driver}; "
+                f"it cannot change while the device is in use: {'; '.join(function.uses)}."
+            )
+            return
+        if function.override != driver:
+            self._add(StepKind.OVERRIDE, card, address, driver)
+        if function.driver not in ("", driver):
+            self._add(StepKind.UNBIND, card, address, function.driver)
+        if function.driver != driver:
+            self._add(StepKind.BIND, card, address, driver)
+        self._functions[address] = replace(function, driver=driver, override=driver)
+
+    def _plan_type(self, card: str, address: str, wanted: VgpuType) -> None:
+        function = self._function(card, address)
+        if function is None or function.vgpu_type == wanted.number:
+            return
+        if function.vgpu_type not in (None, NO_TYPE):
+            held = [*self._carving.held_on(address), *function.uses]
+            self.refusals.append(
+                f"{address} has the vGPU type {function.vgpu_type}, and {wanted.number} is wanted"
+                f"{': ' + '; '.join(held) if held else ''}; write 0 to its current_vgpu_type when no guest "
+                "has it."
+            )
+            return
+        if function.vgpu_type is None:
+            self._add(StepKind.AWAIT, card, address, Sight.VGPU_TYPE)
+        place = "" if wanted.placement is None else str(wanted.placement)
+        self._add(StepKind.VGPU_TYPE, card, address, wanted.number, place)
+
+    def _plan_mdev(self, card: str, uuid: str, wanted: Mdev) -> None:
+        there = self._seen.mdevs.get(uuid)
+        if there == wanted:
+            return
+        if there is not None:
+            self.refusals.append(
+                f"The mediated device {uuid} is of type {there.type_id} on {there.parent}, and type "
+                f"{wanted.type_id} on {wanted.parent} is needed; remove it when no guest has it."
+            )
+            return
+        function = self._function(card, wanted.parent)
+        if function is None:
+            return
+        if wanted.type_id not in function.mdev_types:
+            self._add(StepKind.AWAIT, card, wanted.parent, Sight.MDEV_TYPE, wanted.type_id)
+        self._add(StepKind.CREATE_MDEV, card, wanted.parent, wanted.type_id, uuid)

@@ -1,0 +1,262 @@
+"""A plan leads from whatever the kernel shows to the carving, and takes nothing from who has it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.model_kernel import ModelCard, ModelKernel
+
+from agent.carving.carving import Carving, VgpuType
+from agent.carving.plan import Plan, plan
+from agent.carving.seen import Mdev, Seen, SeenFunction
+from agent.carving.steps import Sight, Step, StepKind
+
+NIC = "0000:41:00.0"
+NIC_VFS = tuple(f"0000:41:10.{number}" for number in (0, 2, 4, 6))
+GPU = "0000:84:00.0"
+GPU_VFS = tuple(f"0000:84:00.{number}" for number in (1, 2, 3, 4))
+NEW_GPU = "0000:85:00.0"
+NEW_GPU_VFS = tuple(f"0000:85:00.{number}" for number in (1, 2, 3, 4))
+OLD_GPU = "0000:42:00.0"
+WHOLE = "0000:83:00.0"
+UUIDS = tuple(str(UUID(int=number)) for number in range(1, 9))
+STEPS_MAX = 200
+
+
+def host(driver_late: int = 0, late: int = 0) -> ModelKernel:
+    """A network card, a card with mediated devices on its functions, one with vGPU types, one without VFs."""
+    delays = {"driver_late": driver_late, "late": late}
+    cards = [
+        ModelCard(NIC, NIC_VFS, **delays),
+        ModelCard(GPU, GPU_VFS, "nvidia", "nvidia", vf_mdev_types=frozenset({"nvidia-471"}), **delays),
+        ModelCard(NEW_GPU, NEW_GPU_VFS, "nvidia", "nvidia", vendor_vfio=True, **delays),
+        ModelCard(OLD_GPU, (), "nvidia", mdev_types=frozenset({"nvidia-11"})),
+        ModelCard(WHOLE, (), "nouveau"),
+    ]
+    kernel = ModelKernel({card.address: card for card in cards})
+    kernel.boot()
+    return kernel
+
+
+def take_all(kernel: ModelKernel, carving: Carving) -> None:
+    """Take the first step of the plan until there is none."""
+    for _ in range(STEPS_MAX):
+        steps = plan(carving, kernel.seen()).steps
+        if not steps:
+            return
+        kernel.do(steps[0])
+    raise AssertionError(f"no end: {steps[0].text}")
+
+
+def is_reached(carving: Carving, seen: Seen) -> bool:
+    """Whether what is seen is what the carving says, by the words of its docstring."""
+    at = seen.functions
+    drivers = dict(carving.drivers)
+    for card, driver in carving.vf_drivers.items():
+        drivers = dict.fromkeys(at[card].vfs, driver) | drivers
+    return (
+        all(len(at[card].vfs) == number for card, number in carving.vfs.items())
+        and all((at[each].driver, at[each].override) == (name, name) for each, name in drivers.items())
+        and all(at[function].vgpu_type == wanted.number for function, wanted in carving.types.items())
+        and all(seen.mdevs.get(uuid) == mdev for uuid, mdev in carving.mdevs.items())
+    )
+
+
+@st.composite
+def carvings(draw: st.DrawFn) -> Carving:
+    """A carving of that host in which all that is on a function is on one that is to be there."""
+    numbers = {card: draw(st.integers(0, 4)) for card in (NIC, GPU, NEW_GPU)}
+    vf_drivers = {NIC: "vfio-pci"} if draw(st.booleans()) else {}
+    drivers = {WHOLE: "vfio-pci"} if draw(st.booleans()) else {}
+    if numbers[NIC] and draw(st.booleans()):
+        drivers[NIC_VFS[numbers[NIC] - 1]] = "mlx5_vfio_pci"
+    types = {vf: VgpuType("471") for vf in NEW_GPU_VFS[: draw(st.integers(0, numbers[NEW_GPU]))]}
+    uuids = iter(UUIDS)
+    mdevs = {
+        **{next(uuids): Mdev(vf, "nvidia-471") for vf in GPU_VFS[: draw(st.integers(0, numbers[GPU]))]},
+        **{next(uuids): Mdev(OLD_GPU, "nvidia-11") for _ in range(draw(st.integers(0, 3)))},
+    }
+    return Carving(numbers, drivers, vf_drivers, types, mdevs)
+
+
+@given(carvings(), carvings(), st.integers(0, 30), st.integers(0, 1), st.integers(0, 1))
+def test_a_plan_from_any_partial_state_reaches_the_carving(
+    carving: Carving, former: Carving, done: int, driver_late: int, late: int
+) -> None:
+    kernel = host(driver_late, late)
+    for _ in range(done):  # a former run, of perhaps another carving, that ended in the middle
+        steps = plan(replace(former, mdevs=carving.mdevs, types=carving.types), kernel.seen()).steps
+        if not steps or steps[0].function in carving.types or steps[0].unit:
+            break
+        kernel.do(steps[0])
+    seen = kernel.seen()
+    if any(function.driver == "mlx5_vfio_pci" for function in seen.functions.values()):
+        return  # a driver that no carving names any more stays
+    take_all(kernel, carving)
+    assert is_reached(carving, kernel.seen()) or plan(carving, kernel.seen()).refusals
+
+
+@given(carvings(), st.integers(0, 1), st.integers(0, 1))
+def test_applying_twice_changes_nothing(carving: Carving, driver_late: int, late: int) -> None:
+    kernel = host(driver_late, late)
+    take_all(kernel, carving)
+    assert is_reached(carving, kernel.seen())
+    writes = kernel.writes
+    assert plan(carving, kernel.seen()) == Plan()
+    take_all(kernel, carving)
+    assert kernel.writes == writes
+
+
+@given(carvings(), st.integers(0, 60), st.integers(0, 1))
+def test_what_is_left_after_a_crash_is_finished_by_the_next_run(
+    carving: Carving, survived: int, late: int
+) -> None:
+    kernel = host(late=late)
+    for _ in range(survived):
+        steps = plan(carving, kernel.seen()).steps
+        if not steps:
+            break
+        kernel.do(steps[0])
+    take_all(kernel, carving)
+    assert is_reached(carving, kernel.seen())
+
+
+@given(carvings())
+def test_the_plan_that_is_shown_is_the_plan_that_is_taken(carving: Carving) -> None:
+    if set(carving.drivers) & set(NIC_VFS) and not carving.vf_drivers:
+        return  # which driver the kernel binds by itself is known only when the function is there
+    shown, taken = host(), host()
+    for step in plan(carving, shown.seen()).steps:
+        shown.do(step)
+    take_all(taken, carving)
+    assert shown.seen() == taken.seen()
+
+
+@given(carvings(), carvings(), st.sampled_from(NIC_VFS + GPU_VFS), st.booleans())
+def test_what_is_in_use_is_left_alone(first: Carving, second: Carving, vf: str, is_known: bool) -> None:
+    kernel = host()
+    take_all(kernel, first)
+    seen = kernel.seen()
+    if vf not in seen.functions:
+        return
+    kernel.uses[vf] = ("its driver vfio-pci gives it to a guest",)
+    holders = {vf: "instance web1"} if is_known else {}
+    second = replace(second, holders=holders)
+    wanted = plan(second, kernel.seen())
+    take_all(kernel, second)  # the model fails where a function in use is removed or loses its driver
+    after = kernel.seen().functions[vf]
+    assert replace(after, override="") == replace(seen.functions[vf], override="", uses=after.uses)
+    card = seen.functions[vf].card or ""
+    if second.vfs[card] != seen.functions[card].vfs_number:
+        refusal = next(text for text in wanted.refusals if text.startswith(card))
+        assert vf in refusal and "vfio-pci" in refusal and (not is_known or "instance web1" in refusal)
+
+
+def test_the_steps_of_a_network_card_are_in_the_kernels_order() -> None:
+    steps = plan(Carving({NIC: 2}, vf_drivers={NIC: "vfio-pci"}), host().seen()).steps
+    assert steps == (
+        Step(StepKind.AUTOPROBE, NIC, NIC, "0"),
+        Step(StepKind.VFS, NIC, NIC, "2"),
+        Step(StepKind.AWAIT, NIC, NIC, Sight.VFS, "2"),
+        Step(StepKind.OVERRIDE, NIC, "0000:41:10.0", "vfio-pci"),
+        Step(StepKind.BIND, NIC, "0000:41:10.0", "vfio-pci"),
+        Step(StepKind.OVERRIDE, NIC, "0000:41:10.2", "vfio-pci"),
+        Step(StepKind.BIND, NIC, "0000:41:10.2", "vfio-pci"),
+    )
+
+
+def test_a_mediated_device_waits_for_the_functions_of_its_card() -> None:
+    mdev = Mdev(GPU_VFS[1], "nvidia-471")
+    steps = plan(Carving({GPU: 2}, mdevs={UUIDS[0]: mdev}), host().seen()).steps
+    assert [step.text for step in steps] == [
+        f"write 2 to sriov_numvfs of {GPU}",
+        f"wait for its virtual functions of {GPU}",
+        f"wait for its types of mediated devices of {GPU_VFS[1]}",
+        f"create mediated device {UUIDS[0]} of type nvidia-471 on {GPU_VFS[1]}",
+    ]
+
+
+def test_a_place_on_the_card_is_written_with_the_type() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 1}))
+    carving = Carving({NEW_GPU: 1}, types={NEW_GPU_VFS[0]: VgpuType("471", 12)})
+    (step,) = plan(carving, kernel.seen()).steps
+    assert (step.kind, step.value, step.unit) == (StepKind.VGPU_TYPE, "471", "12")
+
+
+@pytest.mark.parametrize(
+    ("holders", "who"),
+    [
+        ({NIC_VFS[0]: "instance web1 (a0b1)"}, "instance web1 (a0b1) has 0000:41:10.0"),
+        ({UUIDS[0]: "instance gpu1"}, f"instance gpu1 has {UUIDS[0]} on 0000:41:10.0"),
+    ],
+)
+def test_a_number_that_would_change_is_refused_with_who_holds_a_function(
+    holders: dict[str, str], who: str
+) -> None:
+    kernel = host()
+    take_all(kernel, Carving({NIC: 2}))
+    mdevs = {UUIDS[0]: Mdev(NIC_VFS[0], "t-1")} if UUIDS[0] in holders else {}
+    kernel.mdevs = dict(mdevs)
+    refused = plan(Carving({NIC: 3}, mdevs=mdevs, holders=holders), kernel.seen())
+    assert refused.steps == () and len(refused.refusals) == 1
+    assert refused.refusals[0] == (
+        f"{NIC} has 2 virtual functions, and [devices] sriov_vfs wants 3; the number cannot change while one "
+        f"is in use: {who}."
+    )
+
+
+def test_a_mediated_device_of_nobody_that_the_agent_knows_keeps_its_function() -> None:
+    kernel = host()
+    take_all(kernel, Carving({GPU: 2}, mdevs={UUIDS[0]: Mdev(GPU_VFS[0], "nvidia-471")}))
+    refused = plan(Carving({GPU: 3}), kernel.seen())
+    assert refused.steps == () and UUIDS[0] in refused.refusals[0]
+
+
+def test_a_number_that_nobody_stands_against_changes_over_0() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NIC: 2}))
+    steps = plan(Carving({NIC: 3}), kernel.seen()).steps
+    assert [step.value for step in steps if step.kind is StepKind.VFS] == ["0", "3"]
+
+
+@pytest.mark.parametrize(
+    ("carving", "what"),
+    [
+        (Carving({NIC: 9}), "can have 4 virtual functions"),
+        (Carving({NIC: 1}, drivers={NIC_VFS[3]: "vfio-pci"}), f"{NIC_VFS[3]} is none of the virtual"),
+        (Carving(types={NEW_GPU_VFS[0]: VgpuType("99")}), "has the vGPU type 471"),
+        (Carving(mdevs={UUIDS[0]: Mdev(OLD_GPU, "nvidia-12")}), "is of type nvidia-11 on"),
+        (Carving(drivers={WHOLE: "vfio-pci"}), "has the driver nouveau"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_the_rest_is_planned(carving: Carving, what: str) -> None:
+    kernel = host()
+    take_all(
+        kernel,
+        Carving(
+            {NIC: 1, NEW_GPU: 1},
+            types={NEW_GPU_VFS[0]: VgpuType("471")},
+            mdevs={UUIDS[0]: Mdev(OLD_GPU, "nvidia-11")},
+        ),
+    )
+    kernel.uses[WHOLE] = ("shows the host's console",)
+    also = Mdev(OLD_GPU, "nvidia-11")
+    told = plan(replace(carving, mdevs={**carving.mdevs, UUIDS[1]: also}), kernel.seen())
+    assert len(told.refusals) == 1 and what in told.refusals[0]
+    assert [step.unit for step in told.steps] == [UUIDS[1]]
+
+
+def test_a_card_whose_driver_is_not_there_yet_is_waited_for() -> None:
+    seen = Seen({NIC: SeenFunction(NIC)})
+    first, *_ = plan(Carving({NIC: 2}), seen).steps
+    assert (first.kind, first.value) == (StepKind.AWAIT, Sight.SRIOV)
+    assert plan(Carving({NIC: 2}), Seen()).steps[0] == first
+
+
+def test_no_virtual_functions_of_a_card_without_any_are_nothing_to_do() -> None:
+    assert plan(Carving({WHOLE: 0}), host().seen()).steps == ()
