@@ -6,6 +6,7 @@ because the content security policy allows no inline style except the one sheet,
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from agent.moves.states import Move
 from agent.reshape.receipt import Receipt
@@ -27,6 +28,7 @@ ROWS_MAX = 500
 NEARLY_FULL = 0.75
 UNITS_SHOWN = 8
 DEPTH_MAX = 5
+_QUOTED = re.compile("`([^`]+)`")
 
 
 def _resource(name: str) -> str:
@@ -117,7 +119,18 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters |= {"commands": _commands, "breakable": _breakable}
     return environment.from_string(_resource("page.html"))
+
+
+def _commands(sentence: str) -> Markup:
+    """The sentence with what stands between backticks as code."""
+    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(sentence))))  # noqa: S704 - escaped
+
+
+def _breakable(name: str) -> Markup:
+    """A resource class, whose name a narrow screen may break after each underscore."""
+    return Markup("_<wbr>").join(name.split("_"))
 
 
 def utc_time(seconds: float) -> str:

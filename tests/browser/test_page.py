@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from kits.chromium import Browser, browser, save
-from kits.status import HOST, Sight, asks, fill, guest, listening, sight
+from kits.status import FORGOTTEN, HOST, PGPU_CARD, Sight, asks, fill, guest, listening, sight, trouble
+
+from agent.state.pause import Pause
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -37,6 +39,21 @@ CONTRASTS = """
             return [ratio, each.tagName + '.' + each.className + ' ' + each.textContent.trim().slice(0, 30)];
         })
         .filter(([ratio]) => ratio < 4.5);
+"""
+TILES = """
+    return Object.fromEntries([...document.querySelectorAll('.tiles > div')].map(tile => {
+        const [name, value, note] = tile.children;
+        return [name.innerText, [value.innerText, value.className, note.innerText]];
+    }));
+"""
+TAGS = """
+    return Object.fromEntries([...document.querySelectorAll('.cards tbody tr')].map(
+        row => [row.querySelector('th').firstChild.textContent, row.querySelector('.tag').innerText]));
+"""
+COLOURS = """
+    const fill = each => getComputedStyle(each).fill;
+    return [...document.querySelectorAll('.unclaimed')].map(each => each.getBBox().width > 0
+        && ![...each.parentElement.querySelectorAll('.all,.used')].map(fill).includes(fill(each)));
 """
 
 
@@ -75,6 +92,73 @@ def test_it_is_drawn_whole_and_can_be_read(
     picture = window.picture()
     if (name, scheme) in (("desktop", "light"), ("phone", "dark")):
         save(picture, f"status-page-{name}.png")
+
+
+@pytest.fixture(scope="module")
+def troubled() -> Iterator[str]:
+    with sight(gate=True) as shown:
+        trouble(shown)
+        with listening(shown.host_status) as where:
+            yield where
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "size"), [("desktop", WIDE), ("phone", PHONE)])
+def test_what_is_wrong_is_drawn_whole_and_can_be_read(
+    window: Browser, troubled: str, name: str, size: tuple[int, int], scheme: str
+) -> None:
+    """The gate is not in effect, the host drained, a device not well, a guest unclaimed, one MOVED AWAY."""
+    window.emulate("prefers-color-scheme", scheme)
+    window.size(*size, phone=name == "phone")
+    window.open(troubled + "/")
+    assert window.run(OVERFLOWS) == []
+    assert window.run(CONTRASTS) == []
+    assert window.complaints() == []
+    tiles = window.run(TILES)
+    assert tiles["Gate"] == ["NOT IN EFFECT", "bad", "agent away: guests start"]
+    assert tiles["Host"] == ["drained", "warn", "by uid 0, schedulers are told: drive 3 is replaced"]
+    assert tiles["Claims"][:2] == ["closed", "bad"]
+    problems = window.run("return document.querySelector('.alert').innerText")
+    for said in (
+        "the host is drained by uid 0: drive 3 is replaced",
+        f"The device {PGPU_CARD} is unhealthy",
+        f"The guest {FORGOTTEN} ",
+        "has MOVED AWAY",
+        "systemctl restart libvirtd",
+    ):
+        assert said in problems
+    assert window.run(TAGS) == {FORGOTTEN: "unclaimed", "train": "claimed", "web1": "MOVED AWAY"}
+    assert window.run(COLOURS) == [True, True, True], "what is in use without a claim has its own colour"
+    if name == "desktop" and scheme == "light":
+        save(window.picture(), "status-page-trouble.png")
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["desktop", "phone"])
+def test_before_the_first_audit_it_claims_no_findings_and_no_agreement(
+    window: Browser, size: tuple[int, int]
+) -> None:
+    with sight() as shown, listening(shown.host_status) as url:
+        window.emulate("prefers-color-scheme", "light")
+        window.size(*size, phone=size == PHONE)
+        window.open(url + "/")
+        assert window.run(TILES)["Findings"] == ["unknown", "warn", "not audited yet"]
+        assert "agree" not in window.run("return document.body.innerText")
+        assert window.run(OVERFLOWS) == []
+        shown.world.agent.run_audit()
+        window.open(url + "/")
+        number, level, audited = window.run(TILES)["Findings"]
+        assert (number, level) == ("0", "good") and audited.startswith("audited 20")
+
+
+def test_a_pause_is_told_apart_from_a_drain(window: Browser) -> None:
+    with sight() as shown, listening(shown.host_status) as url:
+        shown.world.operations.pause(Pause("", 0, 1_790_000_000.0))
+        window.size(*PHONE, phone=True)
+        window.open(url + "/")
+        assert window.run(TILES)["Host"] == ["paused", "warn", "by uid 0: no reason given"]
+        shown.world.operations.pause(None)
+        window.open(url + "/")
+        assert "Host" not in window.run(TILES)
 
 
 def test_it_loads_nothing_and_its_policy_keeps_the_style(window: Browser, url: str) -> None:

@@ -71,6 +71,16 @@ def test_each_alert_says_what_and_what_to_do() -> None:
         assert set(rule["annotations"]) == {"summary", "description"}
 
 
+def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    """test_promtool_finds_nothing_wrong_with_the_rules runs them."""
+    cases = [
+        (each["alertname"], bool(each["exp_alerts"]))
+        for story in yaml.safe_load(RULES_TEST.read_text())["tests"]
+        for each in story["alert_rule_test"]
+    ]
+    assert {*cases} == {(rule["alert"], fires) for rule in rules() for fires in (True, False)}
+
+
 def test_the_commands_that_they_name_are_there() -> None:
     known = {name for action in build()._actions for name in (getattr(action, "choices", None) or ())}
     for rule in rules():

@@ -1,5 +1,6 @@
 """A host worth looking at, all of it real: GPUs, network cards, guests, a reshape, a move, findings."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -13,12 +14,16 @@ from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.config.address import Address
 from agent.config.settings import load
 from agent.driver import Guest, GuestState, UsedUnit
+from agent.gate.effect import GatePaths
+from agent.gate.install import hook_script
 from agent.moves.states import MoveKind
 from agent.state.journal import Journal
+from agent.state.pause import Pause
 from agent.status.host_status import HostStatus
 from agent.status.listener import HttpListener
 from drivers.fake import FakeHost, Gpu, Nic, cell
 from kits.agent import World, opened
+from kits.pci_tree import PciTree
 from kits.tracker import fast_directory
 
 HOST = "kvm-07"
@@ -87,14 +92,21 @@ class Sight:
 
 
 @contextmanager
-def sight() -> Iterator[Sight]:
-    """The agent of an empty host, which it has looked at once."""
+def sight(*, gate: bool = False) -> Iterator[Sight]:
+    """The agent of an empty host, which it has looked at once.
+
+    `gate`: the gate is enabled, and libvirtd has not been restarted since.
+    """
     with fast_directory() as name:
         directory = Path(name)
         file = directory / "plimsoll.conf"
         lines = ["[DEFAULT]", "compute_driver = fake", f"host = {HOST}", f"state_path = {directory}"]
+        lines += ["[api]", f"socket = {directory}/s"]
         file.write_text("\n".join([*lines, "[placement]", "kind = embedded"]) + "\n")
-        world = opened(load([file]))
+        paths = GatePaths(directory / "hook", directory / "gate.conf", directory)
+        if gate:
+            _enable_gate(paths)
+        world = opened(load([file]), gate_paths=paths)
         try:
             world.driver.change(**{each.name: getattr(FLAT, each.name) for each in fields(FLAT)})
             world.agent.reconcile("the start")
@@ -118,6 +130,66 @@ def fill(shown: Sight) -> None:
     agent.reconcile("the fake host's flat_devices changed")
     operations.begin_move(MoveKind.RESIZE, MIGRATION, asks("web1", VCPU=8, MEMORY_MB=8192, DISK_GB=40))
     operations.audit(heal=False)
+
+
+def _enable_gate(paths: GatePaths) -> None:
+    (paths.run / "libvirtd.pid").write_text(f"{os.getpid()}\n")
+    os.utime(paths.run / "libvirtd.pid", (1_790_000_000, 1_790_000_000))
+    paths.config.write_text(f"socket = {paths.run / 's'}\nunanswered = allow\n")
+    paths.hook.write_text(hook_script())
+    paths.hook.chmod(0o755)
+
+
+def trouble(shown: Sight) -> None:
+    """Drain the host; one guest runs unclaimed, one has moved away, and a GPU does not answer any more."""
+    agent, operations, driver = shown.world.agent, shown.world.operations, shown.world.driver
+    for name in ("train", "web1"):
+        claim = operations.claim(asks(name, **GUESTS[name]))
+        units = tuple(
+            UsedUnit(of, unit, device_of(of)) for by in claim.units.values() for of in by for unit in by[of]
+        )
+        driver.add_guest(guest(name, units, **GUESTS[name]))
+    agent.reconcile("an event")
+    operations.pause(Pause("drive 3 is replaced", 0, 1_790_000_000.0, drains=True, schedulers=True))
+    driver.add_guest(guest(FORGOTTEN, VCPU=24, MEMORY_MB=40960, DISK_GB=20))
+    _hold_elsewhere(shown, "web1")
+    root = PciTree(shown.directory / "root")
+    for nic in FLAT.nics:
+        for address in (nic.address, *nic.vfs):
+            root.add(address, "igb")
+    device = root.add(PGPU_CARD, "nvidia", class_="0x030000")
+    (device / "config").write_bytes(b"\xff" * 64)
+    driver.change(root_path=str(root.root))
+    for at in (1000.0, 1010.0, 1020.0):
+        agent.look_at_devices(at)
+    for _ in range(2):
+        agent.reconcile("an event")
+        agent.verify()
+    operations.audit(heal=False)
+
+
+def _hold_elsewhere(shown: Sight, name: str) -> None:
+    """What the instance holds is of another host now, as after an evacuation."""
+    wire, uuid = shown.world.wire, uuid_of("kvm-08")
+    held = wire.request("GET", f"/allocations/{uuid_of(name)}", microversion="1.39").body
+    for method, path, body in (
+        ("POST", "/resource_providers", {"name": "kvm-08", "uuid": uuid}),
+        (
+            "PUT",
+            f"/resource_providers/{uuid}/inventories",
+            {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 64}}},
+        ),
+        (
+            "PUT",
+            f"/allocations/{uuid_of(name)}",
+            {
+                **{key: held[key] for key in ("consumer_generation", "project_id", "user_id")},
+                "consumer_type": "INSTANCE",
+                "allocations": {uuid: {"resources": {"VCPU": 4}}},
+            },
+        ),
+    ):
+        assert wire.request(method, path, body, microversion="1.39").status in (200, 201, 204)
 
 
 def device_of(resource_class: str) -> str:

@@ -109,12 +109,12 @@ def test_a_pause_is_on_the_page(fresh: tuple[Sight, Path]) -> None:
     shown, path = fresh
     output_of(path, "pause", "--reason", "<b>memory</b>", "--schedulers")
     page = _page(shown)
-    assert "<dt>Paused</dt>" in page and "schedulers are told" in page
+    assert ">paused</dd>" in page and "schedulers are told" in page
     assert "&lt;b&gt;memory" in page and "<b>memory" not in page
     output_of(path, "drain")
-    assert "<dt>Drained</dt>" in _page(shown)
+    assert ">drained</dd>" in _page(shown)
     output_of(path, "resume")
-    assert "<dt>Drained</dt>" not in _page(shown)
+    assert ">drained</dd>" not in _page(shown)
 
 
 def _page(shown: Sight) -> str:

@@ -56,7 +56,7 @@ def url(full: Sight) -> Iterator[str]:
 class Page(HTMLParser):
     """What a browser would make of it: the tags, their attributes, and the text."""
 
-    VOID: ClassVar = frozenset({"meta", "link", "img", "br", "hr", "input"})
+    VOID: ClassVar = frozenset({"meta", "link", "img", "br", "hr", "input", "wbr"})
 
     def __init__(self, html: bytes) -> None:
         super().__init__()
