@@ -94,7 +94,7 @@ def _keep_first_variants(items: list[pytest.Item]) -> None:
     for item in items:
         if not isinstance(item, pytest.Function) or item.get_closest_marker("first_variant") is None:
             continue
-        if item.callspec.params["placement"] == "openstack":
+        if item.callspec.params.get("placement") == "openstack":
             if item.function in seen:
                 item.add_marker(pytest.mark.remote)
             seen.add(item.function)

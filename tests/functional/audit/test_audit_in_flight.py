@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kits.examples import boundaries
 from kits.move_operations import INTERRUPTED, OPERATIONS, Operation
 from kits.moves import INSTANCE, Agent, World
 from kits.placements import Placement
@@ -104,7 +105,7 @@ def test_nor_while_the_guest_is_still_at_its_source(operation: Operation, tmp_pa
 )
 def test_nor_while_an_agent_is_dead_and_comes_back(operation: Operation) -> None:
     """The other one audits all the time; the one that died does when it is back."""
-    for number in range(1, BOUNDARIES_MAX):
+    for number in boundaries(BOUNDARIES_MAX, INTERRUPTED.index(operation)):
         with fast_directory() as directory, World(Path(directory)) as world:
             operation.prepare(world)
             agent: Agent = getattr(world, operation.agent)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kits.agent import World as Agent
 from kits.agent import opened, request, told
+from kits.examples import STRIDE, boundaries
 from kits.move_operations import INTERRUPTED, OPERATIONS, Operation, again
 from kits.moves import World
 from kits.outage import Outage
@@ -39,7 +40,7 @@ def cases() -> Iterator[object]:
 def test_pulled_at_each_step_of_a_move(
     kind: str, operation: Operation, after: bool, request: pytest.FixtureRequest
 ) -> None:
-    for number in range(1, REQUESTS_MAX):
+    for number in boundaries(REQUESTS_MAX, OPERATIONS.index(operation) + after):
         with fast_directory() as directory:
             placement: Placement = (
                 Embedded(Path(directory)) if kind == "embedded" else request.getfixturevalue("openstack")
@@ -47,7 +48,7 @@ def test_pulled_at_each_step_of_a_move(
             with World(Path(directory), placement) as world:
                 operation.prepare(world)
                 if not pulled(world, operation, Outage(placement, number, after=after)):
-                    assert number > 1 or "rebuild" in operation.name
+                    assert number > 1 or STRIDE > 1 or "rebuild" in operation.name
                     return
                 world.settle()
                 if operation.before is not None:

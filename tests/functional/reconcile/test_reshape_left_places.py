@@ -81,6 +81,7 @@ def check_end(hosts: Hosts, end: str, claim: Claim, migration: str = MIGRATION) 
     hosts.b.check()
 
 
+@pytest.mark.first_variant
 @PLACES
 @ENDS
 @pytest.mark.parametrize("side", ["a", "a, named", "b"])
@@ -122,6 +123,7 @@ def test_a_move_that_begins_while_the_reshape_is_unanswered_ends_at_the_source(
     check_end(hosts, end, claim)
 
 
+@pytest.mark.first_variant
 @PLACES
 @ENDS
 def test_two_places_that_look_alike_wait_for_an_operator(

@@ -58,6 +58,7 @@ def test_numa_on_and_off_keeps_the_unit(hosts: Hosts) -> None:
         hosts.a.check()
 
 
+@pytest.mark.first_variant
 @pytest.mark.parametrize("seen", [True, False], ids=["guest seen", "no guest"])
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 @pytest.mark.parametrize("side", ["a", "b"])
@@ -109,6 +110,7 @@ def test_same_host_resize_with_a_reshape_in_between(hosts: Hosts, end: str) -> N
     hosts.a.check()
 
 
+@pytest.mark.first_variant
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_a_source_that_was_down_at_the_begin_is_reshaped_at_its_start(

@@ -34,6 +34,7 @@ def moved(kit: Kit) -> MoveState:
     return kit.tracker.moves()[MIGRATION].state
 
 
+@pytest.mark.first_variant
 @ANY_ANSWER
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
 def test_a_begin_that_nobody_answered_is_never_executed_late(kit: Kit, answer: str, *, killed: bool) -> None:
@@ -56,6 +57,7 @@ def test_a_begin_that_nobody_answered_is_never_executed_late(kit: Kit, answer: s
     assert move.state is MoveState.BEGUN
 
 
+@pytest.mark.first_variant
 @pytest.mark.parametrize("step", ["confirm", "revert"])
 @pytest.mark.parametrize("executed", [False, True], ids=["not done yet", "done"])
 def test_the_end_of_a_move_that_nobody_answered_is_executed_once(

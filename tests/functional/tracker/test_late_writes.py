@@ -44,6 +44,7 @@ def restarted(kit: Kit) -> None:
     kit.tracker.open()
 
 
+@pytest.mark.first_variant
 @ANY_ANSWER
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
 def test_an_abandoned_claim_is_never_executed_late(kit: Kit, answer: str, *, killed: bool) -> None:
@@ -150,6 +151,7 @@ def released_in_doubt(kit: Kit, claim: Claim, answer: str) -> int:
     return generation
 
 
+@pytest.mark.first_variant
 @ANY_ANSWER
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
 def test_a_release_done_late_never_takes_a_later_claim_of_the_same_consumer(

@@ -346,6 +346,7 @@ def test_a_lost_begin_is_found_out_about(claimed: World, after: bool) -> None:
     claimed.check_settled()
 
 
+@pytest.mark.first_variant
 @pytest.mark.parametrize("looked", [False, True], ids=["done before the look", "done after it"])
 @pytest.mark.parametrize("same_host", [False, True], ids=["from elsewhere", "on the host"])
 def test_a_begin_that_was_not_answered_in_time_moves_nothing_when_it_is_done(
