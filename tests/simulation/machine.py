@@ -232,6 +232,7 @@ class Host:
         self.emptied_at = -1.0
         self.changed_at = -1.0
         self.gone_at: dict[str, float] = {}
+        """{consumer: when its guest stopped or left}"""
         self.reserved: dict[str, Allocations] = {}
         """{consumer: what the agent has chosen to extend its claim to, and has not yet journaled}"""
         self.on_reserved: Callable[[Host], None] = lambda host: None
@@ -400,6 +401,8 @@ class Host:
 
     def put_guest(self, consumer: str, guest: SimGuest) -> None:
         self.guests[consumer] = replace(guest, since=self.scheduler.now)
+        if not guest.runs:
+            self.gone_at[consumer] = self.scheduler.now
         self._show()
 
     def drop_guest(self, consumer: str) -> None:
