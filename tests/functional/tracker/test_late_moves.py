@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kits.late_writes import ANY_ANSWER, late_writes
 from kits.placements import Placement
-from kits.tracker import Kit, checked_kit, request
+from kits.tracker import HOST, Kit, checked_kit, request, uuid_of
 
 from agent.claims.claim import ClaimState
 from agent.errors import PlacementUnavailable
 from agent.moves.states import MoveKind, MoveState
 
 DONE, CONFLICT = 204, 409
+HOST_UUID = uuid_of("host")
 MIGRATION = "c0ffee00-0000-4000-8000-0000000000c2"
 
 
@@ -55,6 +57,26 @@ def test_a_begin_that_nobody_answered_is_never_executed_late(kit: Kit, answer: s
     kit.check()
     move = kit.tracker.begin_move(request(asked.consumer, VCPU=2), MoveKind.RESIZE, MIGRATION).move
     assert move.state is MoveState.BEGUN
+
+
+def test_a_begin_that_nobody_answered_ends_where_the_host_is_over_committed_meanwhile(kit: Kit) -> None:
+    """Placement refuses to write again what the instance holds, so only a bar of the migration ends it."""
+    asked = request(VCPU=2)
+    kit.tracker.claim(asked)
+    before = kit.placed_all()
+    with late_writes(kit, "502") as late, pytest.raises(PlacementUnavailable, match="not known yet"):
+        kit.tracker.begin_move(request(asked.consumer, VCPU=1), MoveKind.RESIZE, MIGRATION)
+    root = kit.raw.find_provider(uuid=HOST_UUID)
+    assert root is not None
+    inventories = dict(HOST[0].inventories)
+    inventories["VCPU"] = replace(inventories["VCPU"], max_unit=1)
+    kit.raw.put_inventories(HOST_UUID, root.generation or 0, inventories)
+    assert kit.tracker.deliver() == 1
+    assert (moved(kit), kit.tracker.pending) == (MoveState.REVERTED, 0)
+    assert late.execute() == CONFLICT
+    assert kit.placed_all() == before
+    kit.tracker.release(asked.consumer)
+    assert kit.placed_all() == {}
 
 
 @pytest.mark.first_variant
