@@ -607,6 +607,21 @@ class Driver(ABC):
         """Options of this driver that fit the host, for `plimsoll init`."""
         return ()
 
+    @classmethod
+    def declared_carving(cls, settings: DriverSettings) -> DeclaredCarving:
+        """How the operator wants cards to be divided after a boot. Raises SettingsError for invalid options.
+
+        It is asked by a process that runs as root and knows no hypervisor: it must only read the options.
+        """
+        return DeclaredCarving()
+
+    def carved_units(self) -> tuple[CarvedUnit, ...]:
+        """The units of cards that a boot would remove, of which the driver knows how they were made.
+
+        That is the state at the last reading; it need not be read anew.
+        """
+        return ()
+
     def unmatched_options(self) -> tuple[str, ...]:
         """Sentences on options that match nothing on the host as it was described last. Makes no call."""
         return ()

@@ -55,3 +55,8 @@ class Seen:
             if address in card.vf_addresses:
                 return card.address
         return address
+
+    def has_use(self, address: str) -> bool:
+        """Whether something has the function, or a mediated device is on it."""
+        function = self.functions.get(address)
+        return bool(function and function.uses) or any(mdev.parent == address for mdev in self.mdevs.values())

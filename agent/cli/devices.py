@@ -1,10 +1,14 @@
-"""`plimsoll devices`: the devices that guests can have, and those that an operator keeps from them."""
+"""`plimsoll devices`: the devices that guests can have, and those that an operator keeps from them.
+
+Its verbs `plan`, `apply` and `assert` are in `agent.cli.carve`.
+"""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from agent.cli.carve import ROOT, add_carving_verbs, plan
 from agent.cli.client import client_of
 from agent.cli.grammar import add_column_option, add_verbs
 from agent.cli.output import Output
@@ -19,13 +23,15 @@ def add_devices_command(add: CommandAdder) -> None:
     """Add `plimsoll devices`."""
     command = add(
         "devices",
-        None,
-        "list the devices for guests, and keep some from them",
+        dry_run,
+        "list the devices for guests, keep some from them, and make again what a boot took away",
         "The agent offers a device that is not well to no guest and no scheduler until it is well again; an\n"
         "operator can cordon one. A guest that has such a device keeps it.",
         '  plimsoll devices list\n  plimsoll devices cordon 0000:41:10.2 --reason "loses its link"\n'
-        "  plimsoll devices clear 0000:41:10.2",
+        "  plimsoll devices clear 0000:41:10.2\n  plimsoll devices --dry-run",
     )
+    command.add_argument("--dry-run", action="store_true", help="the same as `plimsoll devices plan`")
+    command.set_defaults(missing=command, config_file=None, config_dir=None, root=ROOT)
     add_verb = add_verbs(command)
     listing = add_verb(
         "list",
@@ -56,6 +62,14 @@ def add_devices_command(add: CommandAdder) -> None:
         "  plimsoll devices clear 0000:83:00.0",
     )
     clearing.add_argument("address", metavar="ADDRESS", help="the address that is cordoned or unhealthy")
+    add_carving_verbs(add_verb)
+
+
+def dry_run(args: Namespace) -> ExitCode:
+    """Show what `plimsoll devices apply` would do; without --dry-run, a verb is missing."""
+    if not args.dry_run:
+        args.missing.error("a command is missing")
+    return plan(args)
 
 
 def list_devices(args: Namespace) -> ExitCode:

@@ -159,12 +159,36 @@ class Settings:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DriverChoice:
+    """The name of the driver's class, its settings, and the files that say anything in its groups."""
+
+    compute_driver: str
+    driver: DriverSettings
+    origins: tuple[Path, ...]
+
+
 def load(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) -> Settings:
     """Read and check the settings.
 
     Without arguments, reads /etc/plimsoll/plimsoll.conf and conf.d if they exist. Raises SettingsError; a
     running agent is not affected.
     """
+    table, files = _read(config_files, config_dirs)
+    return build(table, files)
+
+
+def load_driver(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) -> DriverChoice:
+    """The driver alone, for a process that is given no secrets; files as for `load`. Raises SettingsError."""
+    table, files = _read(config_files, config_dirs)
+    default = _values(table, "DEFAULT")
+    groups = with_groups(driver_class(default["compute_driver"]).OPTIONS, table)
+    said = {item.origin for group in groups for item in table[group].values()}
+    origins = tuple(path for path in files if str(path) in said)
+    return DriverChoice(default["compute_driver"], _driver_settings(table), origins)
+
+
+def _read(config_files: Sequence[Path], config_dirs: Sequence[Path]) -> tuple[Table, tuple[Path, ...]]:
     files, directories = tuple(config_files), tuple(config_dirs)
     if not files and not directories:
         try:
@@ -173,16 +197,12 @@ def load(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) ->
         except OSError as error:  # only root and the agent's group may read the package's file
             raise unreadable("file", DEFAULT_FILE, error) from error
     files = expand(files, directories)
-    return build(read(files, all_options(driver_classes()[0])), files)
+    return read(files, all_options(driver_classes()[0])), files
 
 
 def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
     """Settings from values that are valid each. Raises SettingsError where two contradict each other."""
     default, compute = _values(table, "DEFAULT"), _values(table, "compute")
-    values = {**default, **compute}
-    values["reserved_huge_pages"] = parse_reserved_pages(values["reserved_huge_pages"])
-    host_settings = HostSettings(**{option.name: values[option.name] for option in fields(HostSettings)})
-    groups = with_groups(driver_class(default["compute_driver"]).OPTIONS, table)
     settings = Settings(
         host=_host(default["host"]),
         state_path=_absolute("state_path", default["state_path"]),
@@ -194,19 +214,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         claims_grow=table["claims"]["follow"].value == "grow",
         claims_strategy=_strategy(table["claims"]["strategy"].value),
         claim_missed=table["gate"]["claim_missed"].value,
-        driver=DriverSettings(
-            host=default["host"],
-            host_settings=host_settings,
-            options=MappingProxyType(
-                {
-                    group: MappingProxyType(
-                        {option.dest: table[group][option.dest].value for option in options}
-                    )
-                    for group, options in groups.items()
-                }
-            ),
-            state_path=_absolute("state_path", default["state_path"]),
-        ),
+        driver=_driver_settings(table),
         placement=PlacementSettings(**_values(table, "placement")),
         api=_api(_values(table, "api")),
         http=HttpSettings(tuple(map(Address.parse, table["http"]["listen"].value))),
@@ -220,9 +228,27 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         files=files,
         table=table,
     )
-    _check_cpus(host_settings)
+    _check_cpus(settings.driver.host_settings)
     _check_placement(settings.placement)
     return settings
+
+
+def _driver_settings(table: Table) -> DriverSettings:
+    default = _values(table, "DEFAULT")
+    values = {**default, **_values(table, "compute")}
+    values["reserved_huge_pages"] = parse_reserved_pages(values["reserved_huge_pages"])
+    groups = with_groups(driver_class(default["compute_driver"]).OPTIONS, table)
+    return DriverSettings(
+        host=default["host"],
+        host_settings=HostSettings(**{option.name: values[option.name] for option in fields(HostSettings)}),
+        options=MappingProxyType(
+            {
+                group: MappingProxyType({option.dest: table[group][option.dest].value for option in options})
+                for group, options in groups.items()
+            }
+        ),
+        state_path=_absolute("state_path", default["state_path"]),
+    )
 
 
 def _values(table: Table, group: str) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from agent.api.local_operations import LocalOperations
 from agent.audit.auditor import Auditor
 from agent.backoff import Backoff
 from agent.config.settings import Settings
+from agent.daemon.boot_needs import BootNeeds
 from agent.daemon.host_agent import HostAgent
 from agent.driver import Driver
 from agent.gate.effect import GateEffect, GatePaths, is_enabled, read_effect
 from agent.gate.gate import Gate
+from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
 from agent.reconcile.placement_home import check_home, home_name
@@ -27,11 +29,12 @@ from agent.tracker.tracker import ResourceTracker
 
 class Assembled(NamedTuple):
     """One host's agent. `agent` runs the jobs, `operations` answer the local API; close `reconciler` at the
-    end, which closes the driver."""
+    end, which closes the driver. `boot_needs` keeps the plan file."""
 
     agent: HostAgent
     operations: LocalOperations
     reconciler: Reconciler
+    boot_needs: BootNeeds
 
 
 def assemble(
@@ -45,17 +48,23 @@ def assemble(
     on_change: Callable[[HostState, str], None],
     wake: Callable[[float], None],
     wake_audit: Callable[[], None] = lambda: None,
+    wake_carving: Callable[[], None] = lambda: None,
     gate_paths: GatePaths | None = None,
     backoff: Backoff | None = None,
 ) -> Assembled:
     """Build the parts; make no request to the driver or to Placement yet, and write nothing.
 
     `on_change(state, sentence)` is called after each change of the agent's state; `wake(delay_s)` schedules a
-    pass in so many seconds, `wake_audit` the first audit. `gate_paths`: where to
-    look for the gate's hook.
+    pass in so many seconds, `wake_audit` the first audit, and `wake_carving` a look at what a boot needs.
+    `gate_paths`: where to look for the gate's hook.
     """
     client = PlacementClient(MeteredTransport(transport, recorder.metrics))
-    tracker = ResourceTracker(journal, client, on_step=recorder.metrics.count_step)
+
+    def on_step(step: str, kind: MoveKind | None) -> None:
+        recorder.metrics.count_step(step, kind)
+        wake_carving()
+
+    tracker = ResourceTracker(journal, client, on_step=on_step)
     tracker.choose_by(settings.claims_strategy)
     home = home_name(settings.placement)
     reconciler = Reconciler(
@@ -116,4 +125,10 @@ def assemble(
         condition,
         host_status,
     )
-    return Assembled(agent, operations, reconciler)
+    boot_needs = BootNeeds(
+        settings.state_path,
+        lambda: tracker.claims().values(),
+        lambda: reconciler.guests,
+        reconciler.carved_units,
+    )
+    return Assembled(agent, operations, reconciler, boot_needs)

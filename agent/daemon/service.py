@@ -44,6 +44,7 @@ AUDIT = "audit"
 DELIVER_INTERVAL_S = 10.0
 HEARTBEAT_INTERVAL_S = 10.0
 DEVICES_INTERVAL_S = 10.0
+CARVING_INTERVAL_S = 30.0
 HEARTBEATS_PER_WATCHDOG = 3
 START_EXTENSION_S = 300.0
 STATE_MODE = 0o700
@@ -55,6 +56,7 @@ FIRST_AUDIT_S = (5.0, 40.0)
 _DICE = SystemRandom()
 
 LOOK, VERIFY, DELIVER, HEARTBEAT, DEVICES = "look", "verify", "deliver", "heartbeat", "devices"
+CARVING = "carving"
 
 
 def run(
@@ -138,6 +140,7 @@ class Service:
         self._notifier.status("running the first pass")
         self._agent.reconcile("the start")
         self._agent.look_at_devices()
+        self._boot_needs.write()
         self._agent.is_alive()  # the first heartbeat
         self._open()
 
@@ -151,7 +154,7 @@ class Service:
         )
         self._stack.callback(transport.close)
         self._recorder = Recorder(metrics, journal.record_event)
-        self._agent, self._operations, reconciler = assemble(
+        self._agent, self._operations, reconciler, self._boot_needs = assemble(
             current,
             identity,
             journal,
@@ -161,6 +164,7 @@ class Service:
             on_change=self._report_state,
             wake=self._retry,
             wake_audit=self._audit_soon,
+            wake_carving=self._carving_soon,
             gate_paths=GatePaths(),
         )
         self._stack.callback(reconciler.close)
@@ -186,6 +190,7 @@ class Service:
         self._jobs.every(DELIVER, self._agent.deliver, DELIVER_INTERVAL_S)
         self._jobs.every(HEARTBEAT, self._heartbeat, heartbeat_s)
         self._jobs.every(DEVICES, self._agent.look_at_devices, DEVICES_INTERVAL_S)
+        self._jobs.every(CARVING, self._boot_needs.write, CARVING_INTERVAL_S)
         if current.audit_interval_s:
             self._jobs.every(AUDIT, self._agent.run_audit, current.audit_interval_s, jitter=True)
         else:
@@ -220,6 +225,9 @@ class Service:
     def _audit_soon(self) -> None:
         soon_s = min(_DICE.uniform(*FIRST_AUDIT_S), float(self._settings.audit_interval_s))
         self._jobs.wake(AUDIT, soon_s)
+
+    def _carving_soon(self) -> None:
+        self._jobs.wake(CARVING, DEBOUNCE_S)
 
     def _heartbeat(self) -> None:
         if self._agent.is_alive():

@@ -20,6 +20,7 @@ SETTINGS = Path("etc/plimsoll")
 POLKIT = Path("etc/polkit-1/rules.d")
 RULE = POLKIT / "60-plimsoll.rules"
 AGENT, RESHAPE = "plimsoll-agent.service", "plimsoll-reshape.service"
+DEVICES = "plimsoll-devices.service"
 DROP_IN = Path("plimsoll-agent.service.d/50-systemd-254.conf")
 DROP_IN_SINCE = 254
 MODE = 0o644
@@ -83,6 +84,7 @@ def service_files(
     found = [
         ServiceFile(UNITS / AGENT, started(AGENT)),
         ServiceFile(UNITS / RESHAPE, started(RESHAPE)),
+        ServiceFile(UNITS / DEVICES, started(DEVICES)),
         ServiceFile(
             Path("etc/sysusers.d/plimsoll.conf"), _read(sources.systemd / "sysusers.d/plimsoll.conf")
         ),

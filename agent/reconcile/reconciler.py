@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from agent.driver import DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
+from agent.driver import CarvedUnit, DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
 from agent.errors import PlacementConflict, PlacementUnavailable, PlimsollError, StateError
 from agent.placement.client import PlacementClient
 from agent.providers.plan import Plan
@@ -172,6 +172,10 @@ class Reconciler:
     def device_signs(self) -> tuple[DeviceSigns, ...]:
         """The signs of health of the host's PCI devices; see `Driver.device_signs`. Raises DriverError."""
         return self._driver.device_signs()
+
+    def carved_units(self) -> tuple[CarvedUnit, ...]:
+        """The units that a boot would remove; see `Driver.carved_units`. Raises DriverError."""
+        return self._driver.carved_units()
 
     def needs_of(self, xml: str) -> DomainNeeds:
         """What a domain's XML asks for; see `Driver.needs_of`."""

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from agent.driver import (
+    CarvedUnit,
+    DeclaredCarving,
     Description,
     DeviceSigns,
     DomainNeeds,
@@ -33,6 +35,7 @@ from drivers.host.domain_xml import parse_domain, passed_addresses, starting_gue
 from drivers.host.file_backed_memory import check_file_backed_memory
 from drivers.host.inventory import check_cpu_sets
 from drivers.host.pci_sysfs import PciSysfs
+from drivers.libvirt.describe.carving import carved_units, declared_carving
 from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings, health_checks
 from drivers.libvirt.describe.host import HostFacts
@@ -119,6 +122,7 @@ class LibvirtDriver(Driver):
         check_cpu_sets(settings.host_settings)
         options = LibvirtOptions.of(settings.options.get("libvirt", {}))
         check_file_backed_memory(options.file_backed_memory, settings.host_settings)
+        cls.declared_carving(settings)
         if importlib.util.find_spec("libvirt") is None:
             raise SettingsError(
                 "the libvirt driver needs libvirt's Python binding: install plimsoll[libvirt], or Debian's "
@@ -196,6 +200,18 @@ class LibvirtDriver(Driver):
             raise DriverUnavailable("the devices of this host were not read yet")
         addresses = device_addresses(model.description.providers)
         return read_signs(Path(self._options.sysfs_path), addresses, self._health_checks)
+
+    @classmethod
+    def declared_carving(cls, settings: DriverSettings) -> DeclaredCarving:
+        """See `Driver`."""
+        return declared_carving(settings.options.get("devices", {}), device_settings(settings.options))
+
+    def carved_units(self) -> tuple[CarvedUnit, ...]:
+        """See `Driver`."""
+        model = self._model
+        if model is None:
+            raise DriverUnavailable("the devices of this host were not read yet")
+        return carved_units(model.devices, model.missing, self._model_settings.devices)
 
     def unmatched_options(self) -> tuple[str, ...]:
         """See `Driver`."""

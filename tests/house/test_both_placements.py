@@ -20,6 +20,8 @@ NOT_ON_BOTH = {
     "cli/test_domain.py": "what the command writes of a claim, which other tests make on both",
     "cli/test_move_domain.py": "two agents on one embedded core; tracker/test_moves.py has moves on both",
     "cli/test_defrag.py": "what the agent's book answers; placement is not asked",
+    "cli/test_carve.py": "sysfs and files alone",
+    "carving/test_carver.py": "sysfs and files alone",
     "cli/test_devices.py": "a record of the agent; the reservation is written as all inventories are",
     "cli/test_pause.py": "a record of the agent; the trait is written as all traits are",
     "cli/test_install_service.py": "files alone",

@@ -105,7 +105,7 @@ def opened(
     retries: list[float] = []
     now = [0.0]
     audits_requested: list[float] = []
-    agent, operations, _ = assemble(
+    agent, operations, *_ = assemble(
         settings,
         identity,
         journal,

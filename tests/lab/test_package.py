@@ -138,15 +138,16 @@ def test_a_reshape_can_be_looked_at_before_the_new_version_starts(bare: Node, be
 def test_the_units_are_as_systemd_wants_them(bare: Node) -> None:
     """With the drop-in for its version."""
     bare.title("The units")
-    units = "/usr/lib/systemd/system/plimsoll-agent.service /usr/lib/systemd/system/plimsoll-reshape.service"
+    names = ("plimsoll-agent", "plimsoll-reshape", "plimsoll-devices")
+    units = " ".join(f"/usr/lib/systemd/system/{name}.service" for name in names)
     assert bare.run(f"systemd-analyze verify --man=no {units} 2>&1") == ""
     assert shown(bare, UNIT, "Type", "User", "WatchdogUSec") == ["notify-reload", "plimsoll", "30s"]
-    for unit in (UNIT, "plimsoll-reshape"):
+    for unit in names:
         told = bare.run(f"systemd-analyze security {unit} --no-pager | tail -n 1")
         found = re.search(r": ([\d.]+) ", told)
         assert found is not None and float(found.group(1)) <= EXPOSURE_MAX
-    enabled = bare.run("systemctl is-enabled plimsoll-agent plimsoll-reshape", ends=(0, 1)).split()
-    assert enabled == ["enabled", "disabled"]
+    enabled = bare.run(f"systemctl is-enabled {' '.join(names)}", ends=(0, 1)).split()
+    assert enabled == ["enabled", "disabled", "enabled"]
 
 
 @pytest.mark.usefixtures("before")

@@ -30,6 +30,25 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "the same uuid on the same parent. Needs a user who may manage libvirt.",
         ),
         cfg.ListOpt(
+            "sriov_vfs",
+            default=[],
+            help="How many virtual functions cards are to have after a boot, such as 0000:41:00.0=4. "
+            "`plimsoll devices apply` makes them, as it does what the two options below say.",
+        ),
+        cfg.ListOpt(
+            "driver_overrides",
+            default=[],
+            help="The only driver that a device may have, such as 0000:83:00.0=vfio-pci, or "
+            "0000:41:00.0/vfs=vfio-pci for all virtual functions of a card.",
+        ),
+        cfg.ListOpt(
+            "vgpu_types",
+            default=[],
+            help="The vGPU types of virtual functions under a vendor's own VFIO driver, such as "
+            "0000:84:00.1=nvidia-471. Name each type in enabled_mdev_types as well. A guest that has a "
+            "function keeps the type that it had.",
+        ),
+        cfg.ListOpt(
             "health_checks",
             default=list(CHECKS),
             item_type=types.String(choices=CHECKS),

@@ -51,6 +51,8 @@ def test_the_units_start_the_installed_command(installed: Path) -> None:
         parser.read(installed / f"etc/systemd/system/{unit}.service")
         assert parser["Service"]["ExecStart"] == f"{COMMAND} {words}"
         assert parser["Service"]["User"] == "plimsoll"
+    carving = (installed / "etc/systemd/system/plimsoll-devices.service").read_text()
+    assert f"ExecStart={COMMAND} devices apply\n" in carving
     assert "u plimsoll" in (installed / "etc/sysusers.d/plimsoll.conf").read_text()
     assert "/run/plimsoll" in (installed / "etc/tmpfiles.d/plimsoll.conf").read_text()
     assert (installed / "usr/local/bin/plimsoll").readlink() == COMMAND

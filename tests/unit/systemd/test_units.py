@@ -12,7 +12,9 @@ from kits.paths import CHECKOUT
 from agent.config.options import all_options, driver_classes
 
 SYSTEMD = CHECKOUT / "systemd"
-UNITS = ("plimsoll-agent.service", "plimsoll-reshape.service")
+AGENTS = ("plimsoll-agent.service", "plimsoll-reshape.service")
+DEVICES = "plimsoll-devices.service"
+UNITS = (*AGENTS, DEVICES)
 EXPOSURE_MAX = 1.5
 SANDBOX = re.compile(
     r"^(?:Ambient|Capability|Device|Keyring|Limit|Lock|Memory|NoNew|Private|Protect|Remove|Restrict\w+=|"
@@ -52,8 +54,39 @@ def test_the_unit_is_shut_tight(unit: str) -> None:
 
 
 def test_both_units_are_shut_in_the_same_way() -> None:
-    agent, reshape = ({line for line in lines(unit) if SANDBOX.match(line)} for unit in UNITS)
+    agent, reshape = ({line for line in lines(unit) if SANDBOX.match(line)} for unit in AGENTS)
     assert agent == reshape
+
+
+def test_the_cards_are_carved_before_guests_and_the_agent_start() -> None:
+    (before,) = [line for line in lines(DEVICES) if line.startswith("Before=")]
+    assert {
+        "libvirtd.service",
+        "virtqemud.service",
+        "libvirt-guests.service",
+        "plimsoll-agent.service",
+    } <= {*before.removeprefix("Before=").split()}
+
+
+def test_what_carves_runs_as_root_with_one_capability_and_without_network_or_secrets() -> None:
+    told = lines(DEVICES)
+    assert "User=root" in told and "CapabilityBoundingSet=CAP_DAC_READ_SEARCH" in told
+    assert "AmbientCapabilities=" in told and "RestrictAddressFamilies=none" in told
+    assert not any(line.startswith("LoadCredential") for line in told)
+    agent = {line for line in lines(AGENTS[0]) if SANDBOX.match(line)}
+    looser = agent - {*told}
+    assert {line.partition("=")[0] for line in looser} == {
+        "CapabilityBoundingSet",
+        "ConfigurationDirectory",
+        "ConfigurationDirectoryMode",
+        "Group",
+        "LoadCredential",
+        "ProtectKernelTunables",
+        "RestrictAddressFamilies",
+        "StateDirectory",
+        "StateDirectoryMode",
+        "User",
+    }
 
 
 def test_every_secret_of_the_settings_can_come_as_a_credential() -> None:
@@ -63,7 +96,7 @@ def test_every_secret_of_the_settings_can_come_as_a_credential() -> None:
         for option in options
         if option.secret
     }
-    loaded = {line.partition("=")[2] for line in lines(UNITS[0]) if line.startswith("LoadCredential=")}
+    loaded = {line.partition("=")[2] for line in lines(AGENTS[0]) if line.startswith("LoadCredential=")}
     assert loaded == secrets
 
 
@@ -71,7 +104,7 @@ def test_the_user_is_made_and_belongs_to_nobody_else() -> None:
     user = (SYSTEMD / "sysusers.d" / "plimsoll.conf").read_text(encoding="utf-8")
     entries = [line.split()[:2] for line in user.splitlines() if line and not line.startswith("#")]
     assert entries == [["u", "plimsoll"]], "no `m`: it is in no other group"
-    for unit in UNITS:
+    for unit in AGENTS:
         parsed = configparser.ConfigParser(strict=False, interpolation=None)
         parsed.read_string("\n".join(lines(unit)))
         assert (parsed["Service"]["User"], parsed["Service"]["Group"]) == ("plimsoll", "plimsoll")

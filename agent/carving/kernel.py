@@ -1,0 +1,291 @@
+"""The kernel's view of cards in sysfs, and its writes: the only module of the carving that touches sysfs.
+
+Paths are built from parts that are checked here, each as what it is, and no link of the plan file is
+followed. A file that is missing or cannot be read has no value.
+Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci,
+https://docs.kernel.org/PCI/pci-iov-howto.html and
+https://docs.kernel.org/driver-api/vfio-mediated-device.html
+"""
+
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from agent.carving.names import ADDRESS, NAME, NUMBER, UUID
+from agent.carving.seen import Mdev, Seen, SeenFunction
+from agent.carving.steps import Sight, Step, StepKind
+from agent.errors import UsageError
+
+WAIT_S = 30.0
+"""How long a step waits for a driver or for functions. Drivers of large cards take seconds to come up."""
+CONFIRM_S = 5.0
+"""How long the effect of a write may take; some drivers are bound in a thread of the kernel."""
+POLL_S = 0.02
+SIZE_MAX = 65536
+
+_VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
+_NO_OVERRIDE = "(null)"
+_LAST_FUNCTION = 0xFFFF
+
+
+class Kernel:
+    """The devices below `sys`. `wait_s` bounds each wait."""
+
+    def __init__(self, sys: Path = Path("/sys"), wait_s: float = WAIT_S) -> None:
+        self._devices = sys / "bus" / "pci" / "devices"
+        self._probe = sys / "bus" / "pci" / "drivers_probe"
+        self._drivers = sys / "bus" / "pci" / "drivers"
+        self._mdevs = sys / "bus" / "mdev" / "devices"
+        self._wait_s = wait_s
+
+    def seen(self, named: Iterable[str]) -> Seen:
+        """What there is of the named functions, of their cards and of all virtual functions of these.
+
+        All mediated devices of the host are in it. Raises UsageError where a name is no PCI address.
+        """
+        functions: dict[str, SeenFunction] = {}
+        queue = sorted(set(named))
+        while queue:
+            address = queue.pop()
+            function = self._function(address) if address not in functions else None
+            if function is not None:
+                functions[address] = function
+                queue += [*function.vfs, *([function.card] if function.card else [])]
+        return Seen(functions, dict(self._existing_mdevs()))
+
+    def do(self, step: Step) -> None:
+        """Take the step, and see that the kernel did it.
+
+        Raises OSError where it did not, TimeoutError for a wait in vain, UsageError for a step whose parts
+        are not what they should be.
+        """
+        device = self._device(step.function)
+        match step.kind:
+            case StepKind.AWAIT:
+                self._await(step)
+            case StepKind.AUTOPROBE:
+                _write(device / "sriov_drivers_autoprobe", _part(NUMBER, step.value))
+            case StepKind.VFS:
+                self._set_vfs(step)
+            case StepKind.OVERRIDE:
+                _write(device / "driver_override", _part(NAME, step.value) if step.value else "")
+            case StepKind.UNBIND:
+                self._unbind(step)
+            case StepKind.BIND:
+                self._bind(step)
+            case StepKind.VGPU_TYPE:
+                self._set_type(step)
+            case StepKind.CREATE_MDEV:
+                self._create_mdev(step)
+            case StepKind.REMOVE_MDEV:
+                self._remove_mdev(step)
+
+    # Reading
+
+    def _device(self, address: str) -> Path:
+        return self._devices / _part(ADDRESS, address)
+
+    def _function(self, address: str) -> SeenFunction | None:
+        device = self._device(address)
+        if not device.is_dir():
+            return None
+        driver = _link(device / "driver")
+        override = _text(device / "driver_override")
+        autoprobe = _text(device / "sriov_drivers_autoprobe")
+        vfs_max = _number(device / "sriov_totalvfs")
+        vfs = _vfs(device)
+        return SeenFunction(
+            address,
+            driver,
+            "" if override in (None, _NO_OVERRIDE) else str(override),
+            _link(device / "physfn") or None,
+            vfs_max if driver else None,
+            _number(device / "sriov_numvfs") or 0,
+            vfs,
+            tuple(_vf_addresses(device, address, vfs, vfs_max or 0)),
+            None if autoprobe is None else autoprobe != "0",
+            _text(device / "nvidia" / "current_vgpu_type"),
+            frozenset(entry.name for entry in _entries(device / "mdev_supported_types")),
+            tuple(_uses(device, driver)),
+        )
+
+    def _existing_mdevs(self) -> Iterator[tuple[str, Mdev]]:
+        for entry in _entries(self._mdevs):
+            if UUID.fullmatch(entry.name):
+                yield entry.name, Mdev(entry.resolve().parent.name, _link(entry / "mdev_type"))
+
+    # Writing
+
+    def _await(self, step: Step) -> None:
+        if not self._becomes(lambda: self._shows(step), self._wait_s):
+            raise TimeoutError(
+                errno.ETIMEDOUT, f"{self._wait_s:g} s were not enough to {step.text}", step.function
+            )
+
+    def _becomes(self, is_so: Callable[[], bool], within_s: float) -> bool:
+        end = time.monotonic() + within_s
+        while not is_so():
+            if time.monotonic() > end:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def _confirm(self, is_so: Callable[[], bool], what: str) -> None:
+        """Raises OSError with `what` where the kernel does not show what was written."""
+        if not self._becomes(is_so, min(CONFIRM_S, self._wait_s)):
+            raise OSError(errno.EIO, what)
+
+    def _shows(self, step: Step) -> bool:
+        function = self._function(step.function)
+        if function is None:
+            return False
+        match Sight(step.value):
+            case Sight.FUNCTION:
+                return True
+            case Sight.SRIOV:
+                return function.vfs_max is not None
+            case Sight.VFS:
+                return len(function.vfs) >= int(_part(NUMBER, step.unit))
+            case Sight.VGPU_TYPE:
+                return function.vgpu_type is not None
+            case Sight.MDEV_TYPE:
+                return step.unit in function.mdev_types
+
+    def _set_vfs(self, step: Step) -> None:
+        device, number = self._device(step.function), int(_part(NUMBER, step.value))
+        _write(device / "sriov_numvfs", step.value)
+        self._confirm(
+            lambda: _number(device / "sriov_numvfs") == number and bool(number or not _vfs(device)),
+            f"the driver does not make {number} virtual functions; the kernel's log may say why",
+        )
+
+    def _unbind(self, step: Step) -> None:
+        driver = self._device(step.function) / "driver"
+        bound = _link(driver)
+        if bound and bound != step.value:
+            raise OSError(errno.EBUSY, f"{bound} is bound meanwhile")
+        if bound:
+            _write(self._drivers / _part(NAME, bound) / "unbind", step.function)
+            self._confirm(lambda: not _link(driver), f"{bound} does not let go of it")
+
+    def _bind(self, step: Step) -> None:
+        driver = _part(NAME, step.value) if step.value else ""
+        if driver and not (self._drivers / driver).is_dir():
+            raise OSError(errno.ENOENT, f"the driver {driver} is not loaded; add it to /etc/modules-load.d")
+        _write(self._probe, step.function)
+        if driver:
+            link = self._device(step.function) / "driver"
+            self._confirm(
+                lambda: _link(link) == driver, f"{driver} does not take it; the kernel's log may say why"
+            )
+
+    def _set_type(self, step: Step) -> None:
+        vendor = self._device(step.function) / "nvidia"
+        number = _part(NUMBER, step.value)
+        if step.unit:
+            _write(vendor / "placement_id", _part(NUMBER, step.unit))
+        _write(vendor / "current_vgpu_type", number)
+        self._confirm(
+            lambda: _text(vendor / "current_vgpu_type") == number,
+            f"the card does not take the vGPU type {number} here now",
+        )
+
+    def _create_mdev(self, step: Step) -> None:
+        uuid, type_id = _part(UUID, step.unit), _part(NAME, step.value)
+        try:
+            _write(self._device(step.function) / "mdev_supported_types" / type_id / "create", uuid)
+        except FileExistsError:
+            if not self._is_mdev(step):  # else mdevctl was faster
+                raise
+        self._confirm(lambda: self._is_mdev(step), "the kernel does not show the device")
+
+    def _remove_mdev(self, step: Step) -> None:
+        if self._is_mdev(step):
+            _write(self._mdevs / _part(UUID, step.unit) / "remove", "1")
+            self._confirm(lambda: not self._is_mdev(step), "the kernel does not remove the device")
+
+    def _is_mdev(self, step: Step) -> bool:
+        return dict(self._existing_mdevs()).get(step.unit) == Mdev(step.function, step.value)
+
+
+def _part(pattern: re.Pattern[str], text: str) -> str:
+    """The text. Raises UsageError where it is not what the pattern says."""
+    if not pattern.fullmatch(text):
+        raise UsageError(f"{text[:80]!r} is no name or number of sysfs that a carving may use.")
+    return text
+
+
+def _write(path: Path, text: str) -> None:
+    """One write of the whole text, as the kernel wants it. Never creates the file. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, f"{text}\n".encode("ascii"))
+    finally:
+        os.close(descriptor)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(SIZE_MAX).strip()
+    except OSError:
+        return None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path) or ""
+    return int(text) if NUMBER.fullmatch(text) else None
+
+
+def _link(path: Path) -> str:
+    try:
+        return path.readlink().name
+    except OSError:
+        return ""
+
+
+def _entries(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []
+
+
+def _vfs(device: Path) -> tuple[str, ...]:
+    """The addresses of the virtual functions that are there, by their numbers."""
+    found = {}
+    for link in device.glob("virtfn*"):
+        number = link.name.removeprefix("virtfn")
+        if number.isdecimal():
+            found[int(number)] = link.resolve().name
+    return tuple(found[number] for number in sorted(found))
+
+
+def _vf_addresses(device: Path, address: str, vfs: tuple[str, ...], vfs_max: int) -> Iterator[str]:
+    """The addresses that the first `vfs_max` virtual functions have, as far as the kernel tells them."""
+    yield from vfs
+    offset, stride = _number(device / "sriov_offset"), _number(device / "sriov_stride")
+    match = ADDRESS.fullmatch(address)
+    if not offset or stride is None or match is None:
+        return
+    own = int(match[2], 16) << 8 | int(match[3], 16) << 3 | int(match[4])
+    for number in range(len(vfs), vfs_max):
+        routing_id = own + offset + number * stride
+        if routing_id <= _LAST_FUNCTION:
+            yield f"{match[1]}:{routing_id >> 8:02x}:{routing_id >> 3 & 31:02x}.{routing_id & 7}"
+
+
+def _uses(device: Path, driver: str) -> Iterator[str]:
+    """Clauses on what has the device, as far as that can be seen."""
+    if _VFIO_DRIVER.fullmatch(driver):
+        yield f"its driver {driver} may give it to a guest"
+    for interface in _entries(device / "net"):
+        if int(_text(interface / "flags") or "0", 16) & 1:
+            yield f"its interface {interface.name} is up"
+    if any(_entries(device / "nvme")):
+        yield "it is a disk of the host"
+    if _text(device / "boot_vga") == "1":
+        yield "it shows the host's console"

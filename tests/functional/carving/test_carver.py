@@ -1,0 +1,186 @@
+"""The carver on a directory that looks like sysfs: what a boot took away is there again, after any crash."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.carved_sysfs import CarvedSysfs, SysfsCard
+
+from agent.carving.carver import Carver
+from agent.carving.carving import NeededUnit
+from agent.carving.journal import CarvingJournal
+from agent.carving.kernel import Kernel
+from agent.carving.plan import Plan
+from agent.carving.steps import Step, StepKind
+from agent.driver import CarvedUnit, DeclaredCarving
+from agent.errors import StateError, UsageError
+
+NIC = SysfsCard("0000:41:00.0", "igb", 7, 0x80, 2, "igbvf")
+GPU = SysfsCard("0000:84:00.0", "nvidia", 4, 1, 1, "nvidia", vf_mdev_type="nvidia-471")
+NEW_GPU = SysfsCard("0000:85:00.0", "nvidia", 4, 1, 1, "nvidia", vendor_vfio=True)
+OLD_GPU = SysfsCard("0000:42:00.0", "nvidia", mdev_type="nvidia-11")
+WHOLE = SysfsCard("0000:83:00.0", "nouveau")
+UUIDS = [f"00000000-0000-0000-0000-00000000000{number}" for number in range(1, 5)]
+ALLOWED = {"nvidia-471": frozenset({GPU.address, NEW_GPU.address}), "nvidia-11": frozenset[str]()}
+
+
+class Cut(Exception):
+    """The process is killed."""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[CarvedSysfs]:
+    with CarvedSysfs(tmp_path, NIC, GPU, NEW_GPU, OLD_GPU, WHOLE) as sysfs:
+        yield sysfs
+
+
+def carver(host: CarvedSysfs, declared: DeclaredCarving, *needed: NeededUnit, wait_s: float = 3.0) -> Carver:
+    journal = CarvingJournal(host.sys.parent / "run" / "journal.json")
+    return Carver(Kernel(host.sys, wait_s), journal, declared, needed)
+
+
+def mdev(uuid: str, parent: str, type_id: str, holder: str = "instance gpu1") -> NeededUnit:
+    return NeededUnit(CarvedUnit(uuid, parent, parent, type_id), holder)
+
+
+FULL = DeclaredCarving(
+    {NIC.address: 3, GPU.address: 4, NEW_GPU.address: 2},
+    {WHOLE.address: "vfio-pci"},
+    {NIC.address: "vfio-pci"},
+    {NEW_GPU.vf_address(1): "nvidia-468"},
+    ALLOWED,
+)
+NEEDED = (
+    mdev(UUIDS[0], GPU.vf_address(2), "nvidia-471"),
+    mdev(UUIDS[1], OLD_GPU.address, "nvidia-11"),
+    mdev(UUIDS[2], OLD_GPU.address, "nvidia-11", "instance gpu2"),
+    NeededUnit(
+        CarvedUnit(NEW_GPU.vf_address(0), NEW_GPU.address, NEW_GPU.vf_address(0), "nvidia-471", 12), "vm3"
+    ),
+    NeededUnit(CarvedUnit(NIC.vf_address(1), NIC.address, NIC.vf_address(1)), "instance web1"),
+)
+
+
+def test_what_a_boot_took_away_is_made_again(host: CarvedSysfs) -> None:
+    carved = carver(host, FULL, *NEEDED).carve()
+    assert (carved.failures, carved.refusals) == ((), ())
+    assert host.vfs(NIC.address) == ["0000:41:10.0", "0000:41:10.2", "0000:41:10.4"]  # as in the lab
+    assert {host.driver(vf) for vf in host.vfs(NIC.address)} == {"vfio-pci"}
+    assert host.driver(WHOLE.address) == "vfio-pci"
+    assert host.mdevs() == {
+        UUIDS[0]: ("0000:84:00.3", "nvidia-471"),
+        UUIDS[1]: (OLD_GPU.address, "nvidia-11"),
+        UUIDS[2]: (OLD_GPU.address, "nvidia-11"),
+    }
+    types = [(host.at(vf) / "nvidia" / "current_vgpu_type").read_text() for vf in host.vfs(NEW_GPU.address)]
+    assert types == ["471\n", "468\n"]
+    assert (host.at(NEW_GPU.vf_address(0)) / "nvidia" / "placement_id").read_text() == "12\n"
+    assert carver(host, FULL, *NEEDED).look() == Plan()
+
+
+def test_a_run_that_is_killed_at_any_step_is_finished_by_the_next(host: CarvedSysfs) -> None:
+    carver(host, FULL, *NEEDED).carve()
+    whole = host.shape()
+    steps = len(_steps_after_reboot(host))
+    assert steps > 15
+    draw = random.Random(17)
+    for number in draw.sample(range(steps), 6):
+        host.reboot()
+        taken: list[Step] = []
+
+        def cut_at(step: Step, number: int = number, taken: list[Step] = taken) -> None:
+            taken.append(step)
+            if len(taken) > number:
+                raise Cut
+
+        with pytest.raises(Cut):
+            carver(host, FULL, *NEEDED).carve(cut_at)
+        assert carver(host, FULL, *NEEDED).carve().failures == ()
+        assert host.shape() == whole, number
+
+
+def _steps_after_reboot(host: CarvedSysfs) -> tuple[Step, ...]:
+    host.reboot()
+    return carver(host, FULL, *NEEDED).carve().steps
+
+
+def test_what_a_killed_run_made_and_nobody_wants_is_undone(host: CarvedSysfs) -> None:
+    def cut(step: Step) -> None:
+        if step.kind is StepKind.CREATE_MDEV and step.unit == UUIDS[0]:
+            raise Cut
+
+    with pytest.raises(Cut):
+        carver(host, FULL, *NEEDED).carve(cut)
+    nothing = DeclaredCarving(mdev_types=ALLOWED)
+    texts = [step.text for step in carver(host, nothing).look().steps]
+    assert f"remove mediated device {UUIDS[1]} of type nvidia-11 on {OLD_GPU.address}" in texts
+    carver(host, nothing).carve()
+    assert host.mdevs() == {}
+    assert (host.at(WHOLE.address) / "driver_override").read_text().strip() == ""
+    assert host.vfs(NIC.address), "their driver may have given them to a guest meanwhile"
+    assert carver(host, nothing).look() == Plan()
+
+
+def test_a_number_that_would_change_is_refused_with_who_holds_it_and_the_rest_is_done(
+    host: CarvedSysfs,
+) -> None:
+    carver(host, DeclaredCarving({NIC.address: 2})).carve()
+    held = NeededUnit(CarvedUnit(NIC.vf_address(1), NIC.address, NIC.vf_address(1)), "instance web1 (a0)")
+    other = mdev(UUIDS[1], OLD_GPU.address, "nvidia-11")
+    carved = carver(host, DeclaredCarving({NIC.address: 3}, mdev_types=ALLOWED), held, other).carve()
+    assert carved.refusals == (
+        "0000:41:00.0 has 2 virtual functions, and [devices] sriov_vfs wants 3; the number cannot change "
+        "while one is in use: instance web1 (a0) has 0000:41:10.2.",
+    )
+    assert len(host.vfs(NIC.address)) == 2 and list(host.mdevs()) == [UUIDS[1]]
+
+
+def test_an_interface_that_is_up_keeps_the_number_as_well(host: CarvedSysfs) -> None:
+    carver(host, DeclaredCarving({NIC.address: 2})).carve()
+    interface = host.at(NIC.vf_address(0)) / "net" / "enp65s0v0"
+    interface.mkdir(parents=True)
+    (interface / "flags").write_text("0x1003\n")
+    (refusal,) = carver(host, DeclaredCarving({NIC.address: 0})).look().refusals
+    assert refusal.endswith("0000:41:10.0: its interface enp65s0v0 is up.")
+
+
+def test_a_card_that_does_not_come_leaves_the_others_alone(host: CarvedSysfs) -> None:
+    declared = DeclaredCarving({"0000:99:00.0": 2, NIC.address: 1}, {"0000:98:00.0": "vfio-pci"})
+    carved = carver(host, declared, wait_s=0.2).carve()
+    assert len(host.vfs(NIC.address)) == 1
+    assert [failure.split()[0] for failure in carved.failures] == ["0000:98:00.0:", "0000:99:00.0:"]
+    assert "wait for" in carved.failures[0]
+
+
+def test_a_driver_that_is_not_loaded_is_told(host: CarvedSysfs) -> None:
+    (failure,) = carver(host, DeclaredCarving(drivers={WHOLE.address: "mlx5_vfio_pci"})).carve().failures
+    assert "the driver mlx5_vfio_pci is not loaded" in failure
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step(StepKind.VFS, "", "../../../etc", "1"),
+        Step(StepKind.OVERRIDE, "", WHOLE.address, "../x"),
+        Step(StepKind.CREATE_MDEV, "", OLD_GPU.address, "../nvidia-11", UUIDS[0]),
+        Step(StepKind.CREATE_MDEV, "", OLD_GPU.address, "nvidia-11", "../x"),
+        Step(StepKind.VGPU_TYPE, "", NEW_GPU.address, "1\n2"),
+    ],
+)
+def test_no_path_is_built_from_anything_but_names_of_sysfs(host: CarvedSysfs, step: Step) -> None:
+    before = host.shape()
+    with pytest.raises(UsageError):
+        Kernel(host.sys).do(step)
+    assert host.shape() == before
+
+
+def test_a_journal_that_is_none_stops_the_carver(host: CarvedSysfs) -> None:
+    found = carver(host, FULL)
+    (host.sys.parent / "run").mkdir()
+    (host.sys.parent / "run" / "journal.json").write_text("[1]")
+    with pytest.raises(StateError, match="remove it"):
+        found.carve()
+    assert host.vfs(NIC.address) == []
