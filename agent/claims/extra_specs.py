@@ -41,7 +41,7 @@ CLAIM_SPECS = (
         "the amount in the unsuffixed group, or in group S; in any group, it replaces the flavor's VCPU "
         "or PCPU, MEMORY_MB or DISK_GB; 0 removes it",
         "the same; `resources:PCPU` pins the guest's CPUs as `hw:cpu_policy=dedicated` does",
-        "a class that Placement does not know is refused by Placement, not by the flavor's reader",
+        "PCPU in group S is refused: dedicated CPUs are those of the guest's cells",
     ),
     ExtraSpec(
         "trait[S]:TRAIT",
@@ -256,6 +256,7 @@ _CLAIM_KEYS = tuple(spec.key for spec in CLAIM_SPECS if "[S]" not in spec.key)
 _KNOWN = frozenset(key for key in (*_CLAIM_KEYS, *NO_CLAIM) if "*" not in key)
 _FREE = tuple(key.removesuffix("*") for key in NO_CLAIM if key.endswith("*"))
 _UNSCOPED = tuple(key for key in sorted(_KNOWN) if ":" not in key)
+_OF_IMAGES = {spec.image: spec.key for spec in CLAIM_SPECS if spec.image}
 NAMESPACES = (
     "resources",
     "trait",
@@ -264,7 +265,8 @@ NAMESPACES = (
 """The namespaces of nova's extra specs."""
 
 _GROUP_KEY = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:", re.ASCII)
-_CELL = re.compile(r"(hw:numa_(?:cpus|mem)\.)[0-9]{1,4}", re.ASCII)
+_CELL = re.compile(r"(hw[:_]numa_(?:cpus|mem)\.)[0-9]{1,4}", re.ASCII)
+_GROUP_STARTS = ("resource", "trait")
 
 
 def check_known(key: str) -> None:
@@ -278,18 +280,24 @@ def check_known(key: str) -> None:
     meant = meant_spec(key, _KNOWN)
     if meant is not None:
         _refuse(key, meant)
-    namespace, colon, _ = key.partition(":")
+    namespace, colon, rest = key.partition(":")
+    word = namespace.strip().lower()
     if not colon:
-        near = get_close_matches(key, _UNSCOPED, n=1, cutoff=0.85)
-        if near:
-            _refuse(key, near[0])
+        near = get_close_matches(word, _UNSCOPED, n=1, cutoff=0.85)
+        of_image = _OF_IMAGES.get(_CELL.sub(r"\1N", word))
+        if of_image or near:
+            _refuse(key, of_image or near[0])
     elif namespace in NAMESPACES:
         own = [known for known in sorted(_KNOWN) if known.startswith(f"{namespace}:")]
         _refuse(key, (get_close_matches(key, own, n=1, cutoff=0.0) or [f"{namespace}:CLASS"])[0])
+    elif word in NAMESPACES:
+        _refuse(key, f"{word}:{rest}")
+    elif word.startswith(_GROUP_STARTS):
+        _refuse(key, f"{'resources' if word.startswith('resource') else 'trait'}:{rest}")
     else:
-        near = get_close_matches(namespace, NAMESPACES, n=1, cutoff=0.85)
+        near = get_close_matches(word, NAMESPACES, n=1, cutoff=0.85)
         if near:
-            _refuse(key, f"{near[0]}{key[len(namespace) :]}")
+            _refuse(key, f"{near[0]}:{rest}")
 
 
 def _refuse(key: str, near: str) -> NoReturn:
@@ -330,6 +338,13 @@ REFUSED_HERE: Mapping[str, str] = {
     "`hw:tpm_model` without `hw:tpm_version`: nova does not look at it",
     "property twice": "an image property under its present and a former name: nova takes the present one",
     "all realtime": "a `mixed` guest whose CPUs are all in the realtime mask: it is `dedicated`",
+    "spelling": "a spec of nova in another spelling (`TRAIT:`, `trait.1:`, `HW:numa_nodes`), or under the "
+    "name of the image property: nova ignores it",
+    "group of CPUs": "`resourcesS:PCPU`: dedicated CPUs are those of the guest's cells",
+    "no trait": "an image property whose value has no trait (`hw_architecture=armv7l`): no host reports it",
+    "no word": "an image's truth value that is none, which nova takes for false, and an image's trait with "
+    "another value than `required`, which nova ignores",
+    "bits": "a page size in bits (`2Mb`)",
 }
 """{name: a flavor or an image that nova accepts and the claim refuses}; a test finds no others."""
 
@@ -339,7 +354,11 @@ REFUSED_BY_NOVA: Mapping[str, str] = {
     "locked memory": "`hw:locked_memory` without a page size: it does not change the claim",
     "threads of shared CPUs": "`trait:HW_CPU_HYPERTHREADING` without pinned CPUs: it is a trait like others",
     "optional secure boot": "`os:secure_boot=optional`, which nova allows for images only",
-    "blanks": "blanks between the labels of `hw:pmem`",
+    "blanks": "blanks around a number, and between the labels of `hw:pmem`, or no label at all",
+    "no claim": "a value of a spec that changes no claim, such as `hw:cpu_realtime_mask` without "
+    "`hw:cpu_realtime`: it is not looked at",
+    "other spelling": "an image property in other letters (`hw_video_model=VGA`), and a page size as `1G` or "
+    "`1GiB`",
     "riscv64": "`hw_emulation_architecture=riscv64`: there is a trait of it, and nova does not know the name",
     "half a cell": "cells with CPUs and without memory, or the reverse: the other is split evenly",
 }

@@ -17,8 +17,10 @@ from agent.claims.extra_specs import check_known
 from agent.claims.flavor_hw import pmem_labels, read_whole_spec, topology_of
 from agent.claims.host_traits import encryption_trait, host_traits
 from agent.claims.image import Image, check_encryption, image_traits, required_traits, with_image
+from agent.claims.near_names import CUSTOM, STANDARD_CLASSES, STANDARD_TRAITS, near_class, near_trait
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, check_request
 from agent.device_names import PMEM_PREFIX
+from agent.errors import UsageError
 from agent.json_checks import below, fault, read_object, read_text, read_whole
 from agent.tree import MAX_UNIT
 
@@ -28,6 +30,7 @@ _GROUPED = re.compile(r"(resources|trait)([A-Za-z0-9_-]{1,64})?:(.*)", re.ASCII 
 _NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
 _ALIAS = re.compile(r"\s*([^\s:,]{1,255})\s*:\s*([0-9]{1,5})\s*", re.ASCII)
 
+_THREADS = "trait:HW_CPU_HYPERTHREADING"
 _NO_DEVICES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT")
 
 
@@ -78,8 +81,11 @@ def claim_for_flavor(
         if not _GROUPED.fullmatch(key):
             check_known(key)
     specs = with_image(flavor.extra_specs, image or {})
+    of_image = required_traits(image or {})
+    # The trait is a thread policy of pinned CPUs (agent.claims.flavor_hw), whoever requires it
+    threads = {_THREADS: "required"} if _THREADS in {f"trait:{name}" for name in of_image} else {}
     profile = groups_of_profile(specs[PROFILE_SPEC], profiles or {}) if PROFILE_SPEC in specs else ()
-    topology = topology_of(flavor.vcpus, flavor.memory_mb, specs)
+    topology = topology_of(flavor.vcpus, flavor.memory_mb, threads | specs)
     encryption = encryption_trait(specs)
     if encryption and image is not None:
         check_encryption(image, encryption)
@@ -89,7 +95,7 @@ def claim_for_flavor(
     groups = _groups(
         replace(flavor, extra_specs=specs),
         topology,
-        required_traits(image or {}) | ({encryption} if encryption else set()),
+        of_image | ({encryption} if encryption else set()),
     )
     own = sum(bool(group.suffix) for group in groups)
     if policy is None and own <= 1 < own + len(profile):
@@ -136,8 +142,7 @@ def _groups(flavor: Flavor, topology: TopologyRequest, traits: frozenset[str]) -
         if not match:
             continue
         kind, suffix, name = match[1], match[2] or "", match[3]
-        if not _NAME.fullmatch(name):
-            raise fault(key, f"a name of {'resource class' if kind == 'resources' else 'trait'}", name)
+        _check_name(key, kind, name)
         if kind == "resources":
             resources.setdefault(suffix, {})[name] = read_whole_spec(key, value, 0, MAX_UNIT)
         elif value in ("required", "forbidden"):
@@ -160,6 +165,24 @@ def _groups(flavor: Flavor, topology: TopologyRequest, traits: frozenset[str]) -
         for suffix in sorted({*resources, *required, *forbidden})
         if any(resources.get(suffix, {}).values()) or required.get(suffix) or forbidden.get(suffix)
     )
+
+
+def _check_name(key: str, kind: str, name: str) -> None:
+    """As nova's API: the name is a standard one or begins with CUSTOM_. Raises UsageError."""
+    what, near, standard = (
+        ("resource class", near_class, STANDARD_CLASSES)
+        if kind == "resources"
+        else ("trait", near_trait, STANDARD_TRAITS)
+    )
+    if not _NAME.fullmatch(name):
+        raise fault(key, f"a name of {what}", name)
+    if not name.startswith(CUSTOM) and name not in standard:
+        meant = near(name, ())
+        raise UsageError(
+            f"{key}: {name} is no standard {what}; "
+            + (f"did you mean {meant}?" if meant else f"one of your own begins with {CUSTOM}."),
+            spec=key,
+        )
 
 
 def _own_resources(flavor: Flavor, topology: TopologyRequest, named: Collection[str]) -> dict[str, int]:

@@ -20,7 +20,9 @@ CELLS_MAX = 64
 KIB_PER = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
 
 _CELL = re.compile(r"(numa_cpus|numa_mem)\.([0-9]{1,4})", re.ASCII)
-_PAGE_SIZE = re.compile(r"([0-9]{1,9})(?:([kmgt])(?:i?b)?)?", re.ASCII | re.IGNORECASE)
+_PAGE_SIZE = re.compile(r"([0-9]{1,9})(?:([KMGTkmgt])(?:i?B)?)?", re.ASCII)
+_CPUS = re.compile(r"resources([A-Za-z0-9_-]{1,64})?:(VCPU|PCPU)", re.ASCII)
+_THREADS = re.compile(r"trait([1-9][0-9]{0,63})?:HW_CPU_HYPERTHREADING", re.ASCII)
 _WHOLE = re.compile(r"[0-9]{1,10}", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9_]{1,200}", re.ASCII)
 
@@ -83,15 +85,26 @@ def _cpu_policy(vcpus: int, specs: Mapping[str, str]) -> str:
 
 
 def _explicit(specs: Mapping[str, str], name: str) -> int:
-    """The amount of the class in the unsuffixed group."""
-    spec = f"resources:{name}"
-    return read_whole_spec(spec, specs[spec], 0, MAX_UNIT) if spec in specs else 0
+    """The amount of the class in all groups. Raises UsageError where dedicated CPUs are in a suffixed one."""
+    total = 0
+    for spec, text in specs.items():
+        match = _CPUS.fullmatch(spec)
+        if match and match[2] == name:
+            amount = read_whole_spec(spec, text, 0, MAX_UNIT)
+            if amount and match[1] and name == "PCPU":
+                raise UsageError(
+                    f"{spec}: dedicated CPUs are those of the guest's cells and in no group of their own; "
+                    "use hw:cpu_policy=dedicated.",
+                    spec=spec,
+                )
+            total += amount
+    return total
 
 
 def _thread_policy(specs: Mapping[str, str], policy: str) -> str | None:
     """The thread policy; HW_CPU_HYPERTHREADING as a trait of pinned CPUs stands for one, as in nova."""
     thread_policy = _spec_choice(specs, "hw:cpu_thread_policy", ("prefer", "isolate", "require"))
-    threads = specs.get("trait:HW_CPU_HYPERTHREADING")
+    threads = next((value for spec, value in specs.items() if _THREADS.fullmatch(spec)), None)
     if thread_policy and threads:
         raise UsageError(
             "hw:cpu_thread_policy: trait:HW_CPU_HYPERTHREADING says the same in another way; remove one of "

@@ -95,6 +95,7 @@ _AS_SPEC: Mapping[str, str] = {spec.image: spec.key for spec in CLAIM_SPECS if s
 _FLAGS = frozenset({"hw_mem_encryption", "hw_ephemeral_encryption", "hw_virtio_packed_ring"})
 _CELL = re.compile(r"(hw_numa_cpus|hw_numa_mem)\.([0-9]{1,4})", re.ASCII)
 _TRAIT = re.compile(r"trait:([A-Z0-9_]{1,255})", re.ASCII)
+_FIRMWARES = ("bios", "uefi")
 _LEGACY = {"architecture": "hw_architecture"}
 """Former names that nova still reads, of properties that change a claim."""
 
@@ -180,6 +181,9 @@ def image_traits(image: Image) -> frozenset[str]:
             if value not in known:
                 raise fault(f"image {key}", f"one of {', '.join(sorted(known))}", image[key])
             traits.add(start + value.upper())
+    firmware = image.get("hw_firmware_type", "uefi")
+    if firmware not in _FIRMWARES:
+        raise fault("image hw_firmware_type", f"one of {', '.join(_FIRMWARES)}", firmware)
     if _is_stateless(image):
         traits.add(STATELESS_FIRMWARE)
     return frozenset(traits)

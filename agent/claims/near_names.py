@@ -12,6 +12,9 @@ import os_resource_classes
 import os_traits
 
 CUTOFF = 0.8
+CUSTOM = "CUSTOM_"
+STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
+STANDARD_TRAITS = frozenset(os_traits.get_traits())
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9_]", re.ASCII)
 
 _MEANT: Mapping[str, str] = {
@@ -55,12 +58,12 @@ def near_class(name: str, present: Collection[str]) -> str | None:
 
     `present` are the classes of the host.
     """
-    return _near(name, present, os_resource_classes.STANDARDS)
+    return _near(name, present, STANDARD_CLASSES)
 
 
 def near_trait(name: str, present: Collection[str]) -> str | None:
     """As `near_class`, for a trait; `present` are those of the host's providers."""
-    return _near(name, present, os_traits.get_traits())
+    return _near(name, present, STANDARD_TRAITS)
 
 
 def _near(name: str, present: Collection[str], standard: Collection[str]) -> str | None:

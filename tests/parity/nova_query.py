@@ -13,7 +13,7 @@ from nova.scheduler.utils import ResourceRequest
 from nova.virt import hardware
 
 from parity.demands import PROFILES
-from parity.query import Demand, Group, Query
+from parity.query import Cells, Demand, Group, Query
 
 logging.disable(logging.ERROR)  # nova warns of each property that it ignores
 objects.register_all()
@@ -47,29 +47,58 @@ UNCHECKED = "hw:maxphysaddr_"
 REFUSALS = (exception.NovaException, ValueError, TypeError)
 
 
+PAGE_WORDS = {
+    "small": hardware.MEMPAGES_SMALL,
+    "large": hardware.MEMPAGES_LARGE,
+    "any": hardware.MEMPAGES_ANY,
+}
+
+
 class NovaRefuses(Exception):
     """nova's API refuses the flavor or the image."""
+
+
+def _guest(demand: Demand) -> tuple[objects.Flavor, objects.ImageMeta]:
+    for key, value in demand.specs.items():
+        if not key.startswith(UNCHECKED):
+            validators.validate(key, value)
+    properties = objects.ImageMetaProps.from_dict(dict(demand.image or {}))
+    image = objects.ImageMeta(properties=properties, name="image", id="image")
+    flavor = objects.Flavor(
+        id=1,
+        flavorid="1",
+        name="flavor",
+        vcpus=demand.vcpus,
+        memory_mb=demand.memory_mb,
+        root_gb=demand.disk_gb,
+        ephemeral_gb=0,
+        swap=0,
+        extra_specs=dict(demand.specs),
+    )
+    return flavor, image
+
+
+def nova_cells(demand: Demand) -> Cells | None:
+    """The guest's cells as nova's compute places them. Raises NovaRefuses."""
+    try:
+        topology = hardware.numa_get_constraints(*_guest(demand))
+    except REFUSALS as error:
+        raise NovaRefuses(f"{type(error).__name__}: {error}") from error
+    if topology is None:
+        return None
+    words = {value: word for word, value in PAGE_WORDS.items()}
+    return Cells(
+        tuple((frozenset(cell.cpuset), frozenset(cell.pcpuset), cell.memory) for cell in topology.cells),
+        words.get(topology.cells[0].pagesize, topology.cells[0].pagesize),
+        topology.cells[0].cpu_thread_policy,
+        topology.emulator_threads_policy == "isolate",
+    )
 
 
 def nova_query(demand: Demand) -> Query:
     """The query that nova's scheduler sends to Placement. Raises NovaRefuses."""
     try:
-        for key, value in demand.specs.items():
-            if not key.startswith(UNCHECKED):
-                validators.validate(key, value)
-        properties = objects.ImageMetaProps.from_dict(dict(demand.image or {}))
-        image = objects.ImageMeta(properties=properties, name="image", id="image")
-        flavor = objects.Flavor(
-            id=1,
-            flavorid="1",
-            name="flavor",
-            vcpus=demand.vcpus,
-            memory_mb=demand.memory_mb,
-            root_gb=demand.disk_gb,
-            ephemeral_gb=0,
-            swap=0,
-            extra_specs=dict(demand.specs),
-        )
+        flavor, image = _guest(demand)
         hardware.numa_get_constraints(flavor, image)
         spec = objects.RequestSpec(
             flavor=flavor,

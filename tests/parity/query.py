@@ -26,6 +26,16 @@ class Query:
 
 
 @dataclass(frozen=True)
+class Cells:
+    """A guest's cells (shared CPUs, dedicated CPUs, MiB each), page size (KiB or a word), and policies."""
+
+    cells: tuple[tuple[frozenset[int], frozenset[int], int], ...]
+    page_size: int | str | None = None
+    thread_policy: str | None = None
+    isolates_emulator: bool = False
+
+
+@dataclass(frozen=True)
 class Demand:
     """A flavor and an image, as an operator gives them; `image` None: no image is known."""
 

@@ -20,6 +20,9 @@ SEED = 34
 RARE = frozenset({"required and forbidden", "all realtime"})
 """Differences that random flavors do not always show."""
 
+SPELLINGS = ("TRAIT:", "trait.1:", "Resources:", "HW:", "hw_cpu_policy:")
+NO_WORDS = ("expected required, not 'Required'.", "'maybe' is not a truth value such as true or false.")
+
 HOST_TRAITS = ("COMPUTE_SECURITY_", "COMPUTE_ADDRESS_SPACE_")
 """Starts of the traits that nova asks of the unsuffixed group, and Plimsoll of the root."""
 
@@ -30,7 +33,7 @@ def like_ours(query: Query, demand: Demand) -> Query:
     of_root = {name for name in own.required if name.startswith(HOST_TRAITS)}
     dropped = set(of_root)
     both = {**(demand.image or {}), **demand.specs}
-    threads = "trait:HW_CPU_HYPERTHREADING" not in demand.specs
+    threads = "trait:HW_CPU_HYPERTHREADING" not in {**demand.specs, **(demand.image or {})}
     if threads:
         dropped.add("HW_CPU_HYPERTHREADING")
     forbidden = own.forbidden - ({"HW_CPU_HYPERTHREADING"} if threads else set())
@@ -72,6 +75,11 @@ ONLY_HERE: Mapping[str, Callable[[Demand, Query, str], bool]] = {
     "conflict over nothing": lambda demand, query, why: "they exclude each other" in why,
     "property twice": lambda demand, query, why: "given twice" in why,
     "all realtime": lambda demand, query, why: why.startswith("hw:cpu_realtime_mask"),
+    "spelling": lambda demand, query, why: why.startswith(SPELLINGS),
+    "group of CPUs": lambda demand, query, why: "no group of their own" in why,
+    "no trait": lambda demand, query, why: why.startswith("image hw_architecture: expected one of"),
+    "no word": lambda demand, query, why: why.endswith(NO_WORDS),
+    "bits": lambda demand, query, why: "2Mb" in why,
 }
 """{name of a refusal of the claim alone: whether this is one}"""
 
@@ -80,7 +88,11 @@ ONLY_NOVA: Mapping[str, Callable[[Demand, str], bool]] = {
     "locked memory": lambda demand, why: "LockMemoryForbidden" in why,
     "threads of shared CPUs": lambda demand, why: "CPUThreadPolicyConfigurationInvalid" in why,
     "optional secure boot": lambda demand, why: demand.specs.get("os:secure_boot") == "optional",
-    "blanks": lambda demand, why: " " in demand.specs.get("hw:pmem", ""),
+    "blanks": lambda demand, why: bool({"", "6GB, 16GB"} & {demand.specs.get("hw:pmem")}),
+    "no claim": lambda demand, why: any(
+        text in why for text in ("'many' is not", "'x' is not of the format")
+    ),
+    "other spelling": lambda demand, why: "'1G'" in why or "VGA is invalid" in why,
     "riscv64": lambda demand, why: "'riscv64' is not valid" in why,
     "half a cell": lambda demand, why: "ImageNUMATopologyIncomplete" in why,
 }

@@ -21,26 +21,43 @@ _KEYS = {
     *_FLAGS,
 }
 _PARTS = {"domain": "[0-9a-f]{4,8}", "bus": "[0-9a-f]{2}", "slot": "[0-9a-f]{2}", "function": "[0-7]"}
-_GLOB = re.compile(
-    r"(?:(?P<domain>[0-9a-f*]*):)?(?P<bus>[0-9a-f*]*):(?P<slot>[0-9a-f*]*)(?:\.(?P<function>[0-7*]*))?",
-    re.ASCII | re.IGNORECASE,
-)
+_WIDTHS = {"domain": 4, "bus": 2, "slot": 2, "function": 1}
+_MOST = {"domain": 0xFFFFFFFF, "bus": 0xFF, "slot": 0x1F, "function": 7}
+_HEX = re.compile("[0-9a-f]+", re.ASCII)
+_END = r"\Z"
+_GLOB = re.compile(r"[0-9a-f*]+", re.ASCII)
 _FULL_ADDRESS = re.compile("{domain}:{bus}:{slot}\\.{function}".format(**_PARTS), re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPattern:
+    """PCI addresses: a regular expression for the beginning of each part, as nova matches them.
+
+    `names_one`: it is a complete address, which for a card stands for the card's virtual functions as well.
+    """
+
+    parts: tuple[str, ...]
+    names_one: bool
+
+    def matches(self, address: str) -> bool:
+        """Whether the address, such as 0000:41:10.2, is one of these."""
+        found = zip(self.parts, re.split("[:.]", address), strict=True)
+        return all(re.match(pattern, part) for pattern, part in found)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """One entry of [pci] device_spec.
 
-    Ids are four hexadecimal digits, None for any. `address` is a regular expression, `interface` the name of
-    a network interface. With `one_time_use` a device stays reserved after its guest, until the operator
-    releases it. With `remote_managed` the functions are for ports that a network service plugs on a card with
-    processors of its own; they are in no inventory.
+    Ids are four hexadecimal digits, None for any. `interface` is the name of a network interface. With
+    `one_time_use` a device stays reserved after its guest, until the operator releases it. With
+    `remote_managed` the functions are for ports that a network service plugs on a card with processors of its
+    own; they are in no inventory.
     """
 
     vendor_id: str | None = None
     product_id: str | None = None
-    address: str | None = None
+    address: AddressPattern | None = None
     interface: str | None = None
     physical_network: str | None = None
     resource_class: str | None = None
@@ -49,14 +66,14 @@ class DeviceSpec:
     remote_managed: bool = False
 
     def matches(self, function: PciDevice, card: Card) -> bool:
-        """Whether it offers the function. The address or interface of a card stands for all functions."""
+        """Whether it offers the function. One address or interface of a card stands for all its functions."""
         if self.vendor_id is not None and self.vendor_id != function.vendor_id:
             return False
         if self.product_id is not None and self.product_id != function.product_id:
             return False
         if self.address is not None:
-            addresses = {function.address, card.device.address}
-            if not any(re.fullmatch(self.address, address) for address in addresses):
+            of_card = self.address.names_one and self.address.matches(card.device.address)
+            if not of_card and not self.address.matches(function.address):
                 return False
         return self.interface is None or (
             card.interface is not None and card.interface.interface == self.interface
@@ -113,30 +130,42 @@ def _id_or_any(data: Mapping[str, Any], key: str) -> str | None:
     return None if text_of(data, key) == "*" else id_of(data, key)
 
 
-def _address(value: object) -> str | None:
-    """A regular expression of PCI addresses, from a glob ("*:41:00.*") or an object of expressions."""
+def _address(value: object) -> AddressPattern | None:
+    """The addresses of a glob ("*:41:00.*", ":41:") or of an object with regular expressions."""
     if value is None:
         return None
     if isinstance(value, str):
-        match = _GLOB.fullmatch(value.strip())
-        if not match:
-            raise ValueError(f"address {value!r} is not a PCI address such as 0000:41:00.0 or *:41:*.*")
-        given: Mapping[str, Any] = {name: _from_glob(text) for name, text in match.groupdict().items()}
+        patterns = _patterns_of_glob(value.strip().lower())
     elif isinstance(value, dict) and value.keys() <= _PARTS.keys():
-        given = value
+        patterns = {name: value.get(name) or "" for name in _PARTS}
     else:
         raise ValueError("address must be text or an object of domain, bus, slot and function")
-    parts = {name: given.get(name) or pattern for name, pattern in _PARTS.items()}
-    pattern = "(?:{domain}):(?:{bus}):(?:{slot})\\.(?:{function})".format(**parts)
     try:
-        re.compile(pattern)
+        for pattern in patterns.values():
+            re.compile(pattern)
     except (re.error, TypeError) as error:
         raise ValueError(f"address: {error}") from error
-    return pattern
+    digits = {name: pattern.removesuffix(_END) for name, pattern in patterns.items()}
+    names_one = all(_HEX.fullmatch(digits[name]) and len(digits[name]) >= _WIDTHS[name] for name in _PARTS)
+    return AddressPattern(tuple(patterns[name] for name in _PARTS), names_one)
 
 
-def _from_glob(text: str | None) -> str | None:
-    return None if text in (None, "", "*") else str(text).lower().replace("*", "[0-9a-f]*")
+def _patterns_of_glob(text: str) -> dict[str, str]:
+    """As nova: domain, bus and slot are counted from the right, and what is left out is any."""
+    front, dot, function = text.partition(".")
+    fields = front.split(":")
+    given = dict(zip(_PARTS, ["*"] * (3 - len(fields)) + [*fields, function], strict=False))
+    if len(fields) > 3 or not (dot or ":" in front):
+        raise ValueError(f"address {text!r} is not a PCI address such as 0000:41:00.0 or *:41:*.*")
+    patterns = {}
+    for name, glob in given.items():
+        part = glob.strip() or "*"
+        if not _GLOB.fullmatch(part) or ("*" not in part and int(part, 16) > _MOST[name]):
+            raise ValueError(f"address {text!r} is not a PCI address such as 0000:41:00.0 or *:41:*.*")
+        if "*" not in part:
+            part = f"{int(part, 16):0{_WIDTHS[name]}x}"
+        patterns[name] = part.replace("*", "[0-9a-f]*") + _END
+    return patterns
 
 
 def _traits(value: object) -> frozenset[str]:

@@ -43,7 +43,8 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         "CPUs of cpu_dedicated_set; offline ones with cpu_power_management, without it an error",
         "the same, with their ids as exact units",
         difference="libvirt's hook powers a guest's CPUs up and down, as nova does; without the gate, the "
-        "program that starts the guest does",
+        "program that starts the guest does. nova powers idle ones down when it starts; here each goes down "
+        "when its first guest has ended: the agent may not write below /sys, and no hook runs at its start",
     ),
     HostRow(
         ("MEMORY_MB",),
@@ -95,8 +96,10 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
     ),
     HostRow(
         ("MEM_ENCRYPTION_CONTEXT",),
-        "AMD SEV, SEV-ES or SEV-SNP, and Intel TDX: a provider each, with the processor's number of keys",
+        "AMD SEV, SEV-ES or SEV-SNP, and with cpu_mode = host-passthrough Intel TDX: a provider each, with "
+        "the processor's number of keys",
         "the same, by the same names; the traits are on these providers",
+        difference="TDX with any cpu_mode: the program that starts the guest chooses its CPU",
     ),
     HostRow(
         ("CUSTOM_SGX_EPC_MB",),

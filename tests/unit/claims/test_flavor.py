@@ -127,6 +127,18 @@ def test_isolated_emulator_threads_ask_for_one_more_pcpu(specs: dict[str, str], 
     assert request.topology.isolate_emulator
 
 
+@pytest.mark.parametrize("key", ["trait:HW_CPU_HYPERTHREADING", "trait1:HW_CPU_HYPERTHREADING"])
+def test_the_trait_of_threads_is_a_policy_wherever_the_flavor_has_it(key: str) -> None:
+    specs = {"hw:cpu_policy": "dedicated", "resources1:VGPU": "1", key: "required"}
+    assert with_specs(specs).topology.cpu_thread_policy == "require"
+
+
+def test_the_trait_of_threads_is_a_policy_when_the_image_requires_it() -> None:
+    flavor = Flavor(4, 4096, 10, {"hw:cpu_policy": "dedicated"})
+    request = claim_for_flavor(CONSUMER, flavor, {"trait:HW_CPU_HYPERTHREADING": "required"})
+    assert request.topology.cpu_thread_policy == "require"
+
+
 def test_devices_by_alias() -> None:
     assert with_specs({"pci_passthrough:alias": "a1:2, fpga:1,a1:1"}).pci == (("a1", 3), ("fpga", 1))
 
@@ -202,6 +214,20 @@ def test_other_namespaces_and_what_only_shapes_the_guest_say_nothing() -> None:
         ({"hw_rng:allow": "1"}, "hw_rng:allow", "did you mean hw_rng:allowed?"),
         ({"resources:PCPU": "3"}, "resources:PCPU", "the flavor's 4 CPUs need 4"),
         ({"resources:PCPU": "4", "resources:VCPU": "1"}, "resources:PCPU", "hw:cpu_policy=mixed"),
+        ({"resources1:PCPU": "4"}, "resources1:PCPU", "hw:cpu_policy=dedicated"),
+        (
+            {"hw:cpu_policy": "dedicated", "resources1:VCPU": "1"},
+            "resources:VCPU",
+            "already determines the number",
+        ),
+        (
+            {"trait:HW_CPU_X86_AVX52": "forbidden"},
+            "trait:HW_CPU_X86_AVX52",
+            "did you mean HW_CPU_X86_AVX2?",
+        ),
+        ({"trait1:MISSING": "forbidden"}, "trait1:MISSING", "begins with CUSTOM_"),
+        ({"resources:DISK_GBB": "0"}, "resources:DISK_GBB", "did you mean DISK_GB?"),
+        ({"hw:mem_page_size": "2Mb"}, "hw:mem_page_size", "2MB"),
         (
             {"pci_passthrough:aliases": "a:1"},
             "pci_passthrough:aliases",

@@ -133,6 +133,7 @@ def test_the_image_has_cells_and_a_page_size_where_the_flavor_lets_it() -> None:
         ),
         ({**UEFI}, {"hw:mem_encryption": "1", "hw:mem_encryption_model": "intel-tdx"}, "firmware_stateless"),
         ({"hw_disk_bus": "punched_cards"}, {}, "hw_disk_bus"),
+        ({"hw_firmware_type": "UEFI", "hw_firmware_stateless": "yes"}, {}, "hw_firmware_type"),
         ({"trait:HW_CPU_X86_AVX2": "forbidden"}, {}, "required"),
         ({"trait:avx": "required"}, {}, "does not name a trait"),
         ({"hw_tpm_versoin": "2.0"}, {}, "did you mean hw_tpm_version?"),
