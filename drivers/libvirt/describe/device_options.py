@@ -10,6 +10,7 @@ from agent.errors import SettingsError
 from drivers.host.device_signs import CHECKS
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs, pci_address_of
 from drivers.libvirt.describe.devices import DeviceSettings
+from drivers.libvirt.describe.inventory_defaults import parse_inventory_defaults
 
 MDEV_GROUP = "mdev_<type>"
 """A pattern of groups, see `agent.driver.Driver.OPTIONS`."""
@@ -94,7 +95,13 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "resource_provider_bandwidths",
             default=[],
             help="Bandwidth of bridges, in kbit/s: BRIDGE:EGRESS:INGRESS; rp_tunnelled stands for all "
-            "tunnels. Leave it unset where Neutron's agent reports it, as the two options below.",
+            "tunnels. Leave it unset where Neutron's agent reports it, as the packet rates below.",
+        ),
+        cfg.ListOpt(
+            "resource_provider_inventory_defaults",
+            default=[],
+            help="Fields of these inventories beside their total, as for Neutron's agent: "
+            "allocation_ratio:1.0, min_unit:1, max_unit:N, step_size:1, reserved:0.",
         ),
         cfg.ListOpt(
             "resource_provider_packet_processing_without_direction",
@@ -106,6 +113,11 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             default=[],
             help="The same for a switch in hardware: :EGRESS:INGRESS.",
         ),
+        cfg.ListOpt(
+            "resource_provider_packet_processing_inventory_defaults",
+            default=[],
+            help="Fields of the inventories of packet rates, as resource_provider_inventory_defaults.",
+        ),
     ),
     "sriov_nic": (
         cfg.ListOpt(
@@ -113,6 +125,12 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             default=[],
             help="Bandwidth of network cards, in kbit/s: INTERFACE:EGRESS:INGRESS, as for Neutron's agent. "
             "Leave it unset where a network agent reports the bandwidth.",
+        ),
+        cfg.ListOpt(
+            "resource_provider_inventory_defaults",
+            default=[],
+            help="Fields of these inventories beside their total, as for Neutron's agent: "
+            "allocation_ratio:1.0, min_unit:1, max_unit:N, step_size:1, reserved:0.",
         ),
     ),
 }
@@ -129,7 +147,7 @@ def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
 
     Raises SettingsError where options are malformed or contradict each other.
     """
-    devices, pci = options.get("devices", {}), options.get("pci", {})
+    devices, pci, sriov = (options.get(group, {}) for group in ("devices", "pci", "sriov_nic"))
     types = tuple(dict.fromkeys(devices.get("enabled_mdev_types") or ()))
     groups = {group: values for group, values in options.items() if group.startswith(_MDEV_PREFIX)}
     wanted = {_MDEV_PREFIX + type_id.lower() for type_id in types}
@@ -146,7 +164,11 @@ def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
     return DeviceSettings(
         specs=parse_device_specs(tuple(pci.get("device_spec") or ())),
         mdevs=mdevs,
-        bandwidth=_bandwidths(options.get("sriov_nic", {}).get("resource_provider_bandwidths") or ()),
+        bandwidth=_bandwidths(sriov.get("resource_provider_bandwidths") or ()),
+        bandwidth_defaults=parse_inventory_defaults(
+            "[sriov_nic] resource_provider_inventory_defaults",
+            sriov.get("resource_provider_inventory_defaults") or (),
+        ),
     )
 
 

@@ -20,6 +20,7 @@ from agent.driver import DescribedInventory, DescribedProvider
 from agent.errors import DriverDataError
 from drivers.libvirt.describe.cards import NO_TYPE, Card, UnitRecord
 from drivers.libvirt.describe.device_spec import DeviceSpec, MdevSpec, mdev_specs_of, vgpu_spec_of
+from drivers.libvirt.describe.inventory_defaults import InventoryDefaults
 from drivers.libvirt.describe.mdevs import MdevCard, MdevResources, class_of
 from drivers.libvirt.xml.nodedevs import PciDevice
 
@@ -31,6 +32,7 @@ class DeviceSettings:
     specs: tuple[DeviceSpec, ...] = ()
     mdevs: tuple[MdevSpec, ...] = ()
     bandwidth: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    bandwidth_defaults: InventoryDefaults = field(default_factory=InventoryDefaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,14 @@ def _provider(context: CardContext, name: str, parent: str) -> DescribedProvider
         if not record.type_id:
             units[record.resource_class] = (*units.get(record.resource_class, ()), record.unit)
     amounts = {resource_class: len(addresses) for resource_class, addresses in units.items()}
-    if "SRIOV_NET_VF" in units:
-        amounts |= _bandwidth(card, context.settings)
     inventories = {
         resource_class: DescribedInventory(total, allocation_ratio=1.0)
         for resource_class, total in amounts.items()
-        if total
     }
+    if "SRIOV_NET_VF" in units:
+        defaults = context.settings.bandwidth_defaults
+        bandwidth = _bandwidth(card, context.settings)
+        inventories |= {name: defaults.inventory(total) for name, total in bandwidth.items() if total}
     mdevs = MdevResources() if card.device.address in context.held else _mdev_resources(context, name)
     return DescribedProvider(
         name=provider_name(card, name),

@@ -14,6 +14,7 @@ from agent.device_names import physical_network_trait
 from agent.driver import DescribedInventory, DescribedProvider
 from agent.errors import SettingsError
 from agent.tree import MAX_UNIT
+from drivers.libvirt.describe.inventory_defaults import InventoryDefaults, parse_inventory_defaults
 
 TUNNELS = "rp_tunnelled"
 """The name of all tunnelled networks together, in place of a bridge: the default of Neutron's option."""
@@ -36,6 +37,8 @@ class OvsSettings:
     networks: Mapping[str, str] = field(default_factory=dict)
     bandwidth: Mapping[str, Amounts] = field(default_factory=dict)
     rates: Amounts = field(default_factory=dict)
+    bandwidth_defaults: InventoryDefaults = field(default_factory=InventoryDefaults)
+    rate_defaults: InventoryDefaults = field(default_factory=InventoryDefaults)
 
 
 def parse_ovs(values: Mapping[str, Any], host: str) -> OvsSettings:
@@ -59,7 +62,14 @@ def parse_ovs(values: Mapping[str, Any], host: str) -> OvsSettings:
             if rates:
                 _refuse(option, name or host, "the rates are given already; use one of the two options, once")
             rates[host] = amounts
-    return OvsSettings(networks, bandwidth, rates.get(host, {}))
+    bandwidth_defaults, rate_defaults = (
+        parse_inventory_defaults(f"[ovs] {option}", values.get(option) or ())
+        for option in (
+            "resource_provider_inventory_defaults",
+            "resource_provider_packet_processing_inventory_defaults",
+        )
+    )
+    return OvsSettings(networks, bandwidth, rates.get(host, {}), bandwidth_defaults, rate_defaults)
 
 
 def ovs_providers(host: str, settings: OvsSettings) -> Iterator[DescribedProvider]:
@@ -69,21 +79,25 @@ def ovs_providers(host: str, settings: OvsSettings) -> Iterator[DescribedProvide
         return
     switch = f"{host}_ovs"
     yield DescribedProvider(
-        name=switch, parent=host, inventories=_inventories(settings.rates), traits=VNIC_TRAITS, device="ovs"
+        name=switch,
+        parent=host,
+        inventories=_inventories(settings.rates, settings.rate_defaults),
+        traits=VNIC_TRAITS,
+        device="ovs",
     )
     for bridge, amounts in bridges.items():
         of_tunnels = frozenset({TUNNEL_TRAIT}) if bridge == TUNNELS else frozenset[str]()
         yield DescribedProvider(
             name=f"{switch}_{bridge}",
             parent=switch,
-            inventories=_inventories(amounts),
+            inventories=_inventories(amounts, settings.bandwidth_defaults),
             traits=VNIC_TRAITS | of_tunnels | physical_network_trait(settings.networks.get(bridge)),
             device=f"ovs:{bridge}",
         )
 
 
-def _inventories(amounts: Amounts) -> dict[str, DescribedInventory]:
-    return {name: DescribedInventory(total=total, allocation_ratio=1.0) for name, total in amounts.items()}
+def _inventories(amounts: Amounts, defaults: InventoryDefaults) -> dict[str, DescribedInventory]:
+    return {name: defaults.inventory(total) for name, total in amounts.items()}
 
 
 def _networks(texts: Iterable[str]) -> dict[str, str]:
