@@ -74,6 +74,8 @@ class Daemon:
         self.options["DEFAULT"]["state_path"] = directory / "state"
         self.options["api"] = {"socket": self.socket}
         self.environment: dict[str, str] = {}
+        self.prefix: list[str] = []
+        """The command that the agent's own command line is appended to."""
         self.process: subprocess.Popen[bytes] | None = None
         self.client = Client(str(self.socket), 10.0)
         self.write()
@@ -86,8 +88,14 @@ class Daemon:
         self.file.touch(mode=0o600)
         self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
+    def move_socket(self, path: Path) -> None:
+        """Ask the agent at this path, where its own name of the socket is another one."""
+        self.socket = path
+        self.client = Client(str(path), 10.0)
+
     def launch(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "agent.cli.main", "agent", "--config-file", str(self.file)]
+        own = [sys.executable, "-m", "agent.cli.main", "agent", "--config-file", str(self.file)]
+        command = [*self.prefix, *own]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command,

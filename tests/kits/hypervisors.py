@@ -46,9 +46,10 @@ class Hypervisor:
     """A libvirtd with hooks. Install the hook before `start`, because libvirtd looks for hooks at its start.
 
     `cache` is a directory for QEMU's capabilities, which several hypervisors share: probing takes seconds.
+    `own_run`: it has a /run of its own, so that its pid file and the agent's socket have their usual paths.
     """
 
-    def __init__(self, name: str, port: int, cache: Path) -> None:
+    def __init__(self, name: str, port: int, cache: Path, *, own_run: bool = False) -> None:
         self._programs = find_programs("libvirtd", "virtlogd", "qemu-system-x86_64", "unshare", "mount")
         self.name = name
         self.port = port
@@ -56,6 +57,10 @@ class Hypervisor:
         for place in PLACES.keys() - {"cache"}:
             (self.directory / place).mkdir(mode=0o755)
         (self.directory / "cache").symlink_to(cache)
+        self._places = {**PLACES, "run": "/run"} if own_run else PLACES
+        self._run = self.directory / "run" / ("libvirt" if own_run else "")
+        self._run.mkdir(exist_ok=True)
+        self._pid_file = "libvirtd.pid" if own_run else "libvirt/libvirtd.pid"
         self.hooks = self.directory / "etc" / "hooks" / "qemu.d"
         self.hooks.mkdir(parents=True)
         etc = self.directory / "etc"
@@ -67,19 +72,17 @@ class Hypervisor:
     @property
     def uri(self) -> str:
         """The libvirt URI of this hypervisor."""
-        return f"qemu+unix:///system?socket={self.directory}/run/libvirt-sock"
+        return f"qemu+unix:///system?socket={self._run}/libvirt-sock"
 
     def start(self) -> None:
         """Start virtlogd and libvirtd, and wait until libvirtd answers."""
-        binds = " && ".join(f"mount --bind {self.directory}/{name} {path}" for name, path in PLACES.items())
         for path in PLACES.values():
             Path(path).mkdir(parents=True, exist_ok=True)
         logger = f"{self._programs['virtlogd']} -p /run/libvirt/virtlogd.pid"
-        daemon = f"{self._programs['libvirtd']} -p /run/libvirt/libvirtd.pid"
-        command = f"{binds} && {{ {logger} & exec {daemon}; }}"
+        daemon = f"{self._programs['libvirtd']} -p /run/{self._pid_file}"
         self._processes.append(
             subprocess.Popen(
-                [self._programs["unshare"], "--mount", "--propagation", "private", "sh", "-c", command],
+                self.inside("sh", "-c", f"{logger} & exec {daemon}"),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -88,10 +91,21 @@ class Hypervisor:
         )
         wait_until(f"{self.uri} answers; its log is {self._log.name}", self._answers, START_TIMEOUT_S)
 
+    def inside(self, *words: str) -> list[str]:
+        """The command that runs these words where this hypervisor's directories are; it stays one process."""
+        binds = " && ".join(f"mount --bind {self.directory}/{name} {at}" for name, at in self._places.items())
+        shell = ("sh", "-c", f'{binds} && exec "$@"', "sh")
+        return [self._programs["unshare"], "--mount", "--propagation", "private", *shell, *words]
+
+    def end(self) -> None:
+        """End libvirtd; the guests keep running."""
+        pid_file = self.directory / "run" / self._pid_file.removeprefix("libvirt/")
+        os.kill(int(pid_file.read_text()), signal.SIGTERM)
+        self._processes[-1].wait(START_TIMEOUT_S)
+
     def restart(self) -> None:
         """Restart libvirtd; the guests keep running."""
-        os.kill(int((self.directory / "run" / "libvirtd.pid").read_text()), signal.SIGTERM)
-        self._processes[-1].wait(START_TIMEOUT_S)
+        self.end()
         self.start()
 
     def _answers(self) -> bool:
