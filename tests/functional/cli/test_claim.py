@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from kits.api_host import SmallHost
-from kits.cli_process import one_line, plimsoll
+from kits.cli_process import one_line, output_of, plimsoll
+from kits.status import Sight
 
 from agent.errors import ExitCode
 
@@ -26,6 +27,22 @@ def test_a_refusal_names_asked_free_and_provider(path: Path) -> None:
         "100 VCPU asked, 64 free on host1 (only 64 of 64 are free); "
         "9 VGPU asked, 4 free on host1_pci_0000:84:00.0 (only 4 of 4 are free)."
     )
+
+
+def test_amounts_in_the_units_that_people_write(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+    for words, told in (
+        (("--flavor", "vcpus=1,memory_mb=8GiB,disk_gb=1T"), {"MEMORY_MB": 8192, "DISK_GB": 1024, "VCPU": 1}),
+        (("--resources", "MEMORY_MB=512M,DISK_GB=20"), {"MEMORY_MB": 512, "DISK_GB": 20}),
+    ):
+        claim = json.loads(output_of(path, "claim", *words, "-o", "json"))
+        (held,) = (each["resources"] for each in claim["allocations"].values())
+        assert held == told
+    unclear = plimsoll(path, "claim", "--flavor", "vcpus=1,memory_mb=8GB")
+    assert unclear.returncode == ExitCode.USAGE and "write GiB" in one_line(unclear)
+    uneven = plimsoll(path, "claim", "--resources", "DISK_GB=512M")
+    assert uneven.returncode == ExitCode.USAGE and "counted in whole GiB" in one_line(uneven)
+    assert len(output_of(path, "instances").splitlines()) == 3, "a title and what was claimed"
 
 
 def test_closed_claims_are_a_refusal(host: SmallHost, path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ def test_the_history_of_one_consumer_and_of_the_newest(full: tuple[Sight, Path])
     assert len(events(path, "--since", "1h")) == len(events(path))
     assert events(path, "--since", "2999-01-01") == []
     assert output_of(path, "history", "--since", "2999-01-01") == "nothing happened\n"
+
+
+def test_times_are_local_as_since_is(full: tuple[Sight, Path]) -> None:
+    """In India, 5:30 hours ahead of UTC."""
+    _, path = full
+    zone = {"TZ": "Asia/Kolkata"}
+    (at,) = (each["at"] for each in events(path, "--limit", "1"))
+    here = datetime.fromisoformat(at).astimezone(timezone(timedelta(hours=5, minutes=30)))
+    for command in (("history", "--limit", "1"), ("top", "--once")):
+        assert f"{here:%Y-%m-%d %H:%M:%S}+05:30" in plimsoll(path, *command, environment=zone).stdout
+    for minutes, told in ((-1, True), (1, False)):
+        since = f"{here + timedelta(minutes=minutes):%Y-%m-%dT%H:%M}"
+        done = plimsoll(path, "history", "--since", since, environment=zone)
+        assert ("move_grant" in done.stdout) is told, done.stdout
+    assert "+05:30" in plimsoll(path, "status", environment=zone).stdout
 
 
 @pytest.mark.parametrize(

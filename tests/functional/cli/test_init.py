@@ -28,6 +28,16 @@ def test_what_it_writes_is_good_and_reports_what_it_showed(tmp_path: Path) -> No
     assert good.returncode == ExitCode.DONE, good.stderr
 
 
+def test_disk_gb_beyond_the_free_space_is_a_warning(tmp_path: Path) -> None:
+    host = tmp_path / "host.yaml"
+    host.write_text("cells: [{id: 0, cpus: 0-3, memory_mb: 4096}]\ndisk_gb: 500\ndisk_free_gb: 120\n")
+    words = ("init", "--driver", "fake", "--file", str(tmp_path / "plimsoll.conf"))
+    done = plimsoll(tmp_path / "none", *words, environment={"OS_FAKE__HOST_FILE": str(host)})
+    assert done.returncode == ExitCode.DONE, done.stderr
+    assert "warning: 500 DISK_GB can still be claimed" in done.stdout
+    assert "reserved_host_disk_mb = 389120" in done.stdout
+
+
 def test_nobody_who_does_not_agree_gets_a_file(tmp_path: Path) -> None:
     done = init(tmp_path)
     assert done.returncode == ExitCode.DONE

@@ -1,5 +1,6 @@
 """Names and unique prefixes wherever a uuid is taken; moves, by name, on both hosts; completion by TAB."""
 
+import csv
 import shlex
 import subprocess
 import sys
@@ -88,6 +89,21 @@ def test_tables_show_names_and_uuids(full: tuple[Sight, Path]) -> None:
         said = output_of(path, *command)
         assert uuid_of("web1") in said and "web1" in said
     assert uuid_of("db1") in output_of(path, "top", "--once")
+
+
+def test_tables_are_csv_with_the_columns_that_were_asked_for(full: tuple[Sight, Path]) -> None:
+    """As `openstack` clients write it: each text in quotes, the titles first, -c once for each column."""
+    _, path = full
+    shown = output_of(path, "instances", "-o", "csv", "-c", "name", "-c", "uuid").splitlines()
+    assert shown[0] == '"NAME","UUID"'
+    assert f'"db1","{uuid_of("db1")}"' in shown
+    rows = list(csv.reader(output_of(path, "instances", "-o", "csv").splitlines()))
+    assert {len(row) for row in rows} == {len(rows[0])} and rows[0][:2] == ["UUID", "NAME"]
+    table = output_of(path, "instances", "-c", "NAME", "-c", "claim").splitlines()
+    assert table[0].split() == ["NAME", "CLAIM"] and "db1            claimed" in table
+    assert output_of(path, "history", "-o", "csv", "-c", "what", "--limit", "1") == '"WHAT"\n"move_grant"\n'
+    refused = plimsoll(path, "status", "-o", "csv")
+    assert refused.returncode == ExitCode.USAGE and "cannot be csv: take json or yaml" in refused.stderr
 
 
 def test_a_resize_keeps_the_name(fresh: tuple[Sight, Path]) -> None:

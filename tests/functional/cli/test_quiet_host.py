@@ -16,6 +16,7 @@ from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
 
 UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+OTHER = "0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
 
 
 def test_a_trait_that_os_traits_does_not_know_is_logged_once_and_no_reason(
@@ -29,6 +30,19 @@ def test_a_trait_that_os_traits_does_not_know_is_logged_once_and_no_reason(
     assert len([record for record in caplog.records if "HW_CPU_FROM_THE_FUTURE" in record.message]) == 1
     looked = agent("look")
     assert looked.returncode == ExitCode.DONE and "FUTURE" not in looked.stdout
+
+
+def test_one_domain_that_libvirt_cannot_answer_for_leaves_the_host_open(agent: ServedAgent) -> None:
+    hung = Guest(OTHER, "hung", GuestState.RUNNING, {"VCPU": 1}, problem="libvirt cannot read it: timed out")
+    agent.world.driver.add_guest(hung)
+    agent.world.driver.add_guest(Guest(UUID, "web1", GuestState.RUNNING, {"VCPU": 2}))
+    agent.world.agent.reconcile("an event")
+    status = agent("status").stdout
+    assert "\nstate      ready\n" in status and "\nclaims     0, open\n" in status
+    assert "driver     fake, ok" in status
+    assert agent("claim", UUID, "--resources", "VCPU=2").returncode == ExitCode.DONE
+    rows = {line.split()[1]: line for line in agent("instances").stdout.splitlines()}
+    assert "running  claimed" in rows["web1"] and "running" in rows["hung"]
 
 
 def test_disk_gb_beyond_the_free_space_is_a_warning_in_tree(agent: ServedAgent) -> None:
