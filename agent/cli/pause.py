@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from agent.cli.grammar import CommandAdder
 
 POLL_S = 2.0
+ABSENT = frozenset({"shutoff", "crashed"})
+"""The states of a guest that does not run, as GuestState has them."""
 
 
 def add_pause_command(add: CommandAdder) -> None:
@@ -139,7 +141,26 @@ def _lines(left: Sequence[InstanceShape], style: Style) -> Iterator[str]:
     if not left:
         yield "drained: nothing is left on this host"
         return
-    yield f"{len(left)} instances are still here:"
+    yield "1 instance is still here:" if len(left) == 1 else f"{len(left)} instances are still here:"
     yield from table_lines(INSTANCE_COLUMNS, left, style)
-    example = plain(left[0]["name"] or left[0]["uuid"])
-    yield f"move each of them away, for example: virsh migrate --live {example} qemu+ssh://DESTINATION/system"
+    told: set[str] = set()
+    for instance in left:
+        kind, advice = _what_to_do(instance)
+        if kind not in told:
+            told.add(kind)
+            yield f"{kind}: {advice}"
+
+
+def _what_to_do(instance: InstanceShape) -> tuple[str, str]:
+    """What keeps the instance here, and what ends that, with the instance as the example."""
+    example = plain(instance["name"] or instance["uuid"])
+    if instance["moved_away"]:
+        return "moved away", f"the instance is on another host; here: virsh undefine {example}"
+    if instance["migration_of"]:
+        return "a migration", "`plimsoll move list` says whose turn it is"
+    if instance["guest"] is None:
+        return "no guest", f"plimsoll release {example}, unless its guest is about to start"
+    to = f"--persistent --undefinesource {example} qemu+ssh://DESTINATION/system"
+    if instance["guest"]["state"] in ABSENT:
+        return "shut off", f"virsh undefine {example}, or virsh migrate --offline {to}"
+    return "running", f"virsh migrate --live {to}"

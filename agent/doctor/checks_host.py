@@ -18,7 +18,9 @@ from agent.config.settings import Settings
 from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.driver import Driver
 from agent.errors import DriverError, DriverSlow, SettingsError
+from agent.providers.caps import unmatched_caps
 from agent.providers.disk_space import DISK, disk_in_use, disk_warning
+from agent.providers.provider_config import ProviderConfig
 
 SQLITE_MIN = (3, 37, 0)
 TIME_ERROR = 5
@@ -67,7 +69,7 @@ def hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
         return
     try:
         yield _answers(name, driver)
-        yield from _offers(driver)
+        yield from _offers(driver, settings.provider_config)
     except DriverSlow as error:
         yield warning(
             "driver",
@@ -90,13 +92,17 @@ def hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
         yield from _kernel(settings)
 
 
-def _offers(driver: Driver) -> Iterator[DoctorCheck]:
+def _offers(driver: Driver, config: ProviderConfig) -> Iterator[DoctorCheck]:
     """What the description offers and the host does not have, and options that match nothing."""
     description = driver.describe()
     for sentence in driver.unmatched_options():
         yield warning(
             "options", sentence, "Correct the option, or remove it; `lspci -Dnn` lists the devices."
         )
+    classes = {name for provider in description.providers for name in provider.inventories}
+    classes |= {name for entry in config.entries for name in entry.inventories}
+    for sentence in unmatched_caps(config.caps, classes):
+        yield warning("options", sentence, "Correct or remove the cap; `plimsoll tree` lists the classes.")
     shortage = disk_warning(
         description.providers[0].inventories.get(DISK), disk_in_use(driver.guests()), driver.disk_free_gb()
     )

@@ -1,7 +1,7 @@
 """Caps: at most so much of a resource class is offered to guests on the whole host. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from agent.errors import SettingsError
@@ -30,6 +30,15 @@ def parse_caps(texts: Iterable[str]) -> dict[str, int]:
             )
         caps[match[1]] = int(match[2])
     return caps
+
+
+def unmatched_caps(caps: Caps, classes: Collection[str]) -> tuple[str, ...]:
+    """A sentence on each cap of a class that is not among the classes of the host."""
+    return tuple(
+        f"[DEFAULT] cap = {name}={amount} has no effect: no provider of this host has {name}."
+        for name, amount in caps.items()
+        if name not in classes
+    )
 
 
 def with_caps(tree: ProviderTree, caps: Caps) -> ProviderTree:

@@ -42,7 +42,7 @@ def test_capping(directory: Path) -> None:
     (commands,) = blocks("capping.md")
     with Host(directory, cells=CELLS, gpus=GPUS) as host:
         host.settings.write_text(host.settings.read_text() + fenced("capping.md", "ini"))
-        assert "0 of 4 in use." in host.run(commands)
+        assert "0 of 65536 in use." in host.run(commands)
         host.run("plimsoll claim --resources VGPU=5", code=5)
         host.run("plimsoll claim --resources VGPU=4,MEMORY_MB=65536")
         host.run("plimsoll claim --resources MEMORY_MB=1", code=5)

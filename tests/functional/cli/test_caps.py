@@ -1,11 +1,14 @@
 """A cap of a resource class on the command line: what is offered, what is refused, and what stays."""
 
+import logging
+import re
 from pathlib import Path
 
+import pytest
 from kits.agent import opened, told
 from kits.api_client import serving
 from kits.cli_process import one_line, output_of, plimsoll
-from kits.placements import Placement
+from kits.placements import Embedded, Placement
 
 from agent.config.settings import load
 from agent.errors import ExitCode
@@ -33,5 +36,26 @@ def test_guests_get_no_more_than_the_cap_together(placement: Placement, tmp_path
                 done = plimsoll(tmp_path / "s", "claim", "--dry-run", "--resources", "VCPU=1,MEMORY_MB=64")
                 assert done.returncode == code, done.stdout
                 assert "web1" in output_of(tmp_path / "s", "instances")
+    finally:
+        world.close()
+
+
+def test_a_cap_that_matches_nothing_is_told_by_the_doctor_and_once_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = told(tmp_path, Embedded(tmp_path), "[DEFAULT]\ncap = VGPUS=4\ncap = VCPU=8\n")
+    said = "[DEFAULT] cap = VGPUS=4 has no effect: no provider of this host has VGPUS."
+    examined = plimsoll(tmp_path / "s", "doctor", "--config-file", str(tmp_path / "plimsoll.conf"))
+    assert examined.returncode == ExitCode.DONE
+    assert re.search(rf"(?m)^warning  options +{re.escape(said)}$", examined.stdout)
+    assert "cap = VCPU" not in examined.stdout
+    world = opened(settings)
+    try:
+        with caplog.at_level(logging.INFO):
+            for _ in range(2):
+                world.agent.reconcile("an event")
+        assert [said in record.message for record in caplog.records].count(True) == 1
+        with serving(world.operations, tmp_path / "s"):
+            assert said not in output_of(tmp_path / "s", "look"), "it is no reason"
     finally:
         world.close()

@@ -1,6 +1,7 @@
 """Pause, resume and drain on a real agent: what is refused, what goes on, what schedulers are told."""
 
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -8,9 +9,10 @@ from pathlib import Path
 from kits.agent import opened
 from kits.api_client import serving
 from kits.cli_process import COMMAND, ENVIRONMENT, one_line, output_of, plimsoll
-from kits.status import Sight
+from kits.status import Sight, fill, uuid_of
 
 from agent.config.settings import load
+from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
 from agent.status.page import render_page
 
@@ -69,10 +71,28 @@ def test_a_drain_lists_what_is_left_and_ends_when_nothing_is(fresh: tuple[Sight,
     output_of(path, "claim", "--name", "web1", *WANTED)
     left = plimsoll(path, "drain", "--reason", "new firmware")
     assert left.returncode == ExitCode.DRIFT_FOUND
-    assert "1 instances are still here:" in left.stdout and "web1" in left.stdout
+    assert "1 instance is still here:" in left.stdout and "web1" in left.stdout
+    assert "plimsoll release web1" in left.stdout and "virsh" not in left.stdout, "it has no guest"
     assert plimsoll(path, "claim", *WANTED).returncode == ExitCode.REFUSED
     output_of(path, "release", "web1")
     assert output_of(path, "drain") == "drained: nothing is left on this host\n"
+
+
+def test_a_drain_says_for_each_kind_of_instance_what_to_do(fresh: tuple[Sight, Path]) -> None:
+    """As the table of docs/maintenance.md; each kind once, with one of its instances as the example."""
+    shown, path = fresh
+    fill(shown)
+    output_of(path, "claim", "--name", "later", *WANTED)
+    shown.world.driver.add_guest(Guest(uuid_of("off"), "off", GuestState.SHUTOFF, {"VCPU": 1}))
+    shown.world.agent.reconcile("an event")
+    left = plimsoll(path, "drain")
+    assert left.returncode == ExitCode.DRIFT_FOUND
+    advice = dict(line.split(": ", 1) for line in left.stdout.splitlines() if re.match(r"[a-z ]+: ", line))
+    assert advice.keys() == {"running", "a migration", "no guest", "shut off"}
+    assert re.match(r"virsh migrate --live .*--undefinesource \S+ qemu\+ssh://", advice["running"])
+    assert advice["no guest"].startswith("plimsoll release later")
+    assert advice["shut off"].startswith("virsh undefine off, or virsh migrate --offline")
+    assert "plimsoll move list" in advice["a migration"]
 
 
 def test_a_wait_that_is_no_number_is_refused(fresh: tuple[Sight, Path]) -> None:
