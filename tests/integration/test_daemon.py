@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kits.cli_process import plimsoll
 from kits.daemon_process import Daemon, Manager, eventually
 from kits.libvirt_daemon import PrivateLibvirtd
 from kits.pci_tree import PciTree
@@ -367,23 +366,6 @@ def test_a_libvirtd_that_comes_late_crashes_and_comes_back(make: Make, libvirtd:
     eventually("ready", lambda: daemon.status()["state"] == "ready", 90)
     assert daemon.client.get("/v1/tree") == before
     assert len(daemon.lines("Degraded:")) == len(daemon.lines("Ready:")) == 2
-
-
-@pytest.mark.libvirtd
-@pytest.mark.slow
-def test_options_that_match_nothing_are_told_by_the_doctor_and_once_at_the_start(
-    make: Make, libvirtd: PrivateLibvirtd
-) -> None:
-    uri = {"connection_uri": libvirtd.uri, "images_path": libvirtd.images, "full_connection": False}
-    spec = {"device_spec": '{"vendor_id": "fffe", "product_id": "fffe"}'}
-    daemon = make({"DEFAULT": {"compute_driver": "libvirt"}, "libvirt": uri, "pci": spec})
-    daemon.start()
-    eventually("it is told", lambda: daemon.lines("fffe"), 90)
-    examined = plimsoll(daemon.socket, "doctor", "--config-file", str(daemon.file))
-    assert "warning  options" in examined.stdout and "fffe" in examined.stdout
-    looked = plimsoll(daemon.socket, "look")
-    assert looked.returncode == ExitCode.DONE and "fffe" not in looked.stdout, "it is no reason"
-    assert len(daemon.lines("fffe")) == 1
 
 
 @pytest.mark.slow

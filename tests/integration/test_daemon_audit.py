@@ -34,19 +34,6 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     daemon.close()
 
 
-@pytest.mark.slow
-def test_the_first_audit_runs_within_a_minute_of_the_start(tmp_path: Path) -> None:
-    """With the interval that an agent has without an option, which is longer."""
-    daemon = Daemon(tmp_path, {"DEFAULT": {"compute_driver": "fake"}})
-    daemon.start()
-    try:
-        assert "findings   not audited yet" in plimsoll(daemon.socket, "status").stdout
-        eventually("the first audit", lambda: daemon.status()["audited"] is not None, 60)
-        assert "findings   none, audited 20" in plimsoll(daemon.socket, "status").stdout
-    finally:
-        daemon.close()
-
-
 def test_it_finds_by_itself_and_heals_when_told(daemon: Daemon) -> None:
     """Scenario 113: looking writes nothing, and the exit code tells what was found, or healed."""
     eventually("the finding", lambda: daemon.status()["findings"] == 1, 20)

@@ -103,7 +103,9 @@ def test_dry_run_reshape_and_undo_offline_and_online(host: Host) -> None:
     assert (undone.returncode, undone.stdout.splitlines()[0]) == (ExitCode.DONE, "done")
     assert host.vgpus() == {"node1": 8} and host.held(consumer) == {"node1": 3}
     assert receipt["id"] in host.agent("status").stdout
-    (told,) = (line for line in host.agent("history").stdout.splitlines() if f"undid {receipt['id']}" in line)
+    (told,) = (
+        line for line in host.agent("history").stdout.splitlines() if f"an undo of {receipt['id']}" in line
+    )
     assert told.split()[2] == "reshape"
     again = host.agent("reshape", "--undo", receipt["id"])
     assert again.returncode == ExitCode.USAGE and "already undone" in one_line(again)
