@@ -11,6 +11,7 @@ from agent.backoff import Backoff
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon.assemble import assemble
+from agent.daemon.boot_needs import BootNeeds
 from agent.daemon.host_agent import HostAgent
 from agent.errors import PlacementUnavailable
 from agent.gate.effect import GatePaths
@@ -61,6 +62,8 @@ class World:
     retries: list[float]
     time: list[float]
     audits_requested: list[float]
+    boot_needs: BootNeeds
+    carvings_requested: list[float]
 
     def retry(self) -> None:
         """Let the time pass until the agent tries again."""
@@ -105,7 +108,8 @@ def opened(
     retries: list[float] = []
     now = [0.0]
     audits_requested: list[float] = []
-    agent, operations, *_ = assemble(
+    carvings_requested: list[float] = []
+    agent, operations, _, boot_needs = assemble(
         settings,
         identity,
         journal,
@@ -116,6 +120,18 @@ def opened(
         wake=retries.append,
         gate_paths=gate_paths,
         wake_audit=lambda: audits_requested.append(now[0]),
+        wake_carving=lambda: carvings_requested.append(now[0]),
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
     )
-    return World(agent, operations, driver, wire, journal, retries, now, audits_requested)
+    return World(
+        agent,
+        operations,
+        driver,
+        wire,
+        journal,
+        retries,
+        now,
+        audits_requested,
+        boot_needs,
+        carvings_requested,
+    )

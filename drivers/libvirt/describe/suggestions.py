@@ -13,7 +13,7 @@ SHOWN_MAX = 3
 def suggestions(topology: Topology, cards: Iterable[Card]) -> tuple[Suggestion, ...]:
     """The options to suggest. Those on devices are not certain: only the operator knows their purpose."""
     cards = tuple(cards)
-    return (*_cells(topology), *_mdevs(cards), *_networks(cards), *_passthrough(cards))
+    return (*_cells(topology), *_mdevs(cards), *_functions(cards), *_networks(cards), *_passthrough(cards))
 
 
 def _cells(topology: Topology) -> Iterator[Suggestion]:
@@ -46,6 +46,19 @@ def _mdevs(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
             "enabled_mdev_types",
             sorted(types)[0],
             f"Cards here can be divided into vGPUs; choose one type for each card: {offers}.",
+            certain=False,
+        )
+
+
+def _functions(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
+    divided = [card for card in cards if card.vfs]
+    if divided:
+        yield Suggestion(
+            "devices",
+            "sriov_vfs",
+            ", ".join(f"{card.device.address}={len(card.vfs)}" for card in divided),
+            "The virtual functions that the cards have now; plimsoll-devices.service makes them again after "
+            "a reboot.",
             certain=False,
         )
 

@@ -26,6 +26,12 @@ def test_what_devices_are_for_is_left_to_the_operator() -> None:
     assert '"product_id": "1eb8"' in told and T4 in told
 
 
+def test_the_functions_that_are_there_are_what_a_reboot_is_to_bring_back() -> None:
+    (found,) = [each for each in suggestions(ONE, cards("vfs").values()) if each.option == "sriov_vfs"]
+    assert f"{NIC0}=4" in found.value.split(", ") and not found.certain
+    assert not any(each.option == "sriov_vfs" for each in suggestions(ONE, cards("boot").values()))
+
+
 def test_a_proposal_reads_as_a_file() -> None:
     text = propose((*own_suggestions("node1", "libvirt", TWO), *suggestions(TWO, cards("vfs").values())))
     lines = text.splitlines()
