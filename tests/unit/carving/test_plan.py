@@ -92,7 +92,10 @@ def test_a_plan_from_any_partial_state_reaches_the_carving(
         steps = plan(replace(former, mdevs=carving.mdevs, types=carving.types), kernel.seen()).steps
         if not steps or steps[0].function in carving.types or steps[0].unit:
             break
-        kernel.do(steps[0])
+        try:
+            kernel.do(steps[0])
+        except TimeoutError:
+            break  # it waited for a function that its carving does not have made
     seen = kernel.seen()
     if any(function.driver == "mlx5_vfio_pci" for function in seen.functions.values()):
         return  # a driver that no carving names any more stays
