@@ -89,13 +89,16 @@ def pytest_collection_finish() -> None:
 
 
 EACH_ON_BOTH = "functional/placement"
-"""The folder of the tests that say what a placement is: all of them run on the real one."""
+"""The folder of the tests that say what a placement is: `./dev test` runs all of them on the real one."""
 ONE_OF = 3
-"""Elsewhere `./dev test` takes one of so many functions there, and `./dev test-remote` takes all."""
+"""Of the functions of each other file `./dev test` runs one in three there; `./dev test-remote` runs all."""
 
 
 def _keep_first_variants(items: list[pytest.Item]) -> None:
-    """On the real placement, of what is marked so; the others show the same on the embedded core."""
+    """Mark as remote what `./dev test` runs on the embedded core alone.
+
+    That is two of three functions outside `EACH_ON_BOTH`, and all but the first variant of those marked so.
+    """
     seen: dict[Path, dict[object, int]] = {}
     for item in items:
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):

@@ -26,5 +26,5 @@ def check_owners(paths: Iterable[Path]) -> None:
 
 
 def _is_sticky(found: os.stat_result) -> bool:
-    """Whether it is a directory in which nobody replaces the files of others, such as /tmp."""
+    """Whether the kernel lets each user replace only files of their own there, as in /tmp."""
     return stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX)

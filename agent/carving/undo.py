@@ -12,7 +12,10 @@ from agent.carving.steps import Step, StepKind
 
 
 def undo(unfinished: Iterable[Step], carving: Carving, seen: Seen) -> tuple[Step, ...]:
-    """The steps back, the last first. Those of what somebody has, or what is not there, are left out."""
+    """The steps back, the last first.
+
+    There is none for a device that a claim or a domain has, or that is not there.
+    """
     back: dict[Step, None] = {}
     for step in reversed(tuple(unfinished)):
         function, look = seen.functions.get(step.function), _BACK.get(step.kind)

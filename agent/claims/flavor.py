@@ -82,7 +82,7 @@ def claim_for_flavor(
             check_known(key)
     specs = with_image(flavor.extra_specs, image or {})
     of_image = required_traits(image or {})
-    # The trait is a thread policy of pinned CPUs (agent.claims.flavor_hw), whoever requires it
+    # A flavor or an image may require the trait; it is a thread policy of pinned CPUs (claims.flavor_hw).
     threads = {_THREADS: "required"} if _THREADS in {f"trait:{name}" for name in of_image} else {}
     profile = groups_of_profile(specs[PROFILE_SPEC], profiles or {}) if PROFILE_SPEC in specs else ()
     topology = topology_of(flavor.vcpus, flavor.memory_mb, threads | specs)

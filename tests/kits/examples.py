@@ -5,8 +5,6 @@ import os
 from kits.placements import REMOTE_TOO
 
 THOROUGH = bool(os.environ.get("PLIMSOLL_TEST_LONG"))
-
-
 EVERYWHERE = THOROUGH or os.environ.get("PLIMSOLL_KILLS") == "all" or bool(os.environ.get(REMOTE_TOO))
 STRIDE = 1 if EVERYWHERE else 3
 

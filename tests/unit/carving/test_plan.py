@@ -1,4 +1,4 @@
-"""A plan leads from whatever the kernel shows to the carving, and takes nothing from who has it."""
+"""A plan leads from any state that the kernel shows to the carving, and changes no device in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run that was cut off did is undone where nobody wants it and nobody has it."""
+"""The next run undoes what a killed run did, unless the carving names it or a guest has it."""
 
 from __future__ import annotations
 
