@@ -129,7 +129,8 @@ def history(call: Call) -> ApiResponse:
     since, limit = status_views.parse_history(call.query)
     consumer = call.query.get("consumer")
     host_status = call.operations.host_status
-    events = host_status.history(None if consumer is None else _uuid(consumer), since, limit)
+    subject = None if consumer is None else host_status.find_event_subject(consumer)
+    events = host_status.history(subject, since, limit)
     return ApiResponse(200, status_views.history_view(events, host_status.overview()))
 
 

@@ -169,7 +169,12 @@ STATUS_ROUTES = (
         "What the agent did, the newest first",
         {200: Result("at most `limit` events", HistoryShape)},
         (
-            Parameter("consumer", str, "only events of this consumer, a uuid"),
+            Parameter(
+                "consumer",
+                str,
+                "only events of this consumer: its uuid, a unique beginning of it, or its name; also of one "
+                "that was released",
+            ),
             Parameter("since", Moment, "only events at this moment or later"),
             Parameter("limit", LIMIT, "at most so many events, 100 without it"),
         ),

@@ -52,11 +52,13 @@ def parse_history(query: Mapping[str, str]) -> tuple[float, int]:
 
 
 def history_view(events: tuple[Event, ...], overview: Overview) -> HistoryShape:
-    """Events with the names that the agent knows now; `consumer` is null for an event of the host."""
+    """Events with the names that consumers have, or had last; `consumer` is null for an event of the host."""
     migrations = {move.migration for move in overview.moves}
     return {
         "events": [
-            _event(event, _label(overview.name_of(event.consumer), event.consumer in migrations))
+            _event(
+                event, _label(overview.name_of(event.consumer) or event.name, event.consumer in migrations)
+            )
             for event in events
         ]
     }

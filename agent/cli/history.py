@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from agent.cli.client import client_of
-from agent.cli.consumers import find_event_subject
 from agent.cli.grammar import add_column_option, complete_instances
 from agent.cli.output import Output
 from agent.errors import ExitCode, UsageError
@@ -39,7 +38,8 @@ def add_history_command(add: CommandAdder) -> None:
     consumer = command.add_argument(
         "--consumer",
         metavar="CONSUMER",
-        help="only events of this instance or migration: its name, its uuid, or the beginning of its uuid",
+        help="only events of this instance or migration: its name, its uuid, or the beginning of its uuid; "
+        "also of one that was released",
     )
     complete_instances(consumer)
     command.add_argument(
@@ -62,7 +62,7 @@ def history(args: Namespace) -> ExitCode:
     query = {"limit": str(args.limit)}
     client = client_of(args)
     if args.consumer is not None:
-        query["consumer"] = find_event_subject(client, args.consumer)
+        query["consumer"] = args.consumer
     if args.since:
         query["since"] = _since(args.since)
     answer: HistoryShape = client.get(f"/v1/history?{urlencode(query)}")

@@ -33,7 +33,7 @@ from agent.durable.sqlite_file import SqliteFile
 from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.json_checks import read_choice, read_uuid
 from agent.moves.move_json import move_to_json, read_move
-from agent.moves.states import Move, MoveState
+from agent.moves.states import MIGRATION_TYPE, Move, MoveState
 from agent.providers.device_health import DeviceHealth, read_device_health
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt
@@ -84,6 +84,7 @@ class Event:
     """A step in the life of a consumer, "" for the host; `at` is seconds since the epoch, UTC.
 
     `uid` and `pid` are of the process that requested it over the local API, None where the agent did it.
+    `name` is the one that the consumer had last, "" if it had none.
     """
 
     at: float
@@ -92,6 +93,7 @@ class Event:
     detail: str
     uid: int | None = None
     pid: int | None = None
+    name: str = ""
 
 
 class Journal:
@@ -180,9 +182,17 @@ class Journal:
     def put_claim(self, claim: Claim, event: str, detail: str = "") -> PendingWrite:
         """Write the claim, in place of an earlier one of its consumer."""
         row = _claim_row(claim)
+        request = claim.request
+        named = request.name and request.consumer_type != MIGRATION_TYPE
+        put_name = _put_names({claim.consumer: request.name} if named else {})
+
+        def change(transaction: Transaction) -> None:
+            transaction.execute(schema.PUT_CLAIM, row)
+            put_name(transaction)
+
         # On a full disk an intent fails; a write that ends one may use the space that is held back for it.
         return self._write(
-            lambda transaction: transaction.execute(schema.PUT_CLAIM, row),
+            change,
             (claim.consumer, event, detail),
             releases=claim.state is not ClaimState.CLAIMING,
         )
@@ -214,6 +224,8 @@ class Journal:
         row = _move_row(move)
         claim_rows = [_claim_row(claim) for claim in claims]
         consumers = [(consumer,) for consumer in gone]
+        names = [claim.request.name for claim in (move.old, move.new) if claim and claim.request.name]
+        put_name = _put_names({move.instance: names[-1]} if names else {})
 
         def change(transaction: Transaction) -> None:
             transaction.execute(schema.PUT_MOVE, row)
@@ -221,6 +233,7 @@ class Journal:
                 transaction.execute("DELETE FROM claims WHERE consumer = ?", consumer)
             for claim_row in claim_rows:
                 transaction.execute(schema.PUT_CLAIM, claim_row)
+            put_name(transaction)
             if move.ended:
                 transaction.execute(schema.DELETE_OLD_MOVES, (ENDED_MOVES_MAX,))
 
@@ -342,13 +355,23 @@ class Journal:
 
         return self._write(change, ("", RESHAPE_EVENT, detail) if done else None, releases=done)
 
-    def record_event(self, consumer: str, event: str, detail: str = "") -> PendingWrite:
-        """Write an event alone; `consumer` is "" for one of the host."""
-        return self._write(lambda transaction: None, (consumer, event, detail))
+    def record_event(self, consumer: str, event: str, detail: str = "", name: str = "") -> PendingWrite:
+        """Write an event alone; `consumer` is "" for one of the host, `name` where it is not known."""
+        names = {consumer: name} if name else {}
+        return self._write(_put_names(names), (consumer, event, detail))
+
+    def remember_names(self, names: Mapping[str, str]) -> PendingWrite:
+        """Write the names that these consumers have now, {consumer: name}."""
+        return self._write(_put_names(names), None)
 
     def history(self, consumer: str | None = None, limit: int = 100, since: float = 0.0) -> tuple[Event, ...]:
         """The latest events, of all consumers or of one, the newest first; `since` as `Event.at`."""
         return tuple(Event(*row) for row in self._read(schema.SELECT_EVENTS, (since, consumer, limit)))
+
+    def last_events(self, text: str) -> tuple[Event, ...]:
+        """The last event of each consumer of that name or beginning of a uuid, the newest first."""
+        rows = self._read(schema.SELECT_LAST_EVENTS, (text, text.lower()))
+        return tuple(Event(*row) for row in rows)
 
     # Facts
 
@@ -464,6 +487,7 @@ class Journal:
                 self._events_written += 1
                 if self._events_written % HISTORY_SLACK == 0:
                     transaction.execute(schema.DELETE_OLD_EVENTS, (HISTORY_MAX,))
+                    transaction.execute(schema.DELETE_OLD_NAMES)
 
         try:
             # Under the lock, so that what is read back after a doubt has all that was written before it.
@@ -504,6 +528,16 @@ class Journal:
             "Restore a backup of it, or move it aside to start without any claims.",
             path=str(self._file.path),
         )
+
+
+def _put_names(names: Mapping[str, str]) -> Callable[[Transaction], None]:
+    rows = list(names.items())
+
+    def change(transaction: Transaction) -> None:
+        for row in rows:
+            transaction.execute(schema.PUT_NAME, row)
+
+    return change
 
 
 def _move_row(move: Move) -> tuple[object, ...]:

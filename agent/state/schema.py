@@ -57,6 +57,13 @@ MIGRATIONS = (
     -- {suffix: {class: [exact unit, ...]}}
     ALTER TABLE claims ADD COLUMN group_units TEXT NOT NULL DEFAULT '{}';
     """,
+    """
+    -- the name that each consumer had last; it outlives the claim as long as the history has an event of it
+    CREATE TABLE names (consumer TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    INSERT INTO names
+        SELECT consumer, json_extract(request, '$.name') FROM claims
+        WHERE CASE WHEN json_valid(request) THEN json_type(request, '$.name') = 'text' ELSE 0 END;
+    """,
 )
 
 PUT_CLAIM = """
@@ -83,7 +90,17 @@ PUT_DOUBT = "INSERT OR REPLACE INTO doubts (id, since, doubt) VALUES (?, ?, ?)"
 SET_CLAIM_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
 INSERT_EVENT = "INSERT INTO history (at, consumer, event, detail, uid, pid) VALUES (?, ?, ?, ?, ?, ?)"
 SELECT_EVENTS = """
-    SELECT at, consumer, event, detail, uid, pid FROM history
+    SELECT at, consumer, event, detail, uid, pid, ifnull(name, '')
+    FROM history LEFT JOIN names USING (consumer)
     WHERE at >= ? AND consumer = ifnull(?, consumer) ORDER BY id DESC LIMIT ?
 """
+SELECT_LAST_EVENTS = """
+    SELECT at, consumer, event, detail, uid, pid, ifnull(name, '')
+    FROM history LEFT JOIN names USING (consumer)
+    WHERE id IN (SELECT max(id) FROM history WHERE consumer != '' GROUP BY consumer)
+        AND (name = ?1 OR substr(consumer, 1, length(?2)) = ?2)
+    ORDER BY id DESC
+"""
+PUT_NAME = "INSERT OR REPLACE INTO names (consumer, name) VALUES (?, ?)"
+DELETE_OLD_NAMES = "DELETE FROM names WHERE consumer NOT IN (SELECT consumer FROM history)"
 DELETE_OLD_EVENTS = "DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - ?"

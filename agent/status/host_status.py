@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
+from uuid import UUID
 
-from agent import __version__
+from agent import __version__, log
 from agent.audit.auditor import Auditor
 from agent.claims.rows import total
 from agent.config.settings import Settings
+from agent.errors import StateError, UnknownConsumer
 from agent.gate.effect import GateEffect
 from agent.moves.circumstances import moved_away_advice
 from agent.reconcile.pass_report import PassReport
@@ -20,12 +22,15 @@ from agent.state.identity import Identity
 from agent.state.journal import Event, Journal
 from agent.state.pause import Pause
 from agent.status.condition import Condition, Fault
+from agent.status.consumers import NamedConsumer, consumers_of, find_consumer, is_uuid, matching
 from agent.status.explain import ExplainedItem, ExplainSources, explain
 from agent.status.gauges import gauges
 from agent.status.health import HealthInputs, judge_health
 from agent.status.metrics import Metrics
 from agent.status.overview import Health, Overview
 from agent.tracker.tracker import ResourceTracker
+
+LOG = log.get(__name__)
 
 EVENTS_SHOWN_MAX = 10
 
@@ -53,6 +58,13 @@ class HostStatus(Protocol):
 
     def history(self, consumer: str | None = None, since: float = 0.0, limit: int = 100) -> tuple[Event, ...]:
         """The agent's events since `since` (seconds since 1970), newest first. Raises StateError."""
+
+    def find_event_subject(self, text: str) -> str:
+        """The uuid of the instance or migration that a text names: a uuid, a unique beginning, or a name.
+
+        What is here comes before what was released. Raises UsageError where several match, UnknownConsumer
+        where none does, StateError.
+        """
 
     def receipts(self) -> tuple[Receipt, ...]:
         """The receipts of all reshapes, oldest first. Raises StateError."""
@@ -100,6 +112,7 @@ class AgentStatus:
         self._last_pass: PassReport | None = None
         self._problems: tuple[str, ...] = ()
         self._next_try_at: float | None = None
+        self._names: dict[str, str] = {}
         metrics.collect_at_scrape(lambda: gauges(self.overview()))
 
     # What the agent records
@@ -111,6 +124,25 @@ class AgentStatus:
     def record_pass(self, report: PassReport) -> None:
         """A pass ended."""
         self._last_pass = report
+        self._remember_names()
+
+    def _remember_names(self) -> None:
+        """Have the journal know by which name people know a guest whose claim has another name, or none."""
+        claims = self._tracker.claims()
+        names = {
+            guest.uuid: guest.name
+            for guest in self._reconciler.guests or ()
+            if guest.name and guest.uuid in claims and claims[guest.uuid].request.name != guest.name
+        }
+        new = dict(names.items() - self._names.items())
+        if not new:
+            return
+        try:
+            self._journal.remember_names(new)
+        except StateError as error:
+            LOG.warning("The names of guests were not written to the history: %s", error.message)
+        else:
+            self._names |= new
 
     def record_problems(self, problems: tuple[str, ...]) -> None:
         """The problems of the last pass without an error: sentences, none if all is well."""
@@ -227,6 +259,20 @@ class AgentStatus:
         """The agent's events."""
         return self._journal.history(consumer, limit, since)
 
+    def find_event_subject(self, text: str) -> str:
+        """The consumer that a text names."""
+        if is_uuid(text):
+            return str(UUID(text))
+        present = list(consumers_of(self.overview()))
+        known = present if matching(text, present) else [*present, *self._departed(text)]
+        return find_consumer(text, "instance or migration", known, "plimsoll instances")
+
+    def _departed(self, text: str) -> Iterator[NamedConsumer]:
+        """Those that the history alone knows by this name or beginning of a uuid."""
+        for event in self._journal.last_events(text.strip()) if text.strip() else ():
+            about = f"last event: {event.event} at {_timestamp(event.at)}"
+            yield NamedConsumer(event.consumer, event.name, about)
+
     def receipts(self) -> tuple[Receipt, ...]:
         """The receipts of all reshapes."""
         return tuple(self._journal.reshapes(done=True).values())
@@ -234,10 +280,25 @@ class AgentStatus:
     def explain(self, word: str) -> Explanation:
         """What a name stands for."""
         known = ExplainSources(self.overview(), self._journal.devices(), self.receipts())
-        items = explain(known, word)
+        try:
+            items = explain(known, word)
+        except UnknownConsumer as unknown:
+            raise self._departed_error(word) or unknown from None
         consumers = [item.id for item in items if item.kind == "consumer"]
         events = {consumer: self.history(consumer, limit=EVENTS_SHOWN_MAX) for consumer in consumers}
         return Explanation(word, items, events)
+
+    def _departed_error(self, word: str) -> UnknownConsumer | None:
+        """What to say of a word that only the history knows; None: it does not know it either."""
+        departed = matching(word, self._departed(word))
+        if not departed:
+            return None
+        listed = "; ".join(f"{consumer.uuid} ({consumer.about})" for consumer in departed)
+        return UnknownConsumer(
+            f"{word!r} is not on this host any more: {listed}. "
+            f"`plimsoll history --consumer {departed[0].uuid}` lists what the agent did for it.",
+            asked=word,
+        )
 
 
 def pause_view(pause: Pause | None) -> dict[str, Any] | None:

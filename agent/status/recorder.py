@@ -25,8 +25,9 @@ UNEXPECTED = "plimsoll.internal"
 REPEATED_MAX = 256
 REPEATED_S = 3600.0
 
-Note = Callable[[str, str, str], object]
-"""`Journal.note`: takes consumer ("" for the host), event and detail. Raises StateError."""
+Note = Callable[[str, str, str, str], object]
+"""`Journal.record_event`: takes consumer ("" for the host), event, detail and name ("": unknown). Raises
+StateError."""
 
 
 class Recorder:
@@ -39,7 +40,7 @@ class Recorder:
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = metrics or Metrics()
-        self._note = note or (lambda consumer, event, detail: None)
+        self._note = note or (lambda consumer, event, detail, name: None)
         self._timer = timer
         self._recent_refusals: OrderedDict[tuple[str, str], float] = OrderedDict()
 
@@ -53,7 +54,7 @@ class Recorder:
             outcome = GRANTED
         except PlimsollError as error:
             outcome = error.code
-            self._record_refusal(request.consumer, "refused", error)
+            self._record_refusal(request.consumer, "refused", error, request.name)
             raise
         finally:
             self.metrics.claim_seconds.observe(self._timer() - began)
@@ -68,7 +69,7 @@ class Recorder:
             outcome = "begun"
         except PlimsollError as error:
             outcome = error.code
-            self._record_refusal(request.consumer, "move_refused", error)
+            self._record_refusal(request.consumer, "move_refused", error, request.name)
             raise
         finally:
             self.metrics.move_requests.labels(kind, outcome).inc()
@@ -122,7 +123,7 @@ class Recorder:
         """Record an audit that failed."""
         self.metrics.audits.labels("failed").inc()
 
-    def _record_refusal(self, consumer: str, event: str, error: PlimsollError) -> None:
+    def _record_refusal(self, consumer: str, event: str, error: PlimsollError, name: str = "") -> None:
         """Record a refusal once an hour: repeated ones, and those of an outage, would fill the history."""
         if not isinstance(error, Refused) or isinstance(error, ClaimsClosed):
             return
@@ -134,11 +135,11 @@ class Recorder:
         self._recent_refusals.move_to_end(key)
         while len(self._recent_refusals) > REPEATED_MAX:
             self._recent_refusals.popitem(last=False)
-        self._write(consumer, event, error.message)
+        self._write(consumer, event, error.message, name)
 
-    def _write(self, consumer: str, event: str, detail: str) -> None:
+    def _write(self, consumer: str, event: str, detail: str, name: str = "") -> None:
         try:
-            self._note(consumer, event, detail)
+            self._note(consumer, event, detail, name)
         except StateError as error:
             LOG.warning(
                 "The event %s was not written to the history: %s",

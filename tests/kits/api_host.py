@@ -23,6 +23,7 @@ from agent.shapes import Usages
 from agent.state.journal import Event
 from agent.state.pause import Pause
 from agent.status.condition import HostState
+from agent.status.consumers import consumers_of, find_consumer
 from agent.status.explain import ExplainSources, explain
 from agent.status.health import HealthInputs, judge_health
 from agent.status.host_status import Explanation, pause_view
@@ -93,6 +94,9 @@ class SmallHostStatus:
             Event(SINCE - 1, "", "pass", "Why."),
         )
         return tuple(each for each in events if each.at >= since)[:limit]
+
+    def find_event_subject(self, text: str) -> str:
+        return find_consumer(text, "instance", list(consumers_of(self.overview())), "plimsoll instances")
 
     def receipts(self) -> tuple[Receipt, ...]:
         return ()

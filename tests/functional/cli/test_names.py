@@ -13,7 +13,7 @@ import shtab
 from kits.agent import opened
 from kits.api_client import serving
 from kits.cli_process import ENVIRONMENT, one_line, output_of, plimsoll
-from kits.status import FORGOTTEN, MIGRATION, Sight, uuid_of
+from kits.status import FORGOTTEN, MIGRATION, Sight, guest, uuid_of
 
 from agent.cli.parser import build
 from agent.config.settings import Settings, load
@@ -104,6 +104,48 @@ def test_tables_are_csv_with_the_columns_that_were_asked_for(full: tuple[Sight, 
     assert output_of(path, "history", "-o", "csv", "-c", "what", "--limit", "1") == '"WHAT"\n"move_grant"\n'
     refused = plimsoll(path, "status", "-o", "csv")
     assert refused.returncode == ExitCode.USAGE and "cannot be csv: take json or yaml" in refused.stderr
+
+
+def test_the_history_finds_what_was_released_by_its_name(fresh: tuple[Sight, Path]) -> None:
+    sight, path = fresh
+    output_of(path, "claim", WEB, *WANTED, "--name", "web1")
+    by_uuid = output_of(path, "release", "web1") and output_of(path, "history", "--consumer", WEB)
+    assert f"{WEB} (web1)" in by_uuid and "release" in by_uuid
+    for word in ("web1", WEB[:8], WEB[:8].upper()):
+        assert output_of(path, "history", "--consumer", word) == by_uuid
+    explained = plimsoll(path, "explain", "web1")
+    assert explained.returncode == ExitCode.FAILED
+    assert f"{WEB} (last event: gone at " in one_line(explained) and "plimsoll history" in one_line(explained)
+
+    def claim_and_release(uuid: str) -> None:
+        output_of(path, "claim", uuid, *WANTED, "--name", "web1")
+        output_of(path, "release", uuid)
+
+    other, third = WEB.replace("5b2c", "6b2c"), WEB.replace("5b2c", "7b2c")
+    claim_and_release(other)
+    both = plimsoll(path, "history", "--consumer", "web1")
+    assert both.returncode == ExitCode.USAGE and WEB in both.stderr and other in both.stderr
+    output_of(path, "claim", third, *WANTED, "--name", "web1")
+    assert third in output_of(path, "history", "--consumer", "web1"), "what is here comes before what is gone"
+    missing = plimsoll(path, "history", "--consumer", "web2")
+    assert missing.returncode == ExitCode.FAILED and "did you mean web1?" in one_line(missing)
+    assert sight.host_status.find_event_subject(MIGRATION) == MIGRATION, "a uuid needs no event"
+
+
+def test_the_history_knows_a_guest_by_the_name_that_libvirt_gives_it(fresh: tuple[Sight, Path]) -> None:
+    """Where the claim was made without a name, or under another one."""
+    sight, path = fresh
+    for name in ("bare", "named"):
+        label = ("--name", "else") if name == "named" else ()
+        output_of(path, "claim", uuid_of(name), *WANTED, *label)
+        sight.world.driver.add_guest(guest(name, VCPU=1, MEMORY_MB=512))
+    sight.world.agent.reconcile("guests")
+    for name in ("bare", "named"):
+        sight.world.driver.remove_guest(uuid_of(name))
+    sight.world.agent.reconcile("no guests")
+    for name in ("bare", "named"):
+        output_of(path, "release", uuid_of(name))
+        assert f"{uuid_of(name)} ({name})" in output_of(path, "history", "--consumer", name)
 
 
 def test_a_resize_keeps_the_name(fresh: tuple[Sight, Path]) -> None:

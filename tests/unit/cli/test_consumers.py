@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.consumers import find_event_subject, find_instance, find_migration
+from agent.cli.consumers import find_audit_subject, find_instance, find_migration
 from agent.errors import UnknownConsumer, UsageError
 
 WEB, DB, TWIN = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
@@ -88,6 +88,6 @@ def test_a_migration_by_its_uuid_or_by_the_name_of_its_instance() -> None:
     assert find_migration(Agent(), "eeee") == ENDED  # type: ignore[arg-type]
 
 
-def test_events_are_those_of_instances_and_of_migrations() -> None:
-    assert find_event_subject(Agent(), "web") == WEB  # type: ignore[arg-type]
-    assert find_event_subject(Agent(), "dddd") == MIGRATION  # type: ignore[arg-type]
+def test_an_audit_is_of_an_instance_or_of_a_migration() -> None:
+    assert find_audit_subject(Agent(), "web") == WEB  # type: ignore[arg-type]
+    assert find_audit_subject(Agent(), "dddd") == MIGRATION  # type: ignore[arg-type]

@@ -110,6 +110,30 @@ def test_the_history_tells_what_happened_and_forgets_what_is_old(
     assert len(events) <= 8
 
 
+def test_the_history_knows_the_last_name_of_what_is_gone(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.put_claim(CLAIM, "begin").wait()
+    journal.remove_claim(CONSUMER, "gone").wait()
+    journal.record_event(OTHER, "refused", "too much", "web2").wait()
+    assert [(event.consumer, event.event, event.name) for event in journal.history()] == [
+        (OTHER, "refused", "web2"),
+        (CONSUMER, "gone", "web1"),
+        (CONSUMER, "begin", "web1"),
+    ]
+    assert [event.consumer for event in journal.last_events("web1")] == [CONSUMER]
+    assert [event.event for event in journal.last_events(CONSUMER[:13].upper())] == ["refused", "gone"]
+    journal.remember_names({CONSUMER: "web9"}).wait()
+    assert journal.last_events("web1") == () and journal.history(CONSUMER)[0].name == "web9"
+    monkeypatch.setattr(module, "HISTORY_MAX", 2)
+    monkeypatch.setattr(module, "HISTORY_SLACK", 5)
+    for number in range(5):
+        journal.record_event(OTHER, f"event {number}").wait()
+    assert journal.last_events("web9") == (), "the name goes with the last event"
+    journal.record_event(CONSUMER, "refused").wait()
+    assert journal.history(CONSUMER)[0].name == ""
+
+
 def test_facts_come_back(journal: Journal, tmp_path: Path) -> None:
     assert (journal.host_uuid(), journal.owned(), journal.devices()) == (None, OwnedProviders(), {})
     owned = OwnedProviders({PROVIDER: OwnedProvider(frozenset({"PCPU"}), frozenset({"CUSTOM_A"}))})

@@ -53,6 +53,11 @@ def test_what_an_earlier_schema_holds_is_read(version: int, tmp_path: Path) -> N
         for name, state in IN_EVERY_ONE.items():
             assert claims[uuid_of(name)].state is state
         assert claims[uuid_of("claimed")].units
+        named = {uuid: claim.request.name for uuid, claim in claims.items() if claim.request.name}
+        assert named
+        assert all(
+            event.name == named[event.consumer] for event in journal.history() if event.consumer in named
+        )
         assert journal.devices()
         assert all((event.uid, event.pid) == (None, None) for event in journal.history())
         assert journal.history()

@@ -18,7 +18,7 @@ class Watched:
         self.recorder = Recorder(self.metrics, self._note, lambda: self.now)
         self.broken = False
 
-    def _note(self, consumer: str, event: str, detail: str) -> None:
+    def _note(self, consumer: str, event: str, detail: str, name: str) -> None:
         if self.broken:
             raise StateError("The disk is full.")
         self.notes.append((consumer, event, detail))
