@@ -171,6 +171,8 @@ class OpenStack:
         """Connections are taken and nobody answers."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # Each of its threads runs on until the kernel has stopped it; a quick request is answered meanwhile.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
         try:
             yield
         finally:
