@@ -6,7 +6,7 @@ from typing import Any
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.mappings import GroupUnits
 from agent.claims.numa.cell_fit import PlacedCell
-from agent.claims.parse_request import parse_claim, request_to_json
+from agent.claims.parse_request import read_request, request_to_json
 from agent.errors import UsageError
 from agent.json_checks import (
     read_choice,
@@ -45,7 +45,7 @@ def read_claim(value: object) -> Claim:
     return Claim(
         read_uuid(record.get("consumer"), "consumer"),
         ClaimState(read_choice(record.get("state"), "state", list(ClaimState))),
-        parse_claim(record.get("request")),
+        read_request(record.get("request")),
         read_allocations(record.get("allocations")),
         read_units(record.get("units")),
         read_seconds(record.get("since"), "since"),

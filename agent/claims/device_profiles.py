@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from agent.claims.near_names import unknown_class, unknown_trait
 from agent.errors import SettingsError, UsageError
 from agent.strict_yaml import load_operator_yaml
 from agent.tree import MAX_UNIT
@@ -114,6 +115,9 @@ def _read_group(data: object, file: str, key: str) -> ProfileGroup:
             _refuse(
                 file, f"{key}.{str(name)[:_SHOWN_MAX]}", "expected resources:CLASS, trait:TRAIT or accel:NAME"
             )
+        unknown = unknown_class(match[2]) if match[1] == "resources" else unknown_trait(match[2])
+        if unknown:
+            _refuse(file, f"{key}.{name}", unknown)
         if match[1] == "resources":
             resources[match[2]] = _read_amount(value, file, f"{key}.{name}")
         elif value in ("required", "forbidden"):
@@ -133,4 +137,5 @@ def _read_amount(value: Any, file: str, key: str) -> int:
 
 
 def _refuse(file: str, key: str, why: str) -> NoReturn:
-    raise SettingsError(f"{file}: {key}: {why}.", file=file, key=key)
+    stop = "" if why.endswith((".", "?")) else "."
+    raise SettingsError(f"{file}: {key}: {why}{stop}", file=file, key=key)

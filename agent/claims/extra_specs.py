@@ -342,6 +342,8 @@ REFUSED_HERE: Mapping[str, str] = {
     "name of the image property: nova ignores it",
     "group of CPUs": "`resourcesS:PCPU`: dedicated CPUs are those of the guest's cells",
     "no trait": "an image property whose value has no trait (`hw_architecture=armv7l`): no host reports it",
+    "no such trait": "`trait:TRAIT` of an image, where os-traits has no such trait: Placement refuses nova's "
+    "query",
     "no word": "an image's truth value that is none, which nova takes for false, and an image's trait with "
     "another value than `required`, which nova ignores",
     "bits": "a page size in bits (`2Mb`)",

@@ -17,7 +17,7 @@ from agent.claims.extra_specs import check_known
 from agent.claims.flavor_hw import pmem_labels, read_whole_spec, topology_of
 from agent.claims.host_traits import encryption_trait, host_traits
 from agent.claims.image import Image, check_encryption, image_traits, required_traits, with_image
-from agent.claims.near_names import CUSTOM, STANDARD_CLASSES, STANDARD_TRAITS, near_class, near_trait
+from agent.claims.near_names import unknown_class, unknown_trait
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, check_request
 from agent.device_names import PMEM_PREFIX
 from agent.errors import UsageError
@@ -169,20 +169,11 @@ def _groups(flavor: Flavor, topology: TopologyRequest, traits: frozenset[str]) -
 
 def _check_name(key: str, kind: str, name: str) -> None:
     """As nova's API: the name is a standard one or begins with CUSTOM_. Raises UsageError."""
-    what, near, standard = (
-        ("resource class", near_class, STANDARD_CLASSES)
-        if kind == "resources"
-        else ("trait", near_trait, STANDARD_TRAITS)
-    )
     if not _NAME.fullmatch(name):
-        raise fault(key, f"a name of {what}", name)
-    if not name.startswith(CUSTOM) and name not in standard:
-        meant = near(name, ())
-        raise UsageError(
-            f"{key}: {name} is no standard {what}; "
-            + (f"did you mean {meant}?" if meant else f"one of your own begins with {CUSTOM}."),
-            spec=key,
-        )
+        raise fault(key, f"a name of {'resource class' if kind == 'resources' else 'trait'}", name)
+    unknown = unknown_class(name) if kind == "resources" else unknown_trait(name)
+    if unknown:
+        raise UsageError(f"{key}: {unknown}", spec=key)
 
 
 def _own_resources(flavor: Flavor, topology: TopologyRequest, named: Collection[str]) -> dict[str, int]:

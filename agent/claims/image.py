@@ -14,6 +14,7 @@ from difflib import get_close_matches
 
 from agent.claims.extra_specs import CLAIM_SPECS, read_flag
 from agent.claims.host_traits import STATELESS_FIRMWARE
+from agent.claims.near_names import unknown_trait
 from agent.errors import UsageError
 from agent.json_checks import below, fault, read_object, read_text
 
@@ -190,13 +191,19 @@ def image_traits(image: Image) -> frozenset[str]:
 
 
 def required_traits(image: Image) -> frozenset[str]:
-    """The traits that the image requires by `trait:TRAIT=required`. Raises UsageError for another value."""
+    """The traits that the image requires by `trait:TRAIT=required`.
+
+    Raises UsageError for another value, and for a trait that there is not.
+    """
     names = set()
     for key, value in image.items():
         match = _TRAIT.fullmatch(key)
         if match and value != "required":
             raise fault(f"image {key}", "required", value)
         if match:
+            unknown = unknown_trait(match[1])
+            if unknown:
+                raise UsageError(f"image {key}: {unknown}", spec=key)
             names.add(match[1])
     return frozenset(names)
 

@@ -1,4 +1,4 @@
-"""The name that was probably meant: of a resource class, a trait, an extra spec. Pure.
+"""Names that there are, of resource classes and traits, and the name that was probably meant. Pure.
 
 Sources: os-resource-classes, os-traits, and
 https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
@@ -13,8 +13,8 @@ import os_traits
 
 CUTOFF = 0.8
 CUSTOM = "CUSTOM_"
-STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
-STANDARD_TRAITS = frozenset(os_traits.get_traits())
+_STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
+_STANDARD_TRAITS = frozenset(os_traits.get_traits())
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9_]", re.ASCII)
 
 _MEANT: Mapping[str, str] = {
@@ -58,12 +58,30 @@ def near_class(name: str, present: Collection[str]) -> str | None:
 
     `present` are the classes of the host.
     """
-    return _near(name, present, STANDARD_CLASSES)
+    return _near(name, present, _STANDARD_CLASSES)
 
 
 def near_trait(name: str, present: Collection[str]) -> str | None:
     """As `near_class`, for a trait; `present` are those of the host's providers."""
-    return _near(name, present, STANDARD_TRAITS)
+    return _near(name, present, _STANDARD_TRAITS)
+
+
+def unknown_class(name: str) -> str | None:
+    """A clause on why no provider can have the resource class; None: it is a standard or a custom one."""
+    return _unknown(name, "resource class", _STANDARD_CLASSES)
+
+
+def unknown_trait(name: str) -> str | None:
+    """As `unknown_class`, for a trait. Placement refuses such a name, also as a forbidden one."""
+    return _unknown(name, "trait", _STANDARD_TRAITS)
+
+
+def _unknown(name: str, what: str, standard: Collection[str]) -> str | None:
+    if name.startswith(CUSTOM) or name in standard:
+        return None
+    meant = _near(name, (), standard)
+    advice = f"did you mean {meant}?" if meant else f"one of your own begins with {CUSTOM}."
+    return f"{name} is no standard {what}; {advice}"
 
 
 def _near(name: str, present: Collection[str], standard: Collection[str]) -> str | None:

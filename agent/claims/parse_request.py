@@ -24,7 +24,7 @@ from typing import Any
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.flavor import claim_for_flavor, parse_flavor
 from agent.claims.image import parse_image
-from agent.claims.near_names import near_class, near_trait
+from agent.claims.near_names import near_class, near_trait, unknown_class, unknown_trait
 from agent.claims.request import (
     GROUP_POLICIES,
     NUMA_POLICIES,
@@ -48,7 +48,16 @@ from agent.json_checks import (
 )
 from agent.tree import MAX_UNIT
 
-__all__ = ["ClaimRequest", "RequestGroup", "TopologyRequest", "parse_claim", "request_to_json"]
+__all__ = [
+    "ClaimRequest",
+    "RequestGroup",
+    "TopologyRequest",
+    "parse_addition",
+    "parse_claim",
+    "read_domain",
+    "read_request",
+    "request_to_json",
+]
 
 NAME_MAX = 255
 DOMAIN_CHARS_MAX = 2**20
@@ -80,13 +89,21 @@ def parse_claim(body: object, profiles: DeviceProfiles | None = None) -> ClaimRe
 
     Raises UsageError, naming the path of the key at fault and what is allowed there.
     """
-    by_flavor = isinstance(body, dict) and "flavor" in body
-    given = read_object(body, "", _FLAVOR_FORM if by_flavor else _GROUPS_FORM)
-    for key in ("consumer",) if by_flavor else ("consumer", "groups"):
-        if key not in given:
-            choice = " (or flavor)" if key == "groups" else ""
-            raise UsageError(f"{key}{choice}: missing; a claim needs it.", path=key)
-    return _read_flavor_form(given, profiles) if by_flavor else check_request(_read_groups_form(given))
+    if not isinstance(body, dict) or "flavor" not in body:
+        return _check_names(read_request(body))
+    given = read_object(body, "", _FLAVOR_FORM)
+    _check_present(given, "consumer")
+    return _read_flavor_form(given, profiles)
+
+
+def read_request(body: object) -> ClaimRequest:
+    """The request in what `request_to_json` made, maybe under another os-traits: its names stay as they are.
+
+    Raises UsageError as `parse_claim`.
+    """
+    given = read_object(body, "", _GROUPS_FORM)
+    _check_present(given, "consumer", "groups")
+    return check_request(_read_groups_form(given))
 
 
 def parse_addition(body: object, consumer: str, profiles: DeviceProfiles | None = None) -> ClaimRequest:
@@ -102,12 +119,37 @@ def parse_addition(body: object, consumer: str, profiles: DeviceProfiles | None 
     request = _read_flavor_form(given, profiles) if by_flavor else _read_groups_form(given)
     if request.groups and not by_flavor:
         check_request(request)
-    return replace(request, consumer=consumer)
+    return replace(_check_names(request), consumer=consumer)
 
 
 def read_domain(value: object, path: str) -> str:
     """The XML of a domain, which is not parsed. Raises UsageError."""
     return read_text(value, path, wanted="the XML of a domain", longest=DOMAIN_CHARS_MAX)
+
+
+def _check_present(given: Mapping[str, Any], *keys: str) -> None:
+    for key in keys:
+        if key not in given:
+            choice = " (or flavor)" if key == "groups" else ""
+            raise UsageError(f"{key}{choice}: missing; a claim needs it.", path=key)
+
+
+def _check_names(request: ClaimRequest) -> ClaimRequest:
+    """The request, if each class and trait can exist: a forbidden one that is misspelt forbids nothing."""
+    for number, group in enumerate(request.groups):
+        path = f"groups[{number}]"
+        for name in group.resources:
+            _refuse_unknown(f"{path}.resources.{name}", unknown_class(name))
+        for name in sorted(group.forbidden.union(*group.required)):
+            _refuse_unknown(f"{path}.required", unknown_trait(name))
+    for name in sorted(request.root_required | request.root_forbidden):
+        _refuse_unknown("root_required", unknown_trait(name))
+    return request
+
+
+def _refuse_unknown(path: str, why: str | None) -> None:
+    if why:
+        raise UsageError(f"{path}: {why}", path=path)
 
 
 def _read_flavor_form(given: Mapping[str, Any], profiles: DeviceProfiles | None) -> ClaimRequest:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from agent.claims.choice import Strategy
 from agent.claims.device_profiles import DeviceProfiles
+from agent.claims.near_names import unknown_class, unknown_trait
 from agent.claims.pci_alias import Aliases, parse_aliases
 from agent.config import device_profile_file
 from agent.config import provider_config_files as provider_config_files
@@ -292,7 +293,11 @@ def _absolute(option: str, value: str) -> Path:
 
 def _strategy(words: Sequence[str]) -> Strategy:
     try:
-        return Strategy.parse(words)
+        strategy = Strategy.parse(words)
+        unknown = next(filter(None, map(unknown_class, strategy.by_class)), None)
+        if unknown:
+            raise ValueError(unknown.rstrip("?."))
+        return strategy
     except ValueError as error:
         value = ", ".join(words)
         raise SettingsError(
@@ -345,6 +350,14 @@ def _check_cpus(host: HostSettings) -> None:
 
 
 def _check_placement(placement: PlacementSettings) -> None:
+    unknown = placement.owner_trait and unknown_trait(placement.owner_trait)
+    if unknown:
+        raise SettingsError(
+            f"[placement] owner_trait: {unknown}",
+            group="placement",
+            option="owner_trait",
+            value=placement.owner_trait,
+        )
     if placement.kind != "remote":
         return
     if placement.serve:

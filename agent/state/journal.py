@@ -26,7 +26,7 @@ from agent.claims.claim_json import (
     read_units,
 )
 from agent.claims.doubt import Doubt, doubt_to_json, read_doubt
-from agent.claims.parse_request import parse_claim, request_to_json
+from agent.claims.parse_request import read_request, request_to_json
 from agent.durable.errors import DatabaseError, DatabaseTimeout
 from agent.durable.group_commit import Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
@@ -510,7 +510,7 @@ class Journal:
             return Claim(
                 read_uuid(consumer, "consumer"),
                 ClaimState(read_choice(state, "state", list(ClaimState))),
-                parse_claim(json.loads(request)),
+                read_request(json.loads(request)),
                 read_allocations(json.loads(allocations)),
                 read_units(json.loads(units)),
                 since,

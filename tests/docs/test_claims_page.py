@@ -24,7 +24,7 @@ def test_the_table_of_a_claims_life_is_the_codes() -> None:
 
 def test_every_key_of_a_body_is_told() -> None:
     consumer = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
-    group = RequestGroup("1", {"A": 1}, (frozenset({"T"}),), member_of=(frozenset({consumer}),))
+    group = RequestGroup("1", {"VCPU": 1}, (frozenset({"CUSTOM_T"}),), member_of=(frozenset({consumer}),))
     body = request_to_json(ClaimRequest(consumer, (group,), "none", (frozenset({"1"}),), name="web1"))
     assert parse_claim(body)
     for key in body:

@@ -77,6 +77,7 @@ ONLY_HERE: Mapping[str, Callable[[Demand, Query, str], bool]] = {
     "spelling": lambda demand, query, why: why.startswith(SPELLINGS),
     "group of CPUs": lambda demand, query, why: "no group of their own" in why,
     "no trait": lambda demand, query, why: why.startswith("image hw_architecture: expected one of"),
+    "no such trait": lambda demand, query, why: why.startswith("image trait:HW_CPU_X86_AVX52:"),
     "no word": lambda demand, query, why: why.endswith(NO_WORDS),
     "bits": lambda demand, query, why: "2Mb" in why,
 }
@@ -143,6 +144,7 @@ RARE: Mapping[str, Demand] = {
         },
     ),
     "conflict over nothing": Demand(1, 512, 0, {"hw:tpm_model": "tpm-crb"}, {"hw_tpm_model": "tpm-tis"}),
+    "no such trait": Demand(1, 512, 0, {}, {"trait:HW_CPU_X86_AVX52": "required"}),
     "property twice": Demand(1, 512, 0, {}, {"hw_architecture": "i686", "architecture": "x86_64"}),
     "optional secure boot": Demand(1, 512, 0, {"os:secure_boot": "optional"}),
     "half a cell": Demand(4, 4096, 0, {"hw:numa_nodes": "1", "hw:numa_mem.0": "4096"}),

@@ -59,8 +59,13 @@ def test_a_list_and_a_single_profile_are_taken(text: bytes) -> None:
         ("[{name: a, groups: [{'resources:FPGA': 0}]}]", r"resources:FPGA: '0' is not a whole number"),
         ("[{name: a, groups: [{'resources:FPGA': true}]}]", r"'True' is not a whole number"),
         ("[{name: a, groups: [{'resources:fpga': 1}]}]", r"resources:fpga: expected resources:CLASS"),
-        ("[{name: a, groups: [{'trait:A': maybe}]}]", r"trait:A: 'maybe' is not one of required"),
-        ("[{name: a, groups: [{'resources:F': 1}]}, {name: a, groups: [{'resources:F': 1}]}]", "there twice"),
+        ("[{name: a, groups: [{'trait:CUSTOM_A': maybe}]}]", r"trait:CUSTOM_A: 'maybe' is not one of req"),
+        ("[{name: a, groups: [{'resources:FPGAS': 1}]}]", r"FPGAS is no standard resource class; .*FPGA\?$"),
+        (
+            "[{name: a, groups: [{'resources:FPGA': 1, 'trait:HW_CPU_X86_AVX52': forbidden}]}]",
+            r"trait:HW_CPU_X86_AVX52: HW_CPU_X86_AVX52 is no standard trait; did you mean",
+        ),
+        ("[{name: a, groups: [{'resources:FPGA': 1}]}, {name: a, groups: []}]", "there twice"),
         ("[{name: a, name: b}]", "not valid YAML"),
     ],
 )

@@ -59,6 +59,11 @@ def test_required_traits_are_asked_of_the_unsuffixed_group() -> None:
     assert [group.required for group in request.groups] == [(frozenset({"HW_CPU_X86_AVX2"}),), ()]
 
 
+def test_a_required_trait_that_there_is_not_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"image trait:HW_CPU_X86_AVX22: .* did you mean HW_CPU_X86_AVX2\?"):
+        of({"trait:HW_CPU_X86_AVX22": "required"})
+
+
 def test_memory_is_encrypted_by_the_image() -> None:
     image = {"hw_mem_encryption": True, "hw_mem_encryption_model": "amd-sev-es", **UEFI}
     (group,) = of(image).groups

@@ -13,7 +13,9 @@ from agent.claims.parse_request import (
     ClaimRequest,
     RequestGroup,
     TopologyRequest,
+    parse_addition,
     parse_claim,
+    read_request,
     request_to_json,
 )
 from agent.errors import UsageError
@@ -90,7 +92,7 @@ def requests(draw: st.DrawFn) -> ClaimRequest:
 
 @given(requests())
 def test_every_request_survives_its_json(request: ClaimRequest) -> None:
-    assert parse_claim(json.loads(json.dumps(request_to_json(request)))) == request
+    assert read_request(json.loads(json.dumps(request_to_json(request)))) == request
 
 
 def test_groups_in_placements_terms() -> None:
@@ -213,6 +215,46 @@ def test_what_is_refused_names_the_key_and_what_is_allowed(bad: object, path: st
         parse_claim(bad)
     assert caught.value.message.startswith(path), caught.value.message
     assert allowed in caught.value.message
+
+
+MISSPELT = "HW_CPU_X86_AVX22"
+MEANT = "HW_CPU_X86_AVX2"
+
+
+@pytest.mark.parametrize(
+    ("asked", "path"),
+    [
+        (group(required=[MISSPELT]), "groups[0].required"),
+        (group(required=[f"!{MISSPELT}"]), "groups[0].required"),
+        (group(required=[f"in:CUSTOM_A,{MISSPELT}"]), "groups[0].required"),
+        (body(root_required=[MISSPELT]), "root_required"),
+        (body(root_required=[f"!{MISSPELT}"]), "root_required"),
+        (
+            body(groups=[{"resources": {"VCPU": 1}}, {"suffix": "1", "resources": {"VGPUS": 1}}]),
+            "groups[1].resources.VGPUS",
+        ),
+    ],
+)
+def test_a_name_that_placement_cannot_have_is_refused_in_groups_as_in_a_flavor(
+    asked: dict[str, Any], path: str
+) -> None:
+    """Placement answers 400 to it, also where it is forbidden or one of several."""
+    for read in (parse_claim, lambda given: parse_addition(without_consumer(given), CONSUMER)):
+        with pytest.raises(UsageError) as caught:
+            read(asked)
+        assert caught.value.message.startswith(f"{path}: "), caught.value.message
+        assert "is no standard" in caught.value.message
+        assert (
+            f"did you mean {MEANT}?" in caught.value.message or "did you mean VGPU?" in caught.value.message
+        )
+
+
+def without_consumer(asked: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in asked.items() if key != "consumer"}
+
+
+def test_what_the_agent_wrote_is_read_though_its_os_traits_lack_the_name_by_now() -> None:
+    assert read_request(group(required=[f"!{MISSPELT}"])).groups[0].forbidden == {MISSPELT}
 
 
 json_values = st.recursive(

@@ -27,7 +27,7 @@ def test_resources_groups_and_traits() -> None:
         CONSUMER,
         *("--resources", "VCPU=2,MEMORY_MB=2048"),
         *("--group", "1:VGPU=1", "--group", "_NET:SRIOV_NET_VF=2,NET_BW_EGR_KILOBIT_PER_SEC=1000"),
-        *("--required", "HW_CPU_X86_AVX2", "--required", "!CUSTOM_OLD", "--required", "in:HW_A,HW_B"),
+        *("--required", "HW_CPU_X86_AVX2", "--required", "!CUSTOM_OLD", "--required", "in:CUSTOM_A,CUSTOM_B"),
         *("--required", "1:CUSTOM_GPU", "--required", "_NET:!CUSTOM_X"),
         *("--group-policy", "isolate", "--name", "web1"),
     )
@@ -38,7 +38,7 @@ def test_resources_groups_and_traits() -> None:
         "groups": [
             {
                 "resources": {"VCPU": 2, "MEMORY_MB": 2048},
-                "required": ["HW_CPU_X86_AVX2", "!CUSTOM_OLD", "in:HW_A,HW_B"],
+                "required": ["HW_CPU_X86_AVX2", "!CUSTOM_OLD", "in:CUSTOM_A,CUSTOM_B"],
             },
             {"suffix": "1", "resources": {"VGPU": 1}, "required": ["CUSTOM_GPU"]},
             {

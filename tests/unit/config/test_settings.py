@@ -91,6 +91,8 @@ def test_nova_s_defaults(file: Path) -> None:
         ("host = $nowhere\nstate_path = /x/$state_path2\n", ["$$ stands for a dollar sign"]),
         ("[api]\nadmins = no-such-user-here\n", ["no-such-user-here"]),
         ("[claims]\nstrategy = full\n", ["[claims] strategy = full", "neither pack nor spread"]),
+        ("[claims]\nstrategy = VGPUS:pack\n", ["VGPUS is no standard resource class", "did you mean VGPU"]),
+        ("[placement]\nowner_trait = OWNER_MINE\n", ["owner_trait: OWNER_MINE is no standard trait"]),
         ("this is no option\n", ["line 3"]),
     ],
 )

@@ -31,7 +31,7 @@ def test_a_claim_may_have_every_key_of_its_shape_and_no_other() -> None:
     group = {
         "suffix": "1",
         "resources": {"VCPU": 1},
-        "required": ["T"],
+        "required": ["CUSTOM_T"],
         "member_of": [CONSUMER],
         "numa_policy": "legacy",
     }
