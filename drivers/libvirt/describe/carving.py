@@ -45,7 +45,8 @@ def _of_card(card: Card, facts: DeviceFacts, settings: DeviceSettings) -> Iterat
             yield CarvedUnit(vf.address, address, vf.address)
         elif number != NO_TYPE:
             spec = vgpu_spec_of(card, vf, number, settings.mdevs)
-            yield CarvedUnit(vf.address, address, vf.address, spec.type_id if spec else number)
+            type_id = spec.type_id if spec else number
+            yield CarvedUnit(vf.address, address, vf.address, type_id, facts.vgpu_places.get(vf.address))
 
 
 def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> DeclaredCarving:

@@ -42,7 +42,8 @@ class DeviceFacts:
     `mdev_limits` {card's address: {mediated type: how many the card can have}} as the card's driver reports;
     `mdev_counts` {card's address: how many mediated devices the kernel has on it} where sysfs has them;
     `vgpu_types` {virtual function's address: number of its vGPU type, NO_TYPE for none} of functions under a
-    vendor's own VFIO driver. `near_cells` {NUMA cell without CPUs: the nearest cell that has some}.
+    vendor's own VFIO driver, `vgpu_places` {its address: the slot of the card in which its vGPU starts} on cards
+    in mixed-size mode, `vgpu_names` {its address: {number: name}} the types that it can have now. `near_cells` {NUMA cell without CPUs: the nearest cell that has some}.
     """
 
     cards: tuple[Card, ...] = ()
@@ -50,6 +51,8 @@ class DeviceFacts:
     vgpu_types: Mapping[str, str] = field(default_factory=dict)
     mdev_counts: Mapping[str, int] = field(default_factory=dict)
     near_cells: Mapping[int, int] = field(default_factory=dict)
+    vgpu_places: Mapping[str, int] = field(default_factory=dict)
+    vgpu_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def near_cell(self, cell: int | None) -> int | None:
         """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""

@@ -13,7 +13,7 @@ from typing import Any
 import libvirt
 
 from agent.errors import DriverDataError
-from drivers.libvirt.describe.cards import cards_of
+from drivers.libvirt.describe.cards import NO_TYPE, cards_of
 from drivers.libvirt.describe.devices import DeviceFacts
 from drivers.libvirt.io.connection import Session
 from drivers.libvirt.io.pending_reads import PendingReads
@@ -54,11 +54,20 @@ class _KnownDevice:
 
 
 @dataclass(slots=True)
+class _Vgpus:
+    """Of functions under a vendor's own VFIO driver; see `DeviceFacts`."""
+
+    types: dict[str, str] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    names: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class DeviceReading:
     """One reading of the devices; `changed` is False where all devices are as they were."""
 
     known: dict[DeviceKey, _KnownDevice] = field(default_factory=dict)
-    vgpu_types: dict[str, str] = field(default_factory=dict)
+    vgpus: _Vgpus = field(default_factory=_Vgpus)
     everything: bool = False
     changed: bool = False
 
@@ -83,6 +92,7 @@ class DeviceReader:
         self._near_cells = near_cells
         self._known: dict[DeviceKey, _KnownDevice] = {}
         self._facts = DeviceFacts()
+        self._vgpus = _Vgpus()
         self._all_read_at = -float("inf")
 
     def read(self, session: Session) -> DeviceReading:
@@ -101,8 +111,10 @@ class DeviceReader:
         """Take over a reading; the devices now, the same object as before if none changed."""
         if reading.everything:
             self._all_read_at = time.monotonic()
-        if not reading.changed and reading.vgpu_types == self._facts.vgpu_types:
+        vgpus = reading.vgpus
+        if not reading.changed and vgpus == self._vgpus:
             return self._facts
+        self._vgpus = vgpus
         self._known = reading.known
         devices = [known.device for known in reading.known.values() if known.device is not None]
         mdev_limits: dict[str, dict[str, int]] = {}
@@ -114,7 +126,13 @@ class DeviceReader:
                 if known.mdev_count is not None:
                     mdev_counts[card] = mdev_counts.get(card, 0) + known.mdev_count
         facts = DeviceFacts(
-            cards_of(devices), mdev_limits, reading.vgpu_types, mdev_counts, self._near_cells()
+            cards_of(devices),
+            mdev_limits,
+            vgpus.types,
+            mdev_counts,
+            self._near_cells(),
+            vgpus.places,
+            vgpus.names,
         )
         if facts != self._facts:
             self._facts = facts
@@ -140,7 +158,7 @@ class DeviceReader:
             if known is not None:
                 reading.known[key] = known
         reading.changed |= reading.known.keys() != self._known.keys()
-        reading.vgpu_types = self._vgpu_types(session, reading.known.values())
+        reading.vgpus = self._read_vgpus(session, reading.known.values())
 
     def _read_one(
         self, session: Session, device: Any, key: DeviceKey, known: _KnownDevice | None
@@ -170,17 +188,26 @@ class DeviceReader:
             limits = {}
         return _KnownDevice(parsed, limits, mdev_count)
 
-    def _vgpu_types(self, session: Session, known_devices: Iterable[_KnownDevice]) -> dict[str, str]:
-        """{PCI address: vGPU type}. Read each time, because no event tells when a function gets its type."""
-        vgpu_types = {}
+    def _read_vgpus(self, session: Session, known_devices: Iterable[_KnownDevice]) -> _Vgpus:
+        """Read each time, because no event tells when a function gets its type."""
+        vgpus = _Vgpus()
         for known in known_devices:
             device = known.device
             if isinstance(device, PciDevice) and _may_be_vgpu(device):
                 session.deadline.extend()
                 vgpu_type = self._sysfs.vgpu_type(device.address)
                 if vgpu_type is not None:
-                    vgpu_types[device.address] = vgpu_type
-        return vgpu_types
+                    self._read_vgpu(vgpus, device.address, vgpu_type)
+        return vgpus
+
+    def _read_vgpu(self, vgpus: _Vgpus, address: str, vgpu_type: str) -> None:
+        vgpus.types[address] = vgpu_type
+        place = self._sysfs.vgpu_place(address)
+        if vgpu_type != NO_TYPE and place is not None:
+            vgpus.places[address] = place
+        names = self._sysfs.vgpu_names(address)
+        if names:
+            vgpus.names[address] = names
 
 
 def _list_devices(session: Session, active: bool) -> list[Any]:

@@ -19,6 +19,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_.:-]*[A-Za-z0-9_-]", re.ASCII)
 _MAX_INSTANCE = re.compile(r"\bmax_instance=([0-9]{1,6})\b", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _TYPE = re.compile(r"[0-9]{1,9}", re.ASCII)
+_CREATABLE = re.compile(r"^([0-9]{1,9}) *: *(\S.{0,80}?) *$", re.ASCII | re.MULTILINE)
 
 
 MEMINFO = Path("/proc/meminfo")
@@ -63,6 +64,19 @@ class Sysfs:
         """The number of the virtual function's vGPU type, NO_TYPE for none; None if it cannot have one."""
         text = self._read(address, "nvidia", "current_vgpu_type")
         return text.strip() if text is not None and _TYPE.fullmatch(text.strip()) else None
+
+    def vgpu_place(self, address: str) -> int | None:
+        """The slot of its card in which the function's vGPU starts, or is to start.
+
+        None where the driver chooses it, or where the card has no places: it is not in mixed-size mode.
+        """
+        text = (self._read(address, "nvidia", "placement_id") or "").strip()
+        return int(text) if _TYPE.fullmatch(text) else None
+
+    def vgpu_names(self, address: str) -> dict[str, str]:
+        """{number of a vGPU type: its name} of those that can be made on the function now."""
+        text = self._read(address, "nvidia", "creatable_vgpu_types") or ""
+        return dict(_CREATABLE.findall(text))
 
     def _check(self, *parts: str) -> None:
         """Raises DriverDataError where a part, which comes from XML, would lead out of the folder."""

@@ -35,6 +35,16 @@ def test_a_vgpu_type_is_that_of_the_options_and_none_is_not_known() -> None:
     assert "0000:84:00.2" not in units, "what it was before the boot is in the plan file"
 
 
+def test_a_vgpu_is_made_again_where_it_is_on_its_card() -> None:
+    facts = DeviceFacts(
+        FACTS["vfs"].cards, vgpu_types={"0000:84:00.1": "471"}, vgpu_places={"0000:84:00.1": 20}
+    )
+    units = {unit.unit: unit for unit in carved_units(facts, (), SETTINGS)}
+    assert units["0000:84:00.1"] == CarvedUnit(
+        "0000:84:00.1", "0000:84:00.0", "0000:84:00.1", "nvidia-471", placement=20
+    )
+
+
 def test_a_mediated_device_that_a_boot_took_away_is_known_by_its_record() -> None:
     record = UnitRecord("u-1", "0000:42:00.0", "VGPU", "0000:42:00.0", "nvidia-11", "boot-1")
     vf = UnitRecord("0000:41:10.0", "0000:41:00.0", "SRIOV_NET_VF", boot="boot-1")

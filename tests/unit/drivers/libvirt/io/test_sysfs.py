@@ -19,6 +19,16 @@ def test_sysfs_is_read_inside_its_folder(tmp_path: Path) -> None:
     assert sysfs.mdev_limits("0000:42:00.0", ["nvidia-11", "nvidia-12", "nvidia-13"]) == {"nvidia-11": 16}
     assert (sysfs.mdev_count("0000:42:00.0"), sysfs.mdev_count("0000:43:00.0")) == (1, None)
     assert (sysfs.vgpu_type("0000:42:00.0"), sysfs.vgpu_type("0000:43:00.0")) == ("471", None)
+    assert sysfs.vgpu_place("0000:42:00.0") is None
+    (device / "nvidia" / "placement_id").write_text("-1\n")
+    assert sysfs.vgpu_place("0000:42:00.0") is None, "the card is not in mixed-size mode"
+    (device / "nvidia" / "placement_id").write_text("20\n")
+    assert sysfs.vgpu_place("0000:42:00.0") == 20
+    assert sysfs.vgpu_names("0000:42:00.0") == {}
+    (device / "nvidia" / "creatable_vgpu_types").write_text(
+        "ID    : vGPU Name\n468   : NVIDIA A100-4C\n471   : NVIDIA A100-10C\n"
+    )
+    assert sysfs.vgpu_names("0000:42:00.0") == {"468": "NVIDIA A100-4C", "471": "NVIDIA A100-10C"}
     for name in ("..", "a/../..", "", "nvidia-11/", "."):
         with pytest.raises(DriverDataError, match="is not a name in sysfs"):
             sysfs.mdev_limits("0000:42:00.0", [name])
