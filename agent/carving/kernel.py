@@ -17,6 +17,7 @@ from pathlib import Path
 from agent.carving.names import ADDRESS, NAME, NUMBER, UUID
 from agent.carving.seen import Mdev, Seen, SeenFunction
 from agent.carving.steps import Sight, Step, StepKind
+from agent.carving.vfio_use import vfio_uses
 from agent.errors import UsageError
 
 WAIT_S = 30.0
@@ -27,14 +28,21 @@ POLL_S = 0.02
 SIZE_MAX = 65536
 
 _VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
+_VGPU_NAME = re.compile(
+    r"^([0-9]{1,9}) *: (?:.* )?[^\s-]+(?:-[^\s-]*[A-Za-z][^\s-]*)*-([0-9]{1,4})[A-Z]{1,2} *$",
+    re.ASCII | re.MULTILINE,
+)
+"""Its number and GiB: 471 and 10 of "471 : NVIDIA A100-10C". A100-1-5C, a part of a MIG slice, has none."""
+_FRAME_BUFFER = re.compile(r"\bframebuffer=([0-9]{1,9})M\b", re.ASCII)
 _NO_OVERRIDE = "(null)"
 _LAST_FUNCTION = 0xFFFF
 
 
 class Kernel:
-    """The devices below `sys`. `wait_s` bounds each wait."""
+    """The devices below `sys`, and the processes below `proc`. `wait_s` bounds each wait."""
 
-    def __init__(self, sys: Path = Path("/sys"), wait_s: float = WAIT_S) -> None:
+    def __init__(self, sys: Path = Path("/sys"), wait_s: float = WAIT_S, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
         self._devices = sys / "bus" / "pci" / "devices"
         self._probe = sys / "bus" / "pci" / "drivers_probe"
         self._drivers = sys / "bus" / "pci" / "drivers"
@@ -109,7 +117,8 @@ class Kernel:
             None if autoprobe is None else autoprobe != "0",
             _text(device / "nvidia" / "current_vgpu_type"),
             frozenset(entry.name for entry in _entries(device / "mdev_supported_types")),
-            tuple(_uses(device, driver)),
+            tuple(_uses(device, driver, self._proc)),
+            dict(_type_sizes(device)),
         )
 
     def _existing_mdevs(self) -> Iterator[tuple[str, Mdev]]:
@@ -278,10 +287,20 @@ def _vf_addresses(device: Path, address: str, vfs: tuple[str, ...], vfs_max: int
             yield f"{match[1]}:{routing_id >> 8:02x}:{routing_id >> 3 & 31:02x}.{routing_id & 7}"
 
 
-def _uses(device: Path, driver: str) -> Iterator[str]:
+def _type_sizes(device: Path) -> Iterator[tuple[str, int]]:
+    """(number of a vGPU type, or id of a mediated type, MiB of its frame buffer), as far as it is told."""
+    for number, gib in _VGPU_NAME.findall(_text(device / "nvidia" / "creatable_vgpu_types") or ""):
+        yield number, int(gib) * 1024
+    for entry in _entries(device / "mdev_supported_types"):
+        told = _FRAME_BUFFER.search(_text(entry / "description") or "")
+        if told:
+            yield entry.name, int(told[1])
+
+
+def _uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
     """Clauses on what has the device, as far as that can be seen."""
-    if _VFIO_DRIVER.fullmatch(driver):
-        yield f"its driver {driver} may give it to a guest"
+    if _VFIO_DRIVER.fullmatch(driver) or (device / "vfio-dev").is_dir():
+        yield from vfio_uses(device, driver, proc)
     for interface in _entries(device / "net"):
         if int(_text(interface / "flags") or "0", 16) & 1:
             yield f"its interface {interface.name} is up"

@@ -3,7 +3,9 @@
 A plan has no memory: after each step it can be made anew from what is seen then, and its first step is the
 next one. So a run that ended in the middle is finished by the next run.
 The order on a card is that of https://docs.kernel.org/PCI/pci-iov-howto.html: no driver may take the virtual
-functions before theirs is named, and types and mediated devices come when the functions are there.
+functions before theirs is named, and types and mediated devices come when the functions are there. The
+largest come first: a small one where the driver puts it may leave no place for a large one, but a large one
+leaves the small ones theirs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,11 +62,12 @@ class _Planner:
             self._plan_vfs(card, wanted.vfs[card])
         for function, driver in sorted(self._drivers_of_vfs(card).items()):
             self._plan_driver(card, function, driver)
-        for function, vgpu_type in sorted(self._on(card, wanted.types).items()):
+        types = sorted(self._on(card, wanted.types).items())
+        for function, vgpu_type in sorted(types, key=lambda item: -self._seen.size_of(card, item[1].number)):
             self._plan_type(card, function, vgpu_type)
-        for uuid, mdev in sorted(wanted.mdevs.items()):
-            if self._seen.card_of(mdev.parent) == card:
-                self._plan_mdev(card, uuid, mdev)
+        mdevs = sorted(item for item in wanted.mdevs.items() if self._seen.card_of(item[1].parent) == card)
+        for uuid, mdev in sorted(mdevs, key=lambda item: -self._seen.size_of(card, item[1].type_id)):
+            self._plan_mdev(card, uuid, mdev)
 
     def _on(self, card: str, wanted: Mapping[str, _T]) -> dict[str, _T]:
         return {function: value for function, value in wanted.items() if self._seen.card_of(function) == card}

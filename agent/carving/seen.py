@@ -21,8 +21,9 @@ class SeenFunction:
     `vfs_max` ones have, as far as they can be told. `autoprobe`: the kernel binds drivers to new ones; None
     where it does not tell.
     `vgpu_type` is the number of its vGPU type under a vendor's own VFIO driver, None under any other.
-    `mdev_types` are the ids of the types of mediated devices that it offers. `uses` are clauses on what has
-    it: "its interface enp65s0v0 is up".
+    `mdev_types` are the ids of the types of mediated devices that it offers. `type_sizes` {number of a vGPU
+    type, or id of a type of mediated devices: its frame buffer in MiB} where the vendor's driver tells it.
+    `uses` are clauses on what has it: "its interface enp65s0v0 is up".
     """
 
     address: str
@@ -37,6 +38,7 @@ class SeenFunction:
     vgpu_type: str | None = None
     mdev_types: frozenset[str] = frozenset()
     uses: tuple[str, ...] = ()
+    type_sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,11 @@ class Seen:
             if address in card.vf_addresses:
                 return card.address
         return address
+
+    def size_of(self, card: str, type_id: str) -> int:
+        """The frame buffer of a type in MiB, as any function of the card tells it; 0 where none does."""
+        functions = (each for each in self.functions.values() if card in (each.card, each.address))
+        return max((each.type_sizes.get(type_id, 0) for each in functions), default=0)
 
     def has_use(self, address: str) -> bool:
         """Whether something has the function, or a mediated device is on it."""

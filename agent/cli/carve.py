@@ -130,4 +130,5 @@ def _carver(args: Namespace) -> Carver:
     declared = driver_class(choice.compute_driver).declared_carving(choice.driver)
     folder = choice.driver.state_path
     needed = () if folder is None or not folder.is_dir() else read_plan_file(folder)
-    return Carver(Kernel(args.root / "sys"), CarvingJournal(args.root / FILE), declared, needed)
+    kernel = Kernel(args.root / "sys", proc=args.root / "proc")
+    return Carver(kernel, CarvingJournal(args.root / FILE), declared, needed)

@@ -42,7 +42,7 @@ class CarvedSysfs:
     """Below `root`/sys: the devices of `cards`. Use it as a context, in which the thread runs."""
 
     def __init__(self, root: Path, *cards: SysfsCard) -> None:
-        self.sys = root / "sys"
+        self.sys, self.proc = root / "sys", root / "proc"
         self.cards = cards
         self._bus = self.sys / "bus" / "pci"
         self._devices = self._bus / "devices"
@@ -103,6 +103,16 @@ class CarvedSysfs:
             },
         }
 
+    def open_over_vfio(self, address: str, process: int | None = None) -> None:
+        """A guest has the function open; `process` is seen to have it, None: none that may be looked at."""
+        (self.at(address) / "enable").write_text("1\n")
+        if process is not None:
+            (self.at(address) / "iommu_group").symlink_to(self.sys / "kernel" / "iommu_groups" / "17")
+            files = self.proc / str(process) / "fd"
+            files.mkdir(parents=True)
+            (files / "3").symlink_to("/dev/vfio/17")
+            (files.parent / "comm").write_text("qemu-system-x86\n")
+
     def reboot(self) -> None:
         """Take away what a boot takes away."""
         with self._lock:
@@ -141,6 +151,7 @@ class CarvedSysfs:
         real = self.sys / "devices" / f"pci{address[:7]}" / address
         real.mkdir(parents=True)
         (real / "driver_override").write_text("(null)\n")
+        (real / "enable").write_text("0\n")
         self.at(address).symlink_to(real)
         return real
 

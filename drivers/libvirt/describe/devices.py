@@ -42,8 +42,9 @@ class DeviceFacts:
     `mdev_limits` {card's address: {mediated type: how many the card can have}} as the card's driver reports;
     `mdev_counts` {card's address: how many mediated devices the kernel has on it} where sysfs has them;
     `vgpu_types` {virtual function's address: number of its vGPU type, NO_TYPE for none} of functions under a
-    vendor's own VFIO driver, `vgpu_places` {its address: the slot of the card in which its vGPU starts} on cards
-    in mixed-size mode, `vgpu_names` {its address: {number: name}} the types that it can have now. `near_cells` {NUMA cell without CPUs: the nearest cell that has some}.
+    vendor's own VFIO driver, `vgpu_places` {its address: the slot of the card in which its vGPU starts} on
+    cards in mixed-size mode, `vgpu_names` {its address: {number: name}} the types that it can have now.
+    `near_cells` {NUMA cell without CPUs: the nearest cell that has some}.
     """
 
     cards: tuple[Card, ...] = ()

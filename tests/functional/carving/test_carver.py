@@ -39,7 +39,7 @@ def host(tmp_path: Path) -> Iterator[CarvedSysfs]:
 
 def carver(host: CarvedSysfs, declared: DeclaredCarving, *needed: NeededUnit, wait_s: float = 3.0) -> Carver:
     journal = CarvingJournal(host.sys.parent / "run" / "journal.json")
-    return Carver(Kernel(host.sys, wait_s), journal, declared, needed)
+    return Carver(Kernel(host.sys, wait_s, host.proc), journal, declared, needed)
 
 
 def mdev(uuid: str, parent: str, type_id: str, holder: str = "instance gpu1") -> NeededUnit:
@@ -114,13 +114,14 @@ def test_what_a_killed_run_made_and_nobody_wants_is_undone(host: CarvedSysfs) ->
 
     with pytest.raises(Cut):
         carver(host, FULL, *NEEDED).carve(cut)
+    host.open_over_vfio(NIC.vf_address(0))
     nothing = DeclaredCarving(mdev_types=ALLOWED)
     texts = [step.text for step in carver(host, nothing).look().steps]
     assert f"remove mediated device {UUIDS[1]} of type nvidia-11 on {OLD_GPU.address}" in texts
     carver(host, nothing).carve()
     assert host.mdevs() == {}
     assert (host.at(WHOLE.address) / "driver_override").read_text().strip() == ""
-    assert host.vfs(NIC.address), "their driver may have given them to a guest meanwhile"
+    assert host.vfs(NIC.address), "a guest has one of them meanwhile"
     assert carver(host, nothing).look() == Plan()
 
 
@@ -136,6 +137,53 @@ def test_a_number_that_would_change_is_refused_with_who_holds_it_and_the_rest_is
         "while one is in use: instance web1 (a0) has 0000:41:10.2.",
     )
     assert len(host.vfs(NIC.address)) == 2 and list(host.mdevs()) == [UUIDS[1]]
+
+
+def test_the_sizes_of_types_are_those_that_the_vendors_driver_tells(host: CarvedSysfs) -> None:
+    carver(host, DeclaredCarving({NEW_GPU.address: 1, GPU.address: 1})).carve()
+    (host.at(NEW_GPU.vf_address(0)) / "nvidia" / "creatable_vgpu_types").write_text(
+        "ID    : vGPU Name\n468   : NVIDIA A100-4C\n471   : NVIDIA A100-10C\n"
+        "699   : NVIDIA RTX 6000 Ada-48Q\n475   : NVIDIA A100-1-5C\n"
+    )
+    (host.at(GPU.vf_address(0)) / "mdev_supported_types" / "nvidia-471" / "description").write_text(
+        "num_heads=1, frl_config=60, framebuffer=10240M, max_resolution=4096x2160, max_instance=4\n"
+    )
+    kernel = Kernel(host.sys, proc=host.proc)
+    sizes = {
+        name: each.type_sizes for name, each in kernel.seen([NEW_GPU.address, GPU.address]).functions.items()
+    }
+    assert sizes[NEW_GPU.vf_address(0)] == {"468": 4096, "471": 10240, "699": 49152}
+    assert sizes[GPU.vf_address(0)] == {"nvidia-471": 10240}
+
+
+def test_a_function_on_vfio_without_a_guest_is_not_in_use(host: CarvedSysfs) -> None:
+    declared = DeclaredCarving({NIC.address: 2}, vf_drivers={NIC.address: "vfio-pci"})
+    assert not carver(host, declared).carve().failures
+    more = DeclaredCarving({NIC.address: 3}, vf_drivers={NIC.address: "vfio-pci"})
+    assert carver(host, more).look().refusals == ()
+    assert not carver(host, more).carve().failures
+    assert [host.driver(vf) for vf in host.vfs(NIC.address)] == ["vfio-pci"] * 3
+
+
+@pytest.mark.parametrize(
+    ("process", "who"),
+    [(4711, "process 4711 (qemu-system-x86) has it open"), (None, "a guest or another program has it open")],
+)
+def test_a_function_that_a_guest_has_open_over_vfio_keeps_the_number(
+    host: CarvedSysfs, process: int | None, who: str
+) -> None:
+    declared = DeclaredCarving({NIC.address: 2}, vf_drivers={NIC.address: "vfio-pci"})
+    carver(host, declared).carve()
+    host.open_over_vfio(NIC.vf_address(1), process)
+    found = carver(host, DeclaredCarving({NIC.address: 3})).look()
+    assert found.steps == () and f"0000:41:10.2: {who}" in found.refusals[0]
+
+
+def test_a_function_of_which_the_kernel_tells_nothing_counts_as_in_use(host: CarvedSysfs) -> None:
+    carver(host, DeclaredCarving({NIC.address: 1}, vf_drivers={NIC.address: "vfio-pci"})).carve()
+    (host.at(NIC.vf_address(0)) / "enable").unlink()
+    (refusal,) = carver(host, DeclaredCarving({NIC.address: 2})).look().refusals
+    assert "its driver vfio-pci may give it to a guest" in refusal
 
 
 def test_an_interface_that_is_up_keeps_the_number_as_well(host: CarvedSysfs) -> None:
@@ -173,7 +221,7 @@ def test_a_driver_that_is_not_loaded_is_told(host: CarvedSysfs) -> None:
 def test_no_path_is_built_from_anything_but_names_of_sysfs(host: CarvedSysfs, step: Step) -> None:
     before = host.shape()
     with pytest.raises(UsageError):
-        Kernel(host.sys).do(step)
+        Kernel(host.sys, proc=host.proc).do(step)
     assert host.shape() == before
 
 

@@ -191,6 +191,24 @@ def test_a_place_on_the_card_is_written_with_the_type() -> None:
     assert (step.kind, step.value, step.unit) == (StepKind.VGPU_TYPE, "471", "12")
 
 
+def test_the_largest_types_come_first_so_that_no_small_one_stands_in_their_way() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 4, GPU: 2}))
+    sizes = {"468": 4096, "472": 20480, "471": 10240, "nvidia-471": 10240, "nvidia-472": 20480}
+    for address in (NEW_GPU_VFS[3], GPU_VFS[0]):
+        kernel.functions[address] = replace(
+            kernel.functions[address],
+            type_sizes=sizes,
+            mdev_types=kernel.functions[address].mdev_types | {"nvidia-472"},
+        )
+    wanted = dict(zip(NEW_GPU_VFS, map(VgpuType, ("468", "472", "468", "471")), strict=True))
+    mdevs = {UUIDS[0]: Mdev(GPU_VFS[1], "nvidia-471"), UUIDS[1]: Mdev(GPU_VFS[0], "nvidia-472")}
+    steps = plan(Carving(types=wanted, mdevs=mdevs), kernel.seen()).steps
+    types = [step.value for step in steps if step.kind is StepKind.VGPU_TYPE]
+    assert types == ["472", "471", "468", "468"]
+    assert [step.unit for step in steps if step.kind is StepKind.CREATE_MDEV] == [UUIDS[1], UUIDS[0]]
+
+
 @pytest.mark.parametrize(
     ("holders", "who"),
     [
